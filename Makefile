@@ -1,0 +1,54 @@
+# Everything starts here: `make help`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# A module run with -m must not put the root on sys.path, where our folders would hide others' packages.
+export PYTHONSAFEPATH := 1
+STAMP := $(VENV)/.installed
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+.PHONY: install
+install: $(STAMP) ## make .venv and install the project with everything that developing needs
+
+.PHONY: demo
+demo: install ## train a student three ways, kill a teacher on the way, show what happened (< 3 min)
+	$(BIN)/edl demo
+
+.PHONY: test
+test: install ## the test suite, as CI runs it
+	$(BIN)/python tests/run.py test
+
+.PHONY: nightly
+nightly: install ## the same tests with the full counts (hundreds of kills)
+	$(BIN)/python tests/run.py nightly
+
+.PHONY: interop
+interop: install ## tests against third-party clients and servers
+	$(BIN)/python tests/run.py interop
+
+.PHONY: check
+check: install ## format, lint, types, floors, generated stubs up to date
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/python -m edl.proto.generate --check
+
+.PHONY: format
+format: install ## put the code in shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: proto
+proto: install ## generate the stubs in proto/ from the .proto files
+	$(BIN)/python -m edl.proto.generate

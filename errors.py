@@ -1,0 +1,121 @@
+"""Every error that the mesh raises, in one tree; leaves say who has to act.
+
+```
+EdlError
+├── UsageError            the caller gave something that cannot work       exit code 2
+│   ├── ModelError          a model that is missing, unreadable or has no outputs
+│   └── BatchError          a batch that the reader cannot carry
+├── UnavailableError      something outside is not reachable now           exit code 69
+│   ├── RegistryUnavailable Redis does not answer
+│   ├── CoordinatorUnavailable  no service manager answers
+│   ├── AddressInUse        another process listens there
+│   └── NoTeacherAvailable  no teacher came within the stated time
+├── WireError             a message that breaks its protocol               exit code 76
+│   └── VersionMismatch     the peer speaks another version
+├── TeacherError          a teacher did not give a usable answer
+│   ├── TeacherLost         its connection ended
+│   ├── RetryableError      it failed this time; ask again, here or elsewhere
+│   ├── WrongInstance       another incarnation answered
+│   ├── BadAnswer           the answer fails its checks (shape, dtype, finite)
+│   └── RequestRefused      it will never answer this request
+├── LeaseSuperseded       a newer incarnation holds the name
+├── PoisonBatch           a batch that every teacher refuses
+├── EngineLost            the reader's engine process keeps dying
+└── ProcessFailed         a child process did not start or did not become ready
+```
+
+Messages are one sentence of what is wrong and, where it helps, one of what to do. Vendor errors
+(`redis.*`, `grpc.RpcError`) are translated where they arise and never leave their module.
+"""
+
+
+class EdlError(Exception):
+    """Base of all; `exit_code` is what a command line ends with when it ends by this error."""
+
+    exit_code = 1
+
+
+class UsageError(EdlError):
+    """The caller gave something that cannot work."""
+
+    exit_code = 2
+
+
+class ModelError(UsageError):
+    """A model that is missing, unreadable, or has no outputs."""
+
+
+class BatchError(UsageError):
+    """A batch that the reader cannot carry."""
+
+
+class UnavailableError(EdlError):
+    """Something outside this process cannot be reached now."""
+
+    exit_code = 69  # EX_UNAVAILABLE of sysexits.h
+
+
+class RegistryUnavailable(UnavailableError):
+    """Redis does not answer."""
+
+
+class CoordinatorUnavailable(UnavailableError):
+    """No service manager answers."""
+
+
+class AddressInUse(UnavailableError):
+    """Another process listens on the wanted address."""
+
+
+class NoTeacherAvailable(UnavailableError):
+    """No teacher came within the stated time."""
+
+
+class WireError(EdlError):
+    """A message that breaks its protocol."""
+
+    exit_code = 76  # EX_PROTOCOL
+
+
+class VersionMismatch(WireError):
+    """The peer speaks another version of the protocol."""
+
+
+class TeacherError(EdlError):
+    """A teacher did not give a usable answer."""
+
+
+class TeacherLost(TeacherError):
+    """The connection to the teacher ended, or it did not answer in time."""
+
+
+class RetryableError(TeacherError):
+    """The teacher failed this time; the same request may succeed here or elsewhere."""
+
+
+class WrongInstance(TeacherError):
+    """Another incarnation than the expected one answered."""
+
+
+class BadAnswer(TeacherError):
+    """The answer fails its checks: names, shape, dtype, finiteness."""
+
+
+class RequestRefused(TeacherError):
+    """The teacher will never answer this request: the request itself is wrong."""
+
+
+class LeaseSuperseded(EdlError):
+    """A newer incarnation holds the same name; the older one has to end."""
+
+
+class PoisonBatch(EdlError):
+    """A batch that every teacher refuses."""
+
+
+class EngineLost(EdlError):
+    """The reader's engine process keeps dying."""
+
+
+class ProcessFailed(EdlError):
+    """A child process did not start, or ended before it was ready."""

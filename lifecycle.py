@@ -1,0 +1,224 @@
+"""How a program of ours begins and ends: logging, signals, periodic work, the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from .errors import EdlError
+
+if TYPE_CHECKING:
+    import typer
+
+log = logging.getLogger(__name__)
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+
+def configure_logging(verbose: bool = False) -> None:
+    """One line per record on stderr; only command lines call this.
+
+    Args:
+        verbose: show debug records, and the tracebacks of exceptions.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s", verbose))
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class _OneLine(logging.Formatter):
+    def __init__(self, layout: str, tracebacks: bool) -> None:
+        super().__init__(layout)
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        if self._tracebacks:
+            return super().format(record)
+        line = self.formatMessage(self._with_message(record))
+        if record.exc_info and record.exc_info[1] is not None:
+            line += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
+        return line.replace("\n", " | ")
+
+    def _with_message(self, record: logging.LogRecord) -> logging.LogRecord:
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record)
+        return record
+
+
+class Stop:
+    """A wish to stop, made by a signal or by the program; once made it stays.
+
+    Attributes:
+        requested: whether it was made.
+        signal: the number of the signal that made it; None when the program did.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.signal: int | None = None
+        # Not an Event: a signal handler may interrupt a thread that holds the Event's own lock.
+        # SimpleQueue.put is made for that. One token is there for good once the wish is made.
+        self._token: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the wish; returns whether it was made. Any number of threads may wait."""
+        try:
+            self._token.get(timeout=timeout_s if timeout_s is None else max(0.0, timeout_s))
+        except queue.Empty:
+            return self.requested
+        self._token.put(None)  # for the next one who waits
+        return True
+
+    def request(self, number: int | None = None) -> None:
+        """Make the wish; safe in a signal handler and in any thread."""
+        if not self.requested:
+            self.signal, self.requested = number, True
+            self._token.put(None)
+
+
+@contextlib.contextmanager
+def stop_on_signals(*, reraise: Iterable[int] = (signal.SIGINT,)) -> Iterator[Stop]:
+    """Turn SIGINT and SIGTERM into a `Stop`, so that the body can end in order.
+
+    The first signal sets the flag. A second one ends the process at once, as if it had no handlers:
+    whoever asks twice means it. The former handlers come back at the end.
+
+    Args:
+        reraise: signals that, had one of them set the flag, are sent again at the orderly end, so
+            that the exit code says how the program ended. SIGTERM is not among them by default: to
+            end when told so is a success.
+
+    Raises:
+        ValueError: not in the main thread.
+    """
+    stop = Stop()
+    came = False
+
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal came
+        if came:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        came = True
+        stop.request(number)
+
+    former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            # None: a C library had installed one, which Python cannot put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if stop.signal in tuple(reraise):
+        signal.raise_signal(stop.signal)
+
+
+class Periodic:
+    """Calls `action` every `interval_s` seconds in a daemon thread; the beat does not drift.
+
+    The first call comes after one interval. Calls that a slow one overran are skipped. An exception
+    is logged, and the next call comes in its time.
+    """
+
+    def __init__(self, name: str, interval_s: float, action: Callable[[], None]) -> None:
+        if not interval_s > 0:
+            raise ValueError(f"interval_s must be positive, not {interval_s}")
+        self._interval_s = interval_s
+        self._action = action
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin; once only."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the beat and wait for a call that is under way, at most `timeout_s`."""
+        self._stopping.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                log.warning("%s still runs after %g s", self._thread.name, timeout_s)
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._interval_s
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            try:
+                self._action()
+            except Exception:
+                log.exception("%s failed; it goes on", self._thread.name)
+            missed = max(0.0, time.monotonic() - due) // self._interval_s
+            due += (missed + 1) * self._interval_s
+
+
+def run_cli(app: typer.Typer | Callable[[], typer.Typer], *, name: str = "edl") -> NoReturn:
+    """Run a command line and end the process with an honest exit code.
+
+    An EdlError becomes one line on stderr and its own exit code; a misuse of the command line, one
+    line and 2; Ctrl-C, 130; anything unexpected, one line and 1. With EDL_DEBUG set, or `--verbose`
+    among the arguments, the traceback is shown as well.
+
+    Args:
+        app: the command line, or a function that makes it: then errors of its imports, and a Ctrl-C
+            during them, are reported in the same way.
+        name: what each line begins with.
+    """
+    debug = bool(os.environ.get("EDL_DEBUG")) or "--verbose" in sys.argv[1:]
+    try:
+        sys.exit(_invoke(app, name))
+    except BrokenPipeError:  # whoever read our output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except (Exception, KeyboardInterrupt) as error:
+        code, line = _describe(error)
+        if debug:
+            traceback.print_exception(error)
+        print(f"{name}: {' '.join(line.splitlines())}", file=sys.stderr, flush=True)
+        sys.exit(code)
+
+
+def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
+    import typer
+
+    command = typer.main.get_command(app if isinstance(app, typer.Typer) else app())
+    program = os.path.basename(sys.argv[0])
+    if program in ("__main__.py", "-c"):
+        program = name
+    try:  # not command.main(), which translates errors in its own way
+        with command.make_context(program, sys.argv[1:]) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as exit_:
+        return exit_.exit_code
+    except Exception as error:
+        if type(error).__name__ != "NoArgsIsHelpError":
+            raise
+        error.show()  # type: ignore[attr-defined]  # the help, which is no error message
+        return EXIT_USAGE
+    return 0
+
+
+def _describe(error: BaseException) -> tuple[int, str]:
+    """The exit code and the line of text for an error that ended a command line."""
+    kind = type(error).__name__
+    if isinstance(error, EdlError):
+        return error.exit_code, str(error)
+    if isinstance(error, KeyboardInterrupt) or kind == "Abort":
+        return EXIT_INTERRUPTED, "interrupted"
+    # Typer's own errors, by their shape: versions differ in whether they bring click along.
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        return int(error.exit_code), str(error.format_message())
+    return EXIT_FAILURE, f"{kind}: {error} (EDL_DEBUG=1 shows where)"

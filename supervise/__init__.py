@@ -1,0 +1,25 @@
+"""Child processes: the only folder that starts any, so that none is ever left behind.
+
+Every child stands in a session and process group of its own (Ctrl-C at a terminal reaches only the
+parent), its output is kept, and it ends with its parent: a pipe of which only the parent holds the
+write end reports end of file when the parent dies, by whatever death. Our own programs watch that
+pipe by calling `end_with_parent()` first thing; foreign ones run under a guard that does it for
+them (`Command(guard=True)`).
+"""
+
+from .command import Command, python_command
+from .keeper import Keeper, full_jitter_s
+from .life import end_with_parent, own_fd
+from .process import Process, start, stop_all
+
+__all__ = [
+    "Command",
+    "Keeper",
+    "Process",
+    "end_with_parent",
+    "full_jitter_s",
+    "own_fd",
+    "python_command",
+    "start",
+    "stop_all",
+]

@@ -1,0 +1,72 @@
+"""The guard: `python -m edl.supervise GRACE_S PROGRAM ARGS...` ends PROGRAM when its parent dies.
+
+It stands between us and a program that knows nothing of life pipes: passes signals on to it, ends
+as it ended, and is itself watched by the kernel, so that the program dies even when the guard is
+killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from .life import LIFE_VARIABLE, end_with_parent
+
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+NOT_EXECUTABLE = 127  # as shells have it
+
+
+def guard(grace_s: float, argv: list[str]) -> int:
+    """Run `argv` as a child of this process; returns its exit code, -N after signal N."""
+    child = _start(argv)
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    end_with_parent(grace_s)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    for number in PASSED_ON:  # while the zombie still holds the id, so that no stranger is hit
+        signal.signal(number, signal.SIG_IGN)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _start(argv: list[str]) -> int:
+    life = os.environ.get(LIFE_VARIABLE)
+    guard_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _die_with(guard_pid)
+        if life is not None:
+            os.set_inheritable(int(life), False)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, programs do not
+            signal.signal(number, signal.SIG_DFL)
+        environment = {key: value for key, value in os.environ.items() if key != LIFE_VARIABLE}
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        print(f"cannot run {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    os._exit(NOT_EXECUTABLE)
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when `parent`, which forked it, dies (Linux only)."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel was asked
+        os._exit(NOT_EXECUTABLE)
+
+
+def _end_like(returncode: int) -> None:
+    """End with the exit code, or by the signal, that the program ended with."""
+    if returncode >= 0:
+        sys.exit(returncode)
+    if -returncode != signal.SIGKILL:
+        signal.signal(-returncode, signal.SIG_DFL)
+    os.kill(os.getpid(), -returncode)
+
+
+if __name__ == "__main__":
+    _end_like(guard(float(sys.argv[1]), sys.argv[2:]))

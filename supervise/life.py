@@ -1,0 +1,104 @@
+"""The life pipe, by which a child learns of its parent's death, and what forked ones let go.
+
+The parent holds the only write end of one pipe; every child it starts inherits the read end. The
+kernel closes the write end however the parent dies, and the children read end of file. A worker
+that the user's program *forks* (Paddle's DataLoader does) would hold a copy of the write end and so
+keep the children alive: `own_fd` names descriptors that such a worker must let go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import threading
+import time
+
+#: Environment variable in which a child finds the descriptor of its read end.
+LIFE_VARIABLE = "EDL_LIFE_FD"
+ORPHAN_GRACE_S = 10.0
+
+_lock = threading.Lock()
+_pipe: tuple[int, int] | None = None  # (read end, write end)
+# Descriptor -> (device, inode): a number that was closed and given to another file is not ours.
+_owned: dict[int, tuple[int, int]] = {}
+
+
+def life_fd() -> int:
+    """The read end of this process's life pipe, for its children to inherit."""
+    global _pipe
+    with _lock:
+        if _pipe is None:
+            _pipe = os.pipe()
+            for fd in _pipe:
+                own_fd(fd)
+        return _pipe[0]
+
+
+def own_fd(fd: int) -> None:
+    """Let children that are forked, and not executed anew, lose descriptor `fd`.
+
+    Nothing has to be said when `fd` is closed: a number that stands for another file by then is
+    left alone.
+    """
+    status = os.fstat(fd)
+    _owned[fd] = (status.st_dev, status.st_ino)
+
+
+def end_with_parent(grace_s: float = ORPHAN_GRACE_S) -> bool:
+    """Let this process end when its parent does; a program of ours calls it first thing.
+
+    When the parent is gone, this process gets SIGTERM and, `grace_s` later, its whole process group
+    gets SIGKILL. Returns False, and does nothing, when it was not started by `supervise`.
+    """
+    fd = take_life_fd()
+    if fd is None:
+        return False
+    threading.Thread(
+        target=_wait_for_orphanhood, args=(fd, grace_s), name="edl-life", daemon=True
+    ).start()
+    return True
+
+
+def take_life_fd() -> int | None:
+    """The read end that this process was started with, kept from its own children; None: none."""
+    value = os.environ.pop(LIFE_VARIABLE, None)
+    if value is None:
+        return None
+    fd = int(value)
+    try:
+        is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+    except OSError:  # a program between us and `supervise` passed the variable on, not the pipe
+        return None
+    if not is_pipe:
+        return None
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def _wait_for_orphanhood(fd: int, grace_s: float) -> None:
+    os.read(fd, 1)  # nobody ever writes: this returns at the parent's death
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace_s)
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _let_go_after_fork() -> None:
+    global _lock, _pipe
+    _lock, _pipe = threading.Lock(), None
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd, identity in _owned.items():
+        with contextlib.suppress(OSError):  # closed in the parent already
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) == identity:
+                # Replaced, not closed: the object that holds this number will close it once more,
+                # and must not hit a file that was opened under it meanwhile.
+                os.dup2(null, fd, inheritable=False)
+    os.close(null)
+    _owned.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)

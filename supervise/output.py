@@ -1,0 +1,89 @@
+"""What a child printed: its last lines in memory, all of it in a log file if one is named."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+log = logging.getLogger(__name__)
+
+#: Lines kept in memory per child, and where a line without an end is cut: both bound its memory.
+TAIL_LINES = 1000
+LINE_BYTES = 8192
+
+
+class Output:
+    """Splits a stream of bytes into lines. Not locked: its owner calls it under its own lock.
+
+    Attributes:
+        lines: the last `TAIL_LINES` lines, without their ends.
+        count: lines seen so far, those that fell out of `lines` too.
+    """
+
+    def __init__(self, name: str, path: Path | None) -> None:
+        self.lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self.count = 0
+        self._name = name
+        self._partial = b""
+        self._file: BinaryIO | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)
+
+    def feed(self, data: bytes) -> list[str]:
+        """Take `data`; returns the lines that it completes."""
+        self._write(data)
+        *whole, self._partial = (self._partial + data).split(b"\n")
+        while len(self._partial) > LINE_BYTES:
+            whole.append(self._partial[:LINE_BYTES])
+            self._partial = self._partial[LINE_BYTES:]
+        return self._add(whole)
+
+    def close(self) -> list[str]:
+        """The child is gone; returns its last line if that had no end."""
+        rest, self._partial = self._partial, b""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        return self._add([rest] if rest else [])
+
+    def since(self, count: int) -> list[str]:
+        """The lines after the first `count`, as far as they are still kept."""
+        new = min(self.count - count, len(self.lines))
+        return list(self.lines)[len(self.lines) - new :]
+
+    def _add(self, raw: list[bytes]) -> list[str]:
+        lines = [line.rstrip(b"\r").decode("utf-8", "replace") for line in raw]
+        self.lines.extend(lines)
+        self.count += len(lines)
+        return lines
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(data)
+        except OSError as error:  # a full disk must not stop the child, which would block on us
+            log.warning("the log of %s ends here: %s", self._name, error)
+            self._file.close()
+            self._file = None
+
+
+class Echo:
+    """Hands lines to a callback that is not allowed to disturb the child."""
+
+    def __init__(self, callback: Callable[[str], None] | None) -> None:
+        self._callback = callback
+
+    def __call__(self, lines: list[str]) -> None:
+        for line in lines:
+            if self._callback is None:
+                return
+            try:
+                self._callback(line)
+            except Exception:
+                log.exception("output is no longer passed on: the callback failed")
+                self._callback = None

@@ -1,0 +1,279 @@
+"""One running child: its output, its end, and the bounded ways to bring that about."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from ..errors import ProcessFailed
+from .command import Command
+from .life import LIFE_VARIABLE, life_fd, own_fd
+from .output import Echo, Output
+
+#: After KILL the kernel needs this long at most, unless the child hangs in a device driver.
+KILL_S = 5.0
+#: How often to look for the child's end where the kernel cannot report it (before Linux 5.3).
+POLL_MS = 50
+READ_BYTES = 1 << 16
+
+
+def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Process:
+    """Start `command` as a child in a session of its own.
+
+    Args:
+        command: what to run.
+        echo: called with each line of its output, in a thread that belongs to this child.
+
+    Raises:
+        ProcessFailed: the program cannot be executed, or its log cannot be written.
+    """
+    if command.guard and shutil.which(command.argv[0]) is None:
+        raise ProcessFailed(f"cannot start {command.name}: there is no program {command.argv[0]!r}")
+    fd = life_fd()
+    with contextlib.ExitStack() as undo:
+        try:
+            output = Output(command.name, command.log)
+            undo.callback(output.close)
+            popen = subprocess.Popen(
+                command.arguments(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **command.env, LIFE_VARIABLE: str(fd)},
+                cwd=command.cwd,
+                pass_fds=(fd, *command.pass_fds),
+                start_new_session=True,
+            )
+        except OSError as error:
+            why = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            raise ProcessFailed(f"cannot start {command.name}: {why}") from error
+        undo.pop_all()
+    return Process(command.name, popen, output, Echo(echo))
+
+
+class Process:
+    """A child that `start` made.
+
+    It is reaped by a thread of its own as soon as it ends, and whatever is left of its process
+    group is killed with it. In a process that was forked from this one, a copy of this object has
+    ended and does nothing.
+
+    Attributes:
+        name: its command's name.
+        pid: its process id, which is its process group's too.
+    """
+
+    def __init__(
+        self, name: str, popen: subprocess.Popen[bytes], output: Output, echo: Echo
+    ) -> None:
+        self.name = name
+        self.pid = popen.pid
+        self._popen = popen
+        self._output = output
+        self._echo = echo
+        self._changed = threading.Condition()
+        self._returncode: int | None = None
+        _running.add(self)
+        threading.Thread(target=self._watch, name=f"edl-watch-{name}", daemon=True).start()
+
+    def __repr__(self) -> str:
+        state = "running" if self.alive else describe_exit(self._returncode or 0)
+        return f"<Process {self.name} pid {self.pid}: {state}>"
+
+    @property
+    def alive(self) -> bool:
+        """False once it has ended and its output is complete."""
+        return self._returncode is None
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, -N after signal N; None while it runs."""
+        return self._returncode
+
+    def tail(self, n: int = 20) -> list[str]:
+        """Its last `n` lines of output, of the thousand that are kept."""
+        with self._changed:
+            return self._output.since(max(0, self._output.count - n))
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait for its end; returns its exit code, or None when it still runs after `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._returncode is not None, timeout_s)
+            return self._returncode
+
+    def expect(self, pattern: str | re.Pattern[str], timeout_s: float) -> re.Match[str]:
+        """Wait for a line of output that contains `pattern`; lines printed already count.
+
+        Raises:
+            ProcessFailed: it ended, or `timeout_s` passed, without such a line. The message holds
+                its last line, the notes of the exception its last twenty.
+        """
+        regex = re.compile(pattern)
+        deadline = time.monotonic() + timeout_s
+        seen = 0
+        with self._changed:
+            while True:
+                for line in self._output.since(seen):
+                    if match := regex.search(line):
+                        return match
+                seen = self._output.count
+                if self._returncode is not None:
+                    raise self._failed(describe_exit(self._returncode), regex)
+                if (left_s := deadline - time.monotonic()) <= 0:
+                    raise self._failed(f"said nothing of the kind in {timeout_s:g} s", regex)
+                self._changed.wait(left_s)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the child alone; does nothing once it has ended."""
+        with self._changed:  # it cannot be reaped, nor its id given away, while this is held
+            if self._returncode is None:
+                os.kill(self.pid, number)
+
+    def stop(self, grace_s: float = 5.0) -> int:
+        """TERM to the child, after `grace_s` KILL to its group; returns its exit code.
+
+        Raises:
+            ProcessFailed: it does not even end by KILL within 5 s.
+        """
+        stop_all([self], grace_s)
+        return self._returncode or 0
+
+    def kill(self) -> None:
+        """KILL to its whole group, without waiting for the end; `wait` does that."""
+        with self._changed:
+            if self._returncode is None:
+                _kill_group(self.pid)
+
+    def _failed(self, what: str, regex: re.Pattern[str]) -> ProcessFailed:
+        lines = self._output.since(max(0, self._output.count - 20))
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        last = f"; its last line: {said}" if said else "; it printed nothing"
+        error = ProcessFailed(f"{self.name} {what} (waited for {regex.pattern!r}){last}")
+        error.add_note(f"output of {self.name}:\n" + "\n".join(lines))
+        return error
+
+    def _watch(self) -> None:
+        pipe = self._popen.stdout
+        assert pipe is not None
+        os.set_blocking(pipe.fileno(), False)
+        own_fd(pipe.fileno())
+        poller = select.poll()
+        poller.register(pipe.fileno(), select.POLLIN)
+        with _exit_notice(self.pid) as notice, pipe:
+            if notice is not None:
+                poller.register(notice, select.POLLIN)
+            while (state := _state(self.pid)) == "running":
+                for fd, _ in poller.poll(None if notice is not None else POLL_MS):
+                    if fd != notice and self._read(fd) == b"":
+                        poller.unregister(fd)
+            if state == "zombie":  # which still holds the id: no stranger can have the group's
+                _kill_group(self.pid)
+            for _ in range(16):  # what is left in the pipe; bounded, lest a stray writer hold us
+                if not self._read(pipe.fileno()):
+                    break
+            self._finish()
+
+    def _read(self, fd: int) -> bytes | None:
+        """Take what the child printed; b"" at the end of its output, None when nothing is there."""
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return None
+        with self._changed:
+            lines = self._output.feed(data)
+            self._changed.notify_all()
+        self._echo(lines)
+        return data
+
+    def _finish(self) -> None:
+        with self._changed:
+            lines = self._output.close()
+        self._echo(lines)
+        with self._changed:
+            self._returncode = self._popen.wait()
+            self._changed.notify_all()
+        _running.discard(self)
+
+    def _forget(self) -> None:
+        """This is a copy in a forked process, which has no such child."""
+        self._changed = threading.Condition()  # the thread that held the old one is not here
+        self._popen.returncode = self._returncode = self._returncode or 0
+
+
+def stop_all(processes: Iterable[Process], grace_s: float = 5.0) -> None:
+    """End several children within one grace period: TERM to all, wait, KILL to those left.
+
+    Raises:
+        ProcessFailed: one does not even end by KILL within 5 s; the others have ended.
+    """
+    children = list(processes)
+    for process in children:
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)  # a suspended one could not act on it
+    deadline = time.monotonic() + grace_s
+    left = [p for p in children if p.wait(max(0.0, deadline - time.monotonic())) is None]
+    for process in left:
+        process.kill()
+    deadline = time.monotonic() + KILL_S
+    stuck = [p for p in left if p.wait(max(0.0, deadline - time.monotonic())) is None]
+    if stuck:
+        names = ", ".join(f"{process.name} (pid {process.pid})" for process in stuck)
+        raise ProcessFailed(f"killed, yet still there: {names}")
+
+
+def describe_exit(returncode: int) -> str:
+    """In words, how a process ended."""
+    if returncode < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"ended by {names.get(-returncode, f'signal {-returncode}')}"
+    return f"ended with exit code {returncode}"
+
+
+@contextlib.contextmanager
+def _exit_notice(pid: int) -> Iterator[int | None]:
+    """A descriptor that becomes readable when `pid` ends; None where the kernel has none."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:  # before Linux 5.3, or forbidden in this container
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _state(pid: int) -> Literal["running", "zombie", "reaped"]:
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # the program ignores SIGCHLD, or waits for any child
+        return "reaped"
+    return "running" if ended is None else "zombie"
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it is left
+        os.killpg(pid, signal.SIGKILL)
+
+
+#: Children that run now: a forked copy of this process must forget them.
+_running: weakref.WeakSet[Process] = weakref.WeakSet()
+
+
+def _forget_children_after_fork() -> None:
+    for process in list(_running):
+        process._forget()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_children_after_fork)
