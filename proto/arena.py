@@ -1,0 +1,238 @@
+"""Arrays in anonymous shared memory: one process allocates records, others map them.
+
+An arena is a memory file without a name (`memfd_create`): it is handed to a child as a file
+descriptor, can be reached by nobody else, and vanishes with its last user, so that no crash leaves
+a segment behind. It grows when a record does not fit and never shrinks; what bounds it is the
+caller's rule for when to allocate (the reader's `upper_bytes`, the teacher's slots).
+
+Exactly one process allocates and frees; any process that holds the descriptor may map and write
+records that it was told about. Records start at multiples of `ALIGNMENT`, so that frameworks which
+want aligned tensors can use them in place.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from ..errors import WireError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ALIGNMENT = 64
+#: The smallest step by which an arena grows, so that a run of records does not remap at each.
+GROWTH_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRef:
+    """Where one array lies in an arena, and how to read it."""
+
+    dtype: str  # numpy's own spelling with byte order ("<f4"), or a name ml_dtypes registers
+    shape: tuple[int, ...]
+    offset: int  # bytes from the start of the arena
+
+    def to_json(self) -> list[Any]:
+        return [self.dtype, list(self.shape), self.offset]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Self:
+        return cls(str(value[0]), tuple(int(size) for size in value[1]), int(value[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A run of bytes of an arena that holds some arrays; freed as one, by its offset."""
+
+    offset: int
+    nbytes: int
+    arrays: tuple[ArrayRef, ...]
+
+
+class Arena:
+    """Growable shared memory cut into records.
+
+    Args:
+        fd: a memory file; the arena owns it and closes it.
+        size_bytes: bytes that the file has now.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        self.fd = fd
+        self.used_bytes = 0
+        self._size = size_bytes
+        self._lock = threading.Lock()
+        self._map = mmap.mmap(fd, size_bytes)
+        self._free: list[tuple[int, int]] = [(0, size_bytes)]  # (offset, bytes), by offset
+        self._taken: dict[int, int] = {}
+
+    @classmethod
+    def create(cls, size_bytes: int = GROWTH_BYTES) -> Self:
+        """A new arena of `size_bytes`; its descriptor is inherited only where it is passed on."""
+        fd = _memory_file()
+        os.ftruncate(fd, size_bytes)
+        return cls(fd, size_bytes)
+
+    @classmethod
+    def attach(cls, fd: int) -> Self:
+        """Map an arena that another process allocates from."""
+        return cls(fd, os.fstat(fd).st_size)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the memory file, used or not."""
+        return self._size
+
+    def put(self, arrays: Sequence[Array]) -> Record:
+        """Copy `arrays` into a new record, each once; raises what `allocate` does."""
+        record = self.allocate([(array.dtype, array.shape) for array in arrays])
+        for ref, array in zip(record.arrays, arrays, strict=True):
+            np.copyto(self.get(ref), array)
+        return record
+
+    def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
+        """A record with room for arrays of these dtypes and shapes, its bytes undefined.
+
+        Raises:
+            WireError: a dtype that shared memory cannot hold: of objects or of records.
+            OSError: memory is refused.
+        """
+        names = [_dtype_name(dtype) for dtype, _ in layouts]
+        sizes = [_aligned(dtype.itemsize * _count(shape)) for dtype, shape in layouts]
+        nbytes = max(sum(sizes), ALIGNMENT)
+        with self._lock:
+            offset = self._take(nbytes)
+        refs, at = [], offset
+        for name, (_, shape), size in zip(names, layouts, sizes, strict=True):
+            refs.append(ArrayRef(name, tuple(shape), at))
+            at += size
+        return Record(offset, nbytes, tuple(refs))
+
+    def get(self, ref: ArrayRef) -> Array:
+        """The array at `ref`, as a writable view of shared memory: no copy.
+
+        Raises:
+            WireError: `ref` points outside of the arena.
+        """
+        dtype = dtype_named(ref.dtype)
+        if min(ref.shape, default=0) < 0:
+            raise WireError(f"array {ref} has a negative dimension")
+        nbytes = dtype.itemsize * _count(ref.shape)
+        return self.memory(ref.offset, nbytes).view(dtype).reshape(ref.shape)
+
+    def memory(self, offset: int, nbytes: int) -> Array:
+        """Bytes of the arena as one array, which numpy makes the base of every view cut from it.
+
+        Raises:
+            WireError: they lie outside of the arena.
+        """
+        end = offset + nbytes
+        if offset < 0 or end > self._reach(end):
+            raise WireError(f"bytes {offset} to {end} of a shared memory of {self._size} bytes")
+        return np.frombuffer(self._map, dtype=np.uint8, count=nbytes, offset=offset)
+
+    def free(self, offset: int) -> None:
+        """Give the record that starts at `offset` back; raises KeyError where there is none."""
+        with self._lock:
+            nbytes = self._taken.pop(offset)
+            self.used_bytes -= nbytes
+            insort(self._free, (offset, nbytes))
+            self._merge()
+
+    def close(self) -> None:
+        """Close the descriptor; the memory lives on while arrays that view it do."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _take(self, nbytes: int) -> int:
+        fits = (i for i, (_, room) in enumerate(self._free) if room >= nbytes)
+        index = next(fits, None)
+        if index is None:
+            self._grow(nbytes)
+            index = len(self._free) - 1
+        offset, room = self._free[index]
+        if room == nbytes:
+            del self._free[index]
+        else:
+            self._free[index] = (offset + nbytes, room - nbytes)
+        self._taken[offset] = nbytes
+        self.used_bytes += nbytes
+        return offset
+
+    def _grow(self, nbytes: int) -> None:
+        step = max(nbytes, GROWTH_BYTES, self._size // 2)
+        step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE
+        start = self._size
+        os.ftruncate(self.fd, start + step)
+        self._map_again(start + step)
+        self._free.append((start, step))
+        self._merge()
+
+    def _reach(self, end: int) -> int:
+        """Bytes mapped, after looking whether the allocating side has grown the file."""
+        if end > self._size and self.fd >= 0:
+            # fstat within the lock, or a slower thread would map an older, smaller size.
+            with self._lock:
+                size = os.fstat(self.fd).st_size
+                if self._size < end <= size:
+                    self._map_again(size)
+        return self._size
+
+    def _map_again(self, size: int) -> None:
+        # Not mmap.resize: arrays that view the old mapping keep it alive, over the same pages.
+        self._map = mmap.mmap(self.fd, size)
+        self._size = size
+
+    def _merge(self) -> None:
+        merged: list[tuple[int, int]] = []
+        for offset, room in self._free:
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = (merged[-1][0], merged[-1][1] + room)
+            else:
+                merged.append((offset, room))
+        self._free = merged
+
+
+def _memory_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("edl")
+    with tempfile.TemporaryFile() as file:  # macOS: a file that is already unlinked
+        return os.dup(file.fileno())
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """The dtype that an `ArrayRef` names; extension types are loaded when one is met."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # registers bfloat16 and its like with numpy
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """A spelling that np.dtype() reads back; extension types (bfloat16) have only their name."""
+    if dtype.hasobject or dtype.names is not None:
+        raise WireError(f"arrays of dtype {dtype} cannot lie in shared memory")
+    return dtype.name if dtype.kind == "V" else dtype.str

@@ -1,0 +1,174 @@
+"""One tensor in bytes: the protocol's datatypes, numpy's dtypes, and the elements of each.
+
+Elements are little-endian, in row-major order. BYTES elements (arrays of dtype object that hold
+`bytes`) each follow their length, 4 bytes little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import WireError
+from .wire import MAX_MESSAGE_BYTES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Dimensions that every numpy can represent.
+MAX_DIMENSIONS = 32
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BYTES": np.dtype(np.object_),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_LENGTH = struct.Struct("<I")
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """The protocol's name of a dtype in any byte order; object and `S` are "BYTES".
+
+    Raises:
+        WireError: the protocol has no such datatype.
+    """
+    if dtype.kind == "S":
+        return "BYTES"
+    name = _NAMES.get(dtype.newbyteorder("<"))
+    if name is None:
+        raise WireError(f"arrays of dtype {dtype} cannot be sent; known are {', '.join(_DTYPES)}")
+    return name
+
+
+def dtype_of(datatype: str) -> np.dtype[Any]:
+    """The dtype of arrays that a datatype is decoded to.
+
+    Raises:
+        WireError: the protocol has no such datatype.
+    """
+    dtype = _DTYPES.get(datatype)
+    if dtype is None:
+        raise WireError(f"unknown datatype {shown(datatype)}; known are {', '.join(_DTYPES)}")
+    return dtype
+
+
+def shown(text: str) -> str:
+    """A peer's text, fit to stand in a message: quoted, and not longer than a line."""
+    return repr(text if len(text) <= 60 else text[:60] + "…")
+
+
+def to_bytes(array: Array) -> memoryview:
+    """The elements as they travel.
+
+    Returns:
+        The array's own memory where it is row-major and little-endian already, else a copy.
+
+    Raises:
+        WireError: the dtype has no datatype, or the elements do not fit into a message.
+    """
+    datatype = datatype_of(array.dtype)
+    if array.nbytes > MAX_MESSAGE_BYTES:
+        raise WireError(f"an array of {array.nbytes} bytes does not fit into one message")
+    if datatype == "BYTES":
+        return memoryview(_pack(array.ravel().tolist()))
+    flat = np.ascontiguousarray(array, dtype=_DTYPES[datatype]).reshape(-1)
+    return flat.view(np.uint8).data
+
+
+def element_count(shape: Sequence[int], itemsize: int) -> int:
+    """How many elements an array of this shape has.
+
+    Raises:
+        WireError: a dimension is negative, there are more than `MAX_DIMENSIONS`, or the array could
+            not be addressed.
+    """
+    if len(shape) > MAX_DIMENSIONS:
+        raise WireError(f"a shape of {len(shape)} dimensions; at most {MAX_DIMENSIONS} are allowed")
+    count = extent = 1
+    for size in shape:
+        if size < 0:
+            raise WireError(f"shape {list(shape)} has a negative dimension")
+        count *= size
+        extent *= max(size, 1)  # numpy bounds this product also where another dimension is 0
+    if extent * itemsize >= 1 << 63:
+        raise WireError(f"shape {list(shape)} is larger than any memory")
+    return count
+
+
+def from_bytes(raw: memoryview, datatype: str, shape: Sequence[int]) -> Array:
+    """The array in `raw`.
+
+    Returns:
+        A read-only view of `raw`, which need not be aligned; for BYTES an array of copies.
+
+    Raises:
+        WireError: unknown datatype, impossible shape, or `raw` does not hold just these elements.
+    """
+    dtype = dtype_of(datatype)
+    count = element_count(shape, dtype.itemsize)
+    if datatype == "BYTES":
+        return object_array(_unpack(raw, count), shape)
+    if len(raw) != count * dtype.itemsize:
+        raise WireError(
+            f"{datatype} of shape {list(shape)} needs {count * dtype.itemsize} bytes, "
+            f"{len(raw)} are given"
+        )
+    array = np.frombuffer(raw, dtype=np.uint8)
+    if datatype == "BOOL" and array.max(initial=0) > 1:
+        raise WireError("a BOOL element is neither 0 nor 1")
+    return array.view(dtype).reshape(tuple(shape))
+
+
+def object_array(elements: Sequence[bytes], shape: Sequence[int]) -> Array:
+    """A read-only array of dtype object; `shape` has as many elements as are given."""
+    flat = np.empty(len(elements), dtype=np.object_)
+    flat[:] = elements
+    array = flat.reshape(tuple(shape))
+    array.flags.writeable = False
+    return array
+
+
+def _pack(elements: Iterable[Any]) -> bytes:
+    parts: list[bytes] = []
+    total = 0
+    for element in elements:
+        if not isinstance(element, bytes):
+            raise WireError(f"an object array is sent as BYTES; it holds {type(element).__name__}")
+        total += _LENGTH.size + len(element)
+        if total > MAX_MESSAGE_BYTES:
+            raise WireError("the elements of a BYTES array do not fit into one message")
+        parts += (_LENGTH.pack(len(element)), element)
+    return b"".join(parts)
+
+
+def _unpack(raw: memoryview, count: int) -> list[bytes]:
+    if count * _LENGTH.size > len(raw):  # before anything of `count` is allocated
+        raise WireError(f"{count} BYTES elements do not fit into {len(raw)} bytes")
+    elements: list[bytes] = []
+    at = 0
+    for _ in range(count):
+        end = at + _LENGTH.size
+        if end <= len(raw):
+            end += _LENGTH.unpack_from(raw, at)[0]
+        if end > len(raw):
+            raise WireError(f"a BYTES element ends at byte {end} of {len(raw)}")
+        elements.append(raw[at + _LENGTH.size : end].tobytes())
+        at = end
+    if at != len(raw):
+        raise WireError(f"{len(raw) - at} bytes follow the last BYTES element")
+    return elements

@@ -1,0 +1,91 @@
+"""The one table between our errors and gRPC's status codes.
+
+A server raises an error of `errors.py` and answers with `to_status`; a client turns what it got
+back with `from_status`. Codes that gRPC itself and foreign servers answer with are in the table
+too, so that every code has a meaning here.
+
+`VersionMismatch` travels as OUT_OF_RANGE, which nothing else on our wire uses: FAILED_PRECONDITION
+is taken by `WrongInstance`, and UNIMPLEMENTED is what gRPC itself answers for an unknown method.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from ..errors import (
+    EdlError,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+    UnavailableError,
+    UsageError,
+    VersionMismatch,
+    WireError,
+    WrongInstance,
+)
+
+Code = grpc.StatusCode
+
+#: What an error is sent as. The nearest class of an error's family counts; the last line is every
+#: other error: it may be ours alone, so the peer may try again.
+_SENT: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (RequestRefused, Code.INVALID_ARGUMENT),
+    (WireError, Code.INVALID_ARGUMENT),
+    (UsageError, Code.INVALID_ARGUMENT),
+    (VersionMismatch, Code.OUT_OF_RANGE),
+    (WrongInstance, Code.FAILED_PRECONDITION),
+    (RetryableError, Code.ABORTED),
+    (TeacherLost, Code.UNAVAILABLE),
+    (UnavailableError, Code.UNAVAILABLE),
+    (Exception, Code.INTERNAL),
+)
+
+#: What a code is read as.
+_READ: dict[grpc.StatusCode, type[EdlError]] = {
+    Code.INVALID_ARGUMENT: RequestRefused,
+    Code.NOT_FOUND: RequestRefused,
+    Code.UNIMPLEMENTED: RequestRefused,
+    Code.ALREADY_EXISTS: RequestRefused,
+    Code.OUT_OF_RANGE: VersionMismatch,
+    Code.FAILED_PRECONDITION: WrongInstance,
+    Code.ABORTED: RetryableError,
+    Code.RESOURCE_EXHAUSTED: RetryableError,
+    Code.INTERNAL: RetryableError,
+    Code.UNKNOWN: RetryableError,
+    Code.DATA_LOSS: RetryableError,
+    # Not the batch's fault: another teacher may let us in.
+    Code.UNAUTHENTICATED: RetryableError,
+    Code.PERMISSION_DENIED: RetryableError,
+    Code.UNAVAILABLE: TeacherLost,
+    Code.DEADLINE_EXCEEDED: TeacherLost,
+    Code.CANCELLED: TeacherLost,
+}
+
+#: gRPC's words for a message above a side's limit. Its code says "try again", but the same bytes
+#: will never fit.
+_TOO_LARGE = "larger than max"
+#: Details travel in a header, of which gRPC takes 8 KiB in all.
+_MAX_DETAILS = 1000
+
+
+def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """What a server answers when it ends by `error`: the code, and a message for its details."""
+    kinds = dict(_SENT)
+    code = next(kinds[kind] for kind in type(error).__mro__ if kind in kinds)
+    message = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
+    message = message.encode("utf-8", "replace").decode()
+    return code, message if len(message) <= _MAX_DETAILS else message[: _MAX_DETAILS - 1] + "…"
+
+
+def from_status(code: grpc.StatusCode, details: str | None) -> EdlError:
+    """The error that a client raises for a call that ended with `code`.
+
+    Raises:
+        ValueError: `code` is OK.
+    """
+    kind = _READ.get(code)
+    if kind is None:
+        raise ValueError(f"{code} is not an error")
+    if code is Code.RESOURCE_EXHAUSTED and _TOO_LARGE in (details or ""):
+        kind = RequestRefused
+    return kind(details or f"the peer answered {code.name} and nothing else")

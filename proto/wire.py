@@ -1,0 +1,108 @@
+"""The top level of a protobuf message: takes one bytes field out of it, without copying.
+
+Protobuf's own parser copies every bytes field. Tensors are all but a few hundred bytes of a
+message, so they are cut out here as views, and only what is left over is given to protobuf.
+
+The rules are those of protobuf's encoding: a field is a tag (field number * 8 + wire type, as a
+varint) and a value whose extent follows from the wire type. A message may be hostile: whatever it
+claims, no more is read than is there, and the number of fields is bounded before anything is made
+of them.
+"""
+
+from __future__ import annotations
+
+from ..errors import WireError
+
+Buffer = bytes | bytearray | memoryview
+
+#: A message has a handful of top-level fields. The bound keeps a message of two-byte fields from
+#: costing a hundred times its size in objects.
+MAX_FIELDS = 1 << 16
+#: What protobuf and gRPC refuse to carry: lengths are signed 32-bit integers there.
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_TAG_BYTES = 5
+_MAX_VARINT_BYTES = 10
+
+
+def bytes_field(field: int, nbytes: int) -> bytes:
+    """Tag and length that stand before the `nbytes` bytes of a bytes field."""
+    return _encode_varint(field << 3 | _BYTES) + _encode_varint(nbytes)
+
+
+def take_out(data: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
+    """Split a serialised message into one repeated bytes field and the rest.
+
+    Args:
+        data: the message.
+        field: number of the bytes field.
+
+    Returns:
+        The message without that field, in its order, and the field's values: read-only views into
+        `data`, in order.
+
+    Raises:
+        WireError: the message is cut short, has a group (which no message of the protocol has) or
+            an unknown wire type, an over-long varint, or more than `MAX_FIELDS` fields.
+    """
+    view = memoryview(data).toreadonly().cast("B")
+    wanted = field << 3 | _BYTES
+    rest: list[memoryview] = []
+    values: list[memoryview] = []
+    kept_from = at = count = 0
+    while at < len(view):
+        start = at
+        tag, at = _read_varint(view, at, _MAX_TAG_BYTES)
+        begin, at = _value(view, at, tag)
+        if tag == wanted:
+            values.append(view[begin:at])
+            rest.append(view[kept_from:start])
+            kept_from = at
+        count += 1
+        if count > MAX_FIELDS:
+            raise WireError(f"a message of more than {MAX_FIELDS} fields is refused")
+    rest.append(view[kept_from:])
+    return b"".join(rest), values
+
+
+def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
+    """Where the value behind `tag` begins and ends; its bytes are there."""
+    kind = tag & 7
+    if kind == _BYTES:
+        nbytes, at = _read_varint(view, at, _MAX_VARINT_BYTES)
+        end = at + nbytes
+    elif kind == _VARINT:
+        _, end = _read_varint(view, at, _MAX_VARINT_BYTES)
+    elif kind == _FIXED32:
+        end = at + 4
+    elif kind == _FIXED64:
+        end = at + 8
+    else:
+        raise WireError(f"field {tag >> 3} of the message has wire type {kind}, which is not known")
+    if end > len(view):
+        raise WireError(
+            f"truncated message: field {tag >> 3} ends at byte {end}, the message at {len(view)}"
+        )
+    return at, end
+
+
+def _read_varint(view: memoryview, at: int, most_bytes: int) -> tuple[int, int]:
+    """The number at `at` and the position behind it."""
+    value = 0
+    for index, byte in enumerate(view[at : at + most_bytes]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    if len(view) - at < most_bytes:
+        raise WireError(f"truncated message: it ends within a number at byte {at}")
+    raise WireError(f"the number at byte {at} has more than {most_bytes} bytes")
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,130 @@
+"""Messages between parent and child: whole, in order, and an end that is noticed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import WireError
+from edl.proto.channel import Channel
+
+Pair = tuple[Channel, Channel]
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, fd = Channel.pair()
+    theirs = Channel.attach(fd)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(st.lists(JSON, max_size=5))
+def test_messages_arrive_whole_and_in_order(values: list[object]) -> None:
+    ours, fd = Channel.pair()
+    theirs = Channel.attach(fd)
+    try:
+        for value in values:
+            assert ours.send("value", value=value)
+        got = [theirs.receive() for _ in values]
+    finally:
+        ours.close()
+        theirs.close()
+    assert got == [{"kind": "value", "value": value} for value in values]
+
+
+def test_both_ways(pair: Pair) -> None:
+    ours, theirs = pair
+    ours.send("ask", n=1)
+    assert theirs.receive() == {"kind": "ask", "n": 1}
+    theirs.send("answer", n=2)
+    assert ours.receive() == {"kind": "answer", "n": 2}
+
+
+def test_threads_send_without_mixing(pair: Pair) -> None:
+    ours, theirs = pair
+    text = "x" * 100_000  # more than a socket buffer takes at once
+    threads = [
+        threading.Thread(target=lambda n=n: [ours.send("from", n=n, text=text) for _ in range(5)])
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    messages = [theirs.receive() for _ in range(20)]
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert all(message is not None and message["text"] == text for message in messages)
+    assert sorted(message["n"] for message in messages if message) == sorted([0, 1, 2, 3] * 5)
+
+
+def test_the_end_of_the_other_side_is_an_end(pair: Pair) -> None:
+    ours, theirs = pair
+    ours.send("last")
+    ours.close()
+    assert [message["kind"] for message in theirs] == ["last"]
+    assert theirs.receive() is None
+    assert theirs.send("anyone") is False
+
+
+def test_a_message_cut_by_death_is_not_delivered(pair: Pair) -> None:
+    ours, theirs = pair
+    os.write(ours.fileno(), b'{"kind":"whole"}\n{"kind":"ha')
+    ours.close()
+    assert [message["kind"] for message in theirs] == ["whole"]
+
+
+def test_closing_wakes_a_thread_that_waits(pair: Pair) -> None:
+    ours, _ = pair
+    got: list[object] = []
+    waiting = threading.Thread(target=lambda: got.append(ours.receive()))
+    waiting.start()
+    ours.close()
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
+    assert got == [None]
+
+
+def test_a_closed_channel_has_no_descriptor_and_stays_quiet(pair: Pair) -> None:
+    ours, _ = pair
+    fd = ours.fileno()
+    ours.close()
+    ours.close()
+    assert ours.fileno() == -1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    assert ours.send("anyone") is False
+    assert ours.receive() is None
+
+
+@pytest.mark.parametrize(
+    "line", [b"garbage", b"", b"[]", b"1", b'{"no":"kind"}', b"\xff\xfe", b'{"kind":']
+)
+def test_a_line_that_is_no_message_is_an_error(pair: Pair, line: bytes) -> None:
+    ours, theirs = pair
+    os.write(ours.fileno(), line + b"\n")
+    with pytest.raises(WireError, match="not a message"):
+        theirs.receive()
+
+
+def test_the_descriptor_for_a_child_is_passed_on_only_where_named() -> None:
+    ours, fd = Channel.pair()
+    try:
+        assert not os.get_inheritable(fd)
+        assert not os.get_inheritable(ours.fileno())
+    finally:
+        os.close(fd)
+        ours.close()

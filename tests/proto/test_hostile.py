@@ -1,0 +1,196 @@
+"""Messages of a peer that is broken or means ill: always `WireError`, never a large allocation."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from edl.errors import WireError
+from edl.proto import inference_pb2 as pb
+from edl.proto import tensors, wire
+
+from .strategies import PARAMETERS, TENSORS, as_parameters, raw_request
+
+THOROUGH = settings(max_examples=max(500, settings().max_examples))
+Contents = pb.InferTensorContents
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+LABELS = np.array([b"cat", b""], dtype=object)
+REQUEST = tensors.encode_request(
+    model_name="digits", inputs={"x": X, "labels": LABELS}, outputs=["y"], parameters={"a": 1.5}
+)
+RESPONSE = tensors.encode_response(model_name="digits", outputs={"x": X, "labels": LABELS})
+
+
+def decode_as_protobuf_does(data: bytes) -> None:
+    """Both decoders refuse `data`, or read what protobuf reads; nothing else is raised."""
+    for decode, kind in (
+        (tensors.decode_request, pb.ModelInferRequest),
+        (tensors.decode_response, pb.ModelInferResponse),
+    ):
+        try:
+            got: Any = decode(data)
+        except WireError:
+            continue
+        message: Any = kind.FromString(data)
+        assert got.model_name == message.model_name
+        assert got.request_id == message.id
+        is_request = isinstance(got, tensors.InferRequest)
+        arrays = got.inputs if is_request else got.outputs
+        described = message.inputs if is_request else message.outputs
+        raws = message.raw_input_contents if is_request else message.raw_output_contents
+        assert list(arrays) == [tensor.name for tensor in described]
+        for tensor, array in zip(described, arrays.values(), strict=True):
+            assert list(array.shape) == list(tensor.shape)
+            assert tensors.datatype_of(array.dtype) == tensor.datatype
+        if raws:
+            fixed = [(r, a) for r, a in zip(raws, arrays.values(), strict=True) if a.dtype != "O"]
+            assert all(array.tobytes() == raw for raw, array in fixed)
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@THOROUGH
+def test_random_bytes(data: bytes) -> None:
+    decode_as_protobuf_does(data)
+
+
+@given(TENSORS, PARAMETERS, st.data())
+@THOROUGH
+def test_mutated_messages(
+    inputs: dict[str, Any], parameters: dict[str, Any], data: st.DataObject
+) -> None:
+    message = raw_request("m", inputs, parameters=as_parameters(parameters))
+    mutated = bytearray(message.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(mutated)))
+        new = data.draw(st.binary(max_size=3))
+        mutated[at : at + data.draw(st.integers(0, 3))] = new
+    decode_as_protobuf_does(bytes(mutated))
+
+
+@pytest.mark.parametrize("whole", [REQUEST, RESPONSE], ids=["request", "response"])
+def test_cut_anywhere(whole: bytes) -> None:
+    decode: Callable[[bytes], Any] = (
+        tensors.decode_request if whole is REQUEST else tensors.decode_response
+    )
+    readable = []
+    for length in range(len(whole)):
+        decode_as_protobuf_does(whole[:length])
+        try:
+            readable.append(decode(whole[:length]))
+        except WireError:
+            continue
+    # A cut between two fields gives a message again; but none that has lost part of its tensors.
+    assert all(not (got.inputs if whole is REQUEST else got.outputs) for got in readable)
+
+
+@pytest.mark.parametrize("at", range(len(REQUEST)))
+def test_each_byte_changed(at: int) -> None:
+    for change in (0x01, 0x80, 0xFF):
+        data = bytearray(REQUEST)
+        data[at] ^= change
+        decode_as_protobuf_does(bytes(data))
+
+
+def request(
+    datatype: str = "FP32", shape: Any = (2,), raw: Any = (bytes(8),), **more: Any
+) -> bytes:
+    tensor = {"name": "x", "datatype": datatype, "shape": shape, **more}
+    return pb.ModelInferRequest(inputs=[tensor], raw_input_contents=raw).SerializeToString()
+
+
+TENSOR = request(raw=())
+BAD = {
+    "length beyond the end": (b"\x3a\xff\xff\xff\xff\x07", "truncated"),
+    "length of 2^63": (b"\x3a" + b"\x80" * 9 + b"\x01", "truncated"),
+    "length of eleven bytes": (b"\x3a" + b"\x80" * 10 + b"\x01", "more than 10 bytes"),
+    "tag of six bytes": (b"\xba\x80\x80\x80\x80\x00\x00", "more than 5 bytes"),
+    "ends within a tag": (b"\x80", "ends within a number"),
+    "ends within a fixed32": (b"\x0d\x00", "truncated"),
+    "ends within a fixed64": (b"\x09\x00", "truncated"),
+    "a group": (b"\x9b\x06\x9c\x06", "wire type 3"),
+    "wire type 6": (b"\x0e\x00", "wire type 6"),
+    "field 0": (b"\x02\x01x", "cannot be parsed"),
+    "text that is not UTF-8": (b"\x0a\x01\xff", "cannot be parsed"),
+    "negative dimension": (request(shape=[-1]), "negative"),
+    "too many dimensions": (request(shape=[1] * 33), "at most 32"),
+    "overflowing shape": (request(shape=[1 << 62, 1 << 62]), "larger than any memory"),
+    "overflowing empty shape": (request(shape=[0, 1 << 62], raw=[b""]), "larger than any memory"),
+    "more elements than bytes": (request(shape=[1 << 40]), "needs"),
+    "fewer elements than bytes": (request(shape=[1]), "needs 4 bytes"),
+    "too many raws": (request(raw=[bytes(8)] * 2), "1 tensors are named"),
+    "raws without tensors": (b"\x3a\x00", "0 tensors are named"),
+    "tensor without elements": (TENSOR, "needs 2 elements"),
+    "a name twice": (TENSOR * 2 + b"\x3a\x08" + bytes(8) + b"\x3a\x08" + bytes(8), "twice"),
+    "unknown datatype": (request("FP8"), "unknown datatype 'FP8'"),
+    "no datatype": (request(""), "unknown datatype ''"),
+    "a very long datatype": (request("x" * 100_000), "unknown datatype"),
+    "BOOL that is 2": (request("BOOL", raw=[b"\x02\x00"]), "neither 0 nor 1"),
+    "BYTES too short": (request("BYTES", raw=[bytes(7)]), "do not fit"),
+    "BYTES element too long": (request("BYTES", raw=[b"\xff\xff\xff\xff" + bytes(4)]), "ends at"),
+    "BYTES cut in a length": (request("BYTES", raw=[b"\x02\0\0\0ab" + bytes(2)]), "ends at"),
+    "BYTES with more behind": (request("BYTES", raw=[bytes(9)]), "1 bytes follow"),
+    "2^40 BYTES": (request("BYTES", shape=[1 << 40]), "do not fit"),
+    "contents and raw": (request(contents=Contents(fp32_contents=[1, 2])), "both"),
+    "contents of another type": (
+        request(raw=[], contents=Contents(fp64_contents=[1, 2])),
+        "belong in fp32_contents",
+    ),
+    "contents of two types": (
+        request(raw=[], contents=Contents(fp32_contents=[1, 2], bool_contents=[True])),
+        "belong in fp32_contents",
+    ),
+    "too few contents": (request(raw=[], contents=Contents(fp32_contents=[1])), "2 elements, 1"),
+    "contents of FP16": (
+        request("FP16", raw=[], contents=Contents(fp32_contents=[1, 2])),
+        "belong in raw bytes",
+    ),
+    "UINT8 of 256": (request("UINT8", raw=[], contents=Contents(uint_contents=[0, 256])), "0..255"),
+    "INT8 of -129": (request("INT8", raw=[], contents=Contents(int_contents=[0, -129])), "-128"),
+    "shared memory": (
+        request(parameters=as_parameters({"shared_memory_region": "r"})),
+        "not spoken",
+    ),
+    "classification": (
+        pb.ModelInferRequest(
+            outputs=[{"name": "y", "parameters": as_parameters({"classification": 3})}]
+        ).SerializeToString(),
+        "not spoken",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_message(name: str) -> None:
+    data, says = BAD[name]
+    with pytest.raises(WireError, match=says) as caught:
+        tensors.decode_request(data)
+    assert len(str(caught.value)) < 500
+    decode_as_protobuf_does(data)
+
+
+@pytest.mark.parametrize("field", [b"\x2a\x00", b"\x3a\x00", b"\x32\x00", b"\x40\x00"])
+def test_a_swarm_of_fields_costs_no_memory(field: bytes) -> None:
+    """Two bytes on the wire may be a hundred in memory: the number of fields is bounded."""
+    data = field * (1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="65536 fields"):
+            tensors.decode_request(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+
+
+def test_protobuf_refuses_what_the_walk_leaves_to_it() -> None:
+    with pytest.raises(DecodeError):
+        pb.ModelInferRequest.FromString(b"\x02\x01x")
+    assert wire.take_out(b"\x02\x01x", 7) == (b"\x02\x01x", [])

@@ -1,0 +1,108 @@
+"""The committed stubs are what the .proto files say, and inference.proto is the public protocol."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from edl.proto import generate
+from edl.proto import inference_pb2 as pb
+
+METHODS = [
+    "ServerLive",
+    "ServerReady",
+    "ModelReady",
+    "ServerMetadata",
+    "ModelMetadata",
+    "ModelInfer",
+]
+
+
+def test_committed_stubs_are_current() -> None:
+    assert generate.stale() == []
+
+
+def test_stale_and_missing_stubs_are_named(tmp_path: Path) -> None:
+    for name in generate.stub_names():
+        shutil.copy(generate.HERE / name, tmp_path)
+    (tmp_path / "inference_pb2.py").write_text("# old\n")
+    (tmp_path / "coordinator_pb2.pyi").unlink()
+    assert generate.stale(tmp_path) == ["inference_pb2.py", "coordinator_pb2.pyi"]
+
+
+def test_the_check_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate.main(["--check"]) == 0
+    monkeypatch.setattr(generate, "stale", lambda: ["inference_pb2.py"])
+    assert generate.main(["--check"]) == 1
+    assert "stale: inference_pb2.py; run `make proto`" in capsys.readouterr().err
+
+
+def test_a_file_that_does_not_compile_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for source in generate.SOURCES:
+        (tmp_path / source).write_text("message {")
+    monkeypatch.setattr(generate, "HERE", tmp_path)
+    assert generate.main(["--check"]) == 1
+    assert "edl: protoc refuses" in capfd.readouterr().err
+
+
+def fields(message: Descriptor) -> dict[str, Any]:
+    """Everything that matters on the wire, for the message and those nested in it."""
+    own = {
+        field.name: (
+            field.number,
+            field.type,
+            field.is_repeated,
+            field.message_type and field.message_type.full_name,
+            field.containing_oneof and field.containing_oneof.name,
+        )
+        for field in message.fields
+    }
+    return {"own": own, **{nested.name: fields(nested) for nested in message.nested_types}}
+
+
+def stock_descriptors() -> DescriptorPool:
+    """Those of tritonclient's stubs, read from its file.
+
+    Importing it beside ours is impossible: one process registers the package `inference` once.
+    """
+    spec = importlib.util.find_spec("tritonclient")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0]) / "grpc"
+    pool = DescriptorPool()
+    for name in ("model_config_pb2.py", "service_pb2.py"):
+        for node in ast.walk(ast.parse((folder / name).read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("AddSerializedFile"):
+                pool.AddSerializedFile(ast.literal_eval(node.args[0]))
+    return pool
+
+
+def test_every_message_is_that_of_a_stock_client() -> None:
+    stock = stock_descriptors()
+    ours = pb.DESCRIPTOR.message_types_by_name
+    assert len(ours) == 14
+    for name, message in ours.items():
+        assert fields(message) == fields(stock.FindMessageTypeByName(f"inference.{name}")), name
+
+
+def test_every_method_is_that_of_a_stock_client() -> None:
+    stock = stock_descriptors().FindServiceByName("inference.GRPCInferenceService")
+    ours = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    assert [method.name for method in ours.methods] == METHODS
+    for method in ours.methods:
+        theirs = stock.methods_by_name[method.name]
+        assert method.input_type.full_name == theirs.input_type.full_name
+        assert method.output_type.full_name == theirs.output_type.full_name
+        assert not theirs.client_streaming
+        assert not method.client_streaming

@@ -1,0 +1,258 @@
+"""The codec against plain protobuf, in both directions."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import WireError
+from edl.proto import inference_pb2 as pb
+from edl.proto import tensors
+from edl.proto.datatypes import Array
+from edl.proto.tensors import Parameter
+
+from .strategies import (
+    NAMES,
+    PARAMETERS,
+    TENSORS,
+    arrays,
+    as_parameters,
+    raw_bytes,
+    raw_request,
+    same,
+)
+
+OUTPUTS = st.lists(NAMES, max_size=3)
+
+
+def assert_same(got: dict[str, Array], expected: dict[str, Array]) -> None:
+    assert list(got) == list(expected)
+    for name, array in expected.items():
+        assert same(got[name], array), (name, got[name], array)
+        assert not got[name].flags.writeable
+
+
+@given(TENSORS, NAMES, NAMES, NAMES, PARAMETERS, OUTPUTS)
+def test_request_comes_back(
+    inputs: dict[str, Array],
+    model: str,
+    version: str,
+    request_id: str,
+    parameters: dict[str, Parameter],
+    outputs: list[str],
+) -> None:
+    data = tensors.encode_request(
+        model_name=model,
+        inputs=inputs,
+        outputs=outputs,
+        model_version=version,
+        request_id=request_id,
+        parameters=parameters,
+    )
+    got = tensors.decode_request(data)
+    assert (got.model_name, got.model_version, got.request_id) == (model, version, request_id)
+    assert got.outputs == tuple(outputs)
+    assert got.parameters == parameters
+    kinds = {name: type(value) for name, value in got.parameters.items()}
+    assert kinds == {name: type(value) for name, value in parameters.items()}
+    assert_same(got.inputs, inputs)
+
+
+@given(TENSORS, NAMES, NAMES, NAMES, PARAMETERS)
+def test_response_comes_back(
+    outputs: dict[str, Array],
+    model: str,
+    version: str,
+    request_id: str,
+    parameters: dict[str, Parameter],
+) -> None:
+    data = tensors.encode_response(
+        model_name=model,
+        outputs=outputs,
+        model_version=version,
+        request_id=request_id,
+        parameters=parameters,
+    )
+    got = tensors.decode_response(data)
+    assert (got.model_name, got.model_version, got.request_id) == (model, version, request_id)
+    assert got.parameters == parameters
+    assert_same(got.outputs, outputs)
+
+
+@given(TENSORS, PARAMETERS)
+def test_protobuf_reads_our_request(
+    inputs: dict[str, Array], parameters: dict[str, Parameter]
+) -> None:
+    data = tensors.encode_request(
+        model_name="m", inputs=inputs, outputs=["logits"], parameters=parameters
+    )
+    expected = raw_request(
+        "m", inputs, parameters=as_parameters(parameters), outputs=[{"name": "logits"}]
+    )
+    assert pb.ModelInferRequest.FromString(data) == expected
+
+
+@given(TENSORS, PARAMETERS)
+def test_protobuf_reads_our_response(
+    outputs: dict[str, Array], parameters: dict[str, Parameter]
+) -> None:
+    data = tensors.encode_response(model_name="m", outputs=outputs, parameters=parameters)
+    message = pb.ModelInferResponse.FromString(data)
+    assert [tensor.name for tensor in message.outputs] == list(outputs)
+    assert [tuple(tensor.shape) for tensor in message.outputs] == [
+        array.shape for array in outputs.values()
+    ]
+    assert list(message.raw_output_contents) == [raw_bytes(array) for array in outputs.values()]
+    assert dict(message.parameters) == as_parameters(parameters)
+
+
+@given(TENSORS, PARAMETERS, st.randoms(use_true_random=False))
+def test_we_read_protobuf_with_fields_in_any_order(
+    inputs: dict[str, Array], parameters: dict[str, Parameter], random: Any
+) -> None:
+    """Protobuf orders fields by number; a sender need not, and may add fields of its own."""
+    message = raw_request(
+        "m", inputs, id="7", parameters=as_parameters(parameters), outputs=[{"name": "logits"}]
+    )
+    unknown = [b"\xf8\x06\x05", b"\xf9\x06" + bytes(8), b"\xfa\x06\x02hi", b"\xfd\x06" + bytes(4)]
+    got = tensors.decode_request(shuffled(message, unknown, random))
+    assert (got.model_name, got.request_id, got.outputs) == ("m", "7", ("logits",))
+    assert got.parameters == parameters
+    assert_same(got.inputs, inputs)
+
+
+def shuffled(message: pb.ModelInferRequest, more: list[bytes], random: Any) -> bytes:
+    """The message with its top-level fields mixed; those of one field keep their order."""
+    queues: list[list[bytes]] = [[field] for field in more]
+    for descriptor, value in message.ListFields():
+        pieces: list[Any] = [value]
+        if descriptor.name == "parameters":
+            pieces = [{key: value[key]} for key in value]
+        elif descriptor.is_repeated:
+            pieces = [[item] for item in value]
+        parts: list[dict[str, Any]] = [{descriptor.name: piece} for piece in pieces]
+        queues.append([pb.ModelInferRequest(**part).SerializeToString() for part in parts])
+    data = b""
+    while queues := [queue for queue in queues if queue]:
+        data += random.choice(queues).pop(0)
+    return data
+
+
+@given(arrays(), st.sampled_from([bytes, bytearray, memoryview]))
+def test_a_raw_array_is_a_view_of_the_message(array: Array, kind: Any) -> None:
+    data = kind(raw_request("m", {"x": array}).SerializeToString())
+    got = tensors.decode_request(data).inputs["x"]
+    assert same(got, array)
+    assert not got.flags.writeable
+    if array.dtype != np.object_ and array.size > 0:
+        assert np.shares_memory(got, np.frombuffer(data, dtype=np.uint8))
+
+
+CONTENTS: dict[str, tuple[str, list[Any]]] = {
+    "BOOL": ("bool_contents", [True, False]),
+    "INT8": ("int_contents", [-128, 127]),
+    "INT16": ("int_contents", [-32768, 32767]),
+    "INT32": ("int_contents", [-(1 << 31), (1 << 31) - 1]),
+    "INT64": ("int64_contents", [-(1 << 63), (1 << 63) - 1]),
+    "UINT8": ("uint_contents", [0, 255]),
+    "UINT16": ("uint_contents", [0, 65535]),
+    "UINT32": ("uint_contents", [0, (1 << 32) - 1]),
+    "UINT64": ("uint64_contents", [0, (1 << 64) - 1]),
+    "FP32": ("fp32_contents", [0.5, -3.0]),
+    "FP64": ("fp64_contents", [1e300, 0.1]),
+    "BYTES": ("bytes_contents", [b"", b"\x00\xff"]),
+}
+
+
+@pytest.mark.parametrize("datatype", CONTENTS)
+def test_contents_are_read(datatype: str) -> None:
+    field, values = CONTENTS[datatype]
+    elements: dict[str, Any] = {field: values}
+    contents = pb.InferTensorContents(**elements)
+    request = pb.ModelInferRequest(
+        inputs=[{"name": "x", "datatype": datatype, "shape": [1, 2], "contents": contents}]
+    )
+    array = tensors.decode_request(request.SerializeToString()).inputs["x"]
+    assert array.dtype == tensors.dtype_of(datatype)
+    assert array.tolist() == [values]
+    assert not array.flags.writeable
+
+    response = pb.ModelInferResponse(
+        outputs=[{"name": "x", "datatype": datatype, "shape": [2], "contents": contents}]
+    )
+    assert tensors.decode_response(response.SerializeToString()).outputs["x"].tolist() == values
+
+
+@pytest.mark.parametrize("datatype", [*CONTENTS, "FP16", "BF16"])
+def test_an_empty_tensor_needs_no_contents(datatype: str) -> None:
+    request = pb.ModelInferRequest(inputs=[{"name": "x", "datatype": datatype, "shape": [3, 0]}])
+    array = tensors.decode_request(request.SerializeToString()).inputs["x"]
+    assert array.shape == (3, 0)
+
+
+def test_the_last_of_two_scalars_wins_as_in_protobuf() -> None:
+    data = b"".join(
+        tensors.encode_request(model_name=name, inputs={}, parameters={"a": value})
+        for name, value in [("first", 1), ("last", 2)]
+    )
+    got = tensors.decode_request(data)
+    assert (got.model_name, got.parameters) == ("last", {"a": 2})
+
+
+def test_parameters_of_a_later_protocol_are_left_out() -> None:
+    unknown = pb.InferParameter.FromString(b"\x32\x01x")  # field 6 of a oneof that ends at 5
+    message = pb.ModelInferRequest(parameters={"new": unknown, "old": as_parameters({"o": 1})["o"]})
+    assert tensors.decode_request(message.SerializeToString()).parameters == {"old": 1}
+
+
+def test_encoding_copies_once_and_decoding_never() -> None:
+    image = np.arange(4_800_000, dtype=np.uint8).reshape(32, -1)
+    tensors.decode_request(tensors.encode_request(model_name="m", inputs={"x": image}))  # warm up
+    tracemalloc.start()
+    try:
+        data = tensors.encode_request(model_name="m", inputs={"x": image})
+        encoding = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        tensors.decode_request(data)
+        decoding = tracemalloc.get_traced_memory()[1] - len(data)
+    finally:
+        tracemalloc.stop()
+    assert encoding < image.nbytes * 1.05
+    assert decoding < 100_000
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"inputs": {"x": np.zeros(2, dtype=np.complex64)}},
+        {"inputs": {"x": np.zeros(2, dtype="M8[s]")}},
+        {"inputs": {"x": np.array(["text"])}},
+        {"inputs": {"x": np.array([1, b"x"], dtype=object)}},
+        {"inputs": {"x": np.broadcast_to(np.uint8(0), (1 << 31,))}},
+        {"parameters": {"p": 1 << 64}},
+        {"parameters": {"p": None}},
+        {"parameters": {"p": "\ud800"}},
+        {"model_name": "\ud800"},
+    ],
+    ids=str,
+)
+def test_what_the_protocol_cannot_carry_is_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        tensors.encode_request(**{"model_name": "m", "inputs": {}, **more})
+    response = dict(more)
+    response["outputs"] = response.pop("inputs", {})
+    with pytest.raises(WireError):
+        tensors.encode_response(**{"model_name": "m", **response})
+
+
+def test_many_arrays_must_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "MAX_MESSAGE_BYTES", 1000)
+    half = np.zeros(600, dtype=np.uint8)
+    tensors.encode_request(model_name="m", inputs={"a": half})
+    with pytest.raises(WireError, match="split the batch"):
+        tensors.encode_request(model_name="m", inputs={"a": half, "b": half})
