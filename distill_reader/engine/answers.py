@@ -1,0 +1,76 @@
+"""Is this answer what was asked for? No answer is trusted blindly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import BadAnswer, WrongInstance
+from ...proto.arena import Array
+from ...proto.tensors import InferResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known of an answer before it comes.
+
+    Attributes:
+        teacher_id: the instance that was asked, or empty where it is not known.
+        incarnation: its life, or 0 where that is not known.
+        content_id: the model content of the service, or empty where it is not known.
+        outputs: names that must be there; empty: at least one.
+        samples: rows that each output must have.
+    """
+
+    teacher_id: str
+    incarnation: int
+    content_id: str
+    outputs: tuple[str, ...]
+    samples: int
+
+
+def soft_labels(answer: InferResponse, expected: Expected) -> dict[str, Array]:
+    """The labels in `answer`, in the order asked for.
+
+    Raises:
+        WrongInstance: another teacher, or another life of it, has answered.
+        BadAnswer: names, rows, dtype or values are not what labels can be.
+    """
+    _check_instance(answer.parameters, expected)
+    names: Sequence[str] = expected.outputs or tuple(answer.outputs)
+    if not names:
+        raise BadAnswer("the answer holds no outputs")
+    missing = [name for name in names if name not in answer.outputs]
+    if missing:
+        raise BadAnswer(f"the answer lacks {missing}, it has {list(answer.outputs)}")
+    labels = {name: answer.outputs[name] for name in names}
+    for name, label in labels.items():
+        _check_label(name, label, expected.samples)
+    return labels
+
+
+def _check_instance(parameters: dict[str, Any], expected: Expected) -> None:
+    # A foreign server names no instance; what it does name must be right.
+    for key, wanted in (
+        ("teacher_id", expected.teacher_id),
+        ("incarnation", str(expected.incarnation or "")),
+    ):
+        told = str(parameters.get(key, ""))
+        if told and wanted and told != wanted:
+            raise WrongInstance(f"{key} {told} answered, {wanted} was asked")
+    content = str(parameters.get("content_id", ""))
+    if content and expected.content_id and content != expected.content_id:
+        raise BadAnswer(f"content {content} answered, the service serves {expected.content_id}")
+
+
+def _check_label(name: str, label: Array, samples: int) -> None:
+    if label.dtype.hasobject:
+        raise BadAnswer(f"output {name!r} is of BYTES, which no loss can use")
+    rows = label.shape[0] if label.ndim else 0
+    if rows != samples:
+        raise BadAnswer(f"output {name!r} has shape {label.shape}, for a batch of {samples}")
+    if label.dtype.kind not in "iub" and not np.isfinite(label).all():
+        raise BadAnswer(f"output {name!r} holds values that are not finite")

@@ -1,0 +1,76 @@
+"""What the engine measures of its stream: the times of source, step and teachers; counts."""
+
+from __future__ import annotations
+
+from ...scheduler.rates import LowQuantile, RecentMedian, RecentRate
+from ...scheduler.ratio import pooled_t_t
+
+#: Steps over which t_s is taken; the first ones of a training are slow and must not count for long.
+STEPS = 64
+STEP_QUANTILE = 0.25
+#: Answers of one teacher over which its t_t is taken: few, so that a throttled teacher shows soon.
+ANSWERS = 5
+RATE_WINDOW_S = 5.0
+#: Batches over which the time of the source is taken.
+PULLS = 32
+
+
+class Figures:
+    """Times and counts of one engine. `now` is always the engine's own monotonic time."""
+
+    def __init__(self) -> None:
+        self._steps = LowQuantile(STEPS, STEP_QUANTILE)
+        self._pulls = RecentMedian(PULLS)
+        self._answers: dict[str, RecentMedian] = {}
+        self._rate = RecentRate(RATE_WINDOW_S)
+        self.batches_taken = 0
+        self.samples_taken = 0
+
+    def step(self, seconds: float, samples: int) -> None:
+        """The training loop worked so long on a batch of `samples`."""
+        if samples and seconds > 0:
+            self._steps.add(seconds / samples)
+
+    def pulled(self, source_s: float, samples: int) -> None:
+        """The source took so long to yield a batch of `samples`."""
+        if samples:
+            self._pulls.add(source_s / samples)
+
+    def answer(self, teacher: str, device_s: float, samples: int) -> None:
+        """A teacher's device worked so long on a batch of `samples`."""
+        if samples and device_s > 0:
+            self._answers.setdefault(teacher, RecentMedian(ANSWERS)).add(device_s / samples)
+
+    def taken(self, samples: int, now: float) -> None:
+        self.batches_taken += 1
+        self.samples_taken += samples
+        self._rate.add(samples, now)
+
+    def forget_teacher(self, teacher: str) -> None:
+        self._answers.pop(teacher, None)
+
+    @property
+    def t_s_s(self) -> float | None:
+        """Seconds per sample of the training step, unhindered."""
+        return self._steps.value
+
+    @property
+    def pace_s(self) -> float | None:
+        """Seconds per sample that the stream needs: the step's, or the source's if it is slower.
+
+        This is what teachers have to keep up with: a slow source is not cured by more of them.
+        """
+        if self.t_s_s is None:
+            return None
+        return max(self.t_s_s, self._pulls.value or 0.0)
+
+    @property
+    def t_t_s(self) -> float | None:
+        """Seconds per sample of one teacher: their speeds averaged."""
+        values = [median.value for median in self._answers.values()]
+        known = [value for value in values if value is not None]
+        return pooled_t_t(known) if known else None
+
+    def samples_per_s(self, now: float) -> float:
+        """Rows that the training loop took, per second, over the last seconds."""
+        return self._rate.value(now)

@@ -1,0 +1,109 @@
+"""The links to the teachers of a reader: opened, given up and let go as the roster says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ...errors import BadAnswer, EdlError
+from ...proto.arena import Arena
+from ..config import ReaderConfig
+from .roster import Assigned
+from .teacher_link import Job, Outcome, Peer, TeacherLink
+
+log = logging.getLogger(__name__)
+
+
+class Pool:
+    """One link for each assigned teacher, by teacher id. Used by the engine's thread alone.
+
+    Attributes:
+        last_trouble: in words, the latest loss of a teacher.
+    """
+
+    def __init__(
+        self, config: ReaderConfig, labels: Arena, post: Callable[[TeacherLink, Outcome], None]
+    ) -> None:
+        self.last_trouble = ""
+        self._config = config
+        self._labels = labels
+        self._post = post
+        self._links: dict[str, TeacherLink] = {}
+        self._leaving: dict[str, TeacherLink] = {}
+        self._wanted: dict[str, Peer] = {}
+        self._ejected: set[Peer] = set()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def send(self, teacher: str, job: Job) -> None:
+        self.link(teacher).send(job)
+
+    def link(self, teacher: str) -> TeacherLink:
+        """The link to a teacher that is assigned, or leaves."""
+        return self._links.get(teacher) or self._leaving[teacher]
+
+    def holds(self, link: TeacherLink) -> bool:
+        """Whether what `link` posts still counts."""
+        name = link.peer.teacher_id
+        return link in (self._links.get(name), self._leaving.get(name))
+
+    def update(self, assigned: Assigned) -> tuple[list[str], list[str]]:
+        """Follow the roster: names that are (lost, revoked) by it."""
+        self._wanted = {peer.teacher_id: peer for peer in assigned.peers}
+        lost, revoked = [], []
+        for name, link in (*self._links.items(), *self._leaving.items()):
+            peer = self._wanted.get(name)
+            if name in assigned.lost or (peer is not None and peer != link.peer):
+                lost.append(name)
+                self.drop(name, "its lease ran out" if peer is None else "it was started anew")
+            elif peer is None and name in self._links:
+                revoked.append(name)
+                self.leave(name)
+        for name, peer in self._wanted.items():
+            if name in self._leaving:  # it is the same one: its requests go on
+                self._links[name] = self._leaving.pop(name)
+                self._links[name].connect()
+            elif name not in self._links and peer not in self._ejected:
+                self._open(peer)
+        return lost, revoked
+
+    def leave(self, name: str) -> None:
+        """The teacher is to get nothing more; its link stays while it has requests in flight."""
+        if name in self._links:
+            self._leaving[name] = self._links.pop(name)
+
+    def drop(self, name: str, why: str) -> None:
+        """Close the connection to a teacher that is gone."""
+        for links in (self._links, self._leaving):
+            if (link := links.pop(name, None)) is not None:
+                link.close()
+                self.last_trouble = f"teacher {name} was lost: {why}"
+                log.warning("%s", self.last_trouble)
+
+    def reopen(self, link: TeacherLink, error: EdlError) -> None:
+        """The connection broke: try it anew, unless what came over it was wrong."""
+        peer = link.peer
+        self.drop(peer.teacher_id, str(error))
+        if isinstance(error, BadAnswer):
+            log.error("teacher %s is not asked again: %s", peer.teacher_id, error)
+            self._ejected.add(peer)
+        elif peer == self._wanted.get(peer.teacher_id):
+            self._open(peer)
+
+    def let_go(self, name: str) -> None:
+        """A teacher that leaves has nothing in flight any more; it may be back one day."""
+        if (link := self._leaving.pop(name, None)) is not None:
+            link.close()
+            if link.peer == self._wanted.get(name):
+                self._open(link.peer)
+
+    def close(self) -> None:
+        for link in (*self._links.values(), *self._leaving.values()):
+            link.close()
+
+    def _open(self, peer: Peer) -> None:
+        config = self._config
+        link = TeacherLink(peer, self._labels, config.window, config.request_timeout_s, self._post)
+        self._links[peer.teacher_id] = link
+        link.connect()

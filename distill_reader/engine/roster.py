@@ -1,0 +1,113 @@
+"""Which teachers this reader may send to: named once by the user, or advised by the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...proto import coordinator_pb2 as pb
+from ..config import ReaderConfig
+from .teacher_link import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The teachers that this reader may send to from now on.
+
+    Attributes:
+        peers: all of them; one that is missing is revoked, unless it is in `lost`.
+        lost: ids of teachers that are known to be dead.
+        live: teachers of the service that the coordinator knows to live.
+        epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
+    """
+
+    peers: tuple[Peer, ...]
+    lost: frozenset[str] = frozenset()
+    live: int = 0
+    epoch: tuple[int, int] = (0, 0)
+
+
+class Roster(Protocol):
+    """Where a reader learns of its teachers."""
+
+    def start(self) -> None: ...
+
+    def report(self, report: pb.StudentReport) -> None: ...
+
+    def why(self) -> str:
+        """In words, why there may be no teachers; empty when there is nothing to say."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+OnAssigned = Callable[[Assigned], None]
+
+
+def open_roster(config: ReaderConfig, on_assigned: OnAssigned) -> Roster:
+    """The roster that `config` asks for; `on_assigned` is called by a thread of its own."""
+    if config.coordinator is None:
+        return NamedTeachers(config, on_assigned)
+    return AdvisedTeachers(config, config.coordinator, on_assigned)
+
+
+class NamedTeachers:
+    """The addresses that the user gave: always these, alive or not."""
+
+    def __init__(self, config: ReaderConfig, on_assigned: OnAssigned) -> None:
+        peers = tuple(Peer(address, address, config.service) for address in config.teachers)
+        self._assigned = Assigned(peers, live=len(peers))
+        self._on_assigned = on_assigned
+
+    def start(self) -> None:
+        self._on_assigned(self._assigned)
+
+    def report(self, report: pb.StudentReport) -> None:
+        """Nobody reads it."""
+
+    def why(self) -> str:
+        return ""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+class AdvisedTeachers:
+    """What a service manager advises, over a subscription that finds its manager by itself."""
+
+    def __init__(self, config: ReaderConfig, url: str, on_assigned: OnAssigned) -> None:
+        from ...coordinator.client import Subscription  # loads redis; named teachers need none
+
+        self._on_assigned = on_assigned
+        self._subscription = Subscription(url, config.service, config.student_id)
+        self._service = config.service
+        self._last: Assigned | None = None
+
+    def start(self) -> None:
+        self._subscription.start(self._on_message)
+
+    def report(self, report: pb.StudentReport) -> None:
+        self._subscription.report(report)
+
+    def why(self) -> str:
+        trouble: str = self._subscription.why
+        if trouble:
+            return trouble
+        if self._last is None:
+            return "the coordinator has not answered yet"
+        if not self._last.live:
+            return f"no teacher of service {self._service!r} is registered"
+        return ""
+
+    def stop(self) -> None:
+        self._subscription.stop()
+
+    def _on_message(self, message: pb.Assignment) -> None:
+        peers = tuple(
+            Peer(t.teacher_id, t.address, t.model or self._service, t.incarnation, t.content_id)
+            for t in message.teachers
+        )
+        epoch = (message.term, message.counter)
+        self._last = Assigned(peers, frozenset(message.lost), message.live_teachers, epoch)
+        self._on_assigned(self._last)

@@ -1,0 +1,207 @@
+"""One teacher as the engine sees it: a connection, its probing, and its requests in flight.
+
+A link decides nothing. It is told to connect and to send, and posts what came of it; who gets which
+batch, and when a teacher counts as lost, is the ledger's to say, in the engine's own thread.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+
+from ...errors import EdlError, RetryableError, TeacherLost
+from ...proto import inference_pb2 as pb
+from ...proto import inference_pb2_grpc as oip
+from ...proto import tensors
+from ...proto.arena import Arena, Array, Record
+from ...proto.status import from_status
+from ...scheduler.backoff import delay_s
+from .answers import Expected, soft_labels
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, closed with the link
+    ("grpc.enable_retries", 0),  # the ledger resends, and counts it
+]
+PROBE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where a teacher is; what is not known of one that was only named by address is empty."""
+
+    teacher_id: str
+    address: str
+    model: str
+    incarnation: int = 0
+    content_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request: a batch for a teacher."""
+
+    number: int
+    inputs: Mapping[str, Array]
+    fetches: tuple[str, ...]
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The teacher answers; `inputs` are the names of its model's inputs."""
+
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Labels of a batch lie in the arena."""
+
+    job: Job
+    names: tuple[str, ...]
+    record: Record
+    device_s: float
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """A request, or the connection when `job` is None, came to nothing."""
+
+    job: Job | None
+    error: EdlError
+
+
+Outcome = Ready | Done | Broke
+
+
+@dataclass(eq=False)
+class TeacherLink:
+    """A connection to `peer`; every outcome is handed to `post(link, outcome)`, by any thread."""
+
+    peer: Peer
+    labels: Arena
+    window: int
+    request_timeout_s: float
+    post: Callable[[TeacherLink, Outcome], None]
+    inputs: tuple[str, ...] = ()
+    _jobs: SimpleQueue[Job | None] = field(default_factory=SimpleQueue)
+    _closed: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._channel = grpc.insecure_channel(self.peer.address, options=_CHANNEL_OPTIONS)
+        self._stub: Any = oip.GRPCInferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._infer = self._channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=None,  # bytes as they are: our codec has made them
+            response_deserializer=None,
+        )
+        for _ in range(self.window):
+            self._thread(self._work, "sender")
+
+    def connect(self) -> None:
+        """Probe the teacher until it answers, then post `Ready`."""
+        self._thread(self._probe_until_ready, "prober")
+
+    def send(self, job: Job) -> None:
+        """Have one of `window` threads send `job` and post what comes of it."""
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """End the connection; requests in flight break."""
+        self._closed.set()
+        for _ in range(self.window):
+            self._jobs.put(None)
+        self._channel.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    # --- probing
+
+    def _probe_until_ready(self) -> None:
+        attempt = 0
+        while not self._closed.is_set():
+            try:
+                inputs = self._probe()
+            except EdlError as error:
+                if attempt == 0:
+                    self.post(self, Broke(None, error))
+            else:
+                self.post(self, Ready(inputs))
+                return
+            attempt += 1
+            self._closed.wait(delay_s(attempt, random))
+
+    def _probe(self) -> tuple[str, ...]:
+        name = self.peer.model
+        try:
+            ready = self._stub.ModelReady(pb.ModelReadyRequest(name=name), timeout=PROBE_TIMEOUT_S)
+            if not ready.ready:
+                raise RetryableError(f"model {name!r} is not ready there")
+            metadata = self._stub.ModelMetadata(
+                pb.ModelMetadataRequest(name=name), timeout=PROBE_TIMEOUT_S
+            )
+        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
+            raise _translated(error) from None
+        return tuple(tensor.name for tensor in metadata.inputs)
+
+    # --- requests
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                outcome: Outcome = self._request(job)
+            except EdlError as error:
+                outcome = Broke(job, error)
+            self.post(self, outcome)
+
+    def _request(self, job: Job) -> Done:
+        started = time.monotonic()
+        try:
+            reply = self._infer(self._encoded(job), timeout=self.request_timeout_s)
+        except (grpc.RpcError, ValueError) as error:
+            raise _translated(error) from None
+        seconds = time.monotonic() - started
+        answer = tensors.decode_response(reply)
+        labels = soft_labels(answer, self._expected(job))
+        record = self.labels.put(list(labels.values()))
+        device_s = float(answer.parameters.get("device_seconds", 0.0)) or seconds
+        draining = bool(answer.parameters.get("draining", False))
+        return Done(job, tuple(labels), record, device_s, draining)
+
+    def _encoded(self, job: Job) -> bytes:
+        peer = self.peer
+        instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
+        return tensors.encode_request(
+            model_name=peer.model,
+            inputs=job.inputs,
+            outputs=job.fetches,
+            request_id=str(job.number),
+            parameters=instance if peer.incarnation else {},
+        )
+
+    def _expected(self, job: Job) -> Expected:
+        peer = self.peer
+        teacher_id = peer.teacher_id if peer.incarnation else ""
+        return Expected(teacher_id, peer.incarnation, peer.content_id, job.fetches, job.samples)
+
+    def _thread(self, target: Callable[[], None], role: str) -> None:
+        name = f"edl-{role}-{self.peer.teacher_id}"
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+
+def _translated(error: Any) -> EdlError:
+    if isinstance(error, ValueError):
+        return TeacherLost("the connection is closed")
+    return from_status(error.code(), error.details() or "")

@@ -1,0 +1,216 @@
+"""The trainer's hold on its engine: starts it, speaks to it, and starts another when it dies.
+
+The engine is a process of its own (ADR-0003). What it knows can be rebuilt at any moment from what
+lies in the ring: after a death the next engine is told of every batch that still waits for its
+labels, and begins again; labels that had come already stay valid, in the arena of the engine that
+wrote them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+
+from .. import errors
+from ..proto.arena import Arena, Array, ArrayRef, Record
+from ..proto.channel import Channel, Message
+from ..supervise import Process, own_fd, python_command, start
+from .config import ReaderConfig
+from .ring import Ring, lease
+from .stream import Labels, Pulled, Stream
+
+log = logging.getLogger(__name__)
+
+#: An engine that dies this often within `DEATHS_WINDOW_S` is not started again.
+MAX_DEATHS = 5
+DEATHS_WINDOW_S = 60.0
+STOP_GRACE_S = 3.0
+
+
+class EngineClient:
+    """Starts an engine for `stream` and `ring`, and keeps one running until `close`.
+
+    Attributes:
+        stats: the latest figures that an engine sent.
+        restarts: engines started after the first.
+    """
+
+    def __init__(self, config: ReaderConfig, stream: Stream, ring: Ring) -> None:
+        self.stats: Message = {}
+        self.restarts = 0
+        self._config = config
+        self._stream = stream
+        self._ring = ring
+        self._lock = threading.Lock()  # orders "announce a batch" against "start a new engine"
+        self._announced = -1
+        self._closing = False
+        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        # Filled by the garbage collector, which may run inside any call of ours: so without a lock.
+        self._dropped: deque[tuple[Arena, int]] = deque()
+        self._process: Process
+        self._channel: Channel
+        self._labels: Arena
+        self._start()
+        self._receiver = threading.Thread(
+            target=self._receive, name="edl-reader-receiver", daemon=True
+        )
+        self._receiver.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the engine that runs now."""
+        return self._process.pid
+
+    def announce(self, pulled: Pulled) -> None:
+        """Tell the engine of a batch in the ring; each batch once per engine."""
+        with self._lock:
+            self._announce(pulled)
+
+    def source_ended(self) -> None:
+        self._channel.send("ended")
+
+    def waiting(self) -> None:
+        """The training loop waits for its next batch."""
+        self._channel.send("waiting")
+
+    def taken(self, number: int, samples: int, step_s: float | None) -> None:
+        """The training loop has batch `number`, after `step_s` seconds of work on the last one."""
+        self._channel.send(
+            "taken", number=number, samples=samples, step_s=step_s, free=self._free_offsets()
+        )
+
+    def reset(self) -> None:
+        """Forget every batch: the epoch was left."""
+        self._channel.send("reset", free=self._free_offsets())
+
+    def drop_labels(self, labels: Labels) -> None:
+        """Nobody will read these labels: the engine may use their memory again."""
+        self._dropped.append((labels.arena, labels.record.offset))
+
+    def label_views(self, labels: Labels) -> dict[str, Array]:
+        """The labels by name, without a copy; their memory is given back with the last view."""
+        dropped, arena = self._dropped, labels.arena
+        views = lease(arena, labels.record, lambda offset: dropped.append((arena, offset)))
+        return dict(zip(labels.names, views, strict=True))
+
+    def close(self) -> None:
+        """End the engine and the receiving thread; bounded by a few seconds."""
+        self._closing = True
+        with self._lock:
+            self._channel.send("stop")
+            self._process.stop(STOP_GRACE_S)
+            self._channel.close()
+        if self._receiver is not threading.current_thread():
+            self._receiver.join(STOP_GRACE_S)
+
+    # --- one engine's life
+
+    def _start(self) -> None:
+        channel, fd = Channel.pair()
+        own_fd(channel.fileno())
+        labels = Arena.create()
+        ring_fd = self._ring.arena.fd
+        command = python_command(
+            "engine",
+            "edl.distill_reader.engine",
+            str(fd),
+            str(ring_fd),
+            str(labels.fd),
+            pass_fds=(fd, ring_fd, labels.fd),
+        )
+        try:
+            self._process = start(command)
+        finally:
+            os.close(fd)
+        self._channel, self._labels, self._announced = channel, labels, -1
+        channel.send("start", config=self._config.to_json())
+
+    def _restart(self) -> None:
+        with self._lock:
+            self._process.stop(0.0)
+            self._channel.close()
+            log.warning("the reader's engine ended, starting another: %s", self._last_words())
+            self.restarts += 1
+            self._start()
+            with self._stream.held() as (labelled, unlabelled, ended):
+                for pulled in labelled:
+                    self._channel.send("held", number=pulled.number, nbytes=pulled.record.nbytes)
+                for pulled in unlabelled:
+                    self._announce(pulled)
+            if ended:
+                self._channel.send("ended")
+
+    def _announce(self, pulled: Pulled) -> None:
+        if pulled.number <= self._announced:
+            return
+        self._announced = pulled.number
+        refs = pulled.record.arrays
+        self._channel.send(
+            "batch",
+            number=pulled.number,
+            nbytes=pulled.record.nbytes,
+            samples=pulled.parts.samples,
+            source_s=pulled.source_s,
+            fields=[[key, refs[index].to_json()] for key, index in pulled.parts.fields],
+        )
+
+    def _last_words(self) -> str:
+        return " | ".join(self._process.tail(3)) or f"exit code {self._process.returncode}"
+
+    # --- what engines say
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                for message in self._channel:
+                    self._on_message(message)
+                if self._closing:
+                    return
+                self._deaths.append(time.monotonic())
+                if len(self._deaths) == MAX_DEATHS and self._span_of_deaths() < DEATHS_WINDOW_S:
+                    raise errors.EngineLost(
+                        f"the reader's engine died {MAX_DEATHS} times within"
+                        f" {self._span_of_deaths():.0f} s; its last words: {self._last_words()}"
+                    )
+                self._restart()
+        except errors.EdlError as error:
+            self._stream.fail(error, for_good=True)
+        except OSError as error:
+            lost = errors.EngineLost(f"no engine can be started: {error}")
+            self._stream.fail(lost, for_good=True)
+
+    def _span_of_deaths(self) -> float:
+        return self._deaths[-1] - self._deaths[0]
+
+    def _on_message(self, message: Message) -> None:
+        match message["kind"]:
+            case "allow":
+                self._stream.allow(message["limit"])
+            case "labelled":
+                labels = read_labels(message, self._labels)
+                if not self._stream.settle(message["number"], labels):
+                    self.drop_labels(labels)
+            case "poison":
+                self._stream.settle(message["number"], errors.PoisonBatch(message["text"]))
+            case "stats":
+                self.stats = message
+            case "fatal":
+                error = getattr(errors, message["error"])(message["text"])
+                self._stream.fail(error, for_good=False)
+            case kind:
+                raise errors.WireError(f"the engine said {kind!r}, which nobody understands")
+
+    def _free_offsets(self) -> list[int]:
+        """Label records to be given back; those of an engine that died have gone with it."""
+        freed = [self._dropped.popleft() for _ in range(len(self._dropped))]
+        return [offset for arena, offset in freed if arena is self._labels]
+
+
+def read_labels(message: Message, arena: Arena) -> Labels:
+    """The engine's message about a labelled batch, read."""
+    names = tuple(str(name) for name, _ in message["labels"])
+    refs = tuple(ArrayRef.from_json(ref) for _, ref in message["labels"])
+    return Labels(names, Record(int(message["offset"]), int(message["nbytes"]), refs), arena)

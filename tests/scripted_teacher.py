@@ -1,0 +1,127 @@
+"""A teacher that does what a test tells it: an OIP server with a numpy function for a model.
+
+In the test's own process (`ScriptedTeacher`), where its behaviour can be changed at any moment, or
+as a process that can be killed: `python -m edl.tests.scripted_teacher --seconds 0.05`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+import grpc
+import numpy as np
+
+from edl.errors import EdlError
+from edl.proto import inference_pb2 as pb
+from edl.proto import tensors
+from edl.proto.arena import Array
+from edl.proto.status import to_status
+from edl.supervise import end_with_parent
+
+SERVICE = "inference.GRPCInferenceService"
+CLASSES = 10
+
+Behaviour = Callable[[tensors.InferRequest], dict[str, Array]]
+
+
+def logits_of(x: Array) -> Array:
+    """The labels of a batch: for each row its sum, times 1, 2, ... so that no two rows agree."""
+    rows = x.reshape(len(x), -1).astype(np.float64).sum(axis=1)
+    return np.outer(rows, np.arange(1, CLASSES + 1)).astype(np.float32)
+
+
+def label(request: tensors.InferRequest) -> dict[str, Array]:
+    """What a teacher does when nothing else is asked of it."""
+    return {"logits": logits_of(request.inputs["x"])}
+
+
+class ScriptedTeacher:
+    """Serves `behaviour` on a free loopback port until `stop`.
+
+    Attributes:
+        behaviour: called for each request; may sleep, raise an EdlError, or answer nonsense.
+        seconds: the device time that answers state.
+        requests: how many came.
+        parameters: added to each answer.
+    """
+
+    def __init__(
+        self, behaviour: Behaviour = label, *, seconds: float = 0.001, port: int = 0
+    ) -> None:
+        self.behaviour = behaviour
+        self.seconds = seconds
+        self.ready = True
+        self.requests = 0
+        self.parameters: dict[str, Any] = {}
+        self._server = grpc.server(futures.ThreadPoolExecutor(8))
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        self._server.start()
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        self._server.stop(grace_s).wait(5)
+
+    def _handlers(self) -> Any:
+        def method(handler: Callable[..., Any], request: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                handler, request.FromString, lambda message: message.SerializeToString()
+            )
+
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "ModelReady": method(self._model_ready, pb.ModelReadyRequest),
+                "ModelMetadata": method(self._metadata, pb.ModelMetadataRequest),
+                "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
+            },
+        )
+
+    def _model_ready(self, request: Any, context: Any) -> pb.ModelReadyResponse:
+        return pb.ModelReadyResponse(ready=self.ready)
+
+    def _metadata(self, request: Any, context: Any) -> pb.ModelMetadataResponse:
+        tensor = pb.ModelMetadataResponse.TensorMetadata
+        return pb.ModelMetadataResponse(
+            name=request.name,
+            inputs=[tensor(name="x", datatype="FP32", shape=[-1, -1])],
+            outputs=[tensor(name="logits", datatype="FP32", shape=[-1, CLASSES])],
+        )
+
+    def _infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        self.requests += 1
+        request = tensors.decode_request(data)
+        try:
+            outputs = self.behaviour(request)
+        except EdlError as error:
+            context.abort(*to_status(error))
+        return tensors.encode_response(
+            model_name=request.model_name,
+            outputs=outputs,
+            request_id=request.request_id,
+            parameters={"device_seconds": self.seconds, **self.parameters},
+        )
+
+
+def main() -> None:
+    """Serve in a process of its own; a flag file makes it slower while the test runs."""
+    end_with_parent(grace_s=0.5)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=0.0)
+    seconds = parser.parse_args().seconds
+
+    def slow(request: tensors.InferRequest) -> dict[str, Array]:
+        time.sleep(seconds)
+        return label(request)
+
+    teacher = ScriptedTeacher(slow, seconds=seconds or 1e-4)
+    print(f"ready on {teacher.address}", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
