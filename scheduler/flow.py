@@ -1,0 +1,125 @@
+"""Algorithm 1 of the paper (hybrid scheduling): what is pulled, and how many teachers are wanted.
+
+`decide` runs on every event of the reader and at least some times a second. The paper's lines stand
+where they are carried out, here and in `wanting`. What is made precise (DESIGN section 2):
+
+* The volume is counted in bytes, of batches that are labelled and not yet taken.
+* A pause holds back *new* batches only. Resends are the ledger's, which knows of no pause, so the
+  head of the line always moves. An empty buffer always pulls: an `ut` below one batch, or `lt` = 0,
+  slows the stream down and never stops it.
+* "volume == 0" is measured where it hurts: the student waits, and nothing can be delivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView, State
+from .wanting import follow_need, follow_ratio, wanted
+
+__all__ = [
+    "FlowConfig",
+    "FlowDecision",
+    "FlowMemory",
+    "FlowView",
+    "State",
+    "decide",
+    "state_of",
+]
+
+#: Batches to keep queued however few the teachers: one to send next, one that is being pulled.
+MIN_READ_AHEAD = 2
+
+
+def decide(
+    view: FlowView, memory: FlowMemory, now: float, config: FlowConfig
+) -> tuple[FlowDecision, FlowMemory]:
+    """One turn of the loop of Algorithm 1 (lines 2 to 13).
+
+    Args:
+        view: what is the case now (line 3: the volume).
+        memory: what the last decision left.
+        now: seconds of a clock that does not go back.
+        config: the settings, the same at each call.
+
+    Raises:
+        ValueError: a measured time is not positive.
+    """
+    pulling = _pulling(view, memory.pulling, config)
+    memory = _observe(view, memory, pulling, now, config)
+    memory = follow_ratio(view, memory, now, config)
+    memory = follow_need(view, memory, now, config)
+    decision = FlowDecision(
+        pull=max(max(MIN_READ_AHEAD, view.windows) - view.queued, 0) if pulling else 0,
+        want=wanted(memory, config),
+        needed=memory.needed,
+        state=memory.state,
+        reason=memory.reason,
+    )
+    return decision, memory
+
+
+def state_of(view: FlowView, pulling: bool) -> State:
+    """What the student's side is doing.
+
+    "starved": it waits for labels; "source_wait": it waits, and all that the source yielded has
+    been taken; "blocked": it does not wait, and the volume is above `ut` or on its way down from
+    there; "steady": anything else.
+    """
+    if view.waiting and view.deliverable == 0:
+        if view.unlabelled > 0:
+            return "starved"
+        if not view.source_ended:
+            return "source_wait"
+    return "steady" if pulling else "blocked"
+
+
+def _pulling(view: FlowView, pulling: bool, config: FlowConfig) -> bool:
+    """Lines 4 to 6 and 10 to 12: pause above `ut`, go on below `lt`, in between as before."""
+    if view.volume_bytes > config.upper_bytes:
+        return False
+    if view.volume_bytes < config.lower_bytes or view.volume_bytes == 0:
+        return True
+    return pulling
+
+
+def _observe(
+    view: FlowView, memory: FlowMemory, pulling: bool, now: float, config: FlowConfig
+) -> FlowMemory:
+    """Book the time since the last decision on what was the case then; see what is now."""
+    span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
+    surplus_since = now if memory.now is None else memory.surplus_since
+    surplus_idle_s = memory.surplus_idle_s + span_s * memory.idle
+    state = state_of(view, pulling)
+    starved = state == "starved"
+    if starved and (view.free_windows == 0 or not pulling):
+        surplus_since, surplus_idle_s = now, 0.0
+    return replace(
+        memory,
+        starved_s=memory.starved_s + span_s * (memory.state == "starved"),
+        blocked_s=memory.blocked_s + span_s * (not memory.pulling),
+        source_wait_s=memory.source_wait_s + span_s * (memory.state == "source_wait"),
+        now=now,
+        state=state,
+        pulling=pulling,
+        # A slow source leaves the queue empty or windows open: it is not cured by teachers.
+        hungry=starved
+        and view.queued > 0
+        and view.free_windows == 0
+        and view.teachers >= wanted(memory, config),  # else the one asked for is still to come
+        idle=not pulling or state == "source_wait",
+        hunger_s=_hunger_s(memory, span_s, config),
+        surplus_since=surplus_since,
+        surplus_idle_s=surplus_idle_s,
+    )
+
+
+def _hunger_s(memory: FlowMemory, span_s: float, config: FlowConfig) -> float:
+    """The balance of hungry time, after `span_s` more of what was the case."""
+    if memory.hungry:
+        return memory.hunger_s + span_s
+    if memory.state == "source_wait":  # the teachers have kept up with the source: to their credit
+        return max(min(memory.hunger_s, 0.0) - span_s, -config.source_credit_s)
+    if memory.hunger_s > 0:
+        return max(memory.hunger_s - config.tolerated * span_s, 0.0)
+    return memory.hunger_s

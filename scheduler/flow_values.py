@@ -1,0 +1,140 @@
+"""What flow control is told, remembers and decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, Self
+
+#: What the student's side is doing; see `flow.state_of`.
+State = Literal["starved", "source_wait", "blocked", "steady"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowConfig:
+    """Settings of one reader's flow control.
+
+    Attributes:
+        upper_bytes: `ut` of Algorithm 1: above it no new batch is pulled.
+        lower_bytes: `lt`: below it pulling goes on; 0 <= lt < ut.
+        teachers_min: never want fewer (>= 1).
+        teachers_max: never want more.
+        cooldown_s: time between two rises of the want; a teacher takes that long to show.
+        starved_for_s: so much starving, on balance, asks for one more teacher.
+        tolerated: share of the time that a student may starve for ever without asking for more.
+        source_credit_s: waiting for the source pays for so much starving at most.
+        surplus_window_s: time over which a surplus is measured before a teacher is given back.
+        surplus_margin: so much more than one teacher must have been idle, in teachers.
+
+    Raises:
+        ValueError: a bound is broken.
+    """
+
+    upper_bytes: int
+    lower_bytes: int
+    teachers_min: int = 1
+    teachers_max: int = 64
+    cooldown_s: float = 2.0
+    starved_for_s: float = 0.3
+    tolerated: float = 0.02
+    source_credit_s: float = 1.0
+    surplus_window_s: float = 15.0
+    surplus_margin: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lower_bytes < self.upper_bytes:
+            raise ValueError(
+                f"needs 0 <= lower_bytes < upper_bytes, not {self.lower_bytes}, {self.upper_bytes}"
+            )
+        if not 1 <= self.teachers_min <= self.teachers_max:
+            raise ValueError(
+                "needs 1 <= teachers_min <= teachers_max,"
+                f" not {self.teachers_min}, {self.teachers_max}"
+            )
+        spans = (self.cooldown_s, self.starved_for_s, self.source_credit_s, self.surplus_margin)
+        if not (min(spans) >= 0 and self.surplus_window_s > 0 and 0 <= self.tolerated < 1):
+            raise ValueError("times and margins are not negative, and 0 <= tolerated < 1")
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """What is the case now. The first seven are figures of the ledger, of the same names.
+
+    Attributes:
+        volume_bytes: bytes of batches that are labelled and not taken.
+        queued: batches that wait for a teacher.
+        unlabelled: batches queued or in flight.
+        deliverable: batches that the student could take now.
+        windows: requests that the usable teachers may have in flight.
+        free_windows: requests that could be sent now; 0 also without a teacher.
+        teachers: how many of the teachers wanted have come: `len(ledger.teachers)`.
+        waiting: the student is in a call of `next`.
+        source_ended: the source has nothing more for this epoch.
+        t_t_s: seconds per sample of the average teacher, None until it is measured.
+        t_s_s: seconds per sample of the student's step, unhindered; None until it is measured.
+    """
+
+    volume_bytes: int
+    queued: int
+    unlabelled: int
+    deliverable: int
+    windows: int
+    free_windows: int
+    teachers: int
+    waiting: bool
+    source_ended: bool
+    t_t_s: float | None
+    t_s_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowMemory:
+    """What one decision leaves to the next. The three sums of seconds are for reports."""
+
+    starved_s: float = 0.0  # the student waited for labels
+    blocked_s: float = 0.0  # pulling was paused
+    source_wait_s: float = 0.0  # the student waited for the source
+
+    now: float | None = None  # of the last decision; the next fields held from then on
+    state: State = "steady"
+    pulling: bool = True
+    hungry: bool = False  # starved, and one more teacher would have had a batch to work on
+    idle: bool = False  # no teacher had anything new to do
+
+    needed: int = 0  # n; 0 while unknown
+    off_ratio_since: float | None = None  # since when n has differed from ceil(t_t / t_s)
+    adjust: int = 0  # want - n, before the bounds
+    changed_at: float = -inf  # when the want moved last
+    reason: str = "nothing is measured yet"  # of the want, in words
+    hunger_s: float = 0.0  # balance of time hungry; below 0: of time that the source was waited for
+    surplus_since: float = -inf  # start of the surplus window
+    surplus_idle_s: float = 0.0  # time idle in it
+
+    @classmethod
+    def start(cls) -> Self:
+        """The memory of a reader that has just been opened."""
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class FlowDecision:
+    """What to do now.
+
+    Attributes:
+        pull: how many more batches may be pulled from the source now.
+        want: how many teachers to ask the coordinator for.
+        needed: n = ceil(t_t / t_s); 0 while it is unknown.
+        state: what the student's side is doing.
+        reason: why the want is what it is.
+    """
+
+    pull: int
+    want: int
+    needed: int
+    state: State
+    reason: str
+
+    @classmethod
+    def start(cls, config: FlowConfig) -> Self:
+        """What holds before the first decision."""
+        return cls(0, config.teachers_min, 0, "steady", FlowMemory().reason)
