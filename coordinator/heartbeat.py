@@ -1,0 +1,154 @@
+"""Keeps one lease alive: registers, beats each third of the TTL, outlasts outages."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ..errors import EdlError, LeaseSuperseded, RegistryUnavailable
+from .registry import Kind, Registry
+
+log = logging.getLogger(__name__)
+
+#: Beats per TTL: two may be lost before the third comes too late.
+BEATS_PER_TTL: Final = 3
+#: Attempts per TTL while the registry does not answer.
+_ATTEMPTS_PER_TTL: Final = 6
+
+
+class Heartbeat:
+    """One lease, and the thread that prolongs it.
+
+    Args:
+        registry: where the lease is; it stays the caller's to close.
+        kind: which kind of member this is.
+        service: the service it belongs to; "" for managers.
+        member: its id.
+        facts: asked before each beat what to tell; must hold `incarnation`, which stays the same.
+            Only what changed is sent. Called in the heartbeat's thread.
+        ttl_s: seconds without a beat after which it is dead.
+        on_superseded: called once, in the heartbeat's thread, when a newer incarnation has taken
+            the id; the heartbeat has ended then.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        kind: Kind,
+        service: str,
+        member: str,
+        facts: Callable[[], Mapping[str, str]],
+        ttl_s: float,
+        *,
+        on_superseded: Callable[[LeaseSuperseded], None] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._kind = kind
+        self._service = service
+        self._member = member
+        self._facts = facts
+        self._ttl_s = ttl_s
+        self._on_superseded = on_superseded
+        self._sent: dict[str, str] = {}
+        self._registered = False
+        self._answering = True
+        self._stopping = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"edl-heartbeat-{member}", daemon=True
+        )
+
+    @property
+    def answering(self) -> bool:
+        """Whether the registry answered the last beat."""
+        return self._answering
+
+    def start(self) -> None:
+        """Register now, in the caller's thread, then beat.
+
+        Raises:
+            RegistryUnavailable: the registry does not answer; nothing was started.
+            LeaseSuperseded: a newer incarnation holds the id; nothing was started.
+        """
+        self._register(dict(self._facts()))
+        self._thread.start()
+
+    def update(self) -> None:
+        """Send facts that changed now, not at the next beat. Returns at once."""
+        self._wake.set()
+
+    def stop(self, leave: bool = True, timeout_s: float = 5.0) -> None:
+        """End the beats and, with `leave`, the lease itself. Idempotent; never raises.
+
+        A lease that cannot be ended, because the registry does not answer, ends by its deadline.
+        """
+        if self._stopping:
+            return
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        if leave and self._registered:
+            with contextlib.suppress(RegistryUnavailable):
+                self._registry.leave(
+                    self._kind, self._service, self._member, int(self._sent["incarnation"])
+                )
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._ttl_s / BEATS_PER_TTL
+        while True:
+            self._wake.wait(max(0.0, due - time.monotonic()))
+            self._wake.clear()
+            if self._stopping:
+                return
+            beats = BEATS_PER_TTL if self._beat() else _ATTEMPTS_PER_TTL
+            if not self._registered:
+                return
+            due = time.monotonic() + self._ttl_s / beats
+
+    def _beat(self) -> bool:
+        """One beat; returns whether the registry answered."""
+        try:
+            self._prolong(dict(self._facts()))
+        except RegistryUnavailable as error:
+            if self._answering:
+                log.warning("%s; %s goes on and tries again", error, self._member)
+            self._answering = False
+            return False
+        except LeaseSuperseded as error:
+            self._registered = False
+            log.warning("%s; its heartbeat ends", error)
+            if self._on_superseded is not None:
+                self._on_superseded(error)
+            return True
+        except EdlError as error:
+            log.error("the beat of %s failed: %s", self._member, error)
+            return True
+        if not self._answering:
+            log.info("the registry answers again; the lease of %s stands", self._member)
+        self._answering = True
+        return True
+
+    def _prolong(self, facts: dict[str, str]) -> None:
+        changed = {name: value for name, value in facts.items() if self._sent.get(name) != value}
+        known = self._registry.beat(
+            self._kind,
+            self._service,
+            self._member,
+            self._ttl_s,
+            incarnation=int(facts["incarnation"]),
+            facts=changed,
+        )
+        if known:
+            self._sent = facts
+        else:
+            self._register(facts)
+
+    def _register(self, facts: dict[str, str]) -> None:
+        self._registry.register(self._kind, self._service, self._member, facts, self._ttl_s)
+        self._sent = facts
+        self._registered = True

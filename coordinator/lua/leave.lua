@@ -1,0 +1,20 @@
+-- End a lease by its owner's own wish: the facts go with it, which tells leaving from dying.
+--
+-- KEYS[1]  zset    member -> deadline (ms, Redis time)
+-- KEYS[2]  hash    the member's facts
+-- KEYS[3]  zset    member -> number of its last change
+-- ARGV     member, incarnation ('' for whichever holds the name)
+-- Returns  1; 0 when there was nothing, or another incarnation holds the name.
+local member, incarnation = ARGV[1], ARGV[2]
+
+local holder = redis.call('HGET', KEYS[2], 'incarnation')
+if incarnation ~= '' and holder and holder ~= incarnation then
+  return 0
+end
+local leases = redis.call('ZREM', KEYS[1], member)
+local facts = redis.call('DEL', KEYS[2])
+if leases + facts == 0 then
+  return 0
+end
+note_change(KEYS[3], member)
+return 1

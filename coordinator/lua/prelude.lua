@@ -1,0 +1,32 @@
+-- Put before every other script: the clock, and how leases and changes are written. It declares no key.
+
+-- Redis server time: the only clock that deadlines are made of.
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+
+-- Changes are kept this long; who looked away longer reads everything anew.
+local CHANGES_MS = 60000
+
+-- Is incarnation a older than b? Decimal strings without leading zeros; doubles would lose digits.
+local function older(a, b)
+  return #a < #b or (#a == #b and a < b)
+end
+
+-- The deadline of a member, and expiries that outlive it: facts by 3 x TTL, so that the dead can be named.
+local function prolong(leases, facts, member, ttl_ms)
+  redis.call('ZADD', leases, now_ms + ttl_ms, member)
+  redis.call('PEXPIRE', facts, 3 * ttl_ms)
+  if redis.call('PTTL', leases) < 3 * ttl_ms then
+    redis.call('PEXPIRE', leases, 3 * ttl_ms)
+  end
+end
+
+-- Note that a member changed, under a number that only grows, so that a manager reads what is new.
+local function note_change(changes, member)
+  local last = redis.call('ZRANGE', changes, -1, -1, 'WITHSCORES')[2]
+  local number = math.max(now_us, (tonumber(last) or 0) + 1)
+  redis.call('ZADD', changes, number, member)
+  redis.call('ZREMRANGEBYSCORE', changes, '-inf', now_us - CHANGES_MS * 1000)
+  redis.call('PEXPIRE', changes, CHANGES_MS)
+end

@@ -1,0 +1,12 @@
+-- Take out the members whose deadline has passed; their facts stay until they expire, to name the dead.
+--
+-- KEYS[1]  zset    member -> deadline (ms, Redis time)
+-- KEYS[2]  zset    member -> number of its last change
+-- ARGV     most members to take out at once (Redis serves nobody else meanwhile)
+-- Returns  the members taken out.
+local dead = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms, 'LIMIT', 0, ARGV[1])
+for _, member in ipairs(dead) do
+  redis.call('ZREM', KEYS[1], member)
+  note_change(KEYS[2], member)
+end
+return dead

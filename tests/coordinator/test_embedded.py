@@ -1,0 +1,105 @@
+"""The Redis that we start ourselves: its port, its end, its return after a crash."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from edl.coordinator import connect, embedded
+from edl.coordinator.embedded import free_port, keep_embedded, server_command, start_embedded
+from edl.errors import AddressInUse, RegistryUnavailable, UsageError
+from edl.tests.ground.programs import wait_for
+
+
+def test_it_answers_on_loopback_keeps_nothing_and_ends(tmp_path: Path) -> None:
+    process, url = start_embedded()
+    registry = connect(url)
+    try:
+        assert url.startswith("redis://127.0.0.1:")
+        assert registry.time_ms() > 0
+    finally:
+        registry.close()
+        process.stop()
+    assert not process.alive
+    with pytest.raises(RegistryUnavailable):
+        registry.time_ms()
+
+
+def test_a_port_in_use_is_said_in_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(AddressInUse, match="--redis-port"):
+            start_embedded(taken.getsockname()[1])
+        with pytest.raises(AddressInUse, match="--redis-port"):
+            keep_embedded(taken.getsockname()[1])
+
+
+def test_a_free_port_that_was_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr(embedded, "free_port", lambda *_: next(ports))
+        process, url = start_embedded()
+        process.stop()
+    assert next(ports, None) is None
+    assert url.startswith("redis://")
+
+
+def test_the_usual_port_is_taken_if_it_is_free() -> None:
+    port = free_port()
+    assert free_port(wanted=port) == port
+    with socket.create_server(("127.0.0.1", port)):
+        assert free_port(wanted=port) != port
+
+
+def test_a_kept_one_comes_back_on_its_port() -> None:
+    keeper, url = keep_embedded()
+    registry = connect(url)
+    try:
+        first = keeper.process
+        assert first is not None
+        first.kill()
+
+        def back() -> bool:
+            try:
+                return keeper.process is not first and registry.time_ms() > 0
+            except RegistryUnavailable:
+                return False
+
+        wait_for(back)
+    finally:
+        registry.close()
+        keeper.stop()
+
+
+def test_without_any_server_program_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(embedded, "_wheel_program", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match=r"edl-dist\[embedded\]"):
+        start_embedded()
+
+
+def test_a_server_on_path_serves_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "redis-server"
+    program.symlink_to(embedded.server_program())
+    monkeypatch.setattr(embedded, "_wheel_program", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert server_command(1).argv[0] == str(program)
+
+
+@pytest.mark.parametrize(
+    ("host", "bind", "protected"),
+    [
+        ("127.0.0.1", ("127.0.0.1",), "yes"),
+        ("0.0.0.0", ("0.0.0.0",), "no"),
+        ("10.1.2.3", ("10.1.2.3", "127.0.0.1"), "no"),
+    ],
+)
+def test_it_listens_where_it_is_told(host: str, bind: tuple[str, ...], protected: str) -> None:
+    argv = server_command(7, host).argv
+    start = argv.index("--bind") + 1
+    assert argv[start : start + len(bind)] == bind
+    assert argv[start + len(bind)].startswith("--")
+    assert argv[argv.index("--protected-mode") + 1] == protected

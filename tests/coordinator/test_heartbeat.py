@@ -1,0 +1,142 @@
+"""A heartbeat keeps its lease through outages and emptied registries, and never another's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from edl.coordinator import Heartbeat, MemoryRegistry
+from edl.errors import LeaseSuperseded, RegistryUnavailable
+from edl.tests.ground.programs import wait_for
+
+TTL_S = 0.3
+
+
+class Recording(MemoryRegistry):
+    """Keeps what each beat sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beats: list[dict[str, str]] = []
+
+    def beat(self, *args: Any, **options: Any) -> bool:
+        self.beats.append(dict(options["facts"]))
+        return super().beat(*args, **options)
+
+
+@pytest.fixture
+def registry() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+def facts() -> dict[str, str]:
+    return {"incarnation": "5", "state": "serving"}
+
+
+@pytest.fixture
+def heartbeat(registry: Recording, facts: dict[str, str]) -> Iterator[Heartbeat]:
+    heart = Heartbeat(registry, "teachers", "s", "t", lambda: facts, TTL_S)
+    yield heart
+    heart.stop()
+
+
+def alive(registry: MemoryRegistry) -> bool:
+    return [m.member for m in registry.members("teachers", "s")] == ["t"]
+
+
+def test_it_registers_at_once_and_leaves_at_the_end(
+    registry: Recording, heartbeat: Heartbeat
+) -> None:
+    heartbeat.start()
+    assert alive(registry)
+    heartbeat.stop()
+    assert registry.names("teachers", "s") == set()
+    assert registry.changes("teachers", "s", 1).left == ("t",)
+
+
+def test_without_leave_the_lease_runs_out(registry: Recording, heartbeat: Heartbeat) -> None:
+    heartbeat.start()
+    heartbeat.stop(leave=False)
+    assert registry.names("teachers", "s") == {"t"}
+    wait_for(lambda: not alive(registry))
+
+
+def test_beats_carry_only_what_changed(
+    registry: Recording, heartbeat: Heartbeat, facts: dict[str, str]
+) -> None:
+    heartbeat.start()
+    wait_for(lambda: len(registry.beats) >= 2)
+    assert registry.beats[0] == registry.beats[1] == {}
+    facts["state"] = "draining"
+    before = len(registry.beats)
+    heartbeat.update()
+    wait_for(lambda: {"state": "draining"} in registry.beats[before:])
+    assert registry.members("teachers", "s")[0].facts["state"] == "draining"
+
+
+def test_a_long_life_has_no_gap(registry: Recording, heartbeat: Heartbeat) -> None:
+    heartbeat.start()
+    wait_for(lambda: len(registry.beats) >= 8 or not alive(registry))
+    assert alive(registry)
+
+
+def test_an_unreachable_registry_is_told_at_the_start(
+    registry: Recording, heartbeat: Heartbeat
+) -> None:
+    registry.set_available(False)
+    with pytest.raises(RegistryUnavailable):
+        heartbeat.start()
+    assert not heartbeat._thread.is_alive()
+
+
+def test_an_outage_is_survived_and_logged_once(
+    registry: Recording, heartbeat: Heartbeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    heartbeat.start()
+    with caplog.at_level(logging.INFO, "edl.coordinator.heartbeat"):
+        registry.set_available(False)
+        tried = len(registry.beats)
+        wait_for(lambda: len(registry.beats) >= tried + 4)
+        assert not heartbeat.answering
+        registry.set_available(True)
+        wait_for(lambda: heartbeat.answering and alive(registry))
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "does not answer" in warnings[0].getMessage()
+
+
+def test_a_registry_that_forgot_it_hears_of_it_again(
+    registry: Recording, heartbeat: Heartbeat, facts: dict[str, str]
+) -> None:
+    heartbeat.start()
+    registry.clear()
+    wait_for(lambda: alive(registry))
+    assert dict(registry.members("teachers", "s")[0].facts) == facts
+
+
+def test_a_newer_incarnation_ends_it_and_keeps_its_lease(registry: Recording) -> None:
+    told: list[LeaseSuperseded] = []
+    old = Heartbeat(
+        registry, "teachers", "s", "t", lambda: {"incarnation": "5"}, TTL_S,
+        on_superseded=told.append,
+    )  # fmt: skip
+    old.start()
+    registry.register("teachers", "s", "t", {"incarnation": "6"}, 30.0)
+    wait_for(lambda: bool(told))
+    old.stop()
+    assert registry.members("teachers", "s")[0].incarnation == 6
+    with pytest.raises(LeaseSuperseded):
+        Heartbeat(registry, "teachers", "s", "t", lambda: {"incarnation": "5"}, TTL_S).start()
+
+
+def test_stopping_during_an_outage_neither_raises_nor_hangs(
+    registry: Recording, heartbeat: Heartbeat
+) -> None:
+    heartbeat.start()
+    registry.set_available(False)
+    heartbeat.stop()
+    assert not heartbeat._thread.is_alive()
