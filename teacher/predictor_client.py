@@ -1,0 +1,192 @@
+"""Keeps a predictor process going and gives it the server's requests.
+
+A crash costs the requests that it had, as errors to be tried again; the process is started anew
+with growing pauses, and the sockets never notice. Crashes without an answer in between end it for
+good.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from ..errors import EdlError, ModelError, ProcessFailed, RetryableError
+from ..proto.arena import Array
+from ..scheduler.backoff import delay_s
+from ..supervise.process import describe_exit
+from .config import PredictorConfig
+from .predictor_session import Answer, PredictorSession, Ready
+
+log = logging.getLogger(__name__)
+
+#: So many crashes within so long a time, and no answer in between, are not bad luck.
+CRASHES_AT_MOST = 5
+CRASH_WINDOW_S = 60.0
+#: A process whose channel has ended gets this long to end too.
+_LAST_WORDS_S = 1.0
+
+
+class Overloaded(RetryableError):
+    """Every slot is taken; answered as RESOURCE_EXHAUSTED."""
+
+
+class PredictorClient:
+    """The predictor as the server uses it; any thread may.
+
+    Attributes:
+        ready: it takes requests now.
+        loaded: what the first start found; None before.
+        failure: why it ended for good; None while it did not.
+        restarts: how often it was started again.
+
+    Args:
+        config: what to run.
+        slots: requests that wait or run at once.
+        on_progress: told in words how far a start is.
+        on_change: called when `ready` or `failure` changes, from a thread of this client.
+    """
+
+    def __init__(
+        self,
+        config: PredictorConfig,
+        slots: int,
+        *,
+        on_progress: Callable[[str], None] = log.info,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.ready = False
+        self.loaded: Ready | None = None
+        self.failure: EdlError | None = None
+        self.restarts = 0
+        self._config = config
+        self._slots_total = slots
+        self._slots = threading.Semaphore(slots)
+        self._on_progress = on_progress
+        self._on_change = on_change
+        self._session: PredictorSession | None = None
+        self._answered = False
+        self._crashes: deque[float] = deque()
+        self._stopping = threading.Event()
+        self._settled = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="predictor", daemon=True)
+
+    def start(self) -> None:
+        """Begin to start the process; `settled` tells how it went."""
+        self._thread.start()
+
+    def settled(self, timeout_s: float) -> bool:
+        """Wait for the end of the first start.
+
+        Returns:
+            True when the predictor takes requests, False when it does not yet.
+
+        Raises:
+            ModelError: it refused the model.
+            ProcessFailed: it died.
+        """
+        self._settled.wait(timeout_s)
+        if self.failure is not None:
+            raise self.failure
+        return self.loaded is not None
+
+    @contextmanager
+    def label(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Iterator[Answer]:
+        """Have one batch labelled.
+
+        Raises:
+            Overloaded: all slots are taken.
+            RetryableError: the predictor is not ready, or ended meanwhile.
+            RequestRefused: the model cannot take these values.
+            BadAnswer: the labels are not finite.
+        """
+        self.require_loaded()
+        if not self.ready:
+            raise RetryableError("the predictor is restarting")
+        session = self._session
+        if session is None or not self._slots.acquire(blocking=False):
+            raise Overloaded(f"all {self._slots_total} slots of this teacher are taken: try later")
+        try:
+            with session.label(inputs, outputs) as answer:
+                self._answered = True
+                yield answer
+        finally:
+            self._slots.release()
+
+    def require_loaded(self) -> Ready:
+        """What is served; raises RetryableError before the first start has come to an end."""
+        if self.loaded is None:
+            raise RetryableError("the model is loading")
+        return self.loaded
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """End the process; requests that it has end by RetryableError."""
+        self._stopping.set()
+        if self._session is not None:
+            self._session.process.stop(grace_s)
+        if self._thread.ident is not None:
+            self._thread.join(grace_s + 5.0)
+
+    def _keep(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                how = self._live_once()
+                if not self._stopping.is_set():
+                    self._pause_after(how)
+        except EdlError as error:
+            self.failure = error
+        finally:
+            self._settled.set()
+            self._on_change()
+
+    def _live_once(self) -> str:
+        """Start the process and serve until it ends; how that came, in words."""
+        try:
+            self._session = session = PredictorSession(self._config)
+        except (ProcessFailed, OSError) as error:
+            return f"did not start ({error})"
+        try:
+            if not self._stopping.is_set():
+                session.listen(self._on_progress, self._became_ready)
+        finally:
+            self.ready = False
+            session.fail_all(RetryableError("the predictor ended in mid-request: try again"))
+            session.process.wait(_LAST_WORDS_S)  # it is on its way out, unless it refused the model
+            returncode = session.process.stop(grace_s=_LAST_WORDS_S)
+            session.close()
+        return "; its last line: ".join([describe_exit(returncode), *session.process.tail(1)])
+
+    def _became_ready(self, ready: Ready) -> None:
+        if self.loaded is not None and self.loaded.spec != ready.spec:
+            raise ModelError(
+                f"{self._config.model} changed while it was served: start a new teacher for it"
+            )
+        self.loaded = ready
+        self.ready = True
+        self._settled.set()
+        self._on_change()
+
+    def _pause_after(self, how: str) -> None:
+        """Wait before the next start; raise ProcessFailed where another makes no sense."""
+        if self.loaded is None:
+            raise ProcessFailed(f"the predictor {how}; it was loading {self._config.model}")
+        now = time.monotonic()
+        if self._answered:
+            self._crashes.clear()
+        self._answered = False
+        self._crashes.append(now)
+        while now - self._crashes[0] > CRASH_WINDOW_S:
+            self._crashes.popleft()
+        if len(self._crashes) >= CRASHES_AT_MOST:
+            raise ProcessFailed(
+                f"the predictor died {len(self._crashes)} times within {CRASH_WINDOW_S:g} s "
+                f"without an answer in between; the last {how}"
+            )
+        self.restarts += 1
+        self._on_change()
+        log.warning("the predictor %s; it is started again", how)
+        self._stopping.wait(delay_s(len(self._crashes) - 1, random.Random()))

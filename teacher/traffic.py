@@ -1,0 +1,95 @@
+"""Counts what goes through a server: what a heartbeat reports, and what a drain waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..scheduler.rates import RecentMedian, RecentRate
+
+
+class Traffic:
+    """Thread-safe counters of one server.
+
+    Args:
+        clock: seconds, monotonic.
+
+    Attributes:
+        answered: requests answered with labels.
+        refused: requests that ended by an error.
+        bad_answers: those of them that ended by labels which failed their checks.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.answered = 0
+        self.refused = 0
+        self.bad_answers = 0
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._in_flight = 0
+        self._last_s = clock()
+        self._rate = RecentRate()
+        self._seconds_per_sample = RecentMedian()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Around one request, from its arrival to its answer."""
+        with self._changed:
+            self._in_flight += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_flight -= 1
+                self._last_s = self._clock()
+                self._changed.notify_all()
+
+    def count_answer(self, samples: int, device_seconds: float) -> None:
+        """One batch of `samples` was labelled in `device_seconds`."""
+        with self._changed:
+            self.answered += 1
+            self._rate.add(samples, self._clock())
+            self._seconds_per_sample.add(device_seconds / samples)
+
+    def count_error(self, *, bad_answer: bool = False) -> None:
+        """One request ended by an error."""
+        with self._changed:
+            self.refused += 1
+            self.bad_answers += bad_answer
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have arrived and are not answered."""
+        return self._in_flight
+
+    @property
+    def t_t_s(self) -> float | None:
+        """Device time in seconds per sample, the median of the last answers; None before any."""
+        with self._changed:
+            return self._seconds_per_sample.value
+
+    @property
+    def samples_per_second(self) -> float:
+        """Over the last seconds."""
+        with self._changed:
+            return self._rate.value(self._clock())
+
+    def wait_quiet(self, quiet_s: float, timeout_s: float) -> bool:
+        """Wait until nothing is in flight and, from now on, nothing came for `quiet_s`.
+
+        Returns:
+            False when `timeout_s` passed first.
+        """
+        with self._changed:
+            start = self._clock()
+            deadline = start + timeout_s
+            while True:
+                now, quiet_at = self._clock(), max(start, self._last_s) + quiet_s
+                if self._in_flight == 0 and now >= quiet_at:
+                    return True
+                if now >= deadline:
+                    return False
+                until = deadline if self._in_flight else min(deadline, quiet_at)
+                self._changed.wait(until - now)

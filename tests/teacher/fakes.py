@@ -1,0 +1,75 @@
+"""A model that is a numpy function, for tests of everything around a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from edl.errors import RetryableError
+from edl.proto.arena import Array
+from edl.proto.tensors import datatype_of
+from edl.teacher.model import ModelSpec, TensorSpec
+from edl.teacher.predictor_session import Answer, Ready
+
+SPEC = ModelSpec(
+    platform="fake",
+    inputs=(TensorSpec("x", "FP32", (-1, 4)),),
+    outputs=(TensorSpec("sum", "FP32", (-1,)), TensorSpec("double", "FP32", (-1, 4))),
+    content_id="c0ffee",
+    numerics=("fake-1", "fp32"),
+)
+
+
+def double_and_sum(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    x = inputs["x"]
+    return {"sum": x.sum(axis=1), "double": x * 2}
+
+
+class FakeBackend:
+    """Runs `function`; counts the rows of each run."""
+
+    def __init__(
+        self,
+        function: Callable[[Mapping[str, Array]], dict[str, Array]] = double_and_sum,
+        spec: ModelSpec = SPEC,
+    ) -> None:
+        self.spec = spec
+        self.function = function
+        self.runs: list[int] = []
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        self.runs.append(len(next(iter(inputs.values()))))
+        return self.function(inputs)
+
+
+class FakeLabeller:
+    """A predictor within the test's process; `before` is called in each request."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.ready = True
+        self.before = before
+        self.backend = FakeBackend()
+
+    def require_loaded(self) -> Ready:
+        if not self.ready:
+            raise RetryableError("the model is loading")
+        return Ready(self.backend.spec, 0.001)
+
+    @contextmanager
+    def label(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Iterator[Answer]:
+        self.before()
+        every = self.backend.run(inputs)
+        yield Answer({name: every[name] for name in outputs}, 0.004)
+
+
+def array(*shape: int, dtype: Any = np.float32) -> Array:
+    """Numbers that differ from each other."""
+    return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+
+def spec_of(name: str, given: Array) -> TensorSpec:
+    """The spec of just such an array."""
+    return TensorSpec(name, datatype_of(given.dtype), given.shape)

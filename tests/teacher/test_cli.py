@@ -1,0 +1,144 @@
+"""The command line: its help, what it turns into, and misuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from edl import teacher
+from edl.errors import UsageError
+from edl.lifecycle import Stop
+from edl.supervise import start
+from edl.teacher import serving
+from edl.teacher.cli import app, model_name
+from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
+from edl.teacher.model import TensorSpec
+from edl.tests.ground.programs import python
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[TeacherConfig]:
+    """The configurations that would have been served."""
+    configs: list[TeacherConfig] = []
+
+    def record(config: TeacherConfig, stop: Stop, **callbacks: Callable[[str], Any]) -> None:
+        configs.append(config)
+
+    monkeypatch.setattr(serving, "serve", record)
+    return configs
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> None:
+    result = runner.invoke(app, ["serve", *arguments], env=env, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def test_the_defaults_serve_on_loopback_alone(served: list[TeacherConfig]) -> None:
+    run("--model", "models/resnet101/")
+    assert served == [
+        TeacherConfig(
+            service="resnet101",
+            predictor=PredictorConfig("models/resnet101/", "cpu", 1, 8, ()),
+            server=ServerConfig("127.0.0.1", 0, 4, 256 << 20),
+            coordinator=None,
+            teacher_id=None,
+            advertise=None,
+            ttl_s=6.0,
+            grace_s=30.0,
+        )
+    ]
+
+
+def test_a_flag_comes_before_the_environment_and_that_before_the_default(
+    served: list[TeacherConfig],
+) -> None:
+    env = {"EDL_COORDINATOR": "redis://head:6379", "EDL_SLOTS": "7", "EDL_MICRO_BATCH": "4"}
+    run("--model", "m:f", "--slots", "9", "--input", "x:FP32:-1,4", env=env)
+    (config,) = served
+    assert config.service == "f"
+    assert config.coordinator == "redis://head:6379"
+    assert config.server.slots == 9
+    assert config.predictor.micro_batch == 4
+    assert config.predictor.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
+
+
+def test_beyond_loopback_only_when_asked_for(served: list[TeacherConfig]) -> None:
+    with pytest.raises(UsageError, match="--insecure"):
+        run("--model", "m", "--host", "0.0.0.0")
+    assert not served
+    run("--model", "m", "--host", "0.0.0.0", "--insecure")
+    assert served[0].server.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--model", "m", "--slots", "0"), ("--model", "m", "--port", "65536")]
+)
+def test_misuse_ends_with_2(arguments: tuple[str, ...], served: list[TeacherConfig]) -> None:
+    assert runner.invoke(app, ["serve", *arguments]).exit_code == 2
+    assert not served
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    result = runner.invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exit_code == 0
+    options = re.findall(r"(--[a-z-]+)", result.output)
+    assert {"--model", "--coordinator", "--slots", "--grace", "--insecure"} <= set(options)
+    assert "EDL_COORDINATOR" in result.output
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("resnet101/", "resnet101"),
+        ("models/net.json", "net"),
+        ("models/net", "net"),
+        ("my.nets:resnet", "resnet"),
+        ("/", "model"),
+    ],
+)
+def test_a_model_is_called_after_itself(model: str, name: str) -> None:
+    assert model_name(model) == name
+
+
+def test_configurations_that_cannot_work_are_refused() -> None:
+    for make in (
+        lambda: PredictorConfig("m", threads=0),
+        lambda: PredictorConfig("m", micro_batch=0),
+        lambda: ServerConfig(slots=0),
+    ):
+        with pytest.raises(UsageError):
+            make()
+
+
+def test_a_predictor_config_survives_json() -> None:
+    config = PredictorConfig("m", "gpu:1", 2, 4, (TensorSpec("x", "FP32", (-1, 4)),))
+    assert PredictorConfig.from_json(config.to_json()) == config
+
+
+def test_the_face_loads_no_framework_and_no_wire_library() -> None:
+    process = start(python("import sys, edl.teacher; print(*sys.modules)"))
+    try:
+        loaded = process.expect("edl.teacher", 60).string.split()
+    finally:
+        process.stop()
+    assert not {"paddle", "grpc", "google.protobuf", "redis", "typer"} & set(loaded)
+
+
+def test_the_face_of_the_folder() -> None:
+    assert sorted(teacher.__all__) == [
+        "Backend",
+        "ModelSpec",
+        "PredictorConfig",
+        "ServerConfig",
+        "TeacherConfig",
+        "TensorSpec",
+        "open_backend",
+        "run_in_micro_batches",
+    ]
+    assert all(hasattr(teacher, name) for name in teacher.__all__)

@@ -1,0 +1,144 @@
+"""The predictor's loop over a real channel and shared memory, with a function for a model."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import BadAnswer, RequestRefused, RetryableError
+from edl.proto.arena import Arena, Array
+from edl.proto.channel import Channel, Message
+from edl.teacher import jobs
+from edl.teacher.predictor import Predictor
+from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
+
+
+class Bench:
+    """The socket side's end, by hand; the predictor serves in a thread."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self.channel, theirs = Channel.pair()
+        self.inputs, self.outputs = Arena.create(), Arena.create()
+        self._their_channel = Channel.attach(theirs)
+        self.their_inputs = Arena.attach(os.dup(self.inputs.fd))
+        self.their_outputs = Arena.attach(os.dup(self.outputs.fd))
+        predictor = Predictor(
+            backend, 8, self._their_channel, self.their_inputs, self.their_outputs
+        )
+        self._thread = threading.Thread(target=predictor.serve)
+        self._thread.start()
+
+    def ask(self, number: int, inputs: Mapping[str, Array], *outputs: str) -> Message:
+        record = self.inputs.put(list(inputs.values()))
+        refs = jobs.refs_to_json(inputs, record.arrays)
+        assert self.channel.send("job", id=number, inputs=refs, outputs=outputs)
+        message = self.channel.receive()
+        assert message is not None
+        assert message["id"] == number
+        self.inputs.free(record.offset)
+        return message
+
+    def labels(self, message: Message) -> dict[str, Array]:
+        return jobs.arrays_at(message["outputs"], self.outputs)
+
+    def close(self) -> None:
+        self.channel.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        self._their_channel.close()
+        for arena in (self.inputs, self.outputs, self.their_inputs, self.their_outputs):
+            arena.close()
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend()
+
+
+@pytest.fixture
+def bench(backend: FakeBackend) -> Iterator[Bench]:
+    bench = Bench(backend)
+    yield bench
+    bench.close()
+
+
+def test_a_job_is_labelled_in_micro_batches(bench: Bench, backend: FakeBackend) -> None:
+    x = array(20, 4)
+    done = bench.ask(1, {"x": x}, "double", "sum")
+    assert done["kind"] == "done"
+    assert done["device_seconds"] > 0
+    labels = bench.labels(done)
+    assert list(labels) == ["double", "sum"]
+    np.testing.assert_array_equal(labels["double"], x * 2)
+    np.testing.assert_array_equal(labels["sum"], x.sum(axis=1))
+    assert backend.runs == [8, 8, 4]
+
+
+def test_only_the_outputs_asked_for_come_back(bench: Bench) -> None:
+    assert list(bench.ask(1, {"x": array(2, 4)}, "sum")["outputs"]) == ["sum"]
+
+
+def test_labels_stay_where_they_are_until_they_are_freed(bench: Bench) -> None:
+    first = bench.ask(1, {"x": array(3, 4)}, "double")
+    second = bench.ask(2, {"x": array(3, 4) + 100}, "double")
+    assert first["record"] != second["record"]
+    np.testing.assert_array_equal(bench.labels(first)["double"], array(3, 4) * 2)
+    used = bench.their_outputs.used_bytes
+    bench.channel.send("free", record=first["record"])
+    bench.channel.send("free", record=second["record"])
+    bench.ask(3, {"x": array(3, 4)}, "double")
+    assert bench.their_outputs.used_bytes == used // 2
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RequestRefused("no such word"), RequestRefused),
+        (RetryableError("device lost"), RetryableError),
+    ],
+)
+def test_an_error_of_the_model_ends_its_job_only(
+    bench: Bench, backend: FakeBackend, error: Exception, expected: type[Exception]
+) -> None:
+    def fail(inputs: Any) -> dict[str, Array]:
+        raise error
+
+    backend.function = fail
+    failed = bench.ask(1, {"x": array(2, 4)}, "sum")
+    assert failed["kind"] == "failed"
+    with pytest.raises(expected, match=str(error)):
+        raise jobs.error_of(failed)
+    backend.function = double_and_sum
+    assert bench.ask(2, {"x": array(2, 4)}, "sum")["kind"] == "done"
+    assert bench.their_outputs.used_bytes == 64  # nothing of the failed job
+
+
+def test_labels_that_are_not_finite_are_not_given_out(bench: Bench) -> None:
+    x = array(20, 4)
+    x[13, 2] = np.nan
+    failed = bench.ask(1, {"x": x}, "sum")
+    with pytest.raises(BadAnswer, match="'sum' holds 1 values of 20"):
+        raise jobs.error_of(failed)
+
+
+def test_an_output_of_another_length_than_the_batch_is_a_bad_answer(
+    bench: Bench, backend: FakeBackend
+) -> None:
+    backend.function = lambda inputs: {"sum": np.zeros(1, "f4")}
+    with pytest.raises(BadAnswer, match="must be the batch"):
+        raise jobs.error_of(bench.ask(1, {"x": array(2, 4)}, "sum"))
+
+
+def test_large_batches_grow_the_memory_on_both_sides(bench: Bench) -> None:
+    x = array(200_000, 4) % 1000
+    labels = bench.labels(bench.ask(1, {"x": x}, "double"))
+    np.testing.assert_array_equal(labels["double"], x * 2)
+
+
+def test_errors_that_have_no_name_on_the_channel_are_to_be_retried() -> None:
+    assert jobs.error_fields(OSError("full"))["error"] == "RetryableError"

@@ -1,0 +1,261 @@
+"""The gRPC server on a real socket, with a function for a model: methods, statuses, limits."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from edl.errors import AddressInUse, BadAnswer, RetryableError, UsageError
+from edl.proto import inference_pb2 as pb
+from edl.proto import tensors
+from edl.teacher.config import ServerConfig
+from edl.teacher.predictor_client import Overloaded
+from edl.teacher.server import Server
+from edl.teacher.servicer import Identity, Servicer
+from edl.teacher.traffic import Traffic
+from edl.tests.teacher.fakes import SPEC, FakeLabeller, array
+
+WAIT_S = 20.0
+SERVICE = "inference.GRPCInferenceService"
+
+
+class Bench:
+    """A server on a free port and a client of it."""
+
+    def __init__(self, max_message_bytes: int = 1 << 20) -> None:
+        self.identity = Identity("resnet", "t1", 41)
+        self.labeller = FakeLabeller()
+        self.traffic = Traffic()
+        servicer = Servicer(self.identity, self.labeller, self.traffic)
+        config = ServerConfig(slots=2, max_message_bytes=max_message_bytes)
+        self.server = Server(config, servicer)
+        self.server.start()
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.server.port}")
+
+    def call(self, method: str, request: Any, response: type[Any]) -> Any:
+        rpc = self.channel.unary_unary(
+            f"/{SERVICE}/{method}", lambda m: m.SerializeToString(), response.FromString
+        )
+        return rpc(request, timeout=WAIT_S)
+
+    def infer_bytes(self, data: bytes) -> bytes:
+        answer = self.channel.unary_unary(f"/{SERVICE}/ModelInfer", None, None)(
+            data, timeout=WAIT_S
+        )
+        assert isinstance(answer, bytes)
+        return answer
+
+    def infer(self, rows: int = 3, **request: Any) -> tensors.InferResponse:
+        data = tensors.encode_request(
+            **{"model_name": "resnet", "inputs": {"x": array(rows, 4)}, **request}
+        )
+        return tensors.decode_response(self.infer_bytes(data))
+
+    def close(self) -> None:
+        self.channel.close()
+        self.server.stop(0)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    error: Any = caught.value
+    return error.code(), error.details()
+
+
+def test_labels_come_back_with_who_made_them_and_what_it_took(bench: Bench) -> None:
+    answer = bench.infer(request_id="17")
+    assert answer.model_name == "resnet"
+    assert answer.request_id == "17"
+    assert list(answer.outputs) == ["sum", "double"]
+    np.testing.assert_array_equal(answer.outputs["double"], array(3, 4) * 2)
+    assert answer.parameters == {
+        "teacher_id": "t1",
+        "incarnation": "41",
+        "content_id": "c0ffee",
+        "numerics_id": SPEC.numerics_id,
+        "device_seconds": 0.004,
+        "draining": False,
+    }
+    assert (bench.traffic.answered, bench.traffic.in_flight) == (1, 0)
+    assert bench.traffic.t_t_s == pytest.approx(0.004 / 3)
+
+
+def test_the_outputs_asked_for_come_in_their_order(bench: Bench) -> None:
+    assert list(bench.infer(outputs=["double"]).outputs) == ["double"]
+
+
+def test_draining_is_said_in_every_answer(bench: Bench) -> None:
+    bench.identity.draining = True
+    assert bench.infer().parameters["draining"] is True
+
+
+def test_a_request_for_this_instance_is_answered_and_for_another_one_is_not(bench: Bench) -> None:
+    bench.infer(parameters={"teacher_id": "t1", "incarnation": "41"})
+    for other in ({"teacher_id": "t2"}, {"incarnation": "40"}, {"incarnation": 40}):
+        code, details = refusal(lambda other=other: bench.infer(parameters=other))  # type: ignore[misc]
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert "was asked for; this is" in details
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"model_name": "vgg"}, "unknown model 'vgg'"),
+        ({"model_version": "9"}, "unknown version '9'"),
+        ({"inputs": {"y": array(3, 4)}}, "unknown input 'y': expected ['x']"),
+        ({"inputs": {"x": array(3, 5)}}, "has shape [3, 5], expected [-1, 4]"),
+        ({"inputs": {"x": array(3, 4, dtype="f8")}}, "has datatype FP64, expected FP32"),
+        ({"inputs": {"x": array(0, 4)}}, "the batch is empty"),
+        ({"outputs": ["logits"]}, "unknown output 'logits'"),
+    ],
+)
+def test_a_wrong_request_is_an_invalid_argument(
+    bench: Bench, request_: dict[str, Any], words: str
+) -> None:
+    code, details = refusal(lambda: bench.infer(**request_))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert words in details
+    assert bench.traffic.refused == 1
+    bench.infer()
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\xff" * 100, b"\x3a\xff\xff\xff\xff\x0f"])
+def test_bytes_that_are_no_request_are_an_invalid_argument(bench: Bench, data: bytes) -> None:
+    assert refusal(lambda: bench.infer_bytes(data))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    bench.infer()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Overloaded("all 2 slots are taken"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (RetryableError("restarting"), grpc.StatusCode.ABORTED),
+        (BadAnswer("NaN"), grpc.StatusCode.INTERNAL),
+    ],
+)
+def test_what_the_predictor_says_reaches_the_client(
+    bench: Bench, error: Exception, code: grpc.StatusCode
+) -> None:
+    def fail() -> None:
+        raise error
+
+    bench.labeller.before = fail
+    assert refusal(bench.infer) == (code, str(error))
+    assert bench.traffic.bad_answers == isinstance(error, BadAnswer)
+
+
+def test_a_message_beyond_the_limit_is_refused_and_the_server_goes_on(bench: Bench) -> None:
+    code, details = refusal(lambda: bench.infer(rows=1 << 17))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in details
+    bench.infer(rows=1000)
+
+
+def test_probes_and_metadata(bench: Bench) -> None:
+    assert bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live
+    assert bench.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse).ready
+    ready = pb.ModelReadyRequest(name="resnet")
+    assert bench.call("ModelReady", ready, pb.ModelReadyResponse).ready
+    server = bench.call("ServerMetadata", pb.ServerMetadataRequest(), pb.ServerMetadataResponse)
+    assert server.name == "edl-teacher"
+    request = pb.ModelMetadataRequest(name="resnet")
+    model = bench.call("ModelMetadata", request, pb.ModelMetadataResponse)
+    assert (model.name, list(model.versions), model.platform) == ("resnet", ["1"], "fake")
+    assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [("x", "FP32", [-1, 4])]
+    assert [t.name for t in model.outputs] == ["sum", "double"]
+
+
+def test_a_model_that_loads_is_live_and_not_ready(bench: Bench) -> None:
+    bench.labeller.ready = False
+    assert bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live
+    assert not bench.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse).ready
+    ready = pb.ModelReadyRequest(name="resnet")
+    assert not bench.call("ModelReady", ready, pb.ModelReadyResponse).ready
+    assert refusal(bench.infer) == (grpc.StatusCode.ABORTED, "the model is loading")
+
+
+@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata"])
+def test_questions_about_another_model_are_refused(bench: Bench, method: str) -> None:
+    request = pb.ModelReadyRequest(name="vgg")
+    code, details = refusal(lambda: bench.call(method, request, pb.ModelReadyResponse))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "unknown model 'vgg'" in details
+
+
+def test_a_method_that_is_not_served_is_unimplemented(bench: Bench) -> None:
+    call = bench.channel.unary_unary(f"/{SERVICE}/RepositoryIndex", None, None)
+    assert refusal(lambda: call(b"", timeout=WAIT_S))[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_probes_are_answered_while_every_thread_for_requests_is_busy(bench: Bench) -> None:
+    inside, go = threading.Semaphore(0), threading.Event()
+
+    def wait_inside() -> None:
+        inside.release()
+        go.wait(WAIT_S)
+
+    bench.labeller.before = wait_inside
+    with ThreadPoolExecutor(30) as pool:
+        asked = [pool.submit(bench.infer) for _ in range(30)]
+        for _ in range(2 + 16):  # the threads there are for two slots
+            assert inside.acquire(timeout=WAIT_S)
+        assert bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live
+        assert bench.traffic.in_flight == 18
+        go.set()
+        for future in asked:
+            assert len(future.result(WAIT_S).outputs["sum"]) == 3
+
+
+def test_a_stop_lets_what_is_being_answered_finish() -> None:
+    bench = Bench()
+    inside, go = threading.Event(), threading.Event()
+
+    def wait_inside() -> None:
+        inside.set()
+        go.wait(WAIT_S)
+
+    bench.labeller.before = wait_inside
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(bench.infer)
+        assert inside.wait(WAIT_S)
+        stopped = pool.submit(bench.server.stop, WAIT_S)
+        go.set()
+        assert len(asked.result(WAIT_S).outputs["sum"]) == 3
+        stopped.result(WAIT_S)
+    bench.close()
+
+
+def test_a_port_in_use_is_said_before_anything_is_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressInUse, match=f"127.0.0.1:{port} is in use by another process"):
+            Server(
+                ServerConfig(port=port), Servicer(Identity("m", "t", 1), FakeLabeller(), Traffic())
+            )
+
+
+def test_two_servers_never_share_a_port(bench: Bench) -> None:
+    servicer = Servicer(Identity("m", "t", 1), FakeLabeller(), Traffic())
+    with pytest.raises(AddressInUse):
+        Server(ServerConfig(port=bench.server.port), servicer)
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    servicer = Servicer(Identity("m", "t", 1), FakeLabeller(), Traffic())
+    with pytest.raises(UsageError, match=r"'192\.0\.2\.1' is not an address of this machine"):
+        Server(ServerConfig(host="192.0.2.1"), servicer)

@@ -1,0 +1,85 @@
+"""Each way in which a request is not the model's is refused by its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from edl.errors import RequestRefused
+from edl.proto.arena import Array
+from edl.proto.tensors import InferRequest
+from edl.teacher.model import ModelSpec, TensorSpec
+from edl.teacher.validation import check_model, check_request
+from edl.tests.teacher.fakes import SPEC, array
+
+TWO = ModelSpec(
+    "fake",
+    (TensorSpec("image", "UINT8", (-1, 2, 2)), TensorSpec("ids", "INT64", (-1, -1))),
+    (TensorSpec("logits", "FP32", (-1, 10)),),
+    "c",
+    ("n",),
+)
+
+
+def request(inputs: Mapping[str, Array], *outputs: str) -> InferRequest:
+    return InferRequest("m", inputs=dict(inputs), outputs=outputs)
+
+
+def image_and_ids(rows: int = 3, length: int = 5) -> dict[str, Array]:
+    return {"image": array(rows, 2, 2, dtype="u1"), "ids": array(rows, length, dtype="i8")}
+
+
+def test_a_good_request_asks_for_all_outputs_or_for_some_in_its_own_order() -> None:
+    assert check_request(request(image_and_ids()), TWO) == ("logits",)
+    x = {"x": array(2, 4)}
+    assert check_request(request(x), SPEC) == ("sum", "double")
+    assert check_request(request(x, "double", "sum"), SPEC) == ("double", "sum")
+    assert check_request(request(x, "double"), SPEC) == ("double",)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({}, r"missing input 'image': expected \['image', 'ids'\], got \[\]"),
+        ({"image": array(3, 2, 2, dtype="u1")}, r"missing input 'ids'.*got \['image'\]"),
+        ({**image_and_ids(), "mask": array(3)}, "unknown input 'mask'.*expected"),
+        (
+            {**image_and_ids(), "image": array(3, 2, 2)},
+            "input 'image' has datatype FP32, expected UINT8",
+        ),
+        (
+            {**image_and_ids(), "image": array(3, 2, 3, dtype="u1")},
+            r"input 'image' has shape \[3, 2, 3\], expected \[-1, 2, 2\]",
+        ),
+        ({**image_and_ids(), "ids": array(3, dtype="i8")}, r"has shape \[3\], expected \[-1, -1\]"),
+        ({**image_and_ids(), "ids": array(4, 5, dtype="i8")}, "'image': 3, 'ids': 4"),
+        (image_and_ids(rows=0), "batch is empty"),
+    ],
+)
+def test_a_wrong_input_is_refused_naming_expected_and_given(
+    inputs: dict[str, Array], words: str
+) -> None:
+    with pytest.raises(RequestRefused, match=words):
+        check_request(request(inputs), TWO)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        (("logit",), r"unknown output 'logit': expected some of \['sum', 'double'\]"),
+        (("sum", "sum"), "asked for twice"),
+    ],
+)
+def test_a_wrong_output_is_refused(outputs: tuple[str, ...], words: str) -> None:
+    with pytest.raises(RequestRefused, match=words):
+        check_request(request({"x": array(2, 4)}, *outputs), SPEC)
+
+
+def test_a_model_is_known_by_name_and_version() -> None:
+    check_model("resnet", "", "resnet")
+    check_model("resnet", "1", "resnet")
+    with pytest.raises(RequestRefused, match="unknown model 'vgg': this teacher serves 'resnet'"):
+        check_model("vgg", "", "resnet")
+    with pytest.raises(RequestRefused, match="unknown version '2'"):
+        check_model("resnet", "2", "resnet")
