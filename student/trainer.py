@@ -1,0 +1,236 @@
+"""A plain training loop: batches in, one optimizer step for each, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from paddle import Tensor
+    from paddle.nn import Layer
+    from paddle.optimizer import Optimizer
+
+#: Losses stay on the device for so many steps, so that reading them does not stall it at each.
+LOSSES_PENDING = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a callback learns about the step that was just taken.
+
+    Attributes:
+        step: number of the step within this fit, from 1.
+        epoch: number of the epoch, from 0.
+        samples: rows seen so far.
+        loss: a scalar tensor; `float(loss)` waits for the device.
+    """
+
+    step: int
+    epoch: int
+    samples: int
+    loss: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a training came to.
+
+    Attributes:
+        steps: optimizer steps taken.
+        samples: rows seen.
+        seconds: wall time of the loop, waiting for the loader included.
+        losses: the loss of each step, in order.
+    """
+
+    steps: int
+    samples: int
+    seconds: float
+    losses: tuple[float, ...]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput; 0 when nothing was trained."""
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
+OnStep = Callable[[StepReport], None]
+#: From (model, loss, batch) to the scalar loss of the batch.
+LossOfBatch = Callable[[Any, Any, Any], Any]
+
+
+def loss_of_batch(model: Any, loss: Any, batch: Sequence[Any]) -> Any:
+    """The usual one: `loss(model(image), label[, soft_label])` of a tuple or list.
+
+    Raises:
+        UsageError: the batch has another form.
+    """
+    if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+        raise UsageError(
+            "a batch is (image, label) or (image, label, soft_label); for others give the trainer"
+            " a loss_of_batch of your own"
+        )
+    image, *labels = (_as_tensor(field) for field in batch)
+    return loss(model(image), *labels)
+
+
+class Trainer:
+    """Trains `model` on whatever a loader yields; the demo and users' jobs share it.
+
+    Args:
+        model: a Paddle layer, which `fit` puts into training mode.
+        loss: from (logits, label[, soft label]) to a scalar, such as `DistillLoss`.
+        optimizer: over the parameters of the model.
+        loss_of_batch: how a batch becomes a loss, if it is not (image, label[, soft_label]).
+        on_step: called after each step, in this order.
+        clock: seconds for the figures in `TrainResult`; nothing is decided by it.
+    """
+
+    def __init__(
+        self,
+        model: Layer,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        *,
+        loss_of_batch: LossOfBatch = loss_of_batch,
+        on_step: Sequence[OnStep] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.model = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self._loss_of_batch = loss_of_batch
+        self._on_step = tuple(on_step)
+        self._clock = clock
+
+    def fit(
+        self, loader: Iterable[Any], *, epochs: int | None = None, steps: int | None = None
+    ) -> TrainResult:
+        """Train for so many passes over `loader`, or for so many steps; whichever ends first.
+
+        With `steps` alone the loader is begun anew as often as that takes. An iterator is taken as
+        it stands: exactly the batches that are trained are taken from it, and it stays open for the
+        next fit. When the loop is left by an exception (Ctrl-C too) the gradients are cleared and
+        an epoch that was begun here is closed.
+
+        Raises:
+            UsageError: neither epochs nor steps, or a loader that yields nothing.
+        """
+        if epochs is None and steps is None:
+            raise UsageError("say for how long to train: epochs=..., steps=... or both")
+        losses: list[float] = []
+        pending: list[Any] = []
+        taken = samples = 0
+        self.model.train()
+        began = self._clock()
+        try:
+            with contextlib.closing(_batches(loader, epochs, steps)) as batches:
+                for epoch, batch in batches:
+                    loss = self._step(batch)
+                    taken, samples = taken + 1, samples + _rows(batch)
+                    pending.append(loss)
+                    if len(pending) == LOSSES_PENDING:
+                        losses.extend(float(one) for one in pending)
+                        pending.clear()
+                    for callback in self._on_step:
+                        callback(StepReport(taken, epoch, samples, loss))
+        finally:
+            self._optimizer.clear_grad()
+        losses.extend(float(one) for one in pending)
+        return TrainResult(taken, samples, self._clock() - began, tuple(losses))
+
+    def _step(self, batch: Any) -> Any:
+        loss = self._loss_of_batch(self.model, self._loss, batch)
+        loss.backward()
+        self._optimizer.step()
+        self._optimizer.clear_grad()
+        return loss.detach()
+
+
+def accuracy(model: Layer, image: Any, label: Any, *, batch_size: int = 256) -> float:
+    """Share of rows whose highest logit is that of their label.
+
+    The model is evaluated in inference mode, and left in the mode that it was in.
+
+    Args:
+        model: a Paddle layer from `image` to logits [N, C].
+        image: array or tensor [N, ...].
+        label: int array or tensor [N].
+        batch_size: rows per forward pass.
+
+    Raises:
+        UsageError: there are no rows, or not as many labels as images.
+    """
+    import paddle
+
+    if len(image) == 0 or len(image) != len(label):
+        raise UsageError(f"accuracy of {len(image)} images with {len(label)} labels")
+    was_training = model.training
+    model.eval()
+    right = 0
+    try:
+        with paddle.no_grad():
+            for at in range(0, len(image), batch_size):
+                logits = model(_as_tensor(image[at : at + batch_size]))
+                hits = logits.argmax(axis=-1) == _as_tensor(label[at : at + batch_size])
+                right += int(hits.astype("int64").sum())
+    finally:
+        if was_training:
+            model.train()
+    return right / len(image)
+
+
+def _batches(
+    loader: Iterable[Any], epochs: int | None, steps: int | None
+) -> Generator[tuple[int, Any]]:
+    """Each batch with the number of its epoch, no more than `steps` of them."""
+    left = steps
+    for epoch in itertools.count() if epochs is None else range(epochs):
+        iterator = iter(loader)
+        ours = iterator is not loader
+        with _closed_at_the_end(iterator) if ours else contextlib.nullcontext():
+            empty = True
+            while left is None or left > 0:
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    break
+                empty = False
+                left = None if left is None else left - 1
+                yield epoch, batch
+        if left == 0 or not ours:
+            return
+        if empty:
+            raise UsageError("the loader yields no batches")
+
+
+@contextlib.contextmanager
+def _closed_at_the_end(iterator: Iterator[Any]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        close = getattr(iterator, "close", None)
+        if callable(close):
+            close()
+
+
+def _rows(batch: Any) -> int:
+    """Rows of the first field of a batch."""
+    first = batch
+    while isinstance(first, (tuple, list, dict)) and first:
+        fields = first.values() if isinstance(first, dict) else first
+        first = next(iter(fields))
+    shape: Sequence[int] = getattr(first, "shape", ())
+    return shape[0] if len(shape) else 1
+
+
+def _as_tensor(value: Any) -> Any:
+    """Numpy becomes a Paddle tensor; a tensor stays as it is."""
+    import paddle
+
+    return value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)

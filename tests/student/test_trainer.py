@@ -1,0 +1,156 @@
+"""The training loop: what it takes from a loader, what it reports, how it is left."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import UsageError
+from edl.student import DistillLoss, StepReport, Trainer, accuracy
+
+ROWS = 6
+
+
+@pytest.fixture(scope="module")
+def paddle() -> Any:
+    return pytest.importorskip("paddle")
+
+
+class Loader:
+    """Re-iterable; remembers what was taken from it and whether its epochs were closed."""
+
+    def __init__(self, batches: int, soft: bool = False) -> None:
+        self.batches, self.soft = batches, soft
+        self.taken = self.closed = 0
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        try:
+            for index in range(self.batches):
+                rng = np.random.default_rng(index)
+                self.taken += 1
+                image = rng.normal(size=(ROWS, 4)).astype("float32")
+                label = rng.integers(0, 3, ROWS)
+                extra = (rng.normal(size=(ROWS, 3)).astype("float32"),) if self.soft else ()
+                yield (image, label, *extra)
+        finally:
+            self.closed += 1
+
+
+def make(paddle: Any, loss: Any = None, **options: Any) -> Trainer:
+    paddle.seed(3)
+    model = paddle.nn.Linear(4, 3)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    return Trainer(model, loss or DistillLoss(1, 0), optimizer, **options)
+
+
+def test_trains_so_many_epochs_and_says_what_came_of_it(paddle: Any) -> None:
+    ticks = itertools.count(step=2.0)
+    loader = Loader(5)
+    result = make(paddle, clock=lambda: next(ticks)).fit(loader, epochs=8)
+    assert (result.steps, result.samples, len(result.losses)) == (40, 40 * ROWS, 40)
+    assert result.seconds == 2.0
+    assert result.samples_per_s == 120.0
+    assert np.mean(result.losses[-5:]) < np.mean(result.losses[:5])
+    assert loader.closed == 8
+
+
+def test_steps_begin_the_loader_anew_and_take_no_batch_too_many(paddle: Any) -> None:
+    loader = Loader(5)
+    result = make(paddle).fit(loader, steps=7)
+    assert (result.steps, loader.taken, loader.closed) == (7, 7, 2)
+
+
+def test_steps_and_epochs_together_end_by_whichever_comes_first(paddle: Any) -> None:
+    assert make(paddle).fit(Loader(5), epochs=1, steps=7).steps == 5
+    assert make(paddle).fit(Loader(5), epochs=9, steps=7).steps == 7
+
+
+def test_an_iterator_is_shared_by_several_fits(paddle: Any) -> None:
+    loader = Loader(5)
+    stream = iter(loader)
+    assert make(paddle).fit(stream, steps=2).steps == 2
+    assert (loader.taken, loader.closed) == (2, 0)
+    assert make(paddle).fit(stream, steps=9).steps == 3
+    assert make(paddle).fit(stream, steps=9).steps == 0
+
+
+def test_soft_labels_reach_the_loss(paddle: Any) -> None:
+    with_soft = make(paddle, DistillLoss(0.3, 0.7, 4)).fit(Loader(5, soft=True), epochs=1)
+    hard_only = make(paddle).fit(Loader(5), epochs=1)
+    assert with_soft.losses != hard_only.losses
+
+
+def test_the_training_is_the_one_that_a_hand_written_loop_does(paddle: Any) -> None:
+    trainer = make(paddle)
+    trainer.fit(Loader(5), epochs=2)
+    paddle.seed(3)
+    model = paddle.nn.Linear(4, 3)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    for _ in range(2):
+        for image, label in Loader(5):
+            logits = model(paddle.to_tensor(image))
+            paddle.nn.functional.cross_entropy(logits, paddle.to_tensor(label)).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+    for ours, theirs in zip(trainer.model.parameters(), model.parameters(), strict=True):
+        assert ours.numpy().tobytes() == theirs.numpy().tobytes()
+
+
+def test_callbacks_see_each_step_after_it_was_taken(paddle: Any) -> None:
+    seen: list[StepReport] = []
+    result = make(paddle, on_step=[seen.append]).fit(Loader(3), epochs=2)
+    assert [(r.step, r.epoch, r.samples) for r in seen] == [
+        (step + 1, step // 3, (step + 1) * ROWS) for step in range(6)
+    ]
+    assert [float(r.loss) for r in seen] == list(result.losses)
+
+
+def test_a_loss_of_ones_own_takes_batches_of_any_form(paddle: Any) -> None:
+    def by_name(model: Any, loss: Any, batch: Any) -> Any:
+        image, label = (paddle.to_tensor(batch[key]) for key in ("image", "label"))
+        return loss(model(image), label)
+
+    named = [{"image": image, "label": label} for image, label in Loader(4)]
+    result = make(paddle, loss_of_batch=by_name).fit(named, epochs=1)
+    assert (result.steps, result.samples) == (4, 4 * ROWS)
+
+
+def test_a_batch_of_unknown_form_is_refused(paddle: Any) -> None:
+    with pytest.raises(UsageError, match="loss_of_batch"):
+        make(paddle).fit([(1, 2, 3, 4)], epochs=1)
+
+
+def test_ctrl_c_leaves_no_gradient_and_closes_the_epoch(paddle: Any) -> None:
+    def interrupt(report: StepReport) -> None:
+        if report.step == 2:
+            (trainer.model.weight * 1.0).sum().backward()  # as if it came between two lines
+            raise KeyboardInterrupt
+
+    loader = Loader(5)
+    trainer = make(paddle, on_step=[interrupt])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(loader, epochs=1)
+    assert (loader.taken, loader.closed) == (2, 1)
+    assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
+
+
+def test_what_cannot_be_trained_is_refused(paddle: Any) -> None:
+    with pytest.raises(UsageError, match="for how long"):
+        make(paddle).fit(Loader(1))
+    with pytest.raises(UsageError, match="no batches"):
+        make(paddle).fit(Loader(0), steps=3)
+
+
+def test_accuracy_counts_rows_over_uneven_batches_and_keeps_the_mode(paddle: Any) -> None:
+    identity = paddle.nn.Identity()
+    identity.train()
+    image = np.eye(5, dtype="float32")
+    label = np.array([0, 1, 2, 0, 0])
+    assert accuracy(identity, image, label, batch_size=2) == 0.6
+    assert identity.training
+    with pytest.raises(UsageError):
+        accuracy(identity, image[:0], label[:0])
