@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import queue
+import select
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def configure_logging(verbose: bool = False) -> None:
@@ -179,10 +181,9 @@ def run_cli(app: typer.Typer | Callable[[], typer.Typer], *, name: str = "edl") 
     debug = bool(os.environ.get("EDL_DEBUG")) or "--verbose" in sys.argv[1:]
     try:
         sys.exit(_invoke(app, name))
-    except BrokenPipeError:  # whoever read our output has enough of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
     except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
+            sys.exit(EXIT_BROKEN_PIPE)
         code, line = _describe(error)
         if debug:
             traceback.print_exception(error)
@@ -206,9 +207,20 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
     except Exception as error:
         if type(error).__name__ != "NoArgsIsHelpError":
             raise
-        error.show()  # type: ignore[attr-defined]  # the help, which is no error message
+        show: Callable[[], None] = getattr(error, "show")  # noqa: B009
+        show()  # the help, which is no error message
         return EXIT_USAGE
     return 0
+
+
+def _nobody_reads_stdout() -> bool:
+    """Whether the reader of our output, such as `head`, has ended; then nothing more goes there."""
+    poller = select.poll()
+    poller.register(sys.stdout.fileno(), 0)  # errors are reported unasked
+    if not poller.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    return True
 
 
 def _describe(error: BaseException) -> tuple[int, str]:
@@ -219,6 +231,7 @@ def _describe(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt) or kind == "Abort":
         return EXIT_INTERRUPTED, "interrupted"
     # Typer's own errors, by their shape: versions differ in whether they bring click along.
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-        return int(error.exit_code), str(error.format_message())
+    message = getattr(error, "format_message", None)
+    if message is not None:
+        return int(getattr(error, "exit_code", EXIT_USAGE)), str(message())
     return EXIT_FAILURE, f"{kind}: {error} (EDL_DEBUG=1 shows where)"

@@ -114,7 +114,7 @@ class DistilReader:
         """Batches of an epoch: what the source says."""
         return len(self.source)  # type: ignore[arg-type]  # a source without len() says so itself
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Epoch:
         """A new epoch; one that is still being read ends."""
         if not self._close.alive:
             raise UsageError("this reader is closed")

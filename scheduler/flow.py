@@ -51,7 +51,9 @@ def decide(
     memory = follow_need(view, memory, now, config)
     decision = FlowDecision(
         pull=max(max(MIN_READ_AHEAD, view.windows) - view.queued, 0) if pulling else 0,
-        want=wanted(memory, config),
+        # One that does not answer is replaced at once, not when its lease runs out: it is wanted
+        # besides, for as long as the coordinator counts it among those it has given.
+        want=min(wanted(memory, config) + view.unreachable, config.teachers_max),
         needed=memory.needed,
         state=memory.state,
         reason=memory.reason,

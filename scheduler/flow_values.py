@@ -72,6 +72,7 @@ class FlowView:
         source_ended: the source has nothing more for this epoch.
         t_t_s: seconds per sample of the average teacher, None until it is measured.
         t_s_s: seconds per sample of the student's step, unhindered; None until it is measured.
+        unreachable: teachers that were given and do not answer; their leases have not run out yet.
     """
 
     volume_bytes: int
@@ -85,6 +86,7 @@ class FlowView:
     source_ended: bool
     t_t_s: float | None
     t_s_s: float | None
+    unreachable: int = 0
 
 
 @dataclass(frozen=True, slots=True)

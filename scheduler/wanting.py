@@ -83,6 +83,7 @@ def _changed(memory: FlowMemory, now: float, reason: str) -> FlowMemory:
         memory,
         changed_at=now,
         reason=reason,
+        hungry=False,  # until the one that is asked for now has come
         hunger_s=min(memory.hunger_s, 0.0),
         surplus_since=now,
         surplus_idle_s=0.0,

@@ -10,12 +10,13 @@ them (`Command(guard=True)`).
 from .command import Command, python_command
 from .keeper import Keeper, full_jitter_s
 from .life import end_with_parent, own_fd
-from .process import Process, start, stop_all
+from .process import Process, describe_exit, start, stop_all
 
 __all__ = [
     "Command",
     "Keeper",
     "Process",
+    "describe_exit",
     "end_with_parent",
     "full_jitter_s",
     "own_fd",

@@ -58,7 +58,9 @@ class ScriptedTeacher:
         self.ready = True
         self.requests = 0
         self.parameters: dict[str, Any] = {}
-        self._server = grpc.server(futures.ThreadPoolExecutor(8))
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
+        )
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
         self._server.start()

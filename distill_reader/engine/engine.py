@@ -58,7 +58,11 @@ class Engine:
         self._governor = Governor(config)
         self._figures = self._governor.figures
         self._pool = Pool(config, labels, self._post_outcome)
-        self._roster = open_roster(config, lambda new: self._post(self._on_assigned, new))
+        self._roster = open_roster(
+            config,
+            on_assigned=lambda assigned: self._post(self._on_assigned, assigned),
+            on_failed=lambda error: self._post(self._fail, error),
+        )
         self._batches: dict[int, Batch] = {}
         self._answers: dict[int, Done] = {}  # labelled, not delivered
         self._pulled = 0  # number of the next batch
@@ -165,11 +169,12 @@ class Engine:
         match outcome:
             case Ready(inputs):
                 link.inputs = inputs
+                self._pool.answers(name)
                 self._handle(ev.TeacherJoined(name, self._config.window))
             case Done():
                 self._on_done(name, outcome)
             case Broke(None, error):
-                self._pool.last_trouble = f"teacher {name} does not answer: {error}"
+                self._pool.is_silent(name, error)
             case Broke(Job() as job, error):
                 self._on_broke(link, job, error)
         if not self._ledger.in_flight_at(name):
@@ -264,7 +269,7 @@ class Engine:
 
     def _decide(self, now: float) -> None:
         before = self._governor.decision
-        decision = self._governor.decide(self._ledger, now)
+        decision = self._governor.decide(self._ledger, self._pool.unreachable, now)
         if self._pulled + decision.pull > self._allowed:
             self._allowed = self._pulled + decision.pull
             self._channel.send("allow", limit=self._allowed)

@@ -34,8 +34,8 @@ class Governor:
         self.decision = flow.FlowDecision.start(self._config)
         self._no_teacher_since: float | None = None
 
-    def decide(self, ledger: Ledger, now: float) -> flow.FlowDecision:
-        """The next turn of Algorithm 1."""
+    def decide(self, ledger: Ledger, unreachable: int, now: float) -> flow.FlowDecision:
+        """The next turn of Algorithm 1; `unreachable` teachers are assigned and do not answer."""
         view = flow.FlowView(
             volume_bytes=ledger.volume_bytes,
             queued=ledger.queued,
@@ -48,6 +48,7 @@ class Governor:
             source_ended=self.source_ended,
             t_t_s=self.figures.t_t_s,
             t_s_s=self.figures.pace_s,
+            unreachable=unreachable,
         )
         self.decision, self.memory = flow.decide(view, self.memory, now, self._config)
         return self.decision

@@ -32,9 +32,25 @@ class Pool:
         self._leaving: dict[str, TeacherLink] = {}
         self._wanted: dict[str, Peer] = {}
         self._ejected: set[Peer] = set()
+        self._silent: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._links)
+
+    @property
+    def unreachable(self) -> int:
+        """Teachers that the roster names and that have not answered the latest request or probe."""
+        unusable = self._silent | {peer.teacher_id for peer in self._ejected}
+        return len(unusable & self._wanted.keys())
+
+    def answers(self, name: str) -> None:
+        """A teacher can be reached."""
+        self._silent.discard(name)
+
+    def is_silent(self, name: str, error: EdlError) -> None:
+        """A teacher could not be reached."""
+        self._silent.add(name)
+        self.last_trouble = f"teacher {name} does not answer: {error}"
 
     def send(self, teacher: str, job: Job) -> None:
         self.link(teacher).send(job)
@@ -51,6 +67,8 @@ class Pool:
     def update(self, assigned: Assigned) -> tuple[list[str], list[str]]:
         """Follow the roster: names that are (lost, revoked) by it."""
         self._wanted = {peer.teacher_id: peer for peer in assigned.peers}
+        self._silent &= self._wanted.keys()
+        self._ejected &= set(assigned.peers)
         lost, revoked = [], []
         for name, link in (*self._links.items(), *self._leaving.items()):
             peer = self._wanted.get(name)
@@ -84,6 +102,7 @@ class Pool:
     def reopen(self, link: TeacherLink, error: EdlError) -> None:
         """The connection broke: try it anew, unless what came over it was wrong."""
         peer = link.peer
+        self._silent.add(peer.teacher_id)
         self.drop(peer.teacher_id, str(error))
         if isinstance(error, BadAnswer):
             log.error("teacher %s is not asked again: %s", peer.teacher_id, error)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
 from ..config import ReaderConfig
 from .teacher_link import Peer
@@ -43,13 +44,21 @@ class Roster(Protocol):
 
 
 OnAssigned = Callable[[Assigned], None]
+OnFailed = Callable[[EdlError], None]
 
 
-def open_roster(config: ReaderConfig, on_assigned: OnAssigned) -> Roster:
-    """The roster that `config` asks for; `on_assigned` is called by a thread of its own."""
+def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFailed) -> Roster:
+    """The roster that `config` asks for.
+
+    Args:
+        config: names the teachers, or the coordinator.
+        on_assigned: called, by a thread of the roster, when the teachers change.
+        on_failed: called once when they never will any more: another start of this student has
+            taken its place, or the coordinator speaks another version.
+    """
     if config.coordinator is None:
         return NamedTeachers(config, on_assigned)
-    return AdvisedTeachers(config, config.coordinator, on_assigned)
+    return AdvisedTeachers(config, config.coordinator, on_assigned, on_failed)
 
 
 class NamedTeachers:
@@ -76,11 +85,15 @@ class NamedTeachers:
 class AdvisedTeachers:
     """What a service manager advises, over a subscription that finds its manager by itself."""
 
-    def __init__(self, config: ReaderConfig, url: str, on_assigned: OnAssigned) -> None:
+    def __init__(
+        self, config: ReaderConfig, url: str, on_assigned: OnAssigned, on_failed: OnFailed
+    ) -> None:
         from ...coordinator.client import Subscription  # loads redis; named teachers need none
 
         self._on_assigned = on_assigned
-        self._subscription = Subscription(url, config.service, config.student_id)
+        self._subscription = Subscription(
+            url, config.service, config.student_id, on_failed=on_failed
+        )
         self._service = config.service
         self._last: Assigned | None = None
 

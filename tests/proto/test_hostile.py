@@ -148,6 +148,10 @@ BAD = {
         "belong in fp32_contents",
     ),
     "too few contents": (request(raw=[], contents=Contents(fp32_contents=[1])), "2 elements, 1"),
+    "too many contents": (
+        request(raw=[], contents=Contents(fp32_contents=[1, 2, 3])),
+        "2 elements, 3",
+    ),
     "contents of FP16": (
         request("FP16", raw=[], contents=Contents(fp32_contents=[1, 2])),
         "belong in raw bytes",

@@ -1,0 +1,5 @@
+"""`python -m edl` is the `edl` command."""
+
+from .cli import main
+
+main()

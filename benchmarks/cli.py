@@ -1,0 +1,77 @@
+"""`edl bench NAME`: runs one benchmark, prints its tables, writes and checks its figures."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pkgutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UsageError
+from .report import Report
+
+
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark.")],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Less work in each round.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 when a goal does not hold.")
+    ] = False,
+) -> None:
+    """Run one benchmark of those listed below."""
+    from rich.console import Console
+
+    if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
+        raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
+    report = run(name, quick=quick)
+    report.show(Console())
+    if json_file is not None:
+        _write(report, json_file)
+    if check and not report.holds:
+        raise typer.Exit(1)
+
+
+def run(name: str, *, quick: bool = False) -> Report:
+    """Run the benchmark called `name`.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    known = benchmarks()
+    if name not in known:
+        raise UsageError(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
+    report: Report = importlib.import_module(f".{name}", __package__).run(quick=quick)
+    return report
+
+
+def benchmarks() -> dict[str, str]:
+    """Each benchmark's name and the first line of its docstring; none of them is imported."""
+    found = {}
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        tree = ast.parse((Path(__file__).parent / f"{module.name}.py").read_text("utf-8"))
+        has_run = any(
+            isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body
+        )
+        if has_run and module.name != "cli":
+            found[module.name] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return found
+
+
+def _write(report: Report, path: Path) -> None:
+    try:
+        path.write_text(json.dumps(report.to_json(), indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+# Blank lines between them: the help joins lines that stand together.
+bench.__doc__ = f"{bench.__doc__}\n\n" + "\n\n".join(
+    f"{name}: {line}" for name, line in benchmarks().items()
+)

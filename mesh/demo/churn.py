@@ -1,0 +1,141 @@
+"""What happens to teachers during the EDL-Dist run: one is killed, later a new one comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ...distill_reader import ReaderStats
+
+#: The reader's figures are at most this old: its engine sends them five times a second.
+FIGURES_AGE_S = 0.25
+#: Should it get no batch while it is held, it is killed without.
+HELD_AT_MOST_S = 2.0
+
+Kind = Literal["kill", "resent", "start", "join"]
+Act = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a teacher.
+
+    Attributes:
+        kind: it was killed; its batches were sent again; a new one was started; it joined.
+        teacher: its teacher_id.
+        batch: batches trained by then.
+        at_s: seconds since the run began.
+    """
+
+    kind: Kind
+    teacher: str
+    batch: int
+    at_s: float
+
+
+class Churn:
+    """Kills a teacher a third of the way and starts one at two thirds; told of each batch.
+
+    The victim is held (SIGSTOP) for a quarter of a second before its SIGKILL: then the batches that
+    the reader's figures show in flight there are certain to be there when it dies.
+
+    Args:
+        hold: suspends the teacher of this teacher_id.
+        kill: kills it.
+        start: starts a new one of this teacher_id, without waiting for it.
+        newcomer: teacher_id of the new one.
+        batches: batches of the whole run.
+        say: where the events are told.
+        clock: seconds.
+
+    Attributes:
+        events: what happened so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        hold: Act,
+        kill: Act,
+        start: Act,
+        newcomer: str,
+        batches: int,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.events: list[Event] = []
+        self._hold_teacher = hold
+        self._kill_teacher = kill
+        self._start_teacher = start
+        self._newcomer = newcomer
+        self._kill_from = batches // 3
+        self._add_from = 2 * batches // 3
+        self._say = say
+        self._clock = clock
+        self._began = clock()
+        self._held_at = 0.0
+        self._victim = ""
+        self._due: Callable[[int, ReaderStats], bool] | None = self._hold
+
+    def on_batch(self, batch: int, stats: ReaderStats) -> None:
+        """Do what is due after so many batches."""
+        while self._due is not None and self._due(batch, stats):
+            pass
+
+    @property
+    def newcomer_is_late(self) -> bool:
+        """Whether the new teacher was started and has not joined yet."""
+        return self._due == self._see_newcomer
+
+    # Each of these returns whether it was due; if so it has named the next.
+
+    def _hold(self, batch: int, stats: ReaderStats) -> bool:
+        busy = {teacher: count for teacher, count in stats.in_flight if count}
+        if batch < self._kill_from or not busy:
+            return False
+        self._victim = max(busy, key=lambda teacher: busy[teacher])
+        self._hold_teacher(self._victim)
+        self._held_at = self._clock()
+        self._due = self._kill
+        return True
+
+    def _kill(self, batch: int, stats: ReaderStats) -> bool:
+        held_s = self._clock() - self._held_at
+        in_flight = dict(stats.in_flight).get(self._victim, 0)
+        if held_s < FIGURES_AGE_S or (not in_flight and held_s < HELD_AT_MOST_S):
+            return False
+        self._kill_teacher(self._victim)
+        self._tell("kill", self._victim, batch, f"killed (SIGKILL) with {in_flight} in flight")
+        self._due = self._see_resends
+        return True
+
+    def _see_resends(self, batch: int, stats: ReaderStats) -> bool:
+        if stats.resends:
+            text = f"its batches go to the other teachers (resends: {stats.resends})"
+            self._tell("resent", self._victim, batch, text)
+        elif batch < self._add_from:
+            return False
+        self._due = self._add
+        return True
+
+    def _add(self, batch: int, stats: ReaderStats) -> bool:
+        if batch < self._add_from:
+            return False
+        self._tell("start", self._newcomer, batch, "a new teacher starts")
+        self._start_teacher(self._newcomer)
+        self._due = self._see_newcomer
+        return True
+
+    def _see_newcomer(self, batch: int, stats: ReaderStats) -> bool:
+        if self._newcomer not in stats.teachers:
+            return False
+        self._tell("join", self._newcomer, batch, "has joined, the student sends to it")
+        self._due = None
+        return True
+
+    def _tell(self, kind: Kind, teacher: str, batch: int, text: str) -> None:
+        event = Event(kind, teacher, batch, self._clock() - self._began)
+        self.events.append(event)
+        self._say(f"  {event.at_s:5.1f} s, batch {batch}: {teacher}: {text}")

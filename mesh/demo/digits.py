@@ -1,0 +1,106 @@
+"""Handwritten digits: the data of the demo, and the batches that every mode trains on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .settings import DemoSettings
+
+Images = npt.NDArray[np.uint8]  # [N, 1, 8, 8], 0 to 255
+Labels = npt.NDArray[np.int64]  # [N]
+#: image, hard label, number of the batch (one int64).
+Batch = tuple[Images, Labels, npt.NDArray[np.int64]]
+
+CLASSES = 10
+SIZE = 8
+TEST_DIGITS = 597
+SPLIT_SEED = 2021
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """The data set, split once and for all."""
+
+    train_image: Images
+    train_label: Labels
+    test_image: Images
+    test_label: Labels
+
+    @property
+    def sha256(self) -> str:
+        """Hash of every image and label, in order."""
+        digest = hashlib.sha256()
+        for array in (self.train_image, self.train_label, self.test_image, self.test_label):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+def load_digits() -> Digits:
+    """The 1797 digits that come with scikit-learn: 1200 to train on, 597 held out."""
+    from sklearn import datasets
+
+    bunch: Any = datasets.load_digits()
+    image = (bunch.images * (255 / 16)).round().astype(np.uint8)[:, np.newaxis]
+    label = bunch.target.astype(np.int64)
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(image))
+    test, train = order[:TEST_DIGITS], order[TEST_DIGITS:]
+    return Digits(image[train], label[train], image[test], label[test])
+
+
+def choose_labelled(label: Labels, count: int, seed: int) -> npt.NDArray[np.int64]:
+    """Indices of `count` digits, as many of each class, chosen by `seed`."""
+    order = np.random.default_rng([seed, CLASSES]).permutation(len(label))
+    by_class = [order[label[order] == number] for number in range(CLASSES)]
+    share, rest = divmod(count, CLASSES)
+    return np.concatenate([own[: share + (n < rest)] for n, own in enumerate(by_class)])
+
+
+def augment(rng: np.random.Generator, image: Images, *, shift_pixels: int, noise: float) -> Images:
+    """Shift each image by up to `shift_pixels` in each direction, and add grey noise."""
+    count, span = len(image), 2 * shift_pixels + 1
+    room = np.pad(image[:, 0], ((0, 0), (shift_pixels,) * 2, (shift_pixels,) * 2))
+    windows = np.lib.stride_tricks.sliding_window_view(room, (SIZE, SIZE), axis=(1, 2))
+    at = np.arange(count), rng.integers(0, span, count), rng.integers(0, span, count)
+    shifted = windows[at].astype(np.float32)
+    shifted += rng.normal(0, noise, shifted.shape).astype(np.float32)
+    return np.clip(shifted, 0, 255).astype(np.uint8)[:, np.newaxis]
+
+
+class BatchSource:
+    """Every batch of a mode, in order: all steps of the first student, then of the next.
+
+    Re-iterable, and the same each time: batch `number` is a function of the seed and the step
+    alone. That is what makes the modes comparable and the labels checkable.
+    """
+
+    def __init__(self, digits: Digits, settings: DemoSettings) -> None:
+        self._digits = digits
+        self._settings = settings
+
+    def __len__(self) -> int:
+        return self._settings.batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        for seed in range(self._settings.seeds):
+            chosen = choose_labelled(self._digits.train_label, self._settings.labelled, seed)
+            for step in range(self._settings.steps):
+                number = np.array([seed * self._settings.steps + step])
+                yield (*self._draw(chosen, seed, step), number)
+
+    def _draw(self, chosen: npt.NDArray[np.int64], seed: int, step: int) -> tuple[Images, Labels]:
+        settings = self._settings
+        rng = np.random.default_rng([seed, step])
+        rows = chosen[rng.integers(0, len(chosen), settings.batch_size)]
+        image = augment(
+            rng,
+            self._digits.train_image[rows],
+            shift_pixels=settings.shift_pixels,
+            noise=settings.noise,
+        )
+        return image, self._digits.train_label[rows]

@@ -1,0 +1,202 @@
+"""The EDL-Dist run: the students learn through the mesh while its teachers come and go."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ...distill_reader import DistilReader, ReaderStats
+from ...errors import NoTeacherAvailable
+from ..local import LocalMesh, TeacherSpec
+from .churn import Churn, Event
+from .cores import Cores, CpuMeter, children_on, pin_process
+from .digits import CLASSES, SIZE, BatchSource, Digits
+from .modes import ModeResult, distill_loss, train_students
+from .settings import DemoSettings
+
+SERVICE = "digits"
+JOB = "demo"
+#: How long the reader may be without the teachers that it needs.
+GATHER_S = 30.0
+POLL_S = 0.05
+SAMPLE_EVERY_BATCHES = 5
+METER_EVERY_BATCHES = 100
+RECORD_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What the buffer held at one moment.
+
+    Attributes:
+        at_s: seconds since the run began.
+        volume_bytes: labelled batches that wait for the student.
+        teachers: how many the student sends to.
+    """
+
+    at_s: float
+    volume_bytes: int
+    teachers: int
+
+
+@dataclass(frozen=True, slots=True)
+class EdlDistResult:
+    """What came of the run.
+
+    Attributes:
+        result: as of the other modes.
+        reader: its figures at the end.
+        timeline: the buffer over time.
+        events: what happened to teachers.
+        killed: teachers that a SIGKILL ended.
+        added: new teachers that the student got.
+    """
+
+    result: ModeResult
+    reader: ReaderStats
+    timeline: tuple[Moment, ...]
+    events: tuple[Event, ...]
+    killed: int
+    added: int
+
+
+def batch_bytes(settings: DemoSettings) -> int:
+    """Bytes that one labelled batch takes in the reader's buffer."""
+    rows = settings.batch_size
+    fields = (rows * SIZE * SIZE, rows * 8, 8, rows * CLASSES * 4)
+    return sum(-(-size // RECORD_ALIGNMENT) * RECORD_ALIGNMENT for size in fields)
+
+
+def run_edl_dist(
+    mesh: LocalMesh,
+    spec: TeacherSpec,
+    digits: Digits,
+    settings: DemoSettings,
+    cores: Cores,
+    *,
+    on_batch: Callable[[int, ReaderStats], None],
+    say: Callable[[str], None],
+    check: Callable[[], None],
+) -> EdlDistResult:
+    """Train all students in one continuous stream through `mesh`, whose teachers are ready.
+
+    Args:
+        mesh: coordinator and `settings.teachers` teachers of `spec`.
+        spec: what the new teacher is started with, too.
+        digits: the data.
+        settings: seeds, steps, thresholds.
+        cores: where the student runs, and where its engine and the new teacher do.
+        on_batch: called after each batch with their number and the reader's figures.
+        say: told of what happens to teachers.
+        check: called while waiting; what it raises ends the run.
+    """
+    timeline: list[Moment] = []
+    with _open_reader(mesh, digits, settings, cores) as reader:
+        _gather(reader, settings.teachers, check)
+        meter = CpuMeter(
+            {
+                "teachers": [process.pid for process in mesh.teachers.values()],
+                "mesh": [reader.engine_pid, mesh.coordinator.pid],
+            }
+        )
+        began = time.monotonic()
+
+        def start_newcomer(teacher_id: str) -> None:
+            with children_on(cores.others):
+                meter.add("teachers", mesh.start_teacher(teacher_id, spec).pid)
+
+        def kill(teacher_id: str) -> None:
+            meter.sample()
+            mesh.kill(teacher_id)
+
+        churn = Churn(
+            hold=mesh.suspend,
+            kill=kill,
+            start=start_newcomer,
+            newcomer=f"teacher-{settings.teachers + 1}",
+            batches=settings.batches,
+            say=say,
+        )
+
+        def after_batch(number: int) -> None:
+            stats = reader.stats
+            churn.on_batch(number, stats)
+            if number % SAMPLE_EVERY_BATCHES == 0:
+                at_s = time.monotonic() - began
+                timeline.append(Moment(at_s, stats.volume_bytes, len(stats.teachers)))
+            if number % METER_EVERY_BATCHES == 0:
+                meter.sample()
+            on_batch(number, stats)
+
+        result = train_students(
+            "edl_dist", iter(reader), distill_loss(settings), digits, settings, after_batch
+        )
+        meter.sample()
+        stats = reader.stats
+        _await_newcomer(churn, reader, settings.batches, check)
+    victims = [mesh.teachers[event.teacher] for event in churn.events if event.kind == "kill"]
+    return EdlDistResult(
+        result=replace(
+            result,
+            teacher_core_s=meter.seconds("teachers"),
+            other_core_s=meter.seconds("mesh"),
+            starved_s=stats.starved_s,
+            resends=stats.resends,
+        ),
+        reader=stats,
+        timeline=tuple(timeline),
+        events=tuple(churn.events),
+        killed=sum(process.wait(GATHER_S) == -signal.SIGKILL for process in victims),
+        added=sum(event.kind == "join" for event in churn.events),
+    )
+
+
+@contextmanager
+def _open_reader(
+    mesh: LocalMesh, digits: Digits, settings: DemoSettings, cores: Cores
+) -> Iterator[DistilReader]:
+    """The reader, its engine on the mesh's cores, its threads on the student's."""
+    one = batch_bytes(settings)
+    with children_on(cores.others):
+        reader = DistilReader(
+            BatchSource(digits, settings),
+            service=SERVICE,
+            coordinator=mesh.url,
+            feeds=[0],
+            upper_bytes=settings.upper_batches * one,
+            lower_bytes=settings.lower_batches * one,
+            job=JOB,
+            # All from the start, so that a run of seconds does not spend half on finding its n.
+            teachers_min=settings.teachers,
+            wait_timeout_s=GATHER_S,
+        )
+    with reader:
+        pin_process(cores.student)
+        yield reader
+
+
+def _gather(reader: DistilReader, teachers: int, check: Callable[[], None]) -> None:
+    """Wait until the reader has all teachers."""
+    deadline = time.monotonic() + GATHER_S
+    while len(reader.stats.teachers) < teachers:
+        check()
+        if time.monotonic() > deadline:
+            raise NoTeacherAvailable(
+                f"{len(reader.stats.teachers)} of {teachers} teachers came within {GATHER_S:.0f} s:"
+                f" {reader.stats.waiting_for or 'the others were not assigned'}"
+            )
+        time.sleep(POLL_S)
+
+
+def _await_newcomer(
+    churn: Churn, reader: DistilReader, batches: int, check: Callable[[], None]
+) -> None:
+    """On a slow machine the training may end before the new teacher has loaded its framework."""
+    deadline = time.monotonic() + GATHER_S
+    while churn.newcomer_is_late and time.monotonic() < deadline:
+        check()
+        time.sleep(POLL_S)
+        churn.on_batch(batches, reader.stats)

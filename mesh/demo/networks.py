@@ -1,0 +1,74 @@
+"""The two networks: a teacher that knows all labels, and a student a tenth of its size."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from .digits import CLASSES
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
+
+
+def load_paddle() -> Any:
+    """Import paddle without its remark that no compiler cache is installed."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="No ccache found")
+        import paddle
+    return paddle
+
+
+def teacher_network() -> Layer:
+    """Three convolutions and a hidden layer of 128; logits [N, 10] of uint8 images."""
+    from paddle import nn
+
+    return nn.Sequential(
+        _grey_scale(),
+        nn.Conv2D(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2D(32, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2D(2),
+        nn.Conv2D(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, CLASSES),
+    )
+
+
+def student_network() -> Layer:
+    """Two small convolutions and a hidden layer of 64; logits [N, 10] of uint8 images."""
+    from paddle import nn
+
+    return nn.Sequential(
+        _grey_scale(),
+        nn.Conv2D(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2D(2),
+        nn.Conv2D(8, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2D(2),
+        nn.Flatten(),
+        nn.Linear(16 * 2 * 2, 64),
+        nn.ReLU(),
+        nn.Linear(64, CLASSES),
+    )
+
+
+def parameters(network: Layer) -> int:
+    """Trained numbers in a network."""
+    return sum(int(parameter.size) for parameter in network.parameters())
+
+
+def _grey_scale() -> Layer:
+    """A layer that brings uint8 to floats of 0 to 1: images travel in a quarter of the bytes."""
+    from paddle import nn
+
+    class GreyScale(nn.Layer):  # type: ignore[misc]  # paddle has no types
+        def forward(self, image: Any) -> Any:
+            return image.astype("float32") / 255.0
+
+    return GreyScale()

@@ -1,0 +1,253 @@
+"""The demo from start to end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ...distill_reader import ReaderStats
+from ...errors import UsageError
+from ..local import LocalMesh, TeacherSpec
+from . import modes
+from .cores import Cores, available_cores, children_on, pin_process
+from .digits import Digits, load_digits
+from .edl_dist import SERVICE, EdlDistResult, run_edl_dist
+from .networks import load_paddle
+from .picture import draw
+from .predictor import Predictor
+from .progress import Display, Stage, open_display
+from .report import DemoReport, as_json, caption, table
+from .settings import DemoSettings
+from .teacher_model import TeacherModel, obtain_teacher
+
+#: A killed teacher is noticed by its connection at once; by its lease after this long.
+TTL_S = 3.0
+#: How often a bar is moved: moving it costs as much as a small step.
+SHOW_EVERY_BATCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where the results go.
+
+    Attributes:
+        picture: the PNG.
+        json: the report; None: nowhere.
+    """
+
+    picture: Path
+    json: Path | None
+
+
+def run_demo(
+    settings: DemoSettings,
+    outputs: Outputs,
+    cache: Path,
+    console: Console,
+    *,
+    fresh: bool,
+    check: Callable[[], None],
+) -> DemoReport:
+    """Run everything, and leave table, picture and JSON.
+
+    Args:
+        settings: what to run.
+        outputs: where results go.
+        cache: where the trained teacher is kept.
+        console: where progress and the table are shown.
+        fresh: train the teacher even if there is one.
+        check: called at least ten times a second; what it raises ends the demo in order.
+
+    Raises:
+        UsageError: a file cannot be written, found out before the work where that is possible.
+    """
+    for path in (outputs.picture, outputs.json):
+        if path is not None:
+            check_writable(path)
+    began = time.monotonic()
+    cores = Cores.divide(available_cores())
+    pin_process(cores.student)
+    with open_display(console) as display:
+        run = _Run(settings, cores, display, check, _load(display))
+        with usable_cache(cache, display.say) as folder:
+            teacher = run.obtain_teacher(folder, fresh=fresh)
+            results, edl_dist = run.train(teacher)
+    report = DemoReport(settings, cores, teacher, results, edl_dist, time.monotonic() - began)
+    console.print(table(report))
+    for line in caption(report):
+        console.print(line, soft_wrap=True, highlight=False)
+    write_outputs(report, outputs)
+    console.print(f"Picture: {outputs.picture.resolve()}", soft_wrap=True, highlight=False)
+    return report
+
+
+def _load(display: Display) -> Digits:
+    with display.stage("Load Paddle and the digits", 2) as stage:
+        keep_signals_from(load_paddle())
+        stage.reach(1)
+        digits = load_digits()
+        stage.reach(2)
+    return digits
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What every part of a run needs."""
+
+    settings: DemoSettings
+    cores: Cores
+    display: Display
+    check: Callable[[], None]
+    digits: Digits
+
+    def obtain_teacher(self, cache: Path, *, fresh: bool) -> TeacherModel:
+        """The teacher's model, trained unless it is in `cache`."""
+        with self.display.stage("Teacher, a CNN that sees all labels", 1) as stage:
+
+            def on_step(done: int, total: int) -> None:
+                self.check()
+                stage.reach(done, total)
+
+            teacher = obtain_teacher(
+                self.digits, self.settings, cache, fresh=fresh, on_step=on_step
+            )
+            stage.reach(1, 1)
+        origin = "from the cache" if teacher.cached else "trained and exported"
+        self.display.say(f"  {origin}: {teacher.accuracy:.1%} of held-out digits right")
+        return teacher
+
+    def train(
+        self, teacher: TeacherModel
+    ) -> tuple[dict[modes.Mode, modes.ModeResult], EdlDistResult]:
+        """All three modes, one after another, so that none disturbs the other."""
+        results: dict[modes.Mode, modes.ModeResult] = {}
+        with self._bar("n_training") as (_, on_batch):
+            results["n_training"] = modes.run_n_training(self.digits, self.settings, on_batch)
+        with self._bar("online") as (_, on_batch):
+            predictor = Predictor(teacher.path, micro_batch=self.settings.micro_batch)
+            results["online"] = modes.run_online(self.digits, self.settings, predictor, on_batch)
+        spec = TeacherSpec(
+            SERVICE, str(teacher.path), micro_batch=self.settings.micro_batch, ttl_s=TTL_S
+        )
+        with self._mesh(spec) as mesh:
+            edl_dist = self._edl_dist(mesh, spec)
+        results["edl_dist"] = edl_dist.result
+        return results, edl_dist
+
+    @contextlib.contextmanager
+    def _mesh(self, spec: TeacherSpec) -> Iterator[LocalMesh]:
+        """Coordinator and teachers, all ready, on the cores that the student leaves."""
+        names = [f"teacher-{number + 1}" for number in range(self.settings.teachers)]
+        with contextlib.ExitStack() as stack:
+            title = f"Mesh: coordinator and {len(names)} teacher processes"
+            with self.display.stage(title, 1 + len(names)) as stage:
+                with children_on(self.cores.others):
+                    mesh = stack.enter_context(LocalMesh(check=self.check))
+                    for name in names:
+                        mesh.start_teacher(name, spec)
+                stage.reach(1)
+                for ready, name in enumerate(names, start=2):
+                    mesh.wait_ready(name)
+                    stage.reach(ready)
+            yield mesh
+
+    def _edl_dist(self, mesh: LocalMesh, spec: TeacherSpec) -> EdlDistResult:
+        with self._bar("edl_dist") as (stage, on_batch):
+
+            def after_batch(number: int, stats: ReaderStats) -> None:
+                stage.note(buffer_line(stats))
+                on_batch(number)
+
+            return run_edl_dist(
+                mesh,
+                spec,
+                self.digits,
+                self.settings,
+                self.cores,
+                on_batch=after_batch,
+                say=self.display.say,
+                check=self.check,
+            )
+
+    @contextlib.contextmanager
+    def _bar(self, mode: modes.Mode) -> Iterator[tuple[Stage, modes.OnBatch]]:
+        with self.display.stage(f"Train: {modes.TITLES[mode]}", self.settings.batches) as stage:
+
+            def on_batch(number: int) -> None:
+                self.check()
+                if number % SHOW_EVERY_BATCHES == 0 or number == self.settings.batches:
+                    stage.reach(number)
+
+            yield stage, on_batch
+
+
+def keep_signals_from(paddle: Any) -> None:
+    """Paddle's handler would answer SIGTERM by a C++ trace: put Python's back in its place."""
+    paddle.disable_signal_handler()
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+
+def buffer_line(stats: ReaderStats) -> str:
+    """The reader's figures beside the bar."""
+    return (
+        f"{len(stats.teachers)} teachers, buffer {stats.volume_bytes / 1024:.0f} KiB,"
+        f" resends {stats.resends}"
+    )
+
+
+@contextlib.contextmanager
+def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
+    """`preferred` if it can be written, else a temporary folder that goes at the end."""
+    try:
+        preferred.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=preferred):
+            pass
+    except OSError as error:
+        say(f"  the teacher will not be kept: {preferred} cannot be written ({error.strerror})")
+        with tempfile.TemporaryDirectory(prefix="edl-demo-") as folder:
+            yield Path(folder)
+    else:
+        yield preferred
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError where `path` cannot be written; changes nothing."""
+    why = None
+    if path.is_dir():
+        why = "it is a folder"
+    elif path.exists() and not os.access(path, os.W_OK):
+        why = "it may not be overwritten"
+    elif not path.parent.is_dir():
+        why = f"there is no folder {path.parent}"
+    elif not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
+        why = f"nothing may be written to {path.parent}"
+    if why is not None:
+        raise UsageError(f"cannot write {path}: {why}")
+
+
+def write_outputs(report: DemoReport, outputs: Outputs) -> None:
+    """Write the JSON and the picture, each even if the other fails; raises UsageError."""
+    failures: list[str] = []
+    if outputs.json is not None:
+        text = json.dumps(as_json(report), indent=2) + "\n"
+        _attempt(outputs.json, lambda path: path.write_text(text), failures)
+    _attempt(outputs.picture, lambda path: draw(report, path), failures)
+    if failures:
+        raise UsageError("; ".join(failures))
+
+
+def _attempt(path: Path, write: Callable[[Path], object], failures: list[str]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        failures.append(f"cannot write {path}: {error.strerror or error}")

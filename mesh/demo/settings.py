@@ -1,0 +1,55 @@
+"""What the demo does, in numbers: chosen so that it fits two cores and three minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """The same for all three modes.
+
+    Attributes:
+        seeds: students per mode; each has its own start, labelled digits and augmentation.
+        steps: optimizer steps of each student.
+        batch_size: digits per step, drawn with repetition from the labelled ones.
+        labelled: digits that the student has labels for, as many of each class.
+        shift_pixels: largest shift of the augmentation, in each direction.
+        noise: standard deviation of the augmentation's noise, in the 256 steps of grey.
+        learning_rate: of Adam, for the student.
+        temperature: T of the distillation loss.
+        alpha: weight of the hard loss.
+        beta: weight of the soft loss.
+        teacher_epochs: passes of the teacher over all training digits.
+        teachers: teacher processes in the mesh.
+        micro_batch: digits per run of the teacher's model.
+        upper_batches: ut, in batches.
+        lower_batches: lt, in batches.
+    """
+
+    seeds: int = 5
+    steps: int = 400
+    batch_size: int = 128
+    labelled: int = 100
+    shift_pixels: int = 1
+    noise: float = 20.0
+    learning_rate: float = 5e-3
+    temperature: float = 4.0
+    alpha: float = 0.3
+    beta: float = 0.7
+    teacher_epochs: int = 20
+    teachers: int = 3
+    micro_batch: int = 32
+    upper_batches: int = 144
+    lower_batches: int = 48
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Everything happens, in a few seconds; the accuracies mean little."""
+        return cls(seeds=2, steps=120, teacher_epochs=4)
+
+    @property
+    def batches(self) -> int:
+        """Batches of a whole mode."""
+        return self.seeds * self.steps

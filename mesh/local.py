@@ -1,0 +1,191 @@
+"""A whole mesh on this machine: a coordinator and teacher processes that come and go."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..errors import ProcessFailed, UsageError
+from ..supervise import Process, python_command, start, stop_all
+
+COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
+TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"
+#: How long to wait for a line of output before looking whether the caller wants to stop.
+SLICE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherSpec:
+    """What every teacher of a service is started with.
+
+    Attributes:
+        service: name of the service.
+        model: path of an exported model, or `module:function`.
+        threads: CPU threads of one run.
+        micro_batch: samples of one run.
+        ttl_s: seconds without a heartbeat after which it counts as gone.
+        grace_s: seconds that a drain may take.
+        options: further arguments of `edl teacher serve`.
+    """
+
+    service: str
+    model: str
+    threads: int = 1
+    micro_batch: int = 8
+    ttl_s: float = 6.0
+    grace_s: float = 5.0
+    options: tuple[str, ...] = ()
+
+    def arguments(self, teacher_id: str, coordinator: str) -> list[str]:
+        """Command line of one teacher, behind the program's name."""
+        flags = {
+            "--model": self.model,
+            "--service": self.service,
+            "--coordinator": coordinator,
+            "--teacher-id": teacher_id,
+            "--threads": self.threads,
+            "--micro-batch": self.micro_batch,
+            "--ttl": self.ttl_s,
+            "--grace": self.grace_s,
+        }
+        pairs = [str(word) for pair in flags.items() for word in pair]
+        return ["teacher", "serve", *pairs, *self.options]
+
+
+class LocalMesh:
+    """Starts a coordinator (which brings its own Redis) and teachers; ends them all.
+
+    Every process is a child of this one through `supervise`: none outlives it. Use it in a `with`.
+
+    Args:
+        log_dir: folder for the output of each process; None keeps only the last lines.
+        start_timeout_s: for each process, until it says that it is ready.
+        check: called while waiting, at least every 0.1 s; what it raises ends the wait.
+        coordinator_options: further arguments of `edl coordinator serve`.
+    """
+
+    def __init__(
+        self,
+        *,
+        log_dir: Path | None = None,
+        start_timeout_s: float = 60.0,
+        check: Callable[[], None] = lambda: None,
+        coordinator_options: Sequence[str] = (),
+    ) -> None:
+        self._log_dir = log_dir
+        self._start_timeout_s = start_timeout_s
+        self._check = check
+        self._coordinator_options = tuple(coordinator_options)
+        self._coordinator: Process | None = None
+        self._url = ""
+        self._teachers: dict[str, Process] = {}
+        self._addresses: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Redis URL of the mesh: what teachers and readers are given."""
+        return self._url
+
+    @property
+    def coordinator(self) -> Process:
+        """The coordinator's process. Raises UsageError before `start`."""
+        if self._coordinator is None:
+            raise UsageError("this mesh has not been started")
+        return self._coordinator
+
+    @property
+    def teachers(self) -> dict[str, Process]:
+        """Every teacher process that was started, by teacher_id, dead ones too."""
+        return dict(self._teachers)
+
+    def start(self) -> None:
+        """Start the coordinator and wait until it serves. Raises ProcessFailed."""
+        options = ("coordinator", "serve", "--redis-port", "0", *self._coordinator_options)
+        self._coordinator = self._spawn("coordinator", *options)
+        ready = self._wait_for(self._coordinator, COORDINATOR_READY)
+        self._url = ready[0]
+
+    def start_teacher(self, teacher_id: str, spec: TeacherSpec) -> Process:
+        """Start a teacher without waiting for it; `wait_ready` and the coordinator tell the rest.
+
+        Raises:
+            UsageError: there is, or was, a teacher of this name.
+            ProcessFailed: the process cannot be started.
+        """
+        if teacher_id in self._teachers:
+            raise UsageError(f"this mesh has a teacher {teacher_id!r} already")
+        process = self._spawn(teacher_id, *spec.arguments(teacher_id, self._url))
+        self._teachers[teacher_id] = process
+        return process
+
+    def wait_ready(self, teacher_id: str) -> str:
+        """Wait until a teacher serves; returns its address. Raises ProcessFailed."""
+        ready = self._wait_for(self._teachers[teacher_id], TEACHER_READY)
+        self._addresses[teacher_id] = ready[2]
+        return ready[2]
+
+    def add_teacher(self, teacher_id: str, spec: TeacherSpec) -> str:
+        """Start a teacher and wait until it serves; returns its address."""
+        self.start_teacher(teacher_id, spec)
+        return self.wait_ready(teacher_id)
+
+    def suspend(self, teacher_id: str) -> None:
+        """SIGSTOP: its sockets stay open, its heartbeat ends, it answers nothing."""
+        self._teachers[teacher_id].send_signal(signal.SIGSTOP)
+
+    def resume(self, teacher_id: str) -> None:
+        """SIGCONT, after `suspend`."""
+        self._teachers[teacher_id].send_signal(signal.SIGCONT)
+
+    def kill(self, teacher_id: str) -> None:
+        """SIGKILL, without warning and without waiting for its end."""
+        self._teachers[teacher_id].kill()
+
+    def drain(self, teacher_id: str) -> None:
+        """SIGTERM: it finishes what it has, leaves, and ends by itself."""
+        self._teachers[teacher_id].send_signal(signal.SIGTERM)
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """End everything, teachers first, each half bounded by `grace_s`; again without effect."""
+        try:
+            stop_all([p for p in self._teachers.values() if p.alive], grace_s)
+        finally:
+            if self._coordinator is not None and self._coordinator.alive:
+                self._coordinator.stop(grace_s)
+
+    def _spawn(self, name: str, *arguments: str) -> Process:
+        log = None if self._log_dir is None else self._log_dir / f"{name}.log"
+        return start(python_command(name, "edl", *arguments, log=log))
+
+    def _wait_for(self, process: Process, pattern: str) -> tuple[str, ...]:
+        """The groups of a line of output, as soon as it is there."""
+        deadline = time.monotonic() + self._start_timeout_s
+        while True:
+            self._check()
+            left_s = deadline - time.monotonic()
+            try:
+                return process.expect(pattern, min(SLICE_S, max(0.0, left_s))).groups()
+            except ProcessFailed:
+                if not process.alive or left_s <= 0:
+                    raise

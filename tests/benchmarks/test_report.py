@@ -1,0 +1,152 @@
+"""The form of every benchmark: intervals, goals, tables, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import random
+import statistics
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from edl.benchmarks.report import Estimate, Goal, Op, Report, interleaved, machine, paired, pinned
+
+ENDS_BELOW = Estimate(0.9, 0.8, 0.95)
+AROUND_ONE = Estimate(1.1, 0.9, 1.3)
+BEGINS_ABOVE = Estimate(1.1, 1.05, 1.2)
+
+
+@pytest.mark.parametrize(
+    ("value", "op", "holds"),
+    [
+        (ENDS_BELOW, ">=", False),
+        (AROUND_ONE, ">=", True),
+        (BEGINS_ABOVE, ">=", True),
+        (ENDS_BELOW, "<=", True),
+        (AROUND_ONE, "<=", True),  # the median breaks the limit, the interval does not exclude it
+        (BEGINS_ABOVE, "<=", False),
+        (AROUND_ONE, "==", True),
+        (BEGINS_ABOVE, "==", False),
+        (1, "==", True),
+        (2, "==", False),
+        (0.99, ">=", False),
+        (1.01, "<=", False),
+    ],
+)
+def test_a_goal_fails_only_when_its_interval_excludes_the_limit(
+    value: float | Estimate, op: Op, holds: bool
+) -> None:
+    assert Goal.judge("x", value, op, 1.0).holds is holds
+
+
+def test_the_interval_of_a_median_covers_it_about_as_often_as_it_says(rng: random.Random) -> None:
+    hits = 0
+    for _ in range(100):
+        estimate = Estimate.of([rng.gauss(10.0, 1.0) for _ in range(25)])
+        assert estimate.low <= estimate.value <= estimate.high
+        hits += estimate.low <= 10.0 <= estimate.high
+    assert hits >= 80  # 95 expected; fewer than 80 practically never come by chance
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(0.1, 1e6), min_size=15, max_size=40))
+def test_an_estimate_lies_within_its_samples_and_is_repeatable(samples: list[float]) -> None:
+    estimate = Estimate.of(samples)
+    assert min(samples) <= estimate.low <= estimate.value <= estimate.high <= max(samples)
+    assert estimate.value == statistics.median(samples)
+    assert estimate == Estimate.of(samples)
+
+
+def test_too_few_rounds_give_no_interval() -> None:
+    with pytest.raises(ValueError, match="needs 15 rounds, not 14"):
+        Estimate.of([1.0] * 14)
+
+
+def test_measurements_are_taken_by_turns_and_the_first_round_does_not_count() -> None:
+    order: list[str] = []
+    ticks = count()
+
+    def measure(name: str) -> float:
+        order.append(name)
+        return float(next(ticks))
+
+    taken = interleaved(lambda: measure("a"), lambda: measure("b"), rounds=3)
+    assert "".join(order) == "abbaabba"
+    assert taken == [(3.0, 2.0), (4.0, 5.0), (7.0, 6.0)]
+
+
+def test_a_pair_gives_its_ratio_whatever_drift_both_share() -> None:
+    ticks = count(1)
+    estimate = paired(lambda: 3.0 * next(ticks) ** 0.01, lambda: 1.5 * next(ticks) ** 0.01)
+    assert estimate.value == pytest.approx(2.0, rel=0.02)
+
+
+def test_measurements_stay_on_one_core_and_the_others_come_back() -> None:
+    before = os.sched_getaffinity(0)
+    interleaved(lambda: float(len(os.sched_getaffinity(0)) == 1 or pytest.fail("not pinned")))
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(RuntimeError), pinned():
+        raise RuntimeError
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_machine_is_described_without_its_name_or_paths() -> None:
+    described = machine()
+    assert {"cpu", "cores", "memory_gib", "os", "python", "libraries"} == set(described)
+    text = json.dumps(described)
+    assert platform.node() not in described["os"].split()
+    assert os.path.expanduser("~") + "/" not in text
+    assert described["libraries"]["numpy"]
+    assert described["cores"] >= 1
+
+
+REPORT = Report(
+    rows=[{"case": "a", "per_s": 1234567.0, "ok": True}, {"case": "b", "per_s": 0.25, "ok": False}],
+    goals=[Goal.judge("speed", AROUND_ONE, ">=", 1.0), Goal.judge("errors", 3, "==", 0)],
+    machine={"cpu": "Z80", "cores": 1, "os": "CP/M"},
+)
+
+
+def test_the_json_form() -> None:
+    assert json.loads(json.dumps(REPORT.to_json())) == {
+        "machine": {"cpu": "Z80", "cores": 1, "os": "CP/M"},
+        "rows": [
+            {"case": "a", "per_s": 1234567.0, "ok": True},
+            {"case": "b", "per_s": 0.25, "ok": False},
+        ],
+        "goals": [
+            {
+                "name": "speed",
+                "value": 1.1,
+                "op": ">=",
+                "limit": 1.0,
+                "holds": True,
+                "interval": [0.9, 1.3],
+            },
+            {"name": "errors", "value": 3, "op": "==", "limit": 0, "holds": False},
+        ],
+    }
+    assert not REPORT.holds
+
+
+def test_the_tables_show_every_figure() -> None:
+    out = io.StringIO()
+    REPORT.show(Console(file=out, width=100))
+    text = out.getvalue()
+    for shown in ("Z80", "1,234,567", "0.25", "0.9 .. 1.3", ">= 1", "speed", "errors", "no"):
+        assert shown in text
+
+
+def test_a_report_without_goals_holds() -> None:
+    report = Report([{"x": 1}])
+    assert report.holds
+    assert report.machine["python"].endswith(platform.python_version())
+    out = io.StringIO()
+    report.show(Console(file=out))
+    assert "goal" not in out.getvalue()

@@ -1,0 +1,63 @@
+"""Small child programs for the tests of `supervise` and `lifecycle`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from textwrap import dedent
+from typing import Any
+
+import psutil
+
+from edl.supervise import Command
+
+WAIT_S = 20.0
+
+
+def python(code: str, *args: object, name: str = "child", **options: Any) -> Command:
+    """A child that runs `code`; what it prints comes at once."""
+    argv = (sys.executable, "-P", "-u", "-c", dedent(code), *(str(arg) for arg in args))
+    return Command(name, argv, **options)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    """Return as soon as `condition` holds; AssertionError when it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen in {timeout_s} s"
+        time.sleep(0.002)
+
+
+def wait_gone(pids: list[int], timeout_s: float = WAIT_S) -> None:
+    """Return as soon as none of `pids` runs."""
+    wait_for(lambda: not any(runs(pid) for pid in pids), timeout_s)
+
+
+def runs(pid: int) -> bool:
+    """Whether `pid` is a process that is not a zombie."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+#: Ends only by SIGKILL.
+STUBBORN = """
+    import signal, time
+    from edl.supervise import end_with_parent
+    end_with_parent(grace_s=float(__import__("sys").argv[1]))
+    signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
+    print("ready")
+    while True:
+        time.sleep(60)
+"""
+#: Ends when told to.
+DOCILE = """
+    import signal, time
+    from edl.supervise import end_with_parent
+    end_with_parent()
+    print("ready")
+    while True:
+        time.sleep(60)
+"""

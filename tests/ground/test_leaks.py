@@ -1,0 +1,119 @@
+"""The check that every test runs under sees what it should, and forgives what it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import shared_memory
+from pathlib import Path
+
+from edl.supervise import start
+from edl.tests.leaks import Belongings, leaked_since
+
+from .programs import WAIT_S, python, runs, wait_for
+
+SHORT_S = 0.05
+
+
+def test_nothing_is_found_where_nothing_was_left() -> None:
+    assert leaked_since(Belongings.now(), SHORT_S) == []
+
+
+def test_a_thread_is_found_while_it_runs() -> None:
+    before, end = Belongings.now(), threading.Event()
+    daemon = threading.Thread(target=lambda: end.wait(WAIT_S), name="watcher", daemon=True)
+    plain = threading.Thread(target=end.wait, name="worker")
+    for thread in (daemon, plain):
+        thread.start()
+    assert leaked_since(before, SHORT_S) == ["thread 'watcher' (daemon)", "thread 'worker'"]
+    end.set()
+    assert leaked_since(before) == []
+
+
+def test_a_librarys_own_daemon_thread_is_forgiven() -> None:
+    before, end = Belongings.now(), threading.Event()
+    thread = threading.Thread(target=end.wait, daemon=True)  # none of our code on its stack
+    thread.start()
+    assert leaked_since(before, SHORT_S) == []
+    end.set()
+    thread.join()
+
+
+def test_an_idle_pool_of_threads_is_found() -> None:
+    before = Belongings.now()
+    with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+        pool.submit(int).result()
+        assert leaked_since(before, SHORT_S) == ["thread 'pool_0'"]
+
+
+def test_a_child_is_found_and_ended() -> None:
+    before = Belongings.now()
+    child = subprocess.Popen(["sleep", "60"])
+    (leak,) = leaked_since(before, SHORT_S)
+    assert leak == f"process {child.pid}: sleep 60"
+    assert child.wait(WAIT_S) == -signal.SIGKILL
+
+
+def test_a_zombie_is_found() -> None:
+    before = Belongings.now()
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    (leak,) = leaked_since(before, SHORT_S)
+    assert leak.startswith(f"process {child.pid}: a zombie")
+    child.wait(WAIT_S)
+
+
+def test_a_grandchild_whose_parent_has_ended_is_found() -> None:
+    before = Belongings.now()
+    code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True).pid)"
+    child = start(python(code))
+    child.wait(WAIT_S)
+    pid = int(child.tail()[0])
+    assert leaked_since(before, SHORT_S) == [f"process {pid}: sleep 60"]
+    wait_for(lambda: not runs(pid))
+
+
+def test_named_shared_memory_is_found() -> None:
+    before = Belongings.now()
+    segment = shared_memory.SharedMemory(create=True, size=64)
+    segment.close()
+    assert leaked_since(before, SHORT_S) == [f"shared memory /dev/shm/{segment.name}"]
+    segment.unlink()
+    assert leaked_since(before) == []
+
+
+def test_shared_memory_that_another_program_uses_is_forgiven(tmp_path: Path) -> None:
+    stranger = """
+        import mmap, os, sys, time
+        path = f"/dev/shm/edl-test-{os.getpid()}"
+        with open(path, "w+b") as file:
+            file.truncate(64)
+            memory = mmap.mmap(file.fileno(), 64)
+        with open(sys.argv[1], "w") as file:
+            file.write(f"{os.getpid()} {path}\\n")
+        time.sleep(60)
+    """
+    code = """
+        import os, sys
+        os.environ.pop("EDL_TEST_PROCESS")  # nothing about the new program says that it is ours
+        ready, write = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            os.execv(sys.argv[1], sys.argv[1:])
+        os.close(write)
+        os.read(ready, 1)
+    """
+    before, note = Belongings.now(), tmp_path / "note"
+    start(python(code, *python(stranger, note).argv)).wait(WAIT_S)
+    wait_for(lambda: note.exists() and note.read_text().endswith("\n"))
+    pid, path = note.read_text().split()
+    try:
+        assert f"shared memory {path}" in Belongings.now().since(before)
+        assert leaked_since(before, SHORT_S) == []
+    finally:
+        os.kill(int(pid), signal.SIGKILL)
+        Path(path).unlink()

@@ -1,0 +1,196 @@
+"""A child ends with its parent, whatever its own program does about signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from edl.supervise import Command, Process, start
+from edl.supervise.life import end_with_parent, own_fd
+
+from .programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_for, wait_gone
+
+#: A parent that starts what it is told to, says their ids, and waits for its death.
+PARENT = """
+    import sys, time
+    from edl.supervise import Command, start
+    guard, grace_s, *argv = sys.argv[1:]
+    command = Command("inner", tuple(argv), guard=bool(int(guard)), orphan_grace_s=float(grace_s))
+    child = start(command, echo=print)
+    print("child", child.pid)
+    child.wait()
+    print("exit", child.returncode)
+"""
+SHELL = ("sh", "-c", "echo program $$; trap '' TERM; sleep 60 & wait; sleep 60")
+
+
+def parent_of(*argv: str, guard: bool = False, grace_s: float = 10.0) -> tuple[Process, int]:
+    """A parent process and the id of its child."""
+    parent = start(python(PARENT, int(guard), grace_s, *argv, name="parent"))
+    return parent, int(parent.expect(r"^child (\d+)", WAIT_S)[1])
+
+
+def inner(code: str, *args: object) -> tuple[str, ...]:
+    return python(code, *args).argv
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_killed_parent_takes_its_child_along_within_a_second(guard: bool) -> None:
+    argv = ("sleep", "60") if guard else inner(DOCILE)
+    parent, child = parent_of(*argv, guard=guard)
+    if not guard:
+        parent.expect("ready", WAIT_S)
+    began = time.monotonic()
+    parent.send_signal(signal.SIGKILL)
+    wait_gone([child])
+    assert time.monotonic() - began < 1.0
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace() -> None:
+    parent, child = parent_of(*inner(STUBBORN, 0.3))
+    parent.expect("ready", WAIT_S)
+    parent.kill()
+    wait_gone([child])
+
+
+def test_a_guarded_program_that_ignores_sigterm_is_killed_after_the_grace() -> None:
+    parent, shim = parent_of(*SHELL, guard=True, grace_s=0.3)
+    program = int(parent.expect(r"^program (\d+)", WAIT_S)[1])
+    parent.kill()
+    wait_gone([shim, program])
+
+
+def test_a_guarded_program_dies_when_only_its_guard_is_killed() -> None:
+    guard = start(Command("db", SHELL, guard=True))
+    program = int(guard.expect(r"^program (\d+)", WAIT_S)[1])
+    assert runs(program)
+    guard.send_signal(signal.SIGKILL)
+    assert guard.wait(WAIT_S) == -signal.SIGKILL
+    wait_gone([program])
+
+
+def test_children_end_with_a_parent_that_just_ends() -> None:
+    code = """
+        import sys
+        from edl.supervise import Command, start
+        child = start(Command("inner", ("sleep", "60"), guard=True))
+        print("child", child.pid)
+    """
+    parent = start(python(code))
+    assert parent.wait(WAIT_S) == 0
+    wait_gone([int(parent.tail()[-1].split()[1])])
+
+
+def test_a_whole_chain_ends_with_its_head() -> None:
+    middle = python(PARENT, 1, 10.0, "sleep", "60").argv
+    code = "from edl.supervise import end_with_parent; end_with_parent()\n" + middle[4]
+    head, second = parent_of(*middle[:4], code, *middle[5:])
+    third = int(head.expect(r"^child (\d+)", WAIT_S)[1])
+    assert runs(second)
+    assert runs(third)
+    head.kill()
+    wait_gone([second, third])
+
+
+def test_a_guard_ends_as_its_program_ends() -> None:
+    assert start(Command("a", ("sh", "-c", "exit 7"), guard=True)).wait(WAIT_S) == 7
+    ended = start(Command("b", ("sh", "-c", "kill -USR1 $$"), guard=True))
+    assert ended.wait(WAIT_S) == -signal.SIGUSR1
+
+
+def test_a_guarded_program_gets_the_stop_signal_and_its_output_is_kept() -> None:
+    script = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    process = start(Command("db", ("sh", "-c", script), guard=True))
+    process.expect("ready", WAIT_S)
+    assert process.stop(WAIT_S) == 0
+    assert "bye" in process.tail()
+
+
+def test_a_guarded_program_sees_nothing_of_the_guard() -> None:
+    script = "echo var=$EDL_LIFE_FD; ls -l /proc/$$/fd; trap - PIPE; kill -PIPE $$"
+    process = start(Command("db", ("sh", "-c", script), guard=True))
+    assert process.wait(WAIT_S) == -signal.SIGPIPE
+    assert process.tail(100)[0] == "var="
+    targets = [line.rpartition(" -> ")[2] for line in process.tail(100) if " -> " in line]
+    assert len({target for target in targets if target.startswith("pipe:")}) == 1  # its output
+
+
+def test_a_program_started_by_hand_lives_without_a_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDL_LIFE_FD", raising=False)
+    assert not end_with_parent()
+
+
+def test_a_variable_that_was_passed_on_without_its_pipe_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with open(os.devnull) as file:
+        for fd in (file.fileno(), 9999):
+            monkeypatch.setenv("EDL_LIFE_FD", str(fd))
+            assert not end_with_parent()
+            assert "EDL_LIFE_FD" not in os.environ
+
+
+def test_forked_workers_do_not_keep_the_children_of_a_dead_parent_alive() -> None:
+    code = """
+        import os, sys, time
+        from edl.supervise import Command, start
+        child = start(Command("inner", ("sleep", "60"), guard=True))
+        worker = os.fork()  # as a data loader does
+        if worker == 0:
+            os.setsid()  # so that it outlives its parent
+            time.sleep(60)
+        print("ids", child.pid, worker)
+        time.sleep(60)
+    """
+    parent = start(python(code))
+    child, worker = map(int, parent.expect(r"^ids (\d+) (\d+)", WAIT_S).groups())
+    wait_for(lambda: os.getsid(worker) == worker)
+    parent.kill()
+    wait_gone([child])
+    assert runs(worker)
+    os.kill(worker, signal.SIGKILL)
+
+
+def test_a_forked_process_loses_owned_descriptors_and_keeps_others() -> None:
+    reader, writer = os.pipe()
+    result, report = os.pipe()
+    own_fd(writer)
+    if (pid := os.fork()) == 0:
+        try:
+            os.write(writer, b"x")  # goes to the null device
+            os.write(report, b"done")
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writer)
+    assert os.read(reader, 1) == b""
+    assert os.read(result, 4) == b"done"
+    for fd in (reader, result, report):
+        os.close(fd)
+
+
+def test_an_owned_number_that_stands_for_another_file_now_is_kept_by_forked_processes() -> None:
+    first, second = os.pipe(), os.pipe()
+    own_fd(first[1])
+    os.dup2(second[1], first[1])  # the number was closed and given away
+    if (pid := os.fork()) == 0:
+        try:
+            os.write(first[1], b"x")
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(second[0], 1) == b"x"
+    for fd in (*first, *second):
+        os.close(fd)
+
+
+def test_the_guard_names_a_program_that_cannot_run() -> None:
+    argv = (sys.executable, "-P", "-m", "edl.supervise", "1", "no-such-program")
+    process = start(Command("guard", argv))
+    assert process.wait(WAIT_S) == 127
+    assert process.tail() == ["cannot run no-such-program: No such file or directory"]

@@ -1,0 +1,297 @@
+"""How programs of ours begin and end: signals, periodic work, exit codes, log lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from edl.lifecycle import Periodic, Stop, stop_on_signals
+from edl.supervise import Process, start
+
+from .programs import WAIT_S, python, wait_for
+
+
+def test_a_stop_wakes_everyone_who_waits_and_stays() -> None:
+    stop = Stop()
+    woken: list[bool] = []
+    threads = [threading.Thread(target=lambda: woken.append(stop.wait())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert not stop.wait(0.01)
+    assert not stop.wait(-1.0)
+    stop.request()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert woken == [True] * 3
+    assert stop.wait()
+    assert stop.requested
+    assert stop.signal is None
+
+
+def test_a_signal_sets_the_flag_and_the_former_handlers_come_back() -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    with stop_on_signals() as stop:
+        assert signal.getsignal(signal.SIGTERM) is not former
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(WAIT_S)
+        assert stop.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is former
+
+
+def test_ctrl_c_is_raised_again_at_the_orderly_end() -> None:
+    ended = False
+
+    def body() -> None:
+        nonlocal ended
+        with stop_on_signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.wait(WAIT_S)
+            ended = True
+
+    with pytest.raises(KeyboardInterrupt):
+        body()
+    assert ended
+
+
+def test_an_error_of_the_body_is_not_hidden_by_the_signal() -> None:
+    def body() -> None:
+        with stop_on_signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            stop.wait(WAIT_S)
+            raise RuntimeError("drain failed")
+
+    with pytest.raises(RuntimeError, match="drain failed"):
+        body()
+
+
+SERVER = """
+    import sys, time
+    from edl.lifecycle import stop_on_signals
+    with stop_on_signals() as stop:
+        print("ready")
+        stop.wait()
+        print("draining")
+        if "hang" in sys.argv:
+            time.sleep(60)
+    print("drained")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, -signal.SIGINT)])
+def test_the_exit_code_says_how_a_server_ended(number: int, code: int) -> None:
+    process = start(python(SERVER))
+    process.expect("ready", WAIT_S)
+    process.send_signal(number)
+    assert process.wait(WAIT_S) == code
+    assert "draining" in process.tail()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(number: int) -> None:
+    process = start(python(SERVER, "hang"))
+    process.expect("ready", WAIT_S)
+    process.send_signal(number)
+    process.expect("draining", WAIT_S)
+    process.send_signal(number)
+    assert process.wait(WAIT_S) == -number
+
+
+def test_periodic_work_goes_on_after_an_error() -> None:
+    calls: list[float] = []
+
+    def action() -> None:
+        calls.append(time.monotonic())
+        if len(calls) == 1:
+            raise ValueError("once")
+
+    periodic = Periodic("edl-test", 0.001, action)
+    periodic.start()
+    wait_for(lambda: len(calls) >= 3)
+    periodic.stop()
+    count = len(calls)
+    assert not periodic._thread.is_alive()
+    assert len(calls) == count
+
+
+@pytest.mark.serial
+def test_the_beat_does_not_drift_and_missed_beats_are_skipped() -> None:
+    calls: list[float] = []
+
+    def action() -> None:
+        calls.append(time.monotonic())
+        time.sleep(0.12 if len(calls) == 2 else 0.02)  # the second call overruns two beats
+
+    began = time.monotonic()
+    periodic = Periodic("edl-test", 0.05, action)
+    periodic.start()
+    wait_for(lambda: len(calls) >= 8)
+    periodic.stop()
+    phases = [((call - began) / 0.05) % 1.0 for call in calls]
+    assert sorted(min(phase, 1 - phase) for phase in phases)[len(phases) // 2] < 0.3
+    assert calls[2] - calls[1] > 0.12
+    assert calls[7] - calls[2] == pytest.approx(5 * 0.05, abs=0.04)
+
+
+def test_periodic_work_may_stop_itself() -> None:
+    periodic = Periodic("edl-test", 0.001, lambda: periodic.stop())
+    periodic.start()
+    wait_for(lambda: not periodic._thread.is_alive())
+
+
+def test_stopping_waits_for_a_call_but_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def action() -> None:
+        entered.set()
+        leave.wait(WAIT_S)
+
+    periodic = Periodic("edl-test", 0.001, action)
+    periodic.start()
+    entered.wait(WAIT_S)
+    periodic.stop(timeout_s=0.05)
+    assert "edl-test still runs after 0.05 s" in caplog.text
+    leave.set()
+    periodic.stop()
+
+
+@pytest.mark.parametrize("interval_s", [0.0, -1.0, float("nan")])
+def test_a_beat_needs_an_interval(interval_s: float) -> None:
+    with pytest.raises(ValueError, match="interval_s must be positive"):
+        Periodic("edl-test", interval_s, lambda: None)
+
+
+CLI = """
+    import sys, typer
+    from edl.errors import RegistryUnavailable
+    from edl.lifecycle import run_cli
+
+    app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+    @app.command()
+    def fail(verbose: bool = False) -> None:
+        raise RegistryUnavailable("Redis at redis://x does not answer")
+
+    @app.command()
+    def crash() -> None:
+        raise ValueError("two")
+
+    @app.command()
+    def interrupt() -> None:
+        print("ready")
+        import time
+        time.sleep(60)
+
+    @app.command()
+    def check() -> None:
+        raise typer.Exit(1)
+
+    @app.command()
+    def flood() -> None:
+        while True:
+            print("x" * 1000)
+
+    @app.command()
+    def lost() -> None:
+        raise BrokenPipeError("the peer has gone")
+
+    @app.command()
+    def good(count: int = 0) -> None:
+        print("good")
+
+    def make() -> typer.Typer:
+        return app
+    run_cli(make if "crash" in sys.argv else app)
+"""
+
+
+def run(*args: str, **env: str) -> Process:
+    process = start(python(CLI, *args, env=env))
+    process.wait(WAIT_S)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "line"),
+    [
+        (["good"], 0, "good"),
+        (["fail"], 69, "edl: Redis at redis://x does not answer"),
+        (["crash"], 1, "edl: ValueError: two (EDL_DEBUG=1 shows where)"),
+        (["lost"], 1, "edl: BrokenPipeError: the peer has gone (EDL_DEBUG=1 shows where)"),
+        (["check"], 1, None),
+        (["nope"], 2, "edl: No such command 'nope'."),
+        (["good", "--nope"], 2, "edl: No such option: --nope"),
+    ],
+)
+def test_a_command_line_ends_with_one_line_and_its_code(
+    args: list[str], code: int, line: str | None
+) -> None:
+    process = run(*args)
+    assert process.tail() == ([] if line is None else [line])
+    assert process.returncode == code
+
+
+def test_a_wrong_value_is_named_in_one_line() -> None:
+    process = run("good", "--count", "x")
+    (line,) = process.tail()
+    assert line.startswith("edl: Invalid value for '--count': ")
+    assert process.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "env"), [(["crash"], {"EDL_DEBUG": "1"}), (["fail", "--verbose"], {})]
+)
+def test_the_traceback_is_shown_when_asked_for(args: list[str], env: dict[str, str]) -> None:
+    lines = run(*args, **env).tail(100)
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1].startswith("edl: ")
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    process = run()
+    assert process.returncode == 2
+    assert "Usage:" in "\n".join(process.tail(50))
+    assert not any(line.startswith("edl:") for line in process.tail(50))
+
+
+def test_ctrl_c_ends_a_command_line_with_130() -> None:
+    process = start(python(CLI, "interrupt"))
+    process.expect("ready", WAIT_S)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(WAIT_S) == 130
+    assert process.tail() == ["ready", "edl: interrupted"]
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    argv = python(CLI, "flood").argv
+    script = 'program=$1; shift; "$program" "$@" | head -n 1; echo ${PIPESTATUS[0]}'
+    process = start(
+        python("import os, sys; os.execvp('bash', sys.argv[1:])", "bash", "-c", script, "x", *argv)
+    )
+    assert process.wait(WAIT_S) == 0
+    assert process.tail()[1:] == ["141"]
+
+
+def test_log_records_take_one_line_each() -> None:
+    code = """
+        import logging, sys
+        from edl.lifecycle import configure_logging
+        configure_logging("verbose" in sys.argv)
+        log = logging.getLogger("edl.x")
+        log.debug("detail")
+        try:
+            raise ValueError("two" + chr(10) + "lines")
+        except ValueError:
+            log.exception("it %s", "failed")
+    """
+    process = start(python(code))
+    process.wait(WAIT_S)
+    (line,) = process.tail()
+    assert line.endswith("ERROR edl.x: it failed (ValueError: two | lines)")
+    process = start(python(code, "verbose"))
+    process.wait(WAIT_S)
+    assert process.tail()[0].endswith("DEBUG edl.x: detail")
+    assert "Traceback (most recent call last):" in process.tail()

@@ -1,0 +1,69 @@
+"""The runner of the tiers: what it selects, and the exit code that it makes of both parts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from edl.tests import run
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The arguments of each pytest run, none of which takes place; each exits with 0."""
+    made: list[list[str]] = []
+
+    def note(arguments: list[str], tier: run.Tier) -> int:
+        made.append(arguments)
+        return 0
+
+    monkeypatch.setattr(run, "_pytest", note)
+    return made
+
+
+def test_serial_tests_run_alone_and_first(
+    calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main(["test", "-k", "ring"]) == 0
+    alone, spread = calls
+    assert alone == ["(not nightly and not interop) and serial", "-k", "ring"]
+    assert spread[0] == "(not nightly and not interop) and not serial"
+    assert spread[1:3] == ["-n", "2"]
+    assert spread[-2:] == ["-k", "ring"]
+    assert "tier test: 0 s of 1200 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [[], ["nope"]])
+def test_a_wrong_tier_is_answered_with_the_known_ones(
+    argv: list[str], calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main(argv) == 2
+    assert "test|nightly|interop" in capsys.readouterr().out
+    assert calls == []
+
+
+def test_a_tier_that_takes_too_long_fails(
+    calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter([0.0, 20 * 60 + 1.0])
+    clock = SimpleNamespace(monotonic=lambda: next(ticks))
+    monkeypatch.setattr(run, "time", clock)
+    assert run.main(["test"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [
+        ([0, 0], 0),
+        ([5, 0], 0),  # no serial tests
+        ([0, 5], 0),
+        ([5, 5], 5),  # nothing selected at all
+        ([1, 0], 1),
+        ([0, 1], 1),
+        ([2, 1], 2),
+        ([5, 1], 1),
+    ],
+)
+def test_the_exit_code_of_both_parts(codes: list[int], code: int) -> None:
+    assert run._worst(codes) == code

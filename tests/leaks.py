@@ -1,0 +1,126 @@
+"""Finds what a test left behind: threads, processes, named shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+#: Set in this process's environment, so that descendants are known after their parent has died.
+MARK = "EDL_TEST_PROCESS"
+SETTLE_S = 5.0
+SHARED_MEMORY = Path("/dev/shm")
+ROOT = Path(__file__).resolve().parents[1]
+LINKED_ROOT = ROOT / "src" / "edl"
+#: Helpers that Python itself starts once and keeps until it ends.
+KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What exists at one moment on behalf of this process."""
+
+    threads: frozenset[threading.Thread] = field(default_factory=frozenset)
+    processes: frozenset[psutil.Process] = field(default_factory=frozenset)
+    segments: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls(
+            frozenset(threading.enumerate()),
+            frozenset(_descendants()),
+            frozenset(os.listdir(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else ()),
+        )
+
+    def since(self, before: Belongings) -> list[str]:
+        """In words, what is here and was not `before`, and should have gone."""
+        frames = sys._current_frames()
+        threads = [
+            f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}"
+            for thread in self.threads - before.threads
+            if thread.is_alive()
+            and (not thread.daemon or _runs_our_code(frames.get(thread.ident or 0)))
+        ]
+        processes = [_describe(process) for process in self.processes - before.processes]
+        segments = [
+            f"shared memory {SHARED_MEMORY / name}" for name in self.segments - before.segments
+        ]
+        return sorted(threads) + sorted(text for text in processes if text) + sorted(segments)
+
+
+def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
+    """What a test left behind after `before`, once it had time to settle; ends left processes."""
+    deadline = time.monotonic() + settle_s
+    pause_s = 0.001
+    while (found := Belongings.now()).since(before):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.05)
+    else:
+        return []
+    mine = Belongings(found.threads, found.processes, _without_neighbours(found.segments))
+    leaks = mine.since(before)
+    for process in found.processes - before.processes:
+        if _describe(process):
+            with contextlib.suppress(psutil.Error):  # it ended by itself
+                process.kill()
+    return leaks
+
+
+def mark_this_process() -> None:
+    """Let the descendants of this process be recognised from now on."""
+    os.environ[MARK] = str(os.getpid())
+
+
+def _descendants() -> set[psutil.Process]:
+    me = psutil.Process()
+    found = set(me.children(recursive=True))
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile; another user's
+            if process.environ().get(MARK) == str(me.pid) and process.pid != me.pid:
+                found.add(process)
+    return found
+
+
+def _describe(process: psutil.Process) -> str:
+    """What a process is; empty when it is gone, or is none of a test's."""
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return f"process {process.pid}: a zombie, {process.name()}"
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+    if any(helper in command for helper in KEPT_BY_PYTHON):
+        return ""
+    return f"process {process.pid}: {command[:200]}"
+
+
+def _runs_our_code(frame: object) -> bool:
+    """Whether a file of this project, its tests included, is anywhere on a thread's stack."""
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)  # type: ignore[attr-defined]
+        inside = path.is_relative_to(ROOT) or path.is_relative_to(LINKED_ROOT)
+        if inside and ".venv" not in path.parts:
+            return True
+        frame = frame.f_back  # type: ignore[attr-defined]
+    return False
+
+
+def _without_neighbours(names: frozenset[str]) -> frozenset[str]:
+    """`names` less those that a stranger has mapped: another user, a parallel run of tests."""
+    ours = {process.pid for process in _descendants()} | {os.getpid()}
+    theirs: set[str] = set()
+    for process in psutil.process_iter():
+        if process.pid in ours:
+            continue
+        with contextlib.suppress(OSError):  # ended meanwhile; another user's
+            theirs.update(Path(f"/proc/{process.pid}/maps").read_text().split())
+    return frozenset(name for name in names if str(SHARED_MEMORY / name) not in theirs)

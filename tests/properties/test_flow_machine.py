@@ -1,0 +1,158 @@
+"""Whatever a reader sees, in whatever order, flow control keeps to its rules.
+
+The views are arbitrary, also such as no reader would ever see: the rules hold without any help from
+the ledger. What flow control does *to* a reader is in test_mesh_machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
+
+NOTHING = FlowView(
+    volume_bytes=0,
+    queued=0,
+    unlabelled=0,
+    deliverable=0,
+    windows=0,
+    free_windows=0,
+    teachers=0,
+    waiting=False,
+    source_ended=False,
+    t_t_s=None,
+    t_s_s=None,
+)
+small = st.integers(0, 4)
+seconds_per_sample = st.none() | st.sampled_from([0.01, 0.0199, 0.02, 0.0201, 0.021, 0.05, 0.3])
+
+
+class FlowMachine(RuleBasedStateMachine):
+    """Shows flow control one view after the other and looks at what it decides."""
+
+    @initialize(
+        lower=st.integers(0, 50),
+        above=st.integers(1, 50),
+        least=st.integers(1, 3),
+        more=st.integers(0, 6),
+    )
+    def a_reader_opens(self, lower: int, above: int, least: int, more: int) -> None:
+        self.config = FlowConfig(lower + above, lower, least, least + more)
+        self.view, self.now = NOTHING, 0.0
+        self.memory = FlowMemory.start()
+        self.decision = FlowDecision.start(self.config)
+        self.raised_at: float | None = None
+        self.pulling = True
+        self.hungry_s = 0.0  # in all
+        self.look(0.0)
+
+    def look(self, after_s: float) -> None:
+        """Decide, `after_s` after the last decision; check the step from that one to this."""
+        before, memory, was_hungry = self.decision, self.memory, self.hungry(self.decision.want)
+        self.now += after_s
+        self.decision, self.memory = decide(self.view, memory, self.now, self.config)
+        assert (self.decision, self.memory) == decide(self.view, memory, self.now, self.config)
+        self.hungry_s += after_s * was_hungry
+        if self.view.volume_bytes > self.config.upper_bytes:
+            self.pulling = False
+        elif self.view.volume_bytes in range(max(self.config.lower_bytes, 1)):
+            self.pulling = True
+        if self.decision.needed == before.needed:
+            self.check_correction(before)
+
+    def hungry(self, want: int) -> bool:
+        """By the definition: it waits for labels, and a further teacher would have a batch."""
+        view = self.view
+        starved = view.waiting and view.deliverable == 0 and view.unlabelled > 0
+        full = view.free_windows == 0 and view.queued > 0
+        return starved and full and view.teachers >= want
+
+    def check_correction(self, before: FlowDecision) -> None:
+        want, old = self.decision.want, before.want
+        if want > old:
+            assert self.hungry(old), "asked for more without need"
+            assert self.hungry_s >= self.config.starved_for_s - 1e-9, "asked in haste"
+            assert want == max(old + 1, min(before.needed, self.config.teachers_max))
+            if self.raised_at is not None:
+                assert self.now - self.raised_at >= self.config.cooldown_s
+            self.raised_at, self.hungry_s = self.now, 0.0
+        elif want < old:
+            assert not self.hungry(old), "gave back while starving"
+            assert want == min(old, self.view.teachers) - 1
+
+    @rule(after_s=st.sampled_from([0.0, 0.01, 0.1, 1.0, 5.0, 16.0]))
+    def time_goes_by(self, after_s: float) -> None:
+        self.look(after_s)
+
+    @rule(volume=st.integers(0, 120), deliverable=small)
+    def the_buffer_is(self, volume: int, deliverable: int) -> None:
+        self.view = replace(self.view, volume_bytes=volume, deliverable=deliverable)
+        self.look(0.0)
+
+    @rule(queued=small, in_flight=small)
+    def the_work_is(self, queued: int, in_flight: int) -> None:
+        self.view = replace(self.view, queued=queued, unlabelled=queued + in_flight)
+        self.look(0.0)
+
+    @rule(windows=small, free=small, teachers=st.integers(0, 10))
+    def the_teachers_are(self, windows: int, free: int, teachers: int) -> None:
+        free = min(free, windows)
+        self.view = replace(self.view, windows=windows, free_windows=free, teachers=teachers)
+        self.look(0.0)
+
+    @rule(waiting=st.booleans(), ended=st.booleans())
+    def the_student_is(self, waiting: bool, ended: bool) -> None:
+        self.view = replace(self.view, waiting=waiting, source_ended=ended)
+        self.look(0.0)
+
+    @rule(t_t_s=seconds_per_sample, t_s_s=seconds_per_sample)
+    def the_times_are(self, t_t_s: float | None, t_s_s: float | None) -> None:
+        self.view = replace(self.view, t_t_s=t_t_s, t_s_s=t_s_s)
+        self.look(0.0)
+
+    @rule()
+    def it_starves_and_gets_what_it_asks_for(self) -> None:
+        want = self.decision.want
+        self.view = replace(NOTHING, queued=1, unlabelled=3, windows=2, teachers=want, waiting=True)
+        self.look(0.0)
+        self.look(0.3)
+
+    @invariant()
+    def the_want_is_within_bounds(self) -> None:
+        assert self.config.teachers_min <= self.decision.want <= self.config.teachers_max
+
+    @invariant()
+    def it_pulls_by_the_thresholds_and_no_further_than_the_read_ahead(self) -> None:
+        view = self.view
+        room = max(2, view.windows) - view.queued
+        assert self.decision.pull == (max(room, 0) if self.pulling else 0)
+        if view.volume_bytes == 0:
+            assert self.pulling, "an empty buffer must pull"
+
+    @invariant()
+    def n_is_the_ratio_or_was_a_moment_ago(self) -> None:
+        t_t_s, t_s_s = self.view.t_t_s, self.view.t_s_s
+        if t_t_s is None or t_s_s is None:
+            return
+        n, ratio = self.decision.needed, t_t_s / t_s_s
+        assert n >= 1
+        if n != ceil(ratio):
+            assert n - 1 <= ratio * 1.1 + 1e-9, "clearly too many"
+            assert ratio * 0.9 <= n + 1e-9, "clearly too few"
+            since = self.memory.off_ratio_since
+            assert since is not None
+            assert self.now - since < self.config.cooldown_s
+
+    @invariant()
+    def no_time_is_booked_twice(self) -> None:
+        memory = self.memory
+        assert min(memory.starved_s, memory.blocked_s, memory.source_wait_s) >= 0
+        assert memory.starved_s + memory.source_wait_s <= self.now + 1e-6
+        assert memory.blocked_s <= self.now + 1e-6
+
+
+TestFlowMachine = FlowMachine.TestCase

@@ -1,0 +1,154 @@
+"""Ledger and flow control together, in virtual time, under whatever may happen to a mesh.
+
+Every run ends with one healthy teacher and nothing new going wrong: then the stream must come to
+its end, each batch taken once and in order, within the time that one teacher needs.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from edl.scheduler.flow import FlowConfig
+from edl.tests.properties.mesh_model import BATCH_BYTES, TTL_S, Mesh, Mishap
+
+MISHAPS: tuple[Mishap, ...] = ("fail", "refuse")
+nth = st.integers(0, 30)
+
+
+class MeshMachine(RuleBasedStateMachine):
+    """Lets time go by, and things go wrong."""
+
+    @initialize(
+        seed=st.integers(0, 2**32 - 1),
+        upper=st.integers(1, 12 * BATCH_BYTES),
+        lower=st.floats(0, 1, exclude_max=True),
+        step_s=st.sampled_from([0.01, 0.1, 1.0]),
+        source_s=st.sampled_from([0.0, 0.01, 0.3]),
+        cluster=st.integers(0, 4),
+    )
+    def the_mesh_starts(
+        self, seed: int, upper: int, lower: float, step_s: float, source_s: float, cluster: int
+    ) -> None:
+        config = FlowConfig(upper, int(upper * lower), surplus_window_s=3.0, teachers_max=6)
+        self.mesh = Mesh(
+            config, random.Random(seed), source_s=source_s, step_s=step_s, cluster=cluster
+        )
+
+    def teacher(self, index: int) -> str:
+        return list(self.mesh.teachers)[index % len(self.mesh.teachers)]
+
+    @rule(seconds=st.sampled_from([0.01, 0.1, 0.5, 2.0]))
+    def time_goes_by(self, seconds: float) -> None:
+        self.mesh.run(seconds)
+
+    @rule(
+        name=st.sampled_from("abcd"), seconds=st.sampled_from([0.02, 0.2, 1.0]), w=st.integers(1, 3)
+    )
+    def a_teacher_joins(self, name: str, seconds: float, w: int) -> None:
+        if name not in self.mesh.teachers:
+            self.mesh.join(name, seconds, w)
+
+    @precondition(lambda self: self.mesh.teachers)
+    @rule(index=nth, how=st.sampled_from(["dies", "hangs", "is revoked"]))
+    def a_teacher_goes(self, index: int, how: str) -> None:
+        name = self.teacher(index)
+        if how == "dies":
+            self.mesh.lose(name)
+        elif how == "hangs":
+            self.mesh.hang(name)
+        elif name in self.mesh.assigned:
+            self.mesh.revoke(name)
+
+    @precondition(lambda self: self.mesh.teachers)
+    @rule(index=nth, factor=st.sampled_from([0.3, 3.0]))
+    def a_teacher_changes_speed(self, index: int, factor: float) -> None:
+        teacher = self.mesh.teachers[self.teacher(index)]
+        teacher.seconds = min(max(teacher.seconds * factor, 0.01), 1.0)
+
+    @precondition(lambda self: self.mesh.teachers)
+    @rule(index=nth, mishaps=st.lists(st.sampled_from(MISHAPS), min_size=1, max_size=4))
+    def a_teacher_has_mishaps(self, index: int, mishaps: list[Mishap]) -> None:
+        self.mesh.teachers[self.teacher(index)].mishaps += mishaps
+
+    @rule(ahead=st.integers(0, 5))
+    def a_poison_batch_is_coming(self, ahead: int) -> None:
+        self.mesh.venomous.add(self.mesh.pulled + ahead)
+
+    @rule(source_s=st.sampled_from([0.0, 0.05, 1.0]), step_s=st.sampled_from([0.01, 0.1, 2.0]))
+    def source_and_student_change_speed(self, source_s: float, step_s: float) -> None:
+        self.mesh.source_s, self.mesh.step_s = source_s, step_s
+
+    @rule(how=st.sampled_from(["engine", "engine", "epoch"]))
+    def all_starts_over(self, how: str) -> None:
+        if how == "engine":
+            self.mesh.start_engine()
+        else:
+            self.mesh.leave_epoch()
+
+    def teardown(self) -> None:
+        if hasattr(self, "mesh"):
+            comes_to_its_end(self.mesh)
+
+
+TestMeshMachine = MeshMachine.TestCase
+TestMeshMachine.settings = settings(max_examples=settings().max_examples, stateful_step_count=100)
+
+
+@pytest.mark.parametrize("walk", range(settings().max_examples // 10))
+def test_a_long_walk(walk: int, rng: random.Random) -> None:
+    """Minutes of a mesh at a time, in which something goes wrong every second."""
+    upper = rng.randint(1, 20 * BATCH_BYTES)
+    config = FlowConfig(upper, int(upper * rng.random()), teachers_max=6)
+    mesh = Mesh(config, rng, source_s=0.02, cluster=5)
+    for _ in range(120):
+        mesh.run(rng.expovariate(1.0))
+        something_happens(mesh, rng)
+    comes_to_its_end(mesh)
+    assert len(mesh.taken) > 100
+
+
+def something_happens(mesh: Mesh, rng: random.Random) -> None:
+    name = rng.choice([*mesh.teachers, None])
+    if name is None:
+        mesh.source_s = rng.choice([0.0, 0.02, 0.2])
+        mesh.step_s = rng.choice([0.01, 0.1, 0.3])
+        return
+    dice = rng.random()
+    if dice < 0.3:
+        mesh.lose(name)
+    elif dice < 0.4:
+        mesh.hang(name)
+    elif dice < 0.5 and name in mesh.assigned:
+        mesh.revoke(name)
+    elif dice < 0.9:
+        mesh.teachers[name].mishaps += rng.choices(MISHAPS, k=rng.randint(1, 3))
+    elif dice < 0.94:
+        mesh.venomous.add(mesh.pulled + rng.randint(0, 5))
+    elif dice < 0.98:
+        mesh.start_engine()
+    else:
+        mesh.leave_epoch()
+
+
+def comes_to_its_end(mesh: Mesh) -> None:
+    """One healthy teacher is enough for what is left, and nothing was lost or repeated."""
+    mesh.cluster = 0
+    mesh.source_s = mesh.step_s = 0.01
+    for name in list(mesh.teachers):
+        mesh.hang(name)
+    mesh.join("healthy", 0.1, window=2)
+    mesh.yields = mesh.pulled - mesh.epoch_start + 5
+    left = len(mesh.ready) + len(mesh.in_line) + 5
+    mesh.run(2 * TTL_S + 0.2 * left + 2.0)  # 2 s: a slow step that has begun
+    assert mesh.source_is_empty
+    assert (mesh.in_line, mesh.ready) == ([], []), "the stream stands still"
+    assert mesh.ledger.volume_bytes == mesh.ledger.unlabelled == 0
+    assert mesh.taken == sorted(set(mesh.taken))
+    assert mesh.poisoned == sorted(set(mesh.poisoned))
+    assert sorted({*mesh.taken, *mesh.poisoned, *mesh.left_behind}) == list(range(mesh.pulled))
+    assert len(mesh.taken) + len(mesh.poisoned) + len(mesh.left_behind) == mesh.pulled

@@ -1,0 +1,81 @@
+"""Runs one tier of the tests, says how long it took, and fails when that was too long.
+
+    python tests/run.py test|nightly|interop [PYTEST ARGUMENTS...]
+
+Tests marked `serial` measure time: they run first, one after another, alone. All others follow,
+spread over two processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKERS = 2
+NO_TESTS = 5  # pytest's exit code for "nothing was selected"
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A selection of tests.
+
+    Attributes:
+        marks: pytest's `-m` expression.
+        limit_s: seconds that the tier may take, on two cores.
+        profile: the hypothesis profile of tests/conftest.py.
+    """
+
+    marks: str
+    limit_s: float
+    profile: str = "test"
+
+
+TIERS = {
+    "test": Tier("not nightly and not interop", 20 * 60),
+    "nightly": Tier("not interop", 6 * 3600, "nightly"),
+    "interop": Tier("interop", 30 * 60),
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run the tier named first in `argv`; returns the exit code."""
+    if not argv or argv[0] not in TIERS:
+        print(f"usage: python tests/run.py {'|'.join(TIERS)} [PYTEST ARGUMENTS...]")
+        return 2
+    name, *rest = argv
+    tier = TIERS[name]
+    began = time.monotonic()
+    spread = ["-n", str(WORKERS), "--dist", "worksteal"]
+    codes = [
+        _pytest([f"({tier.marks}) and serial", *rest], tier),
+        _pytest([f"({tier.marks}) and not serial", *spread, *rest], tier),
+    ]
+    took_s = time.monotonic() - began
+    print(f"tier {name}: {took_s:.0f} s of {tier.limit_s:.0f} s", flush=True)
+    if took_s > tier.limit_s:
+        print(f"tier {name} took longer than its limit", file=sys.stderr)
+        return 1
+    return _worst(codes)
+
+
+def _worst(codes: list[int]) -> int:
+    """One exit code for both parts; a part may be empty, but not both."""
+    failed = [code for code in codes if code not in (0, NO_TESTS)]
+    if failed:
+        return failed[0]
+    return NO_TESTS if all(code == NO_TESTS for code in codes) else 0
+
+
+def _pytest(arguments: list[str], tier: Tier) -> int:
+    command = [sys.executable, "-P", "-m", "pytest", "-m", *arguments]
+    environment = {**os.environ, "EDL_TEST_PROFILE": tier.profile}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

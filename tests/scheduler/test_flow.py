@@ -1,0 +1,314 @@
+"""Algorithm 1, one rule at a time; all together under faults: tests/properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
+
+TICK_S = 0.05
+CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
+
+#: One teacher of window 2, the buffer half full, the student busy with a batch.
+CALM = FlowView(
+    volume_bytes=500,
+    queued=1,
+    unlabelled=3,
+    deliverable=2,
+    windows=2,
+    free_windows=0,
+    teachers=1,
+    waiting=False,
+    source_ended=False,
+    t_t_s=None,
+    t_s_s=None,
+)
+STARVED = replace(CALM, volume_bytes=0, deliverable=0, waiting=True)
+SOURCE_WAIT = replace(STARVED, queued=0, unlabelled=0, free_windows=2)
+PAUSED = replace(CALM, volume_bytes=1001, queued=0, unlabelled=0, free_windows=2)
+FIVE_NEEDED: dict[str, Any] = {"t_t_s": 0.05, "t_s_s": 0.01}
+
+
+class Flow:
+    """Calls `decide` at each tick, as a reader does."""
+
+    def __init__(self, config: FlowConfig = CONFIG) -> None:
+        self.config = config
+        self.memory = FlowMemory.start()
+        self.now = 1000.0
+
+    def see(self, view: FlowView) -> FlowDecision:
+        decision, self.memory = decide(view, self.memory, self.now, self.config)
+        return decision
+
+    def run(self, view: FlowView, seconds: float) -> FlowDecision:
+        decision = self.see(view)
+        for _ in range(round(seconds / TICK_S)):
+            self.now += TICK_S
+            decision = self.see(view)
+        return decision
+
+    def run_granted(self, view: FlowView, seconds: float) -> FlowDecision:
+        """As `run`, with a coordinator that gives whatever is wanted."""
+        decision = self.see(view)
+        for _ in range(round(seconds / TICK_S)):
+            decision = self.run(replace(view, teachers=decision.want), TICK_S)
+        return decision
+
+
+class TestPulling:
+    def test_pulls_until_the_read_ahead_is_queued(self) -> None:
+        assert Flow().see(CALM).pull == 1
+        assert Flow().see(replace(CALM, queued=2)).pull == 0
+        assert Flow().see(replace(CALM, queued=7)).pull == 0
+        assert Flow().see(replace(CALM, windows=8)).pull == 7
+
+    def test_reads_two_ahead_even_before_there_is_a_teacher(self) -> None:
+        assert Flow().see(replace(CALM, queued=0, windows=0, teachers=0)).pull == 2
+
+    def test_lines_4_to_12_pause_above_ut_and_go_on_below_lt(self) -> None:
+        volumes = (1000, 1001, 1000, 400, 399, 1000, 1001)
+        flow = Flow()
+        assert [flow.see(replace(CALM, volume_bytes=v)).pull > 0 for v in volumes] == [
+            True,  # not above ut
+            False,
+            False,  # not yet below lt
+            False,
+            True,
+            True,  # not above ut
+            False,
+        ]
+
+    def test_an_empty_buffer_pulls_whatever_the_thresholds(self) -> None:
+        flow = Flow(FlowConfig(upper_bytes=1, lower_bytes=0))  # below one batch
+        assert flow.see(replace(CALM, volume_bytes=100)).pull == 0
+        assert flow.see(replace(CALM, volume_bytes=0)).pull > 0
+
+
+class TestState:
+    @pytest.mark.parametrize(
+        ("view", "state"),
+        [
+            (CALM, "steady"),
+            (replace(CALM, waiting=True), "steady"),  # it is being served this moment
+            (STARVED, "starved"),
+            (replace(STARVED, queued=0, unlabelled=1), "starved"),
+            (SOURCE_WAIT, "source_wait"),
+            (replace(SOURCE_WAIT, source_ended=True), "steady"),
+            (PAUSED, "blocked"),
+            (replace(STARVED, volume_bytes=2000), "starved"),  # the head is late, the rest waits
+        ],
+    )
+    def test_is_named(self, view: FlowView, state: str) -> None:
+        assert Flow().see(view).state == state
+
+    def test_time_is_booked_on_what_was_the_case(self) -> None:
+        flow = Flow()
+        for view, seconds in ((STARVED, 1.0), (CALM, 2.0), (SOURCE_WAIT, 3.0), (PAUSED, 4.0)):
+            flow.run(view, seconds)
+        memory = flow.memory
+        assert memory.starved_s == pytest.approx(1.0)
+        assert memory.source_wait_s == pytest.approx(3.0)
+        assert memory.blocked_s == pytest.approx(4.0)
+
+    def test_a_clock_that_stands_still_books_nothing(self) -> None:
+        flow = Flow()
+        for _ in range(100):
+            flow.see(STARVED)
+        assert flow.memory.starved_s == 0.0
+
+
+class TestRatio:
+    def test_line_1_wants_n_teachers(self) -> None:
+        decision = Flow().see(replace(CALM, t_t_s=0.045, t_s_s=0.01))
+        assert (decision.needed, decision.want) == (5, 5)
+        assert "ceil(0.045 / 0.01" in decision.reason
+
+    def test_before_anything_is_measured_the_least_is_wanted(self) -> None:
+        assert Flow().see(CALM).want == 1
+        config = replace(CONFIG, teachers_min=3)
+        assert Flow(config).see(replace(CALM, t_t_s=0.1)).want == 3
+
+    def test_the_bounds_hold(self) -> None:
+        config = replace(CONFIG, teachers_min=2, teachers_max=4)
+        assert Flow(config).see(replace(CALM, t_t_s=0.001, t_s_s=0.01)).want == 2
+        decision = Flow(config).see(replace(CALM, t_t_s=0.1, t_s_s=0.01))
+        assert (decision.needed, decision.want) == (10, 4)
+
+    def test_a_throttled_teacher_triples_n_at_once(self) -> None:
+        flow = Flow()
+        assert flow.see(replace(CALM, t_t_s=0.02, t_s_s=0.01)).needed == 2
+        assert flow.see(replace(CALM, t_t_s=0.06, t_s_s=0.01)).needed == 6
+
+    def test_noise_around_an_integer_does_not_flap(self) -> None:
+        flow = Flow()
+        flow.run(replace(CALM, t_t_s=0.0298, t_s_s=0.01), 1.0)
+        for _ in range(100):
+            for t_t_s in (0.0302, 0.0298):
+                assert flow.run(replace(CALM, t_t_s=t_t_s, t_s_s=0.01), 0.1).want == 3
+
+    def test_what_stays_beyond_the_edge_is_believed_in_the_end(self) -> None:
+        flow = Flow()
+        flow.see(replace(CALM, t_t_s=0.0298, t_s_s=0.01))
+        above = replace(CALM, t_t_s=0.0302, t_s_s=0.01)
+        assert flow.run(above, CONFIG.cooldown_s - 0.1).want == 3
+        assert flow.run(above, 0.2).want == 4
+
+    def test_a_time_that_is_none_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match="t_t"):
+            Flow().see(replace(CALM, t_t_s=0.0, t_s_s=0.01))
+
+
+class TestAskingForOneMore:
+    def test_lines_7_to_9_starving_asks_for_one_more(self) -> None:
+        flow = Flow()
+        assert flow.run(STARVED, 0.2).want == 1
+        decision = flow.run(STARVED, 0.2)
+        assert decision.want == 2
+        assert "starved with every window of 1 full" in decision.reason
+
+    def test_the_next_one_only_when_the_last_has_come(self) -> None:
+        flow = Flow()
+        assert flow.run(STARVED, 60.0).want == 2
+        assert flow.run(replace(STARVED, teachers=2), 2.5).want == 3
+
+    def test_the_next_one_only_after_the_cool_down(self) -> None:
+        flow = Flow()
+        wants = [flow.run_granted(STARVED, 0.1).want for _ in range(50)]
+        assert wants[-1] == 1 + 3  # after 0.3 s, 2.3 s and 4.3 s
+        assert wants == sorted(wants)
+
+    def test_the_most_is_the_most(self) -> None:
+        flow = Flow(replace(CONFIG, teachers_max=2))
+        assert flow.run_granted(STARVED, 60.0).want == 2
+
+    @pytest.mark.parametrize(
+        "view",
+        [
+            SOURCE_WAIT,
+            replace(STARVED, free_windows=1),  # a teacher has room, so what lacks is a batch
+            replace(STARVED, queued=0, unlabelled=2),  # one more would have nothing to do
+            replace(STARVED, teachers=0, windows=0),  # even the first is still to come
+            replace(CALM, waiting=True),
+            replace(STARVED, waiting=False),
+        ],
+    )
+    def test_nothing_else_asks(self, view: FlowView) -> None:
+        assert Flow().run(view, 60.0).want == 1
+
+    def test_short_starving_adds_up(self) -> None:
+        flow = Flow()
+        for _ in range(8):  # 50 ms of each 500 ms
+            flow.run(CALM, 0.45)
+            flow.run(STARVED, 0.05)
+        assert flow.see(CALM).want == 2
+
+    def test_rare_starving_is_tolerated(self) -> None:
+        flow = Flow(replace(CONFIG, surplus_window_s=1e9))
+        for _ in range(50):  # 0.1 s of each 10 s
+            flow.run(CALM, 9.9)
+            flow.run(STARVED, 0.1)
+        assert flow.see(CALM).want == 1
+
+    def test_a_source_that_lags_clears_the_teachers(self) -> None:
+        """A bursting source: the student starves through the burst, then waits for the next."""
+        flow = Flow()
+        for _ in range(20):
+            flow.run(SOURCE_WAIT, 2.0)
+            flow.run(STARVED, 0.8)
+        assert flow.see(CALM).want == 1
+
+    def test_that_credit_is_bounded(self) -> None:
+        flow = Flow()
+        flow.run(SOURCE_WAIT, 600.0)
+        assert flow.run(STARVED, CONFIG.source_credit_s + CONFIG.starved_for_s + 0.1).want == 2
+
+    def test_the_correction_stays_when_n_moves(self) -> None:
+        flow = Flow()
+        flow.see(replace(CALM, t_t_s=0.02, t_s_s=0.01))
+        starved = replace(STARVED, teachers=2, t_t_s=0.02, t_s_s=0.01)
+        assert flow.run(starved, 2.5).want == 3
+        assert flow.see(replace(CALM, teachers=3, t_t_s=0.06, t_s_s=0.01)).want == 7
+
+    def test_what_stood_in_for_an_unknown_n_is_replaced_by_it(self) -> None:
+        flow = Flow()
+        assert flow.run_granted(STARVED, 5.0).want == 4
+        assert flow.see(replace(CALM, teachers=4, t_t_s=0.02, t_s_s=0.01)).want == 2
+
+
+class TestGivingBack:
+    def paused_for(self, share: float) -> Callable[[Flow, float], FlowDecision]:
+        """Runs a flow of 5 teachers whose pulling is paused for a share of the time."""
+
+        def run(flow: Flow, seconds: float) -> FlowDecision:
+            teachers = flow.see(replace(CALM, teachers=5, **FIVE_NEEDED)).want
+            for _ in range(int(seconds)):
+                flow.run(replace(PAUSED, teachers=teachers, **FIVE_NEEDED), share)
+                below = replace(CALM, volume_bytes=300, teachers=teachers, **FIVE_NEEDED)
+                teachers = flow.run(below, 1 - share).want
+            return flow.see(below)
+
+        return run
+
+    def test_a_teacher_that_idles_is_given_back(self) -> None:
+        decision = self.paused_for(0.3)(Flow(), 17.0)
+        assert (decision.needed, decision.want) == (5, 4)
+        assert "1.5 of 5 teachers were idle for 15 s" in decision.reason
+
+    def test_less_than_one_and_a_margin_is_kept(self) -> None:
+        assert self.paused_for(0.22)(Flow(), 120.0).want == 5
+
+    def test_one_at_a_time(self) -> None:
+        assert self.paused_for(0.9)(Flow(), 29.0).want == 4
+        assert self.paused_for(0.9)(Flow(), 32.0).want == 3
+
+    def test_the_least_is_kept(self) -> None:
+        assert self.paused_for(1.0)(Flow(replace(CONFIG, teachers_min=3)), 300.0).want == 3
+
+    def test_a_slow_source_idles_teachers_too(self) -> None:
+        flow = Flow()
+        flow.see(replace(CALM, **FIVE_NEEDED))
+        waiting = replace(SOURCE_WAIT, teachers=5, windows=10, free_windows=10, **FIVE_NEEDED)
+        assert flow.run_granted(waiting, 16.0).want == 4
+        assert flow.run_granted(waiting, 600.0).want == 1
+
+    def test_who_starved_in_between_keeps_all(self) -> None:
+        flow = Flow()
+        flow.see(replace(CALM, teachers=5, **FIVE_NEEDED))
+        for _ in range(10):
+            flow.run(replace(PAUSED, teachers=5, **FIVE_NEEDED), 14.0)
+            flow.run(replace(STARVED, teachers=5, **FIVE_NEEDED), 0.1)
+        assert flow.see(replace(CALM, teachers=5, **FIVE_NEEDED)).want == 5
+
+    def test_starving_below_n_goes_back_to_n_at_once(self) -> None:
+        flow = Flow()
+        assert self.paused_for(1.0)(flow, 50.0).want == 2
+        starved = replace(STARVED, teachers=2, **FIVE_NEEDED)
+        assert flow.run(starved, 2.0).want == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lower_bytes": -1},
+        {"lower_bytes": 1000},
+        {"teachers_min": 0},
+        {"teachers_min": 9, "teachers_max": 8},
+        {"cooldown_s": -1.0},
+        {"surplus_window_s": 0.0},
+        {"tolerated": 1.0},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"needs|not negative"):
+        replace(CONFIG, **change)
+
+
+def test_nothing_is_decided_before_the_first_decision() -> None:
+    assert FlowDecision.start(replace(CONFIG, teachers_min=2)) == FlowDecision(
+        pull=0, want=2, needed=0, state="steady", reason="nothing is measured yet"
+    )

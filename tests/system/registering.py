@@ -1,0 +1,105 @@
+"""A teacher's life in haste, over and over, each ended by SIGKILL at a random point.
+
+`python -m edl.tests.system.registering URL KILLS SEED`: forks processes that do nothing but
+register, beat and leave, kills each after 0-30 ms, looks at the keys after each, and prints how
+many it killed; or the first key that would have stayed for ever, and exits 1.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+
+from edl.coordinator.redis_registry import RedisRegistry
+
+AT_ONCE = 4
+TTL_S = 0.2
+MAX_LIFE_S = 0.03
+
+#: Everything that could stay for ever, seen in one atomic step.
+AUDIT = """
+local bad = {}
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + time[2] / 1000
+for _, key in ipairs(redis.call('KEYS', 'edl:*:teacher:*')) do
+  if redis.call('PTTL', key) < 0 then bad[#bad + 1] = key .. ' has no expiry' end
+end
+for _, key in ipairs(redis.call('KEYS', 'edl:*:teachers')) do
+  if redis.call('PTTL', key) < 0 then bad[#bad + 1] = key .. ' has no expiry' end
+  local service = string.sub(key, 1, -10)
+  local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  for i = 1, #members, 2 do
+    if not (tonumber(members[i + 1]) > 0 and tonumber(members[i + 1]) < 1e14) then
+      bad[#bad + 1] = members[i] .. ' has no deadline'
+    end
+    if tonumber(members[i + 1]) > now_ms
+      and redis.call('EXISTS', service .. ':teacher:' .. members[i]) == 0
+    then
+      bad[#bad + 1] = members[i] .. ' has a deadline and no facts'
+    end
+  end
+end
+for _, key in ipairs(redis.call('KEYS', 'edl:*:changes')) do
+  if redis.call('PTTL', key) < 0 then bad[#bad + 1] = key .. ' has no expiry' end
+end
+return bad
+"""
+
+
+def audit(registry: RedisRegistry) -> list[str]:
+    """In words, each key that nothing would ever remove."""
+    found: list[str] = registry._redis.eval(AUDIT, 0)  # type: ignore[assignment]
+    return found
+
+
+def live(registry: RedisRegistry, number: int) -> None:
+    """Register, beat and leave as fast as can be, for ever, over a connection of its own."""
+    incarnation = 0
+    while True:
+        incarnation += 1
+        facts = {"incarnation": str(incarnation), "address": "h:1", "state": "serving"}
+        # Names are shared, so that processes also meet another's incarnation.
+        name = f"t{number % 7}"
+        try:
+            registry.register("teachers", f"s{number % 3}", name, facts, TTL_S)
+        except Exception:  # superseded: a greater incarnation is there
+            incarnation += 1000
+            continue
+        for beat in range(3):
+            registry.beat(
+                "teachers", f"s{number % 3}", name, TTL_S,
+                incarnation=incarnation, facts={"state": f"beat{beat}"},
+            )  # fmt: skip
+        if incarnation % 3 == 0:
+            registry.leave("teachers", f"s{number % 3}", name, incarnation)
+
+
+def main(url: str, kills: int, seed: int) -> int:
+    rng = random.Random(seed)
+    registry = RedisRegistry(url)
+    registry.register("managers", "", "h:1", {"incarnation": "1"}, TTL_S)  # loads the scripts
+    registry.beat("managers", "", "h:1", TTL_S, incarnation=1)
+    registry.leave("managers", "", "h:1")
+    for start in range(0, kills, AT_ONCE):
+        ends = {}
+        for number in range(start, min(start + AT_ONCE, kills)):
+            pid = os.fork()
+            if pid == 0:
+                live(registry, number)
+            ends[pid] = time.monotonic() + rng.uniform(0, MAX_LIFE_S)
+        for pid, end in sorted(ends.items(), key=lambda item: item[1]):
+            time.sleep(max(0.0, end - time.monotonic()))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            if bad := audit(registry):
+                print("found:", *bad)
+                return 1
+    print(f"killed {kills}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,73 @@
+"""Whenever a teacher dies, nothing of it stays in Redis for ever."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from edl.coordinator.embedded import start_embedded
+from edl.coordinator.redis_registry import RedisRegistry
+from edl.supervise import python_command, start
+from edl.tests.ground.programs import wait_for
+from edl.tests.system.registering import audit
+
+
+@pytest.fixture
+def registry() -> Iterator[RedisRegistry]:
+    process, url = start_embedded()
+    registry = RedisRegistry(url)
+    yield registry
+    registry.close()
+    process.stop()
+
+
+@pytest.mark.parametrize("kills", [200, pytest.param(2000, marks=pytest.mark.nightly)])
+def test_no_teacher_key_without_a_deadline_at_any_moment(
+    registry: RedisRegistry, kills: int, rng: random.Random
+) -> None:
+    found: list[str] = []
+    looks = 0
+    over = threading.Event()
+
+    def look() -> None:
+        nonlocal looks
+        while not over.wait(0.003) and not found:  # leaves Redis time for the others
+            found.extend(audit(registry))
+            looks += 1
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    killer = start(
+        python_command(
+            "killer", "edl.tests.system.registering", registry.url, kills, rng.randrange(2**32)
+        )
+    )
+    try:
+        killer.expect(rf"killed {kills}\b", 60 + kills / 10)
+        assert killer.wait(10) == 0
+    finally:
+        over.set()
+        looking.join()
+        killer.stop()
+    assert found == []
+    assert looks > kills
+    # Kills hit processes at work, not processes that are still starting.
+    assert registry._redis.info("commandstats")["cmdstat_evalsha"]["calls"] > 2 * kills  # type: ignore[index]
+    wait_for(lambda: not registry._redis.keys("edl:*:teacher*:*"), timeout_s=5)
+
+
+def test_the_audit_sees_what_it_looks_for(registry: RedisRegistry) -> None:
+    facts = {"incarnation": "1"}
+    registry.register("teachers", "s", "t", facts, 30.0)
+    assert audit(registry) == []
+    registry._redis.persist("edl:{s}:teacher:t")
+    assert audit(registry) == ["edl:{s}:teacher:t has no expiry"]
+    registry._redis.delete("edl:{s}:teacher:t")
+    assert audit(registry) == ["t has a deadline and no facts"]
+    registry._redis.persist("edl:{s}:teachers")
+    assert "edl:{s}:teachers has no expiry" in audit(registry)
+    registry._redis.zadd("edl:{s}:teachers", {"u": float("inf")})
+    assert "u has no deadline" in audit(registry)
