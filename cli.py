@@ -1,13 +1,13 @@
-"""The `edl` command: one word for each thing that the mesh does, each loaded when it is called."""
+"""The `edl` command: puts the command lines of the folders together."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Annotated
 
+import typer
+
+from . import __version__
 from .lifecycle import run_cli
-
-if TYPE_CHECKING:
-    import typer
 
 
 def main() -> None:
@@ -16,8 +16,7 @@ def main() -> None:
 
 
 def _app() -> typer.Typer:
-    import typer
-
+    # Here, so that an error in one of them, or Ctrl-C meanwhile, is one line and not a traceback.
     from .benchmarks.cli import bench
     from .coordinator.cli import app as coordinator
     from .coordinator.cli import status
@@ -25,15 +24,27 @@ def _app() -> typer.Typer:
     from .teacher.cli import app as teacher
 
     app = typer.Typer(
-        name="edl",
-        help="EDL-Dist: a mesh of teachers that label the batches of your student.",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
+        name="edl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
     )
+    app.callback()(_edl)
     app.add_typer(coordinator, name="coordinator", help="Who is alive, and who serves whom.")
     app.add_typer(teacher, name="teacher", help="Serve a model as a teacher.")
     app.command("status")(status)
     app.command("demo")(demo)
     app.command("bench")(bench)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"edl-dist {__version__}")
+        raise typer.Exit
+
+
+def _edl(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """EDL-Dist: a mesh of teachers that label the batches of your student."""

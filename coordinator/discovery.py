@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.ping_timeout_ms", 3000),  # the same again, of newer releases; else a minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _SERVICE: Final = "edl.coordinator.v1.Coordinator"
 _MAX_MESSAGE_BYTES: Final = 1 << 20
 _MAX_HELD: Final = 4096
+_LOSS_S: Final = 0.1
 #: Terms are milliseconds since 1970: far below, and so is whatever is made from this.
 _MAX_TERM: Final = 1 << 62
 _OPTIONS: Final = (
@@ -133,9 +134,9 @@ class CoordinatorServer:
         try:
             while (assignment := await stream.next()) is not None:
                 await context.write(assignment.SerializeToString())
-            # A lost connection ends the requests too; it is cancelled a moment later.
-            await asyncio.sleep(0)
-            closed = not context.cancelled()
+            # A lost connection ends the requests as well, and cancels this task a moment later.
+            await asyncio.sleep(_LOSS_S)
+            closed = True
         except EdlError as error:
             await context.abort(*_status_of(error))
         finally:

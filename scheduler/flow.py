@@ -109,7 +109,7 @@ def _observe(
         and view.queued > 0
         and view.free_windows == 0
         and view.teachers >= wanted(memory, config),  # else the one asked for is still to come
-        idle=not pulling or state == "source_wait",
+        idle=view.idle,
         hunger_s=_hunger_s(memory, span_s, config),
         surplus_since=surplus_since,
         surplus_idle_s=surplus_idle_s,

@@ -58,7 +58,7 @@ class FlowConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlowView:
-    """What is the case now. The first seven are figures of the ledger, of the same names.
+    """What is the case now. The first seven are the ledger's, of the same names.
 
     Attributes:
         volume_bytes: bytes of batches that are labelled and not taken.
@@ -67,6 +67,7 @@ class FlowView:
         deliverable: batches that the student could take now.
         windows: requests that the usable teachers may have in flight.
         free_windows: requests that could be sent now; 0 also without a teacher.
+        idle: usable teachers with nothing in flight.
         teachers: how many of the teachers wanted have come: `len(ledger.teachers)`.
         waiting: the student is in a call of `next`.
         source_ended: the source has nothing more for this epoch.
@@ -81,6 +82,7 @@ class FlowView:
     deliverable: int
     windows: int
     free_windows: int
+    idle: int
     teachers: int
     waiting: bool
     source_ended: bool
@@ -101,7 +103,7 @@ class FlowMemory:
     state: State = "steady"
     pulling: bool = True
     hungry: bool = False  # starved, and one more teacher would have had a batch to work on
-    idle: bool = False  # no teacher had anything new to do
+    idle: int = 0  # teachers without anything to do
 
     needed: int = 0  # n; 0 while unknown
     off_ratio_since: float | None = None  # since when n has differed from ceil(t_t / t_s)
@@ -110,7 +112,7 @@ class FlowMemory:
     reason: str = "nothing is measured yet"  # of the want, in words
     hunger_s: float = 0.0  # balance of time hungry; below 0: of time that the source was waited for
     surplus_since: float = -inf  # start of the surplus window
-    surplus_idle_s: float = 0.0  # time idle in it
+    surplus_idle_s: float = 0.0  # teacher-seconds idle in it
 
     @classmethod
     def start(cls) -> Self:

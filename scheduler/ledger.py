@@ -142,6 +142,12 @@ class Ledger:
         return sum(teacher.usable for teacher in self._tables.teachers.values())
 
     @property
+    def idle(self) -> int:
+        """How many of the usable teachers have nothing in flight."""
+        teachers = self._tables.teachers.values()
+        return sum(teacher.usable and not teacher.in_flight for teacher in teachers)
+
+    @property
     def resends(self) -> int:
         """How often a batch was sent again, so far."""
         return self._resends

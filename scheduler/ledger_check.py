@@ -23,7 +23,8 @@ def _broken_batches(tables: Tables) -> Iterator[str]:
         yield f"the line is out of order: {[batch.id for batch in line]}"
     if line and line[0].stage not in UNSETTLED:
         yield f"batch {line[0].id} is first in line, {line[0].stage.value}, and not delivered"
-    undelivered = [b for b in tables.batches.values() if b.stage is not Stage.DELIVERED]
+    over = (Stage.DELIVERED, Stage.FORGOTTEN)
+    undelivered = [b for b in tables.batches.values() if b.stage not in over]
     if undelivered != line:
         yield "the line is not the batches that wait to be delivered, in order"
     for batch in tables.batches.values():

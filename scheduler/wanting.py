@@ -59,10 +59,10 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
     window_s = now - memory.surplus_since
     if window_s < config.surplus_window_s:
         return memory
-    idle = memory.surplus_idle_s / window_s * view.teachers
+    idle = memory.surplus_idle_s / window_s
     target = min(want, view.teachers) - 1
     if idle >= 1 + config.surplus_margin and target >= config.teachers_min:
-        reason = f"{idle:.1f} of {view.teachers} teachers were idle for {window_s:.0f} s"
+        reason = f"{idle:.1f} teachers of {view.teachers} idled for {window_s:.0f} s"
         return _changed(_aim(memory, target, config), now, reason)
     return replace(memory, surplus_since=now, surplus_idle_s=0.0)
 

@@ -44,6 +44,7 @@ class Governor:
             windows=ledger.windows,
             free_windows=ledger.free_windows,
             teachers=len(ledger.teachers),
+            idle=ledger.idle,
             waiting=self.waiting_since is not None,
             source_ended=self.source_ended,
             t_t_s=self.figures.t_t_s,

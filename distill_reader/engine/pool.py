@@ -72,10 +72,12 @@ class Pool:
         lost, revoked = [], []
         for name, link in (*self._links.items(), *self._leaving.items()):
             peer = self._wanted.get(name)
-            if name in assigned.lost or (peer is not None and peer != link.peer):
+            if peer == link.peer:
+                continue
+            if peer is not None or name in assigned.lost:
                 lost.append(name)
                 self.drop(name, "its lease ran out" if peer is None else "it was started anew")
-            elif peer is None and name in self._links:
+            elif name in self._links:
                 revoked.append(name)
                 self.leave(name)
         for name, peer in self._wanted.items():

@@ -96,6 +96,7 @@ class AdvisedTeachers:
         )
         self._service = config.service
         self._last: Assigned | None = None
+        self._known: dict[str, Peer] = {}
 
     def start(self) -> None:
         self._subscription.start(self._on_message)
@@ -117,10 +118,21 @@ class AdvisedTeachers:
         self._subscription.stop()
 
     def _on_message(self, message: pb.Assignment) -> None:
-        peers = tuple(
-            Peer(t.teacher_id, t.address, t.model or self._service, t.incarnation, t.content_id)
-            for t in message.teachers
-        )
+        peers = [peer for teacher in message.teachers if (peer := self._peer(teacher)) is not None]
         epoch = (message.term, message.counter)
-        self._last = Assigned(peers, frozenset(message.lost), message.live_teachers, epoch)
-        self._on_assigned(self._last)
+        assigned = Assigned(tuple(peers), frozenset(message.lost), message.live_teachers, epoch)
+        self._known = {peer.teacher_id: peer for peer in peers}
+        self._last = assigned
+        self._on_assigned(assigned)
+
+    def _peer(self, teacher: pb.Teacher) -> Peer | None:
+        """A teacher without an address is one to be kept, by a manager that has lost its memory."""
+        if not teacher.address:
+            return self._known.get(teacher.teacher_id)
+        return Peer(
+            teacher.teacher_id,
+            teacher.address,
+            teacher.model or self._service,
+            teacher.incarnation,
+            teacher.content_id,
+        )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
+from ...teacher.backends.paddle_runtime import import_paddle
 from .digits import CLASSES
 
 if TYPE_CHECKING:
@@ -12,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def load_paddle() -> Any:
-    """Import paddle without its remark that no compiler cache is installed."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="No ccache found")
-        import paddle
+    """The paddle module, imported quietly; SIGTERM stays with Python."""
+    paddle = import_paddle()  # which gives SIGTERM back to the kernel, each time
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
     return paddle
 
 

@@ -18,7 +18,7 @@ KIB = 1024
 
 
 def draw(report: DemoReport, path: Path) -> None:
-    """Write the picture to `path`, in the format of its suffix; raises OSError."""
+    """Write the picture to `path` as PNG; raises OSError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -28,7 +28,7 @@ def draw(report: DemoReport, path: Path) -> None:
     _draw_accuracy(figure.add_subplot(grid[0, 0]), report)
     _draw_throughput(figure.add_subplot(grid[0, 1]), report)
     _draw_buffer(figure.add_subplot(grid[1, :]), report.edl_dist)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, format="png", dpi=120)
 
 
 def _draw_accuracy(axes: Any, report: DemoReport) -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ...teacher.backends.open import open_backend
 from ...teacher.microbatch import run_in_micro_batches
 from .digits import Images
+from .networks import load_paddle
 
 
 class Predictor:
@@ -23,6 +24,7 @@ class Predictor:
 
     def __init__(self, path: Path, *, micro_batch: int) -> None:
         self._backend = open_backend(str(path), threads=1)
+        load_paddle()  # the backend has imported it too, and so touched the signals
         self._micro_batch = micro_batch
         self._input = self._backend.spec.inputs[0].name
         self._output = self._backend.spec.outputs[0].name

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from .cores import Cores
@@ -62,18 +63,20 @@ def table(report: DemoReport) -> Table:
     runs = f"{report.settings.seeds} seeds, {report.settings.steps} steps each"
     result = Table(
         title=f"The same student, trained three ways ({runs})",
-        caption="core-ms: thousandths of a core-second per sample, of the training process, of the"
-        " teachers, of engine and coordinator",
+        caption="core-µs: millionths of a core-second per sample, of the training process, of the"
+        " teachers, of the mesh (the reader's engine and the coordinator)",
         title_justify="left",
         caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
     )
     result.add_column("mode", no_wrap=True)
     for heading in (
         "accuracy\n%",
         "samples/s\n",
-        "core-ms:\nstudent",
-        "\nteachers",
-        "\nmesh",
+        "student\ncore-µs",
+        "teachers\ncore-µs",
+        "mesh\ncore-µs",
         "starved\ns",
         "resends\n",
     ):
@@ -94,7 +97,7 @@ def caption(report: DemoReport) -> list[str]:
         _where_it_ran(report),
         f"EDL-Dist ran at {edl.samples_per_s / online.samples_per_s:.2f} times the speed of Online."
         f" {_what_held_it_up(edl)}"
-        " The core-ms of its teachers include the start of the new one.",
+        " The core-µs of its teachers include the start of the new one.",
         f"Of {report.edl_dist.reader.yielded} batches {edl.stream.batches} came,"
         f" {edl.stream.duplicates} twice, {edl.stream.out_of_order} out of order; every byte"
         f" {'equals' if same else 'DIFFERS FROM'} what the model gives without the mesh.",
@@ -145,14 +148,14 @@ def as_json(report: DemoReport) -> dict[str, Any]:
 
 
 def _cells(result: ModeResult) -> list[str]:
-    per_sample_ms = 1000 / result.stream.samples
+    per_sample_us = 1e6 / result.stream.samples
     with_mesh = result.mode == "edl_dist"
     return [
         f"{100 * statistics.mean(result.accuracy):.1f} ± {100 * spread(result.accuracy):.1f}",
         f"{result.samples_per_s:,.0f}",
-        f"{result.student_core_s * per_sample_ms:.3f}",
-        f"{result.teacher_core_s * per_sample_ms:.3f}" if result.teacher_core_s else "-",
-        f"{result.other_core_s * per_sample_ms:.3f}" if with_mesh else "-",
+        f"{result.student_core_s * per_sample_us:.1f}",
+        f"{result.teacher_core_s * per_sample_us:.1f}" if result.teacher_core_s else "-",
+        f"{result.other_core_s * per_sample_us:.1f}" if with_mesh else "-",
         f"{result.starved_s:.1f}" if with_mesh else "-",
         f"{result.resends}" if with_mesh else "-",
     ]
@@ -195,6 +198,6 @@ def _what_held_it_up(edl: ModeResult) -> str:
     if share < STARVED_SHARE:
         return "The student set the pace: it hardly ever waited for labels."
     return (
-        f"Its teachers set the pace: the student waited for labels {share:.0%} of the time, as they"
-        " share the cores of one machine. On machines of their own they would not."
+        f"Its teachers set the pace: the student waited for labels {share:.0%} of the time. All of"
+        " them share the cores of this one machine."
     )

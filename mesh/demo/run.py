@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -93,7 +91,7 @@ def run_demo(
 
 def _load(display: Display) -> Digits:
     with display.stage("Load Paddle and the digits", 2) as stage:
-        keep_signals_from(load_paddle())
+        load_paddle()
         stage.reach(1)
         digits = load_digits()
         stage.reach(2)
@@ -189,12 +187,6 @@ class _Run:
                     stage.reach(number)
 
             yield stage, on_batch
-
-
-def keep_signals_from(paddle: Any) -> None:
-    """Paddle's handler would answer SIGTERM by a C++ trace: put Python's back in its place."""
-    paddle.disable_signal_handler()
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def buffer_line(stats: ReaderStats) -> str:

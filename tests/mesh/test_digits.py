@@ -22,7 +22,6 @@ SETTINGS = DemoSettings(seeds=2, steps=3, batch_size=16, labelled=40)
 
 @pytest.fixture(scope="module")
 def digits() -> Digits:
-    pytest.importorskip("sklearn")
     return load_digits()
 
 

@@ -145,6 +145,7 @@ class Mesh:
             windows=ledger.windows,
             free_windows=ledger.free_windows,
             teachers=len(ledger.teachers),
+            idle=ledger.idle,
             waiting=self.waiting,
             source_ended=self.source_is_empty,
             t_t_s=pooled_t_t(times) if times else None,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
+from edl.scheduler.wanting import wanted
 
 NOTHING = FlowView(
     volume_bytes=0,
@@ -20,6 +21,7 @@ NOTHING = FlowView(
     unlabelled=0,
     deliverable=0,
     windows=0,
+    idle=0,
     free_windows=0,
     teachers=0,
     waiting=False,
@@ -52,7 +54,9 @@ class FlowMachine(RuleBasedStateMachine):
 
     def look(self, after_s: float) -> None:
         """Decide, `after_s` after the last decision; check the step from that one to this."""
-        before, memory, was_hungry = self.decision, self.memory, self.hungry(self.decision.want)
+        before, memory = self.decision, self.memory
+        old_want = wanted(memory, self.config)
+        was_hungry = self.hungry(old_want)
         self.now += after_s
         self.decision, self.memory = decide(self.view, memory, self.now, self.config)
         assert (self.decision, self.memory) == decide(self.view, memory, self.now, self.config)
@@ -62,7 +66,7 @@ class FlowMachine(RuleBasedStateMachine):
         elif self.view.volume_bytes in range(max(self.config.lower_bytes, 1)):
             self.pulling = True
         if self.decision.needed == before.needed:
-            self.check_correction(before)
+            self.check_correction(old_want)
 
     def hungry(self, want: int) -> bool:
         """By the definition: it waits for labels, and a further teacher would have a batch."""
@@ -71,12 +75,12 @@ class FlowMachine(RuleBasedStateMachine):
         full = view.free_windows == 0 and view.queued > 0
         return starved and full and view.teachers >= want
 
-    def check_correction(self, before: FlowDecision) -> None:
-        want, old = self.decision.want, before.want
+    def check_correction(self, old: int) -> None:
+        want = wanted(self.memory, self.config)
         if want > old:
             assert self.hungry(old), "asked for more without need"
             assert self.hungry_s >= self.config.starved_for_s - 1e-9, "asked in haste"
-            assert want == max(old + 1, min(before.needed, self.config.teachers_max))
+            assert want == max(old + 1, min(self.decision.needed, self.config.teachers_max))
             if self.raised_at is not None:
                 assert self.now - self.raised_at >= self.config.cooldown_s
             self.raised_at, self.hungry_s = self.now, 0.0
@@ -98,10 +102,12 @@ class FlowMachine(RuleBasedStateMachine):
         self.view = replace(self.view, queued=queued, unlabelled=queued + in_flight)
         self.look(0.0)
 
-    @rule(windows=small, free=small, teachers=st.integers(0, 10))
-    def the_teachers_are(self, windows: int, free: int, teachers: int) -> None:
-        free = min(free, windows)
-        self.view = replace(self.view, windows=windows, free_windows=free, teachers=teachers)
+    @rule(windows=small, free=small, teachers=st.integers(0, 10), idle=small)
+    def the_teachers_are(self, windows: int, free: int, teachers: int, idle: int) -> None:
+        free, idle = min(free, windows), min(idle, teachers)
+        self.view = replace(
+            self.view, windows=windows, free_windows=free, teachers=teachers, idle=idle
+        )
         self.look(0.0)
 
     @rule(waiting=st.booleans(), ended=st.booleans())
@@ -116,14 +122,22 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule()
     def it_starves_and_gets_what_it_asks_for(self) -> None:
-        want = self.decision.want
+        want = wanted(self.memory, self.config)
         self.view = replace(NOTHING, queued=1, unlabelled=3, windows=2, teachers=want, waiting=True)
         self.look(0.0)
         self.look(0.3)
 
+    @rule(unreachable=small)
+    def some_do_not_answer(self, unreachable: int) -> None:
+        self.view = replace(self.view, unreachable=unreachable)
+        self.look(0.0)
+
     @invariant()
     def the_want_is_within_bounds(self) -> None:
-        assert self.config.teachers_min <= self.decision.want <= self.config.teachers_max
+        most = self.config.teachers_max
+        want = wanted(self.memory, self.config)
+        assert self.config.teachers_min <= want <= most
+        assert self.decision.want == min(want + self.view.unreachable, most)
 
     @invariant()
     def it_pulls_by_the_thresholds_and_no_further_than_the_read_ahead(self) -> None:

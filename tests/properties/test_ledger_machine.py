@@ -286,6 +286,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert ledger.volume_bytes == sum(self.nbytes[b] for b in (*self.student, *self.labelled))
         assert set(ledger.teachers) == {n for n, w in workers.items() if not w.revoked}
         assert ledger.usable == len(usable)
+        assert ledger.idle == sum(not w.requests for w in usable)
         assert ledger.windows == sum(w.window for w in usable)
         assert ledger.free_windows == sum(max(w.window - len(w.requests), 0) for w in usable)
         assert ledger.resends == self.resends

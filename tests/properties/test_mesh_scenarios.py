@@ -53,10 +53,10 @@ def test_a_slow_source_never_raises_the_want(
     """The source takes longer than both a teacher and the student, so it alone is waited for."""
     mesh = Mesh(ROOMY, random.Random(seed), source_s=source_s, step_s=0.1)
     mesh.join("only", teacher_s, window)
-    mesh.run(60.0)
+    mesh.run(30.0)
     assert set(mesh.wants) == {1}
     assert mesh.memory.source_wait_s > 0
-    assert len(mesh.taken) >= 60 / source_s - 3
+    assert len(mesh.taken) >= 30 / source_s - 3
 
 
 def test_a_source_that_bursts_is_a_slow_source(rng: random.Random) -> None:
@@ -78,8 +78,8 @@ def test_ut_below_one_batch_slows_the_stream_and_never_stops_it(
     mesh = Mesh(config, random.Random(seed), step_s=0.01)
     mesh.join("a", 0.1)
     mesh.join("b", 0.1)
-    mesh.run(30.0)
-    assert len(mesh.taken) > 100
+    mesh.run(10.0)
+    assert len(mesh.taken) > 40
     assert mesh.memory.blocked_s > 0
 
 
@@ -101,7 +101,7 @@ def test_what_a_dead_teacher_had_is_sent_again_at_once_though_pulling_is_paused(
 ) -> None:
     mesh = Mesh(ROOMY, rng, step_s=1.0)
     mesh.join("quick", 0.01, window=8)
-    while not mesh.decision.state == "blocked":
+    while mesh.decision.state != "blocked":
         mesh.step()
     mesh.run(1.0)
     mesh.join("doomed", 5.0, window=2)
@@ -118,7 +118,7 @@ def test_what_a_dead_teacher_had_is_sent_again_at_once_though_pulling_is_paused(
 
 
 def test_surplus_teachers_are_given_back(rng: random.Random) -> None:
-    """The student becomes four times slower, which t_s as a low quantile of steps hides at first."""
+    """The student becomes four times slower, and t_s, a low quantile, is late to say so."""
     mesh = Mesh(ROOMY, rng, step_s=0.1, speed_s=0.4, cluster=10)
     mesh.run(10.0)
     assert len(mesh.assigned) == 4

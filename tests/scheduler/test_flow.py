@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ CALM = FlowView(
     deliverable=2,
     windows=2,
     free_windows=0,
+    idle=0,
     teachers=1,
     waiting=False,
     source_ended=False,
@@ -28,8 +28,8 @@ CALM = FlowView(
     t_s_s=None,
 )
 STARVED = replace(CALM, volume_bytes=0, deliverable=0, waiting=True)
-SOURCE_WAIT = replace(STARVED, queued=0, unlabelled=0, free_windows=2)
-PAUSED = replace(CALM, volume_bytes=1001, queued=0, unlabelled=0, free_windows=2)
+SOURCE_WAIT = replace(STARVED, queued=0, unlabelled=0, free_windows=2, idle=1)
+PAUSED = replace(CALM, volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
 FIVE_NEEDED: dict[str, Any] = {"t_t_s": 0.05, "t_s_s": 0.01}
 
 
@@ -182,6 +182,15 @@ class TestAskingForOneMore:
         assert wants[-1] == 1 + 3  # after 0.3 s, 2.3 s and 4.3 s
         assert wants == sorted(wants)
 
+    def test_one_that_does_not_answer_is_replaced_at_once(self) -> None:
+        flow = Flow()
+        dead = replace(CALM, teachers=4, unreachable=1, **FIVE_NEEDED)
+        assert flow.see(dead).want == 6
+        assert flow.run(dead, 60.0).want == 6
+        assert flow.see(replace(CALM, teachers=5, **FIVE_NEEDED)).want == 5
+        config = replace(CONFIG, teachers_max=5)
+        assert Flow(config).see(dead).want == 5
+
     def test_the_most_is_the_most(self) -> None:
         flow = Flow(replace(CONFIG, teachers_max=2))
         assert flow.run_granted(STARVED, 60.0).want == 2
@@ -241,52 +250,53 @@ class TestAskingForOneMore:
 
 
 class TestGivingBack:
-    def paused_for(self, share: float) -> Callable[[Flow, float], FlowDecision]:
-        """Runs a flow of 5 teachers whose pulling is paused for a share of the time."""
-
-        def run(flow: Flow, seconds: float) -> FlowDecision:
-            teachers = flow.see(replace(CALM, teachers=5, **FIVE_NEEDED)).want
-            for _ in range(int(seconds)):
-                flow.run(replace(PAUSED, teachers=teachers, **FIVE_NEEDED), share)
-                below = replace(CALM, volume_bytes=300, teachers=teachers, **FIVE_NEEDED)
-                teachers = flow.run(below, 1 - share).want
-            return flow.see(below)
-
-        return run
+    def idle_for(self, flow: Flow, share: float, seconds: int) -> FlowDecision:
+        """All teachers idle for a share of each second, the coordinator giving what is wanted."""
+        decision = flow.see(replace(CALM, **FIVE_NEEDED))
+        for _ in range(seconds):
+            have = decision.want
+            flow.run(replace(PAUSED, teachers=have, idle=have, **FIVE_NEEDED), share)
+            decision = flow.run(replace(CALM, teachers=have, **FIVE_NEEDED), 1 - share)
+        return decision
 
     def test_a_teacher_that_idles_is_given_back(self) -> None:
-        decision = self.paused_for(0.3)(Flow(), 17.0)
+        decision = self.idle_for(Flow(), 0.3, seconds=16)
         assert (decision.needed, decision.want) == (5, 4)
-        assert "1.5 of 5 teachers were idle for 15 s" in decision.reason
+        assert "1.5 teachers of 5 idled for 15 s" in decision.reason
 
     def test_less_than_one_and_a_margin_is_kept(self) -> None:
-        assert self.paused_for(0.22)(Flow(), 120.0).want == 5
+        assert self.idle_for(Flow(), 0.2, seconds=120).want == 5
 
     def test_one_at_a_time(self) -> None:
-        assert self.paused_for(0.9)(Flow(), 29.0).want == 4
-        assert self.paused_for(0.9)(Flow(), 32.0).want == 3
+        assert self.idle_for(Flow(), 0.9, seconds=29).want == 4
+        assert self.idle_for(Flow(), 0.9, seconds=32).want == 3
 
     def test_the_least_is_kept(self) -> None:
-        assert self.paused_for(1.0)(Flow(replace(CONFIG, teachers_min=3)), 300.0).want == 3
+        flow = Flow(replace(CONFIG, teachers_min=3))
+        assert self.idle_for(flow, 1.0, seconds=300).want == 3
+
+    def test_less_than_there_are_is_wanted_if_more_were_wanted(self) -> None:
+        flow = Flow()
+        flow.see(replace(CALM, **FIVE_NEEDED))
+        assert flow.run(replace(PAUSED, teachers=3, idle=2, **FIVE_NEEDED), 16.0).want == 2
 
     def test_a_slow_source_idles_teachers_too(self) -> None:
         flow = Flow()
         flow.see(replace(CALM, **FIVE_NEEDED))
-        waiting = replace(SOURCE_WAIT, teachers=5, windows=10, free_windows=10, **FIVE_NEEDED)
+        waiting = replace(SOURCE_WAIT, windows=10, free_windows=9, idle=4, **FIVE_NEEDED)
         assert flow.run_granted(waiting, 16.0).want == 4
-        assert flow.run_granted(waiting, 600.0).want == 1
 
     def test_who_starved_in_between_keeps_all(self) -> None:
         flow = Flow()
         flow.see(replace(CALM, teachers=5, **FIVE_NEEDED))
         for _ in range(10):
-            flow.run(replace(PAUSED, teachers=5, **FIVE_NEEDED), 14.0)
-            flow.run(replace(STARVED, teachers=5, **FIVE_NEEDED), 0.1)
-        assert flow.see(replace(CALM, teachers=5, **FIVE_NEEDED)).want == 5
+            flow.run(replace(PAUSED, teachers=5, idle=5, **FIVE_NEEDED), 14.0)
+            decision = flow.run(replace(STARVED, teachers=5, **FIVE_NEEDED), 0.1)
+        assert decision.want == 5
 
     def test_starving_below_n_goes_back_to_n_at_once(self) -> None:
         flow = Flow()
-        assert self.paused_for(1.0)(flow, 50.0).want == 2
+        assert self.idle_for(flow, 1.0, seconds=50).want == 2
         starved = replace(STARVED, teachers=2, **FIVE_NEEDED)
         assert flow.run(starved, 2.0).want == 5
 

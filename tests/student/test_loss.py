@@ -12,6 +12,7 @@ import pytest
 
 from edl.errors import UsageError
 from edl.student import DistillLoss
+from edl.teacher.backends.paddle_runtime import import_paddle
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,7 +21,7 @@ BATCH, CLASSES = 5, 7
 
 @pytest.fixture(scope="module")
 def paddle() -> Any:
-    return pytest.importorskip("paddle")
+    return import_paddle()
 
 
 def softmax(z: Floats, temperature: float = 1.0) -> Floats:

@@ -11,13 +11,14 @@ import pytest
 
 from edl.errors import UsageError
 from edl.student import DistillLoss, StepReport, Trainer, accuracy
+from edl.teacher.backends.paddle_runtime import import_paddle
 
 ROWS = 6
 
 
 @pytest.fixture(scope="module")
 def paddle() -> Any:
-    return pytest.importorskip("paddle")
+    return import_paddle()
 
 
 class Loader:

@@ -1,0 +1,39 @@
+"""A Paddle network whose device time a test commands: `edl.tests.system.slow_network:network`.
+
+Its labels are `3 x + 1`, so that a test can say what they must be; a file names the seconds that a
+sample takes, and may be written anew while teachers serve.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edl.proto.arena import Array
+from edl.teacher.backends.paddle_runtime import import_paddle
+
+MODEL = "edl.tests.system.slow_network:network"
+#: Names the file that holds the seconds per sample.
+SECONDS_VARIABLE = "EDL_TEST_SECONDS_PER_SAMPLE"
+FEATURES = 16
+
+
+def labels_of(x: Array) -> Array:
+    """What any teacher must answer."""
+    return x * np.float32(3) + np.float32(1)
+
+
+def network() -> Any:
+    paddle = import_paddle()
+    pace = Path(os.environ[SECONDS_VARIABLE])
+
+    class Slow(paddle.nn.Layer):  # type: ignore[misc,name-defined]  # paddle is imported late
+        def forward(self, x: Any) -> Any:
+            time.sleep(float(pace.read_text()) * x.shape[0])
+            return {"soft": x * 3.0 + 1.0}
+
+    return Slow(), [paddle.static.InputSpec([None, FEATURES], "float32", "x")]
