@@ -39,8 +39,10 @@ def live_managers(registry: Registry) -> list[str]:
             f"no service manager is registered at {registry.url}; start one with "
             f"'edl coordinator serve --redis {registry.url}'"
         )
-    order = sorted((int(m.facts.get(STARTED_MS, "0") or 0), m.member) for m in members)
-    return [address for _, address in order]
+    order = sorted(
+        (len(m.facts.get(STARTED_MS, "")), m.facts.get(STARTED_MS, ""), m.member) for m in members
+    )
+    return [address for *_, address in order]
 
 
 def call_error(address: str, error: grpc.RpcError) -> EdlError:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..errors import EdlError, LeaseSuperseded, RegistryUnavailable
+from ..errors import LeaseSuperseded, RegistryUnavailable
 from .registry import Kind, Registry
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Heartbeat:
     def _beat(self) -> bool:
         """One beat; returns whether the registry answered."""
         try:
-            self._prolong(dict(self._facts()))
+            self._prolong(self._latest_facts())
         except RegistryUnavailable as error:
             if self._answering:
                 log.warning("%s; %s goes on and tries again", error, self._member)
@@ -125,13 +125,18 @@ class Heartbeat:
             if self._on_superseded is not None:
                 self._on_superseded(error)
             return True
-        except EdlError as error:
-            log.error("the beat of %s failed: %s", self._member, error)
-            return True
         if not self._answering:
             log.info("the registry answers again; the lease of %s stands", self._member)
         self._answering = True
         return True
+
+    def _latest_facts(self) -> dict[str, str]:
+        """What is to be told; what was told last when its owner cannot say, for it is alive."""
+        try:
+            return dict(self._facts())
+        except Exception:
+            log.exception("the facts of %s cannot be had; its beats go on", self._member)
+            return self._sent
 
     def _prolong(self, facts: dict[str, str]) -> None:
         changed = {name: value for name, value in facts.items() if self._sent.get(name) != value}

@@ -37,7 +37,7 @@ _MEMBER: Final = re.compile(r"[A-Za-z0-9._:/@+\[\]-]{1,200}")
 
 def check_service(service: str) -> str:
     """Return the name of a service; raises UsageError when it cannot stand in a key."""
-    if not _SERVICE.fullmatch(service):
+    if not is_service(service):
         raise UsageError(
             "the name of a service is 1 to 128 letters, digits, '.', '_' or '-', "
             f"not {service!r:.160}"
@@ -47,12 +47,22 @@ def check_service(service: str) -> str:
 
 def check_member(kind: Kind, member: str) -> str:
     """Return the id of a member; raises UsageError when it cannot stand in a key."""
-    if not _MEMBER.fullmatch(member):
+    if not is_member(member):
         raise UsageError(
             f"the id of a {_SINGULAR[kind]} is 1 to 200 letters, digits or '._-:/@+[]', "
             f"not {member!r:.240}"
         )
     return member
+
+
+def is_member(member: str) -> bool:
+    """Whether an id that was read from the registry could have been written by us."""
+    return _MEMBER.fullmatch(member) is not None
+
+
+def is_service(service: str) -> bool:
+    """Whether the name of a service that was read could have been written by us."""
+    return _SERVICE.fullmatch(service) is not None
 
 
 def leases(kind: Kind, service: str) -> str:

@@ -46,7 +46,8 @@ class Manager:
     """Decides for the services of which it holds subscriptions.
 
     All state belongs to its thread; the public methods only put events into its queue. It keeps
-    nothing that the registry or the students do not have, so it may die at any moment.
+    nothing that the registry or the students do not have, so it may die at any moment. Students
+    look for the oldest manager; others stand by and hold no students until it is gone.
 
     Every 50 ms it asks the registry, for each service, to take out the dead and to name what has
     changed since the last look; facts are read of changed members only. While the registry does
@@ -64,6 +65,7 @@ class Manager:
         self._desks: dict[str, Desk] = {}
         self._events: queue.SimpleQueue[_Heard | _Ended | _Asked | None] = queue.SimpleQueue()
         self._answering = True
+        self._mistake = ""
         self._looked_s = time.monotonic()
         # Leases found at the start may be those of a registry that was away itself.
         self._sweep_from_s = self._looked_s + self._grace_s
@@ -150,8 +152,10 @@ class Manager:
             if self._answering:
                 log.warning("%s; assignments stand as they are", error)
             self._answering = False
-        except Exception:
-            log.exception("the service manager failed at one step and goes on")
+        except Exception as error:
+            if repr(error) != self._mistake:  # the same one may come back 20 times a second
+                log.exception("the service manager failed at one step and goes on")
+            self._mistake = repr(error)
 
     def _handle(self, event: _Heard | _Ended | _Asked, now: float) -> None:
         if isinstance(event, _Asked):

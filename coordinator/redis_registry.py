@@ -99,7 +99,11 @@ class RedisRegistry:
             now_ms, scored = self._read(
                 lambda pipe: pipe.zrange(keys.leases(kind, service), 0, -1, withscores=True)
             )
-            living = [(member, score) for member, score in sorted(scored) if score > now_ms]
+            living = [
+                (member, score)
+                for member, score in sorted(scored)
+                if score > now_ms and keys.is_member(member)
+            ]
             found = self._facts(kind, service, [member for member, _ in living])
         return [
             Member(member, facts, (score - now_ms) / 1000)
@@ -120,7 +124,8 @@ class RedisRegistry:
                 # Reading the cursor first, a change in between is seen twice rather than never.
                 start = int(last[0][1]) if last else int(now_ms * 1000)
                 return Changes(start, tuple(self.members(kind, service)), full=True)
-            changed: Any = self._redis.zrangebyscore(key, f"({cursor}", "+inf", withscores=True)
+            found: Any = self._redis.zrangebyscore(key, f"({cursor}", "+inf", withscores=True)
+            changed = [(name, number) for name, number in found if keys.is_member(name)]
             if not changed:
                 return Changes(cursor)
             return self._changed(kind, service, changed)
@@ -136,7 +141,8 @@ class RedisRegistry:
 
     def services(self) -> list[str]:
         with self._translated():
-            names: Any = self._redis.zrange(keys.SERVICES, 0, -1)
+            found: Any = self._redis.zrange(keys.SERVICES, 0, -1)
+            names = [name for name in found if keys.is_service(name)]
             with self._redis.pipeline(transaction=False) as pipe:
                 for name in names:
                     pipe.exists(keys.leases("teachers", name), keys.leases("students", name))

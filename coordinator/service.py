@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ..errors import AddressInUse, EdlError, LeaseSuperseded, WireError
+from ..errors import AddressInUse, EdlError, LeaseSuperseded, RetryableError, WireError
 from ..proto import coordinator_pb2 as pb
 from ..proto.status import to_status
 from ..proto.version import check_version
@@ -96,7 +96,7 @@ class CoordinatorServer:
         try:
             chosen = server.add_insecure_port(address)
             await server.start()
-        except RuntimeError:
+        except RuntimeError:  # what gRPC raises when it cannot bind
             bound.set_exception(
                 AddressInUse(f"cannot listen on {address}: another process was quicker")
             )
@@ -156,6 +156,9 @@ class CoordinatorServer:
                     self._manager.report(stream, report)
         except EdlError as error:
             stream.fail(error)
+        except Exception as error:  # of gRPC's, when the connection breaks in the middle
+            log.debug("a subscription broke: %s", error)
+            stream.fail(RetryableError("the subscription broke"))
         else:
             stream.finish()
 

@@ -13,11 +13,12 @@ local function older(a, b)
   return #a < #b or (#a == #b and a < b)
 end
 
--- The deadline of a member, and expiries that outlive it: facts by 3 x TTL, so that the dead can be named.
+-- The deadline of a member, and expiries that outlive it: facts by 3 x TTL, so that the dead can be
+-- named; the zset by 2 to 3 x TTL, so that it need not be written at each beat.
 local function prolong(leases, facts, member, ttl_ms)
   redis.call('ZADD', leases, now_ms + ttl_ms, member)
   redis.call('PEXPIRE', facts, 3 * ttl_ms)
-  if redis.call('PTTL', leases) < 3 * ttl_ms then
+  if redis.call('PTTL', leases) < 2 * ttl_ms then
     redis.call('PEXPIRE', leases, 3 * ttl_ms)
   end
 end

@@ -36,7 +36,7 @@ class Event:
 
 
 class Churn:
-    """Kills a teacher a third of the way and starts one at two thirds; told of each batch.
+    """Kills a teacher a third of the way and starts one at two thirds; looks when it is told to.
 
     The victim is held (SIGSTOP) for a quarter of a second before its SIGKILL: then the batches that
     the reader's figures show in flight there are certain to be there when it dies.
@@ -79,8 +79,8 @@ class Churn:
         self._victim = ""
         self._due: Callable[[int, ReaderStats], bool] | None = self._hold
 
-    def on_batch(self, batch: int, stats: ReaderStats) -> None:
-        """Do what is due after so many batches."""
+    def look(self, batch: int, stats: ReaderStats) -> None:
+        """Do what is due after so many batches, the reader's figures being these."""
         while self._due is not None and self._due(batch, stats):
             pass
 
@@ -89,16 +89,16 @@ class Churn:
         """Whether the new teacher was started and has not joined yet."""
         return self._due == self._see_newcomer
 
-    # Each of these returns whether it was due; if so it has named the next.
+    # Each of these returns whether it was due. It names the next first: nothing is done twice.
 
     def _hold(self, batch: int, stats: ReaderStats) -> bool:
-        busy = {teacher: count for teacher, count in stats.in_flight if count}
-        if batch < self._kill_from or not busy:
+        if batch < self._kill_from or not stats.teachers:
             return False
-        self._victim = max(busy, key=lambda teacher: busy[teacher])
-        self._hold_teacher(self._victim)
-        self._held_at = self._clock()
         self._due = self._kill
+        in_flight = dict(stats.in_flight)
+        self._victim = max(stats.teachers, key=lambda teacher: in_flight.get(teacher, 0))
+        self._held_at = self._clock()
+        self._hold_teacher(self._victim)
         return True
 
     def _kill(self, batch: int, stats: ReaderStats) -> bool:
@@ -106,33 +106,33 @@ class Churn:
         in_flight = dict(stats.in_flight).get(self._victim, 0)
         if held_s < FIGURES_AGE_S or (not in_flight and held_s < HELD_AT_MOST_S):
             return False
+        self._due = self._see_resends
         self._kill_teacher(self._victim)
         self._tell("kill", self._victim, batch, f"killed (SIGKILL) with {in_flight} in flight")
-        self._due = self._see_resends
         return True
 
     def _see_resends(self, batch: int, stats: ReaderStats) -> bool:
+        if not stats.resends and batch < self._add_from:
+            return False
+        self._due = self._add
         if stats.resends:
             text = f"its batches go to the other teachers (resends: {stats.resends})"
             self._tell("resent", self._victim, batch, text)
-        elif batch < self._add_from:
-            return False
-        self._due = self._add
         return True
 
     def _add(self, batch: int, stats: ReaderStats) -> bool:
         if batch < self._add_from:
             return False
+        self._due = self._see_newcomer
         self._tell("start", self._newcomer, batch, "a new teacher starts")
         self._start_teacher(self._newcomer)
-        self._due = self._see_newcomer
         return True
 
     def _see_newcomer(self, batch: int, stats: ReaderStats) -> bool:
         if self._newcomer not in stats.teachers:
             return False
-        self._tell("join", self._newcomer, batch, "has joined, the student sends to it")
         self._due = None
+        self._tell("join", self._newcomer, batch, "has joined, the student sends to it")
         return True
 
     def _tell(self, kind: Kind, teacher: str, batch: int, text: str) -> None:

@@ -85,7 +85,7 @@ class CpuMeter:
 
     def sample(self) -> None:
         """Read the figures of all processes that live."""
-        for pid, role in self._role_of.items():
+        for pid, role in list(self._role_of.items()):  # another thread may add one
             with contextlib.suppress(psutil.NoSuchProcess):
                 root = psutil.Process(pid)
                 for process in (root, *root.children(recursive=True)):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ...distill_reader import DistilReader, ReaderStats
 from ...errors import NoTeacherAvailable
+from ...lifecycle import Periodic
 from ..local import LocalMesh, TeacherSpec
 from .churn import Churn, Event
 from .cores import Cores, CpuMeter, children_on, pin_process
@@ -22,9 +23,11 @@ JOB = "demo"
 #: How long the reader may be without the teachers that it needs.
 GATHER_S = 30.0
 POLL_S = 0.05
-SAMPLE_EVERY_BATCHES = 5
+NOTE_EVERY_BATCHES = 5
 METER_EVERY_BATCHES = 100
 RECORD_ALIGNMENT = 64
+
+OnBatch = Callable[[int, ReaderStats], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def run_edl_dist(
     settings: DemoSettings,
     cores: Cores,
     *,
-    on_batch: Callable[[int, ReaderStats], None],
+    on_batch: OnBatch,
     say: Callable[[str], None],
     check: Callable[[], None],
 ) -> EdlDistResult:
@@ -93,7 +96,6 @@ def run_edl_dist(
         say: told of what happens to teachers.
         check: called while waiting; what it raises ends the run.
     """
-    timeline: list[Moment] = []
     with _open_reader(mesh, digits, settings, cores) as reader:
         _gather(reader, settings.teachers, check)
         meter = CpuMeter(
@@ -102,41 +104,26 @@ def run_edl_dist(
                 "mesh": [reader.engine_pid, mesh.coordinator.pid],
             }
         )
-        began = time.monotonic()
-
-        def start_newcomer(teacher_id: str) -> None:
-            with children_on(cores.others):
-                meter.add("teachers", mesh.start_teacher(teacher_id, spec).pid)
-
-        def kill(teacher_id: str) -> None:
+        watch = _Watch(on_batch)
+        churn = _churn(mesh, spec, meter, settings, cores, say)
+        periodic = Periodic(
+            "edl-demo-churn", POLL_S, lambda: churn.look(watch.batches, reader.stats)
+        )
+        periodic.start()
+        try:
+            result = train_students(
+                "edl_dist",
+                iter(reader),
+                distill_loss(settings),
+                digits,
+                settings,
+                lambda number: watch.note(number, reader.stats, meter),
+            )
             meter.sample()
-            mesh.kill(teacher_id)
-
-        churn = Churn(
-            hold=mesh.suspend,
-            kill=kill,
-            start=start_newcomer,
-            newcomer=f"teacher-{settings.teachers + 1}",
-            batches=settings.batches,
-            say=say,
-        )
-
-        def after_batch(number: int) -> None:
             stats = reader.stats
-            churn.on_batch(number, stats)
-            if number % SAMPLE_EVERY_BATCHES == 0:
-                at_s = time.monotonic() - began
-                timeline.append(Moment(at_s, stats.volume_bytes, len(stats.teachers)))
-            if number % METER_EVERY_BATCHES == 0:
-                meter.sample()
-            on_batch(number, stats)
-
-        result = train_students(
-            "edl_dist", iter(reader), distill_loss(settings), digits, settings, after_batch
-        )
-        meter.sample()
-        stats = reader.stats
-        _await_newcomer(churn, reader, settings.batches, check)
+            _await_newcomer(churn, check)
+        finally:
+            periodic.stop()
     victims = [mesh.teachers[event.teacher] for event in churn.events if event.kind == "kill"]
     return EdlDistResult(
         result=replace(
@@ -147,10 +134,55 @@ def run_edl_dist(
             resends=stats.resends,
         ),
         reader=stats,
-        timeline=tuple(timeline),
+        timeline=tuple(watch.timeline),
         events=tuple(churn.events),
         killed=sum(process.wait(GATHER_S) == -signal.SIGKILL for process in victims),
         added=sum(event.kind == "join" for event in churn.events),
+    )
+
+
+class _Watch:
+    """Notes what the buffer holds while the students train."""
+
+    def __init__(self, on_batch: OnBatch) -> None:
+        self.batches = 0
+        self.timeline: list[Moment] = []
+        self._on_batch = on_batch
+        self._began = time.monotonic()
+
+    def note(self, number: int, stats: ReaderStats, meter: CpuMeter) -> None:
+        self.batches = number
+        if number % NOTE_EVERY_BATCHES == 0:
+            at_s = time.monotonic() - self._began
+            self.timeline.append(Moment(at_s, stats.volume_bytes, len(stats.teachers)))
+        if number % METER_EVERY_BATCHES == 0:
+            meter.sample()
+        self._on_batch(number, stats)
+
+
+def _churn(
+    mesh: LocalMesh,
+    spec: TeacherSpec,
+    meter: CpuMeter,
+    settings: DemoSettings,
+    cores: Cores,
+    say: Callable[[str], None],
+) -> Churn:
+    def kill(teacher_id: str) -> None:
+        meter.sample()
+        mesh.kill(teacher_id)
+
+    def start(teacher_id: str) -> None:
+        with children_on(cores.others):
+            meter.add("teachers", mesh.start_teacher(teacher_id, spec).pid)
+
+    return Churn(
+        hold=mesh.suspend,
+        kill=kill,
+        start=start,
+        newcomer=f"teacher-{settings.teachers + 1}",
+        batches=settings.batches,
+        say=say,
     )
 
 
@@ -191,12 +223,9 @@ def _gather(reader: DistilReader, teachers: int, check: Callable[[], None]) -> N
         time.sleep(POLL_S)
 
 
-def _await_newcomer(
-    churn: Churn, reader: DistilReader, batches: int, check: Callable[[], None]
-) -> None:
+def _await_newcomer(churn: Churn, check: Callable[[], None]) -> None:
     """On a slow machine the training may end before the new teacher has loaded its framework."""
     deadline = time.monotonic() + GATHER_S
     while churn.newcomer_is_late and time.monotonic() < deadline:
         check()
         time.sleep(POLL_S)
-        churn.on_batch(batches, reader.stats)

@@ -60,7 +60,7 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
     axes.plot(times, volume, color=COLOURS["edl_dist"], linewidth=1, label="volume")
     for name, limit in (("ut", edl.reader.upper_bytes), ("lt", edl.reader.lower_bytes)):
         axes.axhline(limit / KIB, color="#444444", linestyle="--", linewidth=1)
-        axes.annotate(name, (0, limit / KIB), va="bottom")
+        axes.text(0.004, limit / KIB, name, va="bottom", transform=axes.get_yaxis_transform())
     axes.set_ylim(0, 1.25 * max(edl.reader.upper_bytes / KIB, *volume, 1))
     for event in edl.events:
         if event.kind in EVENT_WORDS:
@@ -74,7 +74,7 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
     axes.set_ylabel("labelled, not yet used, KiB")
     axes.set_xlabel("seconds of the EDL-Dist run")
     axes.set_title("The reader's buffer, between its thresholds while teachers come and go")
-    axes.margins(x=0.01)
+    axes.set_xlim(left=0)
 
 
 def _mark(axes: Any, event: Event) -> None:

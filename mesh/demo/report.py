@@ -93,7 +93,8 @@ def caption(report: DemoReport) -> list[str]:
     same = edl.stream.sha256 == report.reference_sha256
     return [
         f"Soft labels are worth {statistics.mean(gains):+.1f} points of accuracy here"
-        f" (seed by seed: {', '.join(f'{gain:+.1f}' for gain in gains)}).",
+        f" (seed by seed: {', '.join(f'{gain:+.1f}' for gain in gains)})."
+        f"{_how_much_it_means(report.settings)}",
         _where_it_ran(report),
         f"EDL-Dist ran at {edl.samples_per_s / online.samples_per_s:.2f} times the speed of Online."
         f" {_what_held_it_up(edl)}"
@@ -180,6 +181,10 @@ def _mode_json(result: ModeResult) -> dict[str, Any]:
         "resends": result.resends,
         "stream_sha256": result.stream.sha256,
     }
+
+
+def _how_much_it_means(settings: DemoSettings) -> str:
+    return " So short a training says little." if settings.steps < DemoSettings().steps else ""
 
 
 def _where_it_ran(report: DemoReport) -> str:

@@ -47,7 +47,7 @@ class DemoSettings:
     @classmethod
     def quick(cls) -> Self:
         """Everything happens, in a few seconds; the accuracies mean little."""
-        return cls(seeds=2, steps=120, teacher_epochs=4)
+        return cls(seeds=2, steps=120, teacher_epochs=4, upper_batches=48, lower_batches=16)
 
     @property
     def batches(self) -> int:

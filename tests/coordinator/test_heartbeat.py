@@ -140,3 +140,15 @@ def test_stopping_during_an_outage_neither_raises_nor_hangs(
     registry.set_available(False)
     heartbeat.stop()
     assert not heartbeat._thread.is_alive()
+
+
+def test_an_owner_that_cannot_describe_itself_is_still_alive(
+    registry: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = iter([{"incarnation": "5"}])
+    heart = Heartbeat(registry, "teachers", "s", "t", lambda: next(answers), TTL_S)
+    heart.start()
+    wait_for(lambda: len(registry.beats) >= 2)
+    heart.stop(leave=False)
+    assert alive(registry)
+    assert any("its beats go on" in record.getMessage() for record in caplog.records)

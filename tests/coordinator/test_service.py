@@ -291,7 +291,7 @@ def test_bytes_that_are_no_message_are_refused(
     mesh: Mesh, caplog: pytest.LogCaptureFixture
 ) -> None:
     with grpc.insecure_channel(mesh.address) as channel:
-        status = channel.unary_unary("/edl.coordinator.v1.Coordinator/Status")
+        status = channel.unary_unary("/edl.coordinator.v1.Coordinator/Status", None, None)
         with pytest.raises(grpc.RpcError) as error:
             status(b"\xff\xff\xff", timeout=5.0)
     assert isinstance(error.value, grpc.Call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from edl.mesh.demo.churn import FIGURES_AGE_S, HELD_AT_MOST_S, Churn
 class Mesh:
     """Records what is done to it, and how the reader sees it."""
 
-    def __init__(self, batches: int = 90) -> None:
+    def __init__(self, start: Callable[[str], None] | None = None) -> None:
         self.now = 0.0
         self.done: list[tuple[str, str]] = []
         self.said: list[str] = []
@@ -24,16 +25,16 @@ class Mesh:
         self.churn = Churn(
             hold=lambda teacher: self.done.append(("hold", teacher)),
             kill=lambda teacher: self.done.append(("kill", teacher)),
-            start=lambda teacher: self.done.append(("start", teacher)),
+            start=start or (lambda teacher: self.done.append(("start", teacher))),
             newcomer="c",
-            batches=batches,
+            batches=90,
             say=self.said.append,
             clock=lambda: self.now,
         )
 
     def batch(self, number: int, wait_s: float = 0.0) -> None:
         self.now += wait_s
-        self.churn.on_batch(number, ReaderStats(**self.stats))
+        self.churn.look(number, ReaderStats(**self.stats))
 
     @property
     def kinds(self) -> list[str]:
@@ -66,14 +67,39 @@ def test_the_whole_story() -> None:
     assert len(mesh.done) == 3
 
 
-def test_nobody_idle_is_killed() -> None:
+def test_an_idle_victim_is_held_until_it_gets_work() -> None:
     mesh = Mesh()
     mesh.stats["in_flight"] = (("a", 0), ("b", 0))
     mesh.batch(40, 10.0)
-    assert mesh.done == []
-    mesh.stats["in_flight"] = (("a", 1), ("b", 0))
-    mesh.batch(41)
     assert mesh.done == [("hold", "a")]
+    mesh.batch(41, FIGURES_AGE_S)
+    assert mesh.kinds == []
+    mesh.stats["in_flight"] = (("a", 1), ("b", 0))
+    mesh.batch(42)
+    assert mesh.done == [("hold", "a"), ("kill", "a")]
+
+
+def test_nobody_is_killed_where_nobody_is() -> None:
+    mesh = Mesh()
+    mesh.stats["teachers"] = mesh.stats["in_flight"] = ()
+    mesh.batch(40)
+    assert mesh.done == []
+
+
+def test_what_fails_is_not_done_again_at_the_next_look() -> None:
+    tries: list[str] = []
+
+    def fail(teacher: str) -> None:
+        tries.append(teacher)
+        raise RuntimeError(teacher)
+
+    mesh = Mesh(start=fail)
+    mesh.batch(30)
+    mesh.batch(45, FIGURES_AGE_S)
+    with pytest.raises(RuntimeError):
+        mesh.batch(60)
+    mesh.batch(61)
+    assert tries == ["c"]
 
 
 def test_the_victim_dies_only_when_fresh_figures_show_what_it_holds() -> None:

@@ -179,6 +179,12 @@ class TestRefusal:
         assert after(ledger, Refused("a", 0, "bad")) == []
         assert after(ledger, TeacherJoined("b", 1), answer("b", 0)) == [Send(0, "b", 2), Deliver(0)]
 
+    def test_with_nobody_there_who_comes_back_has_refused_already(self) -> None:
+        ledger = Ledger()
+        after(ledger, TeacherJoined("a", 1), Queued(0, 1), TeacherRevoked("a"))
+        assert after(ledger, Refused("a", 0, "bad")) == []
+        assert after(ledger, TeacherJoined("a", 1)) == [Poison(0, ("a: bad",))]
+
     def test_the_same_teacher_counts_once_in_all_its_lives(self) -> None:
         ledger = Ledger()
         after(ledger, TeacherJoined("a", 1), TeacherJoined("b", 1), Queued(0, 1), Queued(1, 1))

@@ -51,7 +51,7 @@ return bad
 
 def audit(registry: RedisRegistry) -> list[str]:
     """In words, each key that nothing would ever remove."""
-    found: list[str] = registry._redis.eval(AUDIT, 0)  # type: ignore[assignment]
+    found: list[str] = registry._redis.eval(AUDIT, 0)
     return found
 
 

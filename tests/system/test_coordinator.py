@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from edl.coordinator import Heartbeat, Subscription, connect, fetch_status
-from edl.coordinator.embedded import free_port
+from edl.coordinator.embedded import free_port, start_embedded
 from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb
 from edl.supervise import Process, python_command, start
@@ -155,11 +155,10 @@ def test_status_of_nothing_is_one_line_and_69() -> None:
     assert "does not answer" in lines[0]
 
 
-def test_status_without_a_manager_says_how_to_start_one(coordinator: Coordinator) -> None:
-    registry = connect(coordinator.url)
-    registry.leave("managers", "", coordinator.address)
-    code, lines = status("--coordinator", coordinator.url)
-    registry.close()
+def test_status_without_a_manager_says_how_to_start_one() -> None:
+    redis, url = start_embedded()
+    code, lines = status("--coordinator", url)
+    redis.stop()
     assert (code, len(lines)) == (69, 1)
     assert "edl coordinator serve" in lines[0]
 
