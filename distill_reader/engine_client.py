@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 #: An engine that dies this often within `DEATHS_WINDOW_S` is not started again.
 MAX_DEATHS = 5
 DEATHS_WINDOW_S = 60.0
-STOP_GRACE_S = 3.0
+#: The engine gives its teachers back before it ends.
+STOP_GRACE_S = 4.0
 
 
 class EngineClient:

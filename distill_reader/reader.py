@@ -105,10 +105,12 @@ class DistilReader:
         self._stream = Stream()
         self._ring = Ring()
         self._engine = EngineClient(self.config, self._stream, self._ring)
-        self._puller: Puller | None = None
+        self._puller = Puller(self._stream, self._ring, self._engine)
         self._delivered = 0
         self._samples_delivered = 0
-        self._close = weakref.finalize(self, _close, self._stream, self._engine, self._ring)
+        self._close = weakref.finalize(
+            self, _close, self._stream, self._puller, self._engine, self._ring
+        )
 
     def __len__(self) -> int:
         """Batches of an epoch: what the source says."""
@@ -119,8 +121,7 @@ class DistilReader:
         if not self._close.alive:
             raise UsageError("this reader is closed")
         epoch = self._leave_epoch()
-        iterator = iter(self.source)
-        self._puller = Puller(iterator, epoch, self._stream, self._ring, self._engine)
+        self._puller.pull(iter(self.source), epoch)
         return Epoch(self, epoch)
 
     @property
@@ -163,9 +164,7 @@ class DistilReader:
     def _leave_epoch(self) -> int:
         """End the current epoch, whatever it still holds, and give the number of the next."""
         epoch, batches, labels = self._stream.begin()
-        if self._puller is not None:
-            self._puller.join(PULLER_GRACE_S)  # behind this it announces nothing any more
-            self._puller = None
+        self._puller.settle(PULLER_GRACE_S)  # behind this it announces nothing of the old epoch
         for pulled in batches:
             self._ring.drop(pulled.record)
         for label in labels:
@@ -222,9 +221,10 @@ class Epoch(Iterator[Any]):
             self.close()
 
 
-def _close(stream: Stream, engine: EngineClient, ring: Ring) -> None:
+def _close(stream: Stream, puller: Puller, engine: EngineClient, ring: Ring) -> None:
     stream.fail(UsageError("this reader is closed"), for_good=True)
     stream.begin()
+    puller.close()
     engine.close()
     ring.close()
 

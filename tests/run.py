@@ -28,17 +28,19 @@ class Tier:
         marks: pytest's `-m` expression.
         limit_s: seconds that the tier may take, on two cores.
         profile: the hypothesis profile of tests/conftest.py.
+        paths: folders to which it is confined; none: all tests.
     """
 
     marks: str
     limit_s: float
     profile: str = "test"
+    paths: tuple[str, ...] = ()
 
 
 TIERS = {
     "test": Tier("not nightly and not interop", 20 * 60),
     "nightly": Tier("not interop", 6 * 3600, "nightly"),
-    "interop": Tier("interop", 30 * 60),
+    "interop": Tier("not nightly", 30 * 60, paths=("tests/interop",)),
 }
 
 
@@ -52,8 +54,8 @@ def main(argv: list[str]) -> int:
     began = time.monotonic()
     spread = ["-n", str(WORKERS), "--dist", "worksteal"]
     codes = [
-        _pytest([f"({tier.marks}) and serial", *rest], tier),
-        _pytest([f"({tier.marks}) and not serial", *spread, *rest], tier),
+        _pytest([f"({tier.marks}) and serial", *tier.paths, *rest], tier),
+        _pytest([f"({tier.marks}) and not serial", *spread, *tier.paths, *rest], tier),
     ]
     took_s = time.monotonic() - began
     print(f"tier {name}: {took_s:.0f} s of {tier.limit_s:.0f} s", flush=True)

@@ -27,7 +27,9 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     first = channel.receive()
     if first is not None:
         config = ReaderConfig.from_json(first["config"])
-        Engine(config, channel, Arena.attach(ring_fd), Arena.attach(labels_fd)).run()
+        engine = Engine(config, channel, Arena.attach(ring_fd), Arena.attach(labels_fd))
+        signal.signal(signal.SIGTERM, lambda *_: engine.stop())  # so that teachers are given back
+        engine.run()
     # Not a plain return: gRPC's threads may still wait for teachers that do not answer.
     os._exit(0)
 

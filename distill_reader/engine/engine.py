@@ -82,6 +82,10 @@ class Engine:
         self._roster.stop()
         self._pool.close()
 
+    def stop(self) -> None:
+        """Let `run` return; may be called by a signal handler."""
+        self._inbox.put(None)
+
     # --- the inbox
 
     def _post(self, handler: Callable[..., None], *args: object) -> None:
@@ -101,7 +105,7 @@ class Engine:
             if message["kind"] == "stop":
                 break
             self._post(self._on_message, message)
-        self._inbox.put(None)
+        self.stop()
 
     # --- the trainer's side
 
