@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import select
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     import typer
 
 log = logging.getLogger(__name__)
+
+#: Python runs signal handlers in the main thread only, between two of its instructions, while the
+#: kernel may hand a signal to any thread. So a main thread that waits must look up now and then.
+LOOK_UP_S = 0.25
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -77,12 +82,15 @@ class Stop:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the wish; returns whether it was made. Any number of threads may wait."""
-        try:
-            self._token.get(timeout=timeout_s if timeout_s is None else max(0.0, timeout_s))
-        except queue.Empty:
-            return self.requested
-        self._token.put(None)  # for the next one who waits
-        return True
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not self.requested:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            with contextlib.suppress(queue.Empty):
+                self._token.get(timeout=min(left_s, LOOK_UP_S))
+                self._token.put(None)  # for the next one who waits
+        return self.requested
 
     def request(self, number: int | None = None) -> None:
         """Make the wish; safe in a signal handler and in any thread."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
-from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import UsageError
 
@@ -156,7 +155,7 @@ def connect(url: str, timeout_s: float = 1.0) -> Registry:
     Raises:
         UsageError: `url` is none of these.
     """
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0].lower()
     if scheme == "memory":
         from .memory_registry import MemoryRegistry
 
@@ -178,9 +177,8 @@ def concerns_managers(kind: Kind, facts: Iterable[str]) -> bool:
 
 
 def masked(url: str) -> str:
-    """The URL as it may stand in a message: user and password are hidden."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, f"***@{host}", parts.path, "", ""))
+    """The URL as it may stand in a message: user and password are hidden, even of no valid URL."""
+    scheme, separator, rest = url.partition("://")
+    user, at, place = rest.rpartition("@")  # the last one: a password may hold what ends a host
+    place = place.partition("?")[0].partition("#")[0]
+    return f"{scheme}{separator}{'***@' if user or at else ''}{place}"

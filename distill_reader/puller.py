@@ -68,9 +68,7 @@ class Puller:
         """Pull one epoch to its end; what the source raised, if it did."""
         try:
             self._pull(iterator, epoch)
-            close = getattr(iterator, "close", None)
-            if callable(close):  # a generator: let its `finally` run now, not some day
-                close()
+            _close(iterator)
         except BaseException as error:  # the training loop's to handle, even a KeyboardInterrupt
             return error
         return None
@@ -90,3 +88,15 @@ class Puller:
                 self._ring.drop(record)
                 return
             self._engine.announce(pulled)
+
+
+def _close(iterator: Iterator[Any]) -> None:
+    """Let a source clean up behind an epoch that was left early: now, not some day.
+
+    Generators have `close`, which runs their `finally`. The iterators of Paddle's DataLoader have
+    only a private method for it; without it, the workers of an epoch left early live on for ever.
+    """
+    for name in ("close", "_try_shutdown_all"):
+        if callable(close := getattr(iterator, name, None)):
+            close()
+            return

@@ -87,7 +87,7 @@ class PredictorClient:
 
         Raises:
             ModelError: it refused the model.
-            ProcessFailed: it died.
+            ProcessFailed: it died, or nobody could listen to it.
         """
         self._settled.wait(timeout_s)
         if self.failure is not None:
@@ -139,6 +139,8 @@ class PredictorClient:
                     self._pause_after(how)
         except EdlError as error:
             self.failure = error
+        except Exception as error:  # whoever waits for this thread has to hear of its end
+            self.failure = ProcessFailed(f"the predictor was given up: {error!r}")
         finally:
             self._settled.set()
             self._on_change()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,3 +73,16 @@ def test_a_batch_of_tensors_can_be_trained_on(paddle: Any, address: str) -> None
             assert layer.weight.grad is not None
             assert x.stop_gradient
             assert soft.stop_gradient
+
+
+def test_no_thread_ends_between_epochs(paddle: Any, address: str) -> None:
+    """An ending thread that has used Paddle holds a lock that forked workers would wait for."""
+    loader = paddle.io.DataLoader(dataset(paddle), batch_size=BATCH, num_workers=2)
+    with DistilReader(loader, service="s", teachers=[address]) as reader:
+        pullers = set()
+        for epoch in range(10):
+            for _ in reader:
+                if epoch % 2:
+                    break
+            pullers |= {t.ident for t in threading.enumerate() if t.name == "edl-reader-puller"}
+        assert len(pullers) == 1

@@ -222,6 +222,13 @@ class TestPlacement:
         after(ledger, answer("a", 0, seconds=0.5), answer("b", 1, seconds=0.1))
         assert after(ledger, Queued(2, 1)) == [Send(2, "b", 1)]
 
+    @pytest.mark.parametrize("unknown", [0.0, -1.0])
+    def test_an_answer_without_a_time_teaches_nothing(self, unknown: float) -> None:
+        ledger = Ledger()
+        after(ledger, TeacherJoined("a", 1, 0.3), TeacherJoined("b", 1, 0.2))
+        after(ledger, Queued(0, 1), Queued(1, 1), answer("a", 1, unknown), answer("b", 0, 0.2))
+        assert after(ledger, Queued(2, 1)) == [Send(2, "b", 1)]
+
     def test_unknown_speeds_spread_the_work(self) -> None:
         ledger = Ledger()
         after(ledger, TeacherJoined("a", 2), TeacherJoined("b", 2))
@@ -250,6 +257,11 @@ class TestEpochsAndRestarts:
         assert after(ledger, Queued(9, 1)) == []
         assert after(ledger, answer("b", 1)) == [Discard(1, "b"), Send(9, "b", 1)]
         assert after(ledger, Taken(0)) == []  # posted before the reset was known
+
+    def test_ids_grow_over_epochs(self, ledger: Ledger) -> None:
+        after(ledger, Reset())
+        with pytest.raises(ValueError, match="batch 3 comes after batch 3"):
+            ledger.handle(Queued(3, 100))
 
     def test_held_batches_are_volume_and_never_delivered(self) -> None:
         ledger = Ledger()

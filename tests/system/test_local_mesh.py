@@ -42,6 +42,14 @@ def test_teachers_come_and_go_each_in_its_way(mesh: LocalMesh) -> None:
     assert mesh.coordinator.alive
 
 
+def test_a_suspended_teacher_ends_in_order_when_the_mesh_does() -> None:
+    """Its SIGTERM is pending when it goes on, and may be taken by any of its threads."""
+    with LocalMesh() as mesh:
+        mesh.add_teacher("held", SPEC)
+        mesh.suspend("held")
+    assert mesh.teachers["held"].returncode == 0
+
+
 def test_a_name_is_given_once(mesh: LocalMesh) -> None:
     mesh.start_teacher("once", SPEC)
     with pytest.raises(UsageError, match="once"):
