@@ -7,15 +7,13 @@ killed.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 
-from .life import LIFE_VARIABLE, end_with_parent
+from .life import LIFE_VARIABLE, die_with_starter, end_with_parent
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 NOT_EXECUTABLE = 127  # as shells have it
 
 
@@ -38,7 +36,9 @@ def _start(argv: list[str]) -> int:
     if pid:
         return pid
     try:
-        _die_with(guard_pid)
+        die_with_starter()
+        if os.getppid() != guard_pid:  # it died before the kernel was asked
+            os._exit(NOT_EXECUTABLE)
         if life is not None:
             os.set_inheritable(int(life), False)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, programs do not
@@ -48,15 +48,6 @@ def _start(argv: list[str]) -> int:
     except OSError as error:
         print(f"cannot run {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
     os._exit(NOT_EXECUTABLE)
-
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when `parent`, which forked it, dies (Linux only)."""
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was asked
-        os._exit(NOT_EXECUTABLE)
 
 
 def _end_like(returncode: int) -> None:

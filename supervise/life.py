@@ -9,15 +9,18 @@ keep the children alive: `own_fd` names descriptors that such a worker must let 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import stat
+import sys
 import threading
 import time
 
 #: Environment variable in which a child finds the descriptor of its read end.
 LIFE_VARIABLE = "EDL_LIFE_FD"
 ORPHAN_GRACE_S = 10.0
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 _lock = threading.Lock()
 _pipe: tuple[int, int] | None = None  # (read end, write end)
@@ -46,19 +49,33 @@ def own_fd(fd: int) -> None:
     _owned[fd] = (status.st_dev, status.st_ino)
 
 
-def end_with_parent(grace_s: float = ORPHAN_GRACE_S) -> bool:
+def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -> bool:
     """Let this process end when its parent does; a program of ours calls it first thing.
 
     When the parent is gone, this process gets SIGTERM and, `grace_s` later, its whole process group
     gets SIGKILL. Returns False, and does nothing, when it was not started by `supervise`.
+
+    Args:
+        grace_s: time to put things in order.
+        at_once: there is nothing to put in order: have the kernel kill this process, too, as soon
+            as the *thread* that started it ends. For programs that load code which may hold the
+            interpreter's lock for ever, under which no thread of ours can do anything.
     """
     fd = take_life_fd()
     if fd is None:
         return False
+    if at_once:
+        die_with_starter()
     threading.Thread(
         target=_wait_for_orphanhood, args=(fd, grace_s), name="edl-life", daemon=True
     ).start()
     return True
+
+
+def die_with_starter() -> None:
+    """Have the kernel kill this process when the thread that started it ends (Linux only)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def take_life_fd() -> int | None:

@@ -86,7 +86,7 @@ def load(config: PredictorConfig, channel: Channel) -> Backend | None:
 
 def main() -> int:
     """The process; its exit code."""
-    supervise.end_with_parent()
+    supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--channel", type=int, required=True, help="descriptor of the channel")
     parser.add_argument(

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 #: So many crashes within so long a time, and no answer in between, are not bad luck.
 CRASHES_AT_MOST = 5
 CRASH_WINDOW_S = 60.0
+#: After KILL: until its end is noticed and its last words are read.
+_STOP_S = 5.0
 #: A process whose channel has ended gets this long to end too.
 _LAST_WORDS_S = 1.0
 
@@ -123,13 +125,15 @@ class PredictorClient:
             raise RetryableError("the model is loading")
         return self.loaded
 
-    def stop(self, grace_s: float = 5.0) -> None:
+    def stop(self) -> None:
         """End the process; requests that it has end by RetryableError."""
         self._stopping.set()
         if self._session is not None:
-            self._session.process.stop(grace_s)
+            # It has nothing to put in order, and while a framework is being imported a gentler
+            # signal may meet the framework's own handler, which can hang.
+            self._session.process.kill()
         if self._thread.ident is not None:
-            self._thread.join(grace_s + 5.0)
+            self._thread.join(_STOP_S)
 
     def _keep(self) -> None:
         try:

@@ -58,6 +58,22 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace() -> None:
     wait_gone([child])
 
 
+def test_a_child_whose_interpreter_hangs_is_killed_by_the_kernel() -> None:
+    """`pause` is called with the interpreter's lock held: no thread of the child can run."""
+    hang = """
+        import ctypes, signal
+        from edl.supervise import end_with_parent
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end_with_parent(at_once=True)
+        print("ready", flush=True)
+        ctypes.PyDLL(None).pause()
+    """
+    parent, child = parent_of(*inner(hang))
+    parent.expect("ready", WAIT_S)
+    parent.send_signal(signal.SIGKILL)
+    wait_gone([child])
+
+
 def test_a_guarded_program_that_ignores_sigterm_is_killed_after_the_grace() -> None:
     parent, shim = parent_of(*SHELL, guard=True, grace_s=0.3)
     program = int(parent.expect(r"^program (\d+)", WAIT_S)[1])
