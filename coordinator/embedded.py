@@ -46,6 +46,7 @@ def server_command(port: int, host: str = "127.0.0.1", *, log: Path | None = Non
         host: address to listen on besides 127.0.0.1; the caller has checked that this is wanted.
         log: file for its output.
     """
+    host = host.strip("[]")
     loopback = host in ("127.0.0.1", "localhost")
     bind = ("127.0.0.1",) if loopback else (host,) if host == "0.0.0.0" else (host, "127.0.0.1")
     options = {
@@ -130,10 +131,11 @@ def _await_ready(process: Process) -> None:
 def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     """A TCP port that nobody listens on now: `wanted` if it is free, else any."""
     for port in (wanted, 0):
-        with socket.socket() as probe:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port)[0]
+        with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((host, port))
+                probe.bind(address)
             except OSError:
                 if port == 0:
                     raise

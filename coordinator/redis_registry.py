@@ -38,8 +38,11 @@ class RedisRegistry:
                 # Once, for a connection that the server closed while it lay idle.
                 retry=Retry(NoBackoff(), 1),
             )
-        except (ValueError, redis.RedisError) as error:
-            raise UsageError(f"not a Redis URL: {self._url} ({error})") from None
+        except (ValueError, redis.RedisError):  # whose words may hold a part of the password
+            raise UsageError(
+                f"not a Redis URL: {self._url}; expected redis://[:password@]host:port[/db], "
+                "with '/', '?', '#' and '@' in the password as %2F, %3F, %23 and %40"
+            ) from None
         # EVALSHA, and the script's text again to a server that has forgotten it.
         self._scripts: dict[str, Any] = {
             name: self._redis.register_script(_source(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -177,8 +178,7 @@ def concerns_managers(kind: Kind, facts: Iterable[str]) -> bool:
 
 
 def masked(url: str) -> str:
-    """The URL as it may stand in a message: user and password are hidden, even of no valid URL."""
-    scheme, separator, rest = url.partition("://")
-    user, at, place = rest.rpartition("@")  # the last one: a password may hold what ends a host
-    place = place.partition("?")[0].partition("#")[0]
-    return f"{scheme}{separator}{'***@' if user or at else ''}{place}"
+    """The URL as it may stand in a message, valid or not: user and password are hidden."""
+    # Up to the last '@': a password that is not percent-encoded may hold whatever ends a host.
+    shown = re.sub(r"^(\w+://)?.*@", r"\1***@", url, flags=re.DOTALL)
+    return re.split("[?#]", shown, maxsplit=1)[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -106,7 +105,7 @@ def _start_redis(config: ServeConfig, undo: ExitStack) -> str:
 
 def _lease(registry: Registry, address: str, started_ms: int, ttl_s: float) -> Heartbeat:
     facts = {
-        "incarnation": str(time.time_ns() // 1000),
+        "incarnation": str(started_ms),
         STARTED_MS: str(started_ms),
         "host": socket.gethostname(),
     }

@@ -95,3 +95,9 @@ class TeacherConfig:
     advertise: str | None = None
     ttl_s: float = 6.0
     grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.ttl_s <= 3600:
+            raise UsageError(f"a TTL is between 0.1 and 3600 seconds, not {self.ttl_s:g}")
+        if not 0 <= self.grace_s <= 86_400:
+            raise UsageError(f"a grace period is 0 to 86,400 seconds, not {self.grace_s:g}")

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from ..coordinator.config import join_address
-from ..errors import AddressInUse, EdlError, UsageError
+from ..errors import AddressInUse, EdlError, UsageError, WireError
 from ..proto import inference_pb2 as pb
 from ..proto.status import to_status
 from .config import ServerConfig
@@ -70,10 +70,13 @@ class Server:
         self._server.start()
 
     def stop(self, grace_s: float) -> None:
-        """Take nothing new, wait up to `grace_s` for what is being answered, close."""
+        """Take nothing new, wait up to `grace_s` for what is being answered, close.
+
+        A thread that the model holds longer ends with the model, and is not waited for.
+        """
         self._server.stop(grace_s).wait()
-        self._infer_threads.shutdown()
-        self._control_threads.shutdown()
+        self._infer_threads.shutdown(wait=False)
+        self._control_threads.shutdown(wait=False)
 
 
 class _OnThreads:
@@ -106,11 +109,14 @@ def _handlers(
 
 
 def _parsed(method: Callable[[Any], Message], request: type[Message]) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
-        _guarded(method),
-        request_deserializer=request.FromString,
-        response_serializer=lambda response: response.SerializeToString(),
-    )
+    def answer(data: bytes) -> bytes:
+        try:
+            message = request.FromString(data)
+        except DecodeError:  # ours to refuse: gRPC would call it an error of its own
+            raise WireError(f"these bytes are no {request.DESCRIPTOR.name}") from None
+        return method(message).SerializeToString()
+
+    return grpc.unary_unary_rpc_method_handler(_guarded(answer))
 
 
 def _guarded(method: Callable[[_In], _Out]) -> Callable[[_In, grpc.ServicerContext], _Out]:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 from ..coordinator.config import is_wildcard, join_address
 from ..coordinator.heartbeat import Heartbeat
+from ..coordinator.keys import check_member, check_service
 from ..coordinator.registry import Registry, connect
 from ..errors import EdlError
 from ..lifecycle import Stop
@@ -34,8 +35,8 @@ def serve(
 ) -> None:
     """Serve until `stop` is requested, then drain.
 
-    What cannot work is found out in the order of its cost: the model's path, the registry, the
-    port, and only then the model itself.
+    What cannot work is found out in the order of its cost: the model's path, the names, the
+    registry, the port, and only then the model itself.
 
     Args:
         config: the teacher.
@@ -45,6 +46,7 @@ def serve(
 
     Raises:
         ModelError: the model cannot be served.
+        UsageError: the service or the teacher's id cannot be registered, or the host is not ours.
         RegistryUnavailable: Redis does not answer.
         AddressInUse: another process listens on the port.
         LeaseSuperseded: a newer teacher has taken this one's id.
@@ -52,7 +54,7 @@ def serve(
     """
     check_model(config.predictor.model)
     with ExitStack() as leaving:
-        registry = _reachable_registry(config.coordinator, leaving)
+        registry = _registry(config, leaving)
         teacher = _Teacher(config, stop, registry, on_progress)
         leaving.callback(teacher.close)
         if teacher.load():
@@ -76,7 +78,7 @@ class _Teacher:
         self._failure: EdlError | None = None
         self._heartbeat: Heartbeat | None = None
         self._traffic = Traffic()
-        self._identity = Identity(config.service, "", time.time_ns() // 1_000_000)
+        self._identity = Identity(config.service, "", new_incarnation(registry))
         self._predictor = PredictorClient(
             config.predictor,
             config.server.slots,
@@ -151,11 +153,17 @@ def _advertised(config: TeacherConfig) -> str:
     return config.advertise or (socket.gethostname() if is_wildcard(host) else host)
 
 
-def _reachable_registry(url: str | None, leaving: ExitStack) -> Registry | None:
-    """The registry at `url`, asked once so that a wrong address shows at once."""
-    if url is None:
+def _registry(config: TeacherConfig, leaving: ExitStack) -> Registry | None:
+    """Where the teacher will register; names that cannot be registered show at once."""
+    if config.coordinator is None:
         return None
-    registry = connect(url)
+    check_service(config.service)
+    check_member("teachers", config.teacher_id or _advertised(config))
+    registry = connect(config.coordinator)
     leaving.callback(registry.close)
-    registry.time_ms()
     return registry
+
+
+def new_incarnation(registry: Registry | None) -> int:
+    """Greater than those of earlier starts, by the one clock of all who may start under an id."""
+    return time.time_ns() // 1_000_000 if registry is None else registry.time_ms()

@@ -35,9 +35,15 @@ def find_model(path: str) -> ModelFiles:
     """The model at `path`: a folder that holds one, a prefix of its two files, or either file.
 
     Raises:
-        ModelError: there is none, or more than one.
+        ModelError: there is none, or more than one, or one may not look.
     """
-    given = Path(path).expanduser()
+    try:
+        return _find(Path(path).expanduser(), path)
+    except OSError as error:
+        raise ModelError(f"cannot look for a model at {path}: {error.strerror}") from None
+
+
+def _find(given: Path, path: str) -> ModelFiles:
     if given.is_dir():
         programs = sorted(file for file in given.iterdir() if file.suffix in _PROGRAMS)
         found = [program for program in programs if program.with_suffix(_WEIGHTS).is_file()]

@@ -31,7 +31,7 @@ def test_redis_urls_connect_only_when_they_are_used(url: str) -> None:
     registry.close()
 
 
-@pytest.mark.parametrize("url", ["", "h:6379", "http://h", "redis://h:port"])
+@pytest.mark.parametrize("url", ["", "h:6379", "http://h", "redis://h:port", "redis://[::1"])
 def test_other_urls_are_refused_in_one_sentence(url: str) -> None:
     with pytest.raises(UsageError) as error:
         connect(url)
@@ -50,6 +50,26 @@ def test_other_urls_are_refused_in_one_sentence(url: str) -> None:
 def test_passwords_are_masked(url: str, shown: str) -> None:
     assert masked(url) == shown
     assert connect(url).url == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:sec#ret@h:6379",
+        "redis://:sec/ret@h:6379",
+        "redis://:sec?ret@h:6379",
+        "redis://:sec@ret@h:port",
+        "redis://:sec://ret@h:port",
+        "redis://:sec[ret@h:6379",
+        "http://:sec#ret@h",
+        ":secret@h:6379",
+    ],
+)
+def test_a_password_that_breaks_the_url_is_not_shown_either(url: str) -> None:
+    with pytest.raises(UsageError) as error:
+        connect(url)
+    assert "sec" not in str(error.value)
+    assert "ret" not in str(error.value)
 
 
 def test_the_public_face() -> None:

@@ -95,6 +95,7 @@ def test_a_server_on_path_serves_too(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         ("127.0.0.1", ("127.0.0.1",), "yes"),
         ("0.0.0.0", ("0.0.0.0",), "no"),
         ("10.1.2.3", ("10.1.2.3", "127.0.0.1"), "no"),
+        ("[::1]", ("::1", "127.0.0.1"), "no"),
     ],
 )
 def test_it_listens_where_it_is_told(host: str, bind: tuple[str, ...], protected: str) -> None:
@@ -103,3 +104,9 @@ def test_it_listens_where_it_is_told(host: str, bind: tuple[str, ...], protected
     assert argv[start : start + len(bind)] == bind
     assert argv[start + len(bind)].startswith("--")
     assert argv[argv.index("--protected-mode") + 1] == protected
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "localhost"])
+def test_a_free_port_is_found_for_every_kind_of_host(host: str) -> None:
+    port = free_port(host)
+    assert free_port(host, port) == port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -19,8 +20,10 @@ from edl.scheduler.assignment import (
     reduce,
 )
 
+pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
+
 TEACHERS = tuple(f"t{index}" for index in range(7))
-STUDENTS = tuple(f"job/{rank}" for rank in range(5))
+STUDENTS = tuple(f"job/{rank}" for rank in range(9))
 teachers, students = st.sampled_from(TEACHERS), st.sampled_from(STUDENTS)
 
 
@@ -101,7 +104,7 @@ class AssignmentMachine(RuleBasedStateMachine):
             assert set(kept[: len(mine)]) <= set(mine), "took away what it held"
 
     @precondition(lambda self: self.wants)
-    @rule(index=st.integers(0, 4))
+    @rule(index=st.integers(0, 8))
     def a_student_goes(self, index: int) -> None:
         name = list(self.wants)[index % len(self.wants)]
         del self.wants[name]

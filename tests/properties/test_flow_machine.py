@@ -9,11 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
 from edl.scheduler.wanting import wanted
+
+pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 
 NOTHING = FlowView(
     volume_bytes=0,

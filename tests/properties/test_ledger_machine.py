@@ -11,6 +11,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -42,6 +43,8 @@ from edl.scheduler.ledger_events import (
     TeacherRevoked,
     WindowChanged,
 )
+
+pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 
 NAMES = ("a", "b", "c", "d", "e")
 LABEL_BYTES = 7

@@ -16,6 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from edl.scheduler.flow import FlowConfig
 from edl.tests.properties.mesh_model import BATCH_BYTES, TTL_S, Mesh, Mishap
 
+pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
+
 MISHAPS: tuple[Mishap, ...] = ("fail", "refuse")
 nth = st.integers(0, 30)
 

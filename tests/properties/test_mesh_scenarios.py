@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from edl.scheduler.flow import FlowConfig
 from edl.tests.properties.mesh_model import BATCH_BYTES, LABEL_BYTES, Mesh
 
+pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
+
 WHOLE = BATCH_BYTES + LABEL_BYTES
 ROOMY = FlowConfig(upper_bytes=20 * WHOLE, lower_bytes=10 * WHOLE)
 

@@ -117,14 +117,24 @@ def test_another_incarnation_is_a_loss_and_a_new_teacher() -> None:
 def test_a_drained_teacher_may_serve_again() -> None:
     service = Service(*up("a"), wants("s/0", 1), TeacherDraining("a"))
     assert service.has("s/0") == ""
-    service.see(*up("a"))
-    assert service.has("s/0") == "a"
+    change = service.see(*up("a"))["s/0"]
+    assert (change.teachers, change.lost) == (("a",), ())
 
 
 def test_students_that_outnumber_teachers_share_them_evenly() -> None:
     service = Service(*up(*"ab"), *(wants(f"s/{rank}", 2) for rank in range(5)))
     served = sorted(service.has(f"s/{rank}") for rank in range(5))
     assert served in ([*"aaabb"], [*"aabbb"])
+
+
+def test_those_of_a_lost_teacher_are_spread_over_the_others() -> None:
+    service = Service(*up(*"abc"), *(wants(f"s/{rank}", 1) for rank in range(9)))
+    changes = service.see(TeacherDown("c", lost=True))
+    assert len(changes) == 3
+    assert sorted(service.has(f"s/{rank}") for rank in range(9)) in (
+        [*"aaaabbbbb"],
+        [*"aaaaabbbb"],
+    )
 
 
 def test_a_lone_teacher_serves_everybody() -> None:

@@ -274,6 +274,7 @@ class TestGivingBack:
     def test_the_least_is_kept(self) -> None:
         flow = Flow(replace(CONFIG, teachers_min=3))
         assert self.idle_for(flow, 1.0, seconds=300).want == 3
+        assert flow.see(replace(CALM, teachers=3, t_t_s=0.1, t_s_s=0.01)).want == 10 - 2
 
     def test_less_than_there_are_is_wanted_if_more_were_wanted(self) -> None:
         flow = Flow()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from edl import teacher
 from edl.errors import UsageError
 from edl.lifecycle import Stop
 from edl.supervise import start
-from edl.teacher import serving
+from edl.teacher import cli, serving
 from edl.teacher.cli import app, model_name
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.model import TensorSpec
@@ -31,6 +33,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[TeacherConfig]:
         configs.append(config)
 
     monkeypatch.setattr(serving, "serve", record)
+    # Its handler would outlive the runner's stderr, which it writes to.
+    monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
     return configs
 
 
@@ -106,6 +110,29 @@ def test_a_model_is_called_after_itself(model: str, name: str) -> None:
     assert model_name(model) == name
 
 
+def _teacher(**settings: Any) -> TeacherConfig:
+    return TeacherConfig("s", PredictorConfig("m:f"), **settings)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"service": "a b"},
+        {"service": ""},
+        {"teacher_id": "a b"},
+        {"advertise": "käse"},
+    ],
+)
+def test_names_that_cannot_be_registered_are_refused_before_the_model_is_loaded(
+    names: dict[str, str],
+) -> None:
+    config = replace(_teacher(coordinator="redis://127.0.0.1:1"), **names)  # type: ignore[arg-type]
+    progress: list[str] = []
+    with pytest.raises(UsageError):
+        serving.serve(config, Stop(), on_ready=progress.append, on_progress=progress.append)
+    assert progress == []
+
+
 def test_configurations_that_cannot_work_are_refused() -> None:
     for make in (
         lambda: PredictorConfig("m", threads=0),
@@ -114,6 +141,13 @@ def test_configurations_that_cannot_work_are_refused() -> None:
     ):
         with pytest.raises(UsageError):
             make()
+
+
+@pytest.mark.parametrize("setting", ["ttl_s", "grace_s"])
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+def test_times_that_nobody_can_wait_for_are_refused(setting: str, seconds: float) -> None:
+    with pytest.raises(UsageError, match="seconds, not"):
+        _teacher(**{setting: seconds})
 
 
 def test_a_predictor_config_survives_json() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from edl.coordinator.heartbeat import Heartbeat
+from edl.coordinator.memory_registry import MemoryRegistry
 from edl.coordinator.registry import Registry, connect
 from edl.errors import LeaseSuperseded
 from edl.teacher import drain as draining
@@ -17,6 +18,7 @@ from edl.teacher.drain import drain
 from edl.teacher.registration import new_registration
 from edl.teacher.server import Server
 from edl.teacher.servicer import Identity, Servicer
+from edl.teacher.serving import new_incarnation
 from edl.teacher.traffic import Traffic
 from edl.tests.ground.programs import wait_for
 from edl.tests.teacher.fakes import SPEC, FakeLabeller
@@ -124,3 +126,8 @@ def test_a_newer_teacher_of_the_same_id_is_noticed(bench: Bench) -> None:
     bench.registry.register("teachers", "resnet", "t1", facts, 30.0)
     bench.heartbeat.update()
     wait_for(lambda: bool(bench.superseded))
+
+
+def test_which_start_is_the_later_one_is_told_by_the_registrys_clock() -> None:
+    assert new_incarnation(MemoryRegistry(clock=lambda: 7.25)) == 7250
+    assert new_incarnation(None) > 7250

@@ -82,3 +82,8 @@ def test_a_path_is_told_from_a_factory(text: str) -> None:
     assert not is_factory(text)
     with pytest.raises(ModelError):
         check_model(text)
+
+
+def test_a_path_that_cannot_be_looked_at_is_said_in_words() -> None:
+    with pytest.raises(ModelError, match=r"cannot look for a model at a+: File name too long"):
+        find_model("a" * 300)

@@ -211,3 +211,16 @@ def test_a_model_that_changes_while_it_is_served_ends_it(tmp_path: Path, exporte
         wait_for(lambda: client.failure is not None, START_S)
         assert isinstance(client.failure, ModelError)
         assert "changed while it was served" in str(client.failure)
+
+
+def test_one_that_nobody_can_listen_to_is_given_up_in_words() -> None:
+    def closed(text: str) -> None:
+        raise BrokenPipeError("nobody reads it")
+
+    client = PredictorClient(PredictorConfig(f"{NETWORKS}:steered"), 2, on_progress=closed)
+    client.start()
+    try:
+        with pytest.raises(ProcessFailed, match="given up: BrokenPipeError"):
+            client.settled(START_S)
+    finally:
+        client.stop()

@@ -140,6 +140,17 @@ def test_bytes_that_are_no_request_are_an_invalid_argument(bench: Bench, data: b
     bench.infer()
 
 
+@pytest.mark.parametrize("method", ["ServerLive", "ModelMetadata"])
+def test_so_are_they_for_every_other_method(
+    bench: Bench, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = bench.channel.unary_unary(f"/{SERVICE}/{method}", None, None)
+    code, details = refusal(lambda: call(b"\xff\xff", timeout=WAIT_S))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert details == f"these bytes are no {method}Request"
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -237,6 +248,28 @@ def test_a_stop_lets_what_is_being_answered_finish() -> None:
         go.set()
         assert len(asked.result(WAIT_S).outputs["sum"]) == 3
         stopped.result(WAIT_S)
+    bench.close()
+
+
+def test_a_stop_does_not_wait_for_a_model_that_hangs() -> None:
+    bench = Bench()
+    inside, go = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        inside.set()
+        go.wait(WAIT_S)
+
+    bench.labeller.before = hang
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(bench.infer)
+        assert inside.wait(WAIT_S)
+        stopped = pool.submit(bench.server.stop, 0.0)
+        try:
+            stopped.result(WAIT_S / 4)
+            with pytest.raises(grpc.RpcError):
+                asked.result(WAIT_S / 4)
+        finally:
+            go.set()
     bench.close()
 
 
