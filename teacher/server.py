@@ -2,7 +2,10 @@
 
 `ModelInfer` takes and gives bytes, untouched by protobuf, and has its own threads: one for each
 slot and a few to turn others away at once. Every other method is answered by separate threads, so
-that a probe of liveness waits neither for the model nor for somebody's slow upload.
+that a probe of liveness does not wait for the model.
+
+A thread is held from the beginning of a call, not from its last byte. So a peer that opens many
+calls and never sends a message can starve everybody: keep the port to a network that you trust.
 """
 
 from __future__ import annotations
