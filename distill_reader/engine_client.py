@@ -13,6 +13,9 @@ import os
 import threading
 import time
 from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 from .. import errors
 from ..proto.arena import Arena, Array, ArrayRef, Record
@@ -29,6 +32,15 @@ MAX_DEATHS = 5
 DEATHS_WINDOW_S = 60.0
 #: The engine gives its teachers back before it ends.
 STOP_GRACE_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One engine: its process, the line to it, and the memory that it writes labels into."""
+
+    process: Process
+    channel: Channel
+    labels: Arena
 
 
 class EngineClient:
@@ -51,10 +63,7 @@ class EngineClient:
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         # Filled by the garbage collector, which may run inside any call of ours: so without a lock.
         self._dropped: deque[tuple[Arena, int]] = deque()
-        self._process: Process
-        self._channel: Channel
-        self._labels: Arena
-        self._start()
+        self._life = self._start()  # replaced as one, so that nobody sees parts of two
         self._receiver = threading.Thread(
             target=self._receive, name="edl-reader-receiver", daemon=True
         )
@@ -63,56 +72,66 @@ class EngineClient:
     @property
     def pid(self) -> int:
         """Process id of the engine that runs now."""
-        return self._process.pid
+        return self._life.process.pid
 
-    def announce(self, pulled: Pulled) -> None:
+    def announce(self, pulled: Pulled, epoch: int) -> None:
         """Tell the engine of a batch in the ring; each batch once per engine."""
         with self._lock:
-            self._announce(pulled)
+            if self._stream.epoch == epoch:
+                self._announce(self._life, pulled)
 
-    def source_ended(self) -> None:
-        self._channel.send("ended")
+    def source_ended(self, epoch: int) -> None:
+        """The source has no more batches for `epoch`."""
+        with self._lock:
+            if self._stream.epoch == epoch:
+                self._life.channel.send("ended")
 
     def waiting(self) -> None:
         """The training loop waits for its next batch."""
-        self._channel.send("waiting")
+        self._life.channel.send("waiting")
 
     def taken(self, number: int, samples: int, step_s: float | None) -> None:
         """The training loop has batch `number`, after `step_s` seconds of work on the last one."""
-        self._channel.send(
-            "taken", number=number, samples=samples, step_s=step_s, free=self._free_offsets()
+        life = self._life
+        life.channel.send(
+            "taken", number=number, samples=samples, step_s=step_s, free=self._to_be_freed(life)
         )
 
-    def reset(self) -> None:
-        """Forget every batch: the epoch was left."""
-        self._channel.send("reset", free=self._free_offsets())
+    def reset(self, epoch: int, pulled: int) -> None:
+        """Forget every batch: `epoch` begins, and its first batch will have the number `pulled`."""
+        with self._lock:  # behind this nothing of an older epoch is announced
+            life = self._life
+            free = self._to_be_freed(life)
+            life.channel.send("reset", epoch=epoch, pulled=pulled, free=free)
 
     def drop_labels(self, labels: Labels) -> None:
         """Nobody will read these labels: the engine may use their memory again."""
-        self._dropped.append((labels.arena, labels.record.offset))
+        _give_back(self._dropped, labels.arena, labels.record.offset)
 
     def label_views(self, labels: Labels) -> dict[str, Array]:
         """The labels by name, without a copy; their memory is given back with the last view."""
-        dropped, arena = self._dropped, labels.arena
-        views = lease(arena, labels.record, lambda offset: dropped.append((arena, offset)))
+        views = lease(
+            labels.arena, labels.record, partial(_give_back, self._dropped, labels.arena)
+        )
         return dict(zip(labels.names, views, strict=True))
 
     def close(self) -> None:
         """End the engine and the receiving thread; bounded by a few seconds."""
         self._closing = True
         with self._lock:
-            self._channel.send("stop")
-            self._process.stop(STOP_GRACE_S)
-            self._channel.close()
+            self._life.channel.send("stop")
+            self._life.process.stop(STOP_GRACE_S)
+            self._life.channel.close()
+            self._life.labels.close()
         if self._receiver is not threading.current_thread():
             self._receiver.join(STOP_GRACE_S)
 
     # --- one engine's life
 
-    def _start(self) -> None:
+    def _start(self) -> Life:
+        labels = Arena.create()
         channel, fd = Channel.pair()
         own_fd(channel.fileno())
-        labels = Arena.create()
         ring_fd = self._ring.arena.fd
         command = python_command(
             "engine",
@@ -123,33 +142,48 @@ class EngineClient:
             pass_fds=(fd, ring_fd, labels.fd),
         )
         try:
-            self._process = start(command)
+            process = start(command)
+        except BaseException:
+            channel.close()
+            labels.close()
+            raise
         finally:
             os.close(fd)
-        self._channel, self._labels, self._announced = channel, labels, -1
         channel.send("start", config=self._config.to_json())
+        return Life(process, channel, labels)
 
     def _restart(self) -> None:
         with self._lock:
-            self._process.stop(0.0)
-            self._channel.close()
+            old = self._life
+            old.process.stop(0.0)
+            old.channel.close()
+            if self._closing:
+                return
             log.warning("the reader's engine ended, starting another: %s", self._last_words())
+            new = self._start()
             self.restarts += 1
-            self._start()
-            with self._stream.held() as (labelled, unlabelled, ended):
-                for pulled in labelled:
-                    self._channel.send("held", number=pulled.number, nbytes=pulled.record.nbytes)
-                for pulled in unlabelled:
-                    self._announce(pulled)
-            if ended:
-                self._channel.send("ended")
+            self._announced = -1
+            with self._stream.held() as held:  # so what the training loop does next comes behind
+                for pulled in held.labelled:
+                    new.channel.send("held", number=pulled.number, nbytes=pulled.record.nbytes)
+                for pulled in held.unlabelled:
+                    self._announce(new, pulled)
+                new.channel.send(
+                    "resumed",
+                    epoch=held.epoch,
+                    pulled=held.pulled,
+                    ended=held.ended,
+                    waiting=held.waiting,
+                )
+                self._life = new
+            old.labels.close()
 
-    def _announce(self, pulled: Pulled) -> None:
+    def _announce(self, life: Life, pulled: Pulled) -> None:
         if pulled.number <= self._announced:
             return
         self._announced = pulled.number
         refs = pulled.record.arrays
-        self._channel.send(
+        life.channel.send(
             "batch",
             number=pulled.number,
             nbytes=pulled.record.nbytes,
@@ -159,14 +193,15 @@ class EngineClient:
         )
 
     def _last_words(self) -> str:
-        return " | ".join(self._process.tail(3)) or f"exit code {self._process.returncode}"
+        process = self._life.process
+        return " | ".join(process.tail(3)) or f"exit code {process.returncode}"
 
     # --- what engines say
 
     def _receive(self) -> None:
         try:
-            while True:
-                for message in self._channel:
+            while not self._closing:
+                for message in self._life.channel:
                     self._on_message(message)
                 if self._closing:
                     return
@@ -178,10 +213,10 @@ class EngineClient:
                     )
                 self._restart()
         except errors.EdlError as error:
-            self._stream.fail(error, for_good=True)
-        except OSError as error:
-            lost = errors.EngineLost(f"no engine can be started: {error}")
-            self._stream.fail(lost, for_good=True)
+            self._stream.fail(error)
+        except Exception as error:  # whatever it is, the training loop must not wait for ever
+            what = f"{type(error).__name__}: {error}"
+            self._stream.fail(errors.EngineLost(f"the reader lost its engine: {what}"))
 
     def _span_of_deaths(self) -> float:
         return self._deaths[-1] - self._deaths[0]
@@ -191,7 +226,7 @@ class EngineClient:
             case "allow":
                 self._stream.allow(message["limit"])
             case "labelled":
-                labels = read_labels(message, self._labels)
+                labels = read_labels(message, self._life.labels)
                 if not self._stream.settle(message["number"], labels):
                     self.drop_labels(labels)
             case "poison":
@@ -200,14 +235,25 @@ class EngineClient:
                 self.stats = message
             case "fatal":
                 error = getattr(errors, message["error"])(message["text"])
-                self._stream.fail(error, for_good=False)
+                self._stream.fail(error, message["epoch"])
             case kind:
                 raise errors.WireError(f"the engine said {kind!r}, which nobody understands")
 
-    def _free_offsets(self) -> list[int]:
+    def _to_be_freed(self, life: Life) -> list[int]:
         """Label records to be given back; those of an engine that died have gone with it."""
-        freed = [self._dropped.popleft() for _ in range(len(self._dropped))]
-        return [offset for arena, offset in freed if arena is self._labels]
+        offsets = []
+        with suppress(IndexError):  # it is empty; another thread may be at it too
+            while True:
+                arena, offset = self._dropped.popleft()
+                if arena is life.labels:
+                    offsets.append(offset)
+        return offsets
+
+
+def _give_back(dropped: deque[tuple[Arena, int]], arena: Arena, offset: int) -> None:
+    """Have a record freed with the next message; may be called by the garbage collector."""
+    if arena.fd >= 0:  # else its engine has died, and the memory goes with the last that views it
+        dropped.append((arena, offset))
 
 
 def read_labels(message: Message, arena: Arena) -> Labels:

@@ -60,15 +60,17 @@ class Puller:
             error = self._epoch_of(iterator, epoch)
             del iterator  # and with it a DataLoader's workers
             if self._stream.end(epoch, error):
-                self._engine.source_ended()
+                self._engine.source_ended(epoch)
             del error
             done.set()
 
     def _epoch_of(self, iterator: Iterator[Any], epoch: int) -> BaseException | None:
         """Pull one epoch to its end; what the source raised, if it did."""
         try:
-            self._pull(iterator, epoch)
-            _close(iterator)
+            try:
+                self._pull(iterator, epoch)
+            finally:
+                _close(iterator)
         except BaseException as error:  # the training loop's to handle, even a KeyboardInterrupt
             return error
         return None
@@ -87,7 +89,7 @@ class Puller:
             if pulled is None:
                 self._ring.drop(record)
                 return
-            self._engine.announce(pulled)
+            self._engine.announce(pulled, epoch)
 
 
 def _close(iterator: Iterator[Any]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,18 +11,8 @@ from typing import Any, Self
 
 from ..errors import UsageError
 from .config import DEFAULT_UPPER_BYTES, Feeds, ReaderConfig, feed_pairs
-from .engine_client import EngineClient
-from .puller import Puller
-from .ring import Ring
+from .pipeline import Pipeline
 from .stats import ReaderStats
-from .stream import Labelled, Stream
-from .structure import put_together
-
-log = logging.getLogger(__name__)
-
-#: A wait for labels is explained in the log each time it has lasted so long.
-EXPLAIN_EVERY_S = 10.0
-PULLER_GRACE_S = 5.0
 
 
 class DistilReader:
@@ -34,7 +22,7 @@ class DistilReader:
     Batches are tuples, lists or dicts of numpy arrays or Paddle tensors; soft labels come behind
     the fields of a tuple or list, under the names of the model's outputs in a dict. A reader may be
     iterated again, left early, and lives beside others in one process. Without `with` it closes
-    itself when it is collected or the interpreter ends.
+    itself when it is collected or the interpreter ends. Batches that were taken stay valid.
 
     Args:
         source: any re-iterable of batches, such as a `paddle.io.DataLoader`.
@@ -102,15 +90,8 @@ class DistilReader:
             request_timeout_s=request_timeout_s,
             wait_timeout_s=wait_timeout_s,
         )
-        self._stream = Stream()
-        self._ring = Ring()
-        self._engine = EngineClient(self.config, self._stream, self._ring)
-        self._puller = Puller(self._stream, self._ring, self._engine)
-        self._delivered = 0
-        self._samples_delivered = 0
-        self._close = weakref.finalize(
-            self, _close, self._stream, self._puller, self._engine, self._ring
-        )
+        self._pipeline = Pipeline(self.config)
+        weakref.finalize(self, self._pipeline.close_soon).atexit = False
 
     def __len__(self) -> int:
         """Batches of an epoch: what the source says."""
@@ -118,37 +99,34 @@ class DistilReader:
 
     def __iter__(self) -> Epoch:
         """A new epoch; one that is still being read ends."""
-        if not self._close.alive:
-            raise UsageError("this reader is closed")
-        epoch = self._leave_epoch()
-        self._puller.pull(iter(self.source), epoch)
-        return Epoch(self, epoch)
+        return Epoch(self, self._pipeline, self._pipeline.begin(self.source))
 
     @property
     def stats(self) -> ReaderStats:
         """Its figures at this moment."""
+        stream, engine = self._pipeline.stream, self._pipeline.engine
         known = {field.name for field in fields(ReaderStats)}
-        told = {key: _frozen(value) for key, value in self._engine.stats.items() if key in known}
+        told = {key: _frozen(value) for key, value in engine.stats.items() if key in known}
         return ReaderStats(
             **{
                 **told,
-                "yielded": self._stream.pulled,
-                "delivered": self._delivered,
-                "samples_delivered": self._samples_delivered,
+                "yielded": stream.pulled,
+                "delivered": stream.delivered,
+                "samples_delivered": stream.samples_delivered,
                 "upper_bytes": self.config.upper_bytes,
                 "lower_bytes": self.config.lower_bytes,
-                "engine_restarts": self._engine.restarts,
+                "engine_restarts": engine.restarts,
             }
         )
 
     @property
     def engine_pid(self) -> int:
         """Process id of the engine that works for this reader now."""
-        return self._engine.pid
+        return self._pipeline.engine.pid
 
     def close(self) -> None:
         """End the engine and give the buffer back; again without effect."""
-        self._close()
+        self._pipeline.close()
 
     def __enter__(self) -> Self:
         return self
@@ -161,72 +139,29 @@ class DistilReader:
     ) -> None:
         self.close()
 
-    def _leave_epoch(self) -> int:
-        """End the current epoch, whatever it still holds, and give the number of the next."""
-        epoch, batches, labels = self._stream.begin()
-        self._puller.settle(PULLER_GRACE_S)  # behind this it announces nothing of the old epoch
-        for pulled in batches:
-            self._ring.drop(pulled.record)
-        for label in labels:
-            self._engine.drop_labels(label)
-        self._engine.reset()
-        return epoch
-
-    def _next(self, epoch: int, step_s: float | None) -> Any:
-        labelled = self._stream.take(epoch, timeout_s=0.0)
-        if labelled is None:
-            self._engine.waiting()
-            labelled = self._wait(epoch)
-        pulled = labelled.pulled
-        self._engine.taken(pulled.number, pulled.parts.samples, step_s)
-        self._delivered += 1
-        self._samples_delivered += pulled.parts.samples
-        return put_together(
-            pulled.parts.skeleton,
-            self._ring.views(pulled.record),
-            self._engine.label_views(labelled.labels),
-        )
-
-    def _wait(self, epoch: int) -> Labelled:
-        since = time.monotonic()
-        while (labelled := self._stream.take(epoch, EXPLAIN_EVERY_S)) is None:
-            why = self._engine.stats.get("waiting_for") or "the engine has not said for what"
-            log.warning("waiting %.0f s: %s", time.monotonic() - since, why)
-        return labelled
-
 
 class Epoch(Iterator[Any]):
     """One iteration of a reader; leaving it early, by `break` or `del`, ends its epoch."""
 
-    def __init__(self, reader: DistilReader, epoch: int) -> None:
-        self._reader = reader
+    def __init__(self, reader: DistilReader, pipeline: Pipeline, epoch: int) -> None:
+        self._reader = reader  # which must not be collected while it is read
+        self._pipeline = pipeline
         self._epoch = epoch
         self._returned_at: float | None = None
 
     def __next__(self) -> Any:
         called_at = time.monotonic()
         step_s = None if self._returned_at is None else called_at - self._returned_at
-        batch = self._reader._next(self._epoch, step_s)
+        batch = self._pipeline.next(self._epoch, step_s)
         self._returned_at = time.monotonic()
         return batch
 
     def close(self) -> None:
         """Leave the epoch; the reader can be iterated again."""
-        reader = self._reader
-        if reader._stream.epoch == self._epoch and reader._close.alive:
-            reader._leave_epoch()
+        self._pipeline.leave(self._epoch)
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self.close()
-
-
-def _close(stream: Stream, puller: Puller, engine: EngineClient, ring: Ring) -> None:
-    stream.fail(UsageError("this reader is closed"), for_good=True)
-    stream.begin()
-    puller.close()
-    engine.close()
-    ring.close()
+        self._pipeline.leave_soon(self._epoch)
 
 
 def _frozen(value: Any) -> Any:

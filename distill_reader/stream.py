@@ -45,8 +45,35 @@ class Labelled:
     labels: Labels
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """All that a stream holds at one moment.
+
+    Attributes:
+        epoch: the current one.
+        labelled: batches that have their outcome and are not taken yet: the first in line.
+        unlabelled: the batches behind them.
+        pulled: number of the next batch.
+        ended: whether the source has no more.
+        waiting: whether the training loop waits.
+    """
+
+    epoch: int
+    labelled: list[Pulled]
+    unlabelled: list[Pulled]
+    pulled: int
+    ended: bool
+    waiting: bool
+
+
 class Stream:
-    """The batches between source and training loop; every method may be called by any thread."""
+    """The batches between source and training loop; every method may be called by any thread.
+
+    Attributes:
+        epoch: number of the current one; changed by `begin` alone.
+        delivered: batches that were taken, over all epochs.
+        samples_delivered: rows of those.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -54,19 +81,22 @@ class Stream:
         self._outcomes: dict[int, Labels | EdlError] = {}
         self._next_number = 0
         self._limit = 0
-        self.epoch = 0  # read by any thread; changed by begin() alone
+        self.epoch = 0
+        self.delivered = 0
+        self.samples_delivered = 0
         self._ended = False
+        self._loop_waits = False
         self._source_error: BaseException | None = None
         self._fatal: EdlError | None = None
         self._dead = False  # _fatal is for good
 
     # --- the epoch
 
-    def begin(self) -> tuple[int, list[Pulled], list[Labels]]:
-        """Leave the current epoch for a new one: its number, and what the old one still held."""
+    def begin(self) -> tuple[Held, list[Labels]]:
+        """Leave the current epoch for a new one: what the old one held, the labels it had."""
         with self._changed:
+            held = self._held()
             self.epoch += 1
-            left = list(self._waiting)
             labels = [out for out in self._outcomes.values() if isinstance(out, Labels)]
             self._waiting.clear()
             self._outcomes.clear()
@@ -74,16 +104,19 @@ class Stream:
             self._source_error = None
             if not self._dead:
                 self._fatal = None
+            self._loop_waits = False
             self._changed.notify_all()
-            return self.epoch, left, labels
+            return held, labels
 
     # --- the puller's side
 
     def may_pull(self, epoch: int) -> bool:
-        """Wait until the engine allows another batch; False when the epoch was left."""
+        """Wait until the engine allows another batch; False when none is wanted any more."""
         with self._changed:
-            self._changed.wait_for(lambda: self.epoch != epoch or self._next_number < self._limit)
-            return self.epoch == epoch
+            self._changed.wait_for(
+                lambda: self.epoch != epoch or self._dead or self._next_number < self._limit
+            )
+            return self.epoch == epoch and not self._dead
 
     def add(self, epoch: int, record: Record, parts: Parts, source_s: float = 0.0) -> Pulled | None:
         """Enter a batch that lies in the ring now; None when the epoch was left meanwhile."""
@@ -134,20 +167,25 @@ class Stream:
             self._changed.notify_all()
             return True
 
-    def fail(self, error: EdlError, *, for_good: bool) -> None:
-        """Nothing more will come, in this epoch or for good: raise `error` in the training loop."""
+    def fail(self, error: EdlError, epoch: int | None = None) -> None:
+        """Nothing more will come, in `epoch` or for good: raise `error` in the training loop."""
         with self._changed:
-            if not self._dead:
-                self._fatal, self._dead = error, for_good
+            if not self._dead and epoch in (None, self.epoch):
+                self._fatal, self._dead = error, epoch is None
             self._changed.notify_all()
 
     @contextmanager
-    def held(self) -> Iterator[tuple[list[Pulled], list[Pulled], bool]]:
-        """All batches as (labelled, unlabelled, source ended), while nothing can change them."""
+    def held(self) -> Iterator[Held]:
+        """What it holds, while nothing can change that."""
         with self._changed:
-            done = [p for p in self._waiting if p.number in self._outcomes]
-            open_ = [p for p in self._waiting if p.number not in self._outcomes]
-            yield done, open_, self._ended
+            yield self._held()
+
+    def _held(self) -> Held:
+        labelled = [p for p in self._waiting if p.number in self._outcomes]
+        unlabelled = [p for p in self._waiting if p.number not in self._outcomes]
+        return Held(
+            self.epoch, labelled, unlabelled, self._next_number, self._ended, self._loop_waits
+        )
 
     # --- the training loop's side
 
@@ -156,12 +194,16 @@ class Stream:
 
         Raises:
             StopIteration: the source has ended and every batch was taken.
-            BaseException: what the source raised, behind its last batch.
+            BaseException: what the source raised, behind its last batch; once.
             EdlError: what the mesh cannot mend.
         """
         with self._changed:
+            if self.epoch == epoch:
+                self._loop_waits = not self._is_due(epoch)
             if not self._changed.wait_for(lambda: self._is_due(epoch), timeout_s):
                 return None
+            if self.epoch == epoch:
+                self._loop_waits = False
             return self._due(epoch)
 
     def _is_due(self, epoch: int) -> bool:
@@ -174,19 +216,25 @@ class Stream:
     def _due(self, epoch: int) -> Labelled:
         if self.epoch == epoch and self._waiting and self._waiting[0].number in self._outcomes:
             return self._pop()
-        if self._fatal is not None:
-            raise self._fatal
-        if self.epoch != epoch:
+        if self._fatal is not None and (self._dead or self.epoch == epoch):
+            raise _copy(self._fatal)
+        if self.epoch != epoch or self._source_error is None:
             raise StopIteration
-        if self._source_error is not None:
-            raise self._source_error
-        raise StopIteration
+        error, self._source_error = self._source_error, None
+        raise error
 
     def _pop(self) -> Labelled:
         pulled = self._waiting[0]
         outcome = self._outcomes[pulled.number]
         if isinstance(outcome, EdlError):
-            raise outcome
+            raise _copy(outcome)
         del self._outcomes[pulled.number]
         self._waiting.popleft()
+        self.delivered += 1
+        self.samples_delivered += pulled.parts.samples
         return Labelled(pulled, outcome)
+
+
+def _copy(error: EdlError) -> EdlError:
+    """For raising: what was raised holds every frame that it went through, so it is not kept."""
+    return type(error)(*error.args)

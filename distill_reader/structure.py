@@ -9,14 +9,14 @@ fills the same buffers again.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import BatchError, UsageError
-from ..proto.arena import Array
+from ..proto.arena import Array, dtype_named
 from .config import FieldKey
 
 
@@ -26,6 +26,7 @@ class Leaf:
 
     index: int
     paddle: bool
+    stop_gradient: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class Parts:
     Attributes:
         arrays: its leaves, in the order of the batch.
         skeleton: the batch with a `Leaf` in the place of each array.
-        fields: for each array at the top of the batch, its key there and its index in `arrays`.
-        samples: rows of the batch: the first dimension of its first array.
+        fields: for each array at the top of the batch, its key there and its index in `arrays`;
+            keys that are neither text nor integers cannot be named, and are left out.
+        samples: rows of the batch: the first dimension of its first array that has any.
     """
 
     arrays: tuple[Array, ...]
@@ -62,9 +64,17 @@ def take_apart(batch: Any) -> Parts:
         items = skeleton.items()
     elif isinstance(skeleton, (list, tuple)):
         items = enumerate(skeleton)
-    fields = tuple((key, leaf.index) for key, leaf in items if isinstance(leaf, Leaf))
-    first = arrays[0]
-    return Parts(tuple(arrays), skeleton, fields, first.shape[0] if first.ndim else 1)
+    fields = tuple(
+        (key, leaf.index)
+        for key, leaf in items
+        if isinstance(leaf, Leaf) and isinstance(key, (int, str))
+    )
+    return Parts(tuple(arrays), skeleton, fields, rows_of(arrays))
+
+
+def rows_of(arrays: Iterable[Array]) -> int:
+    """The first dimension of the first array that has any; 1 where none has."""
+    return next((array.shape[0] for array in arrays if array.ndim), 1)
 
 
 def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Array]) -> Any:
@@ -99,29 +109,32 @@ def _strip(node: Any, arrays: list[Array]) -> Any:
         return {key: _strip(value, arrays) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
         return _rebuilt(node, [_strip(value, arrays) for value in node])
-    array = _as_array(node)
-    if array is None:
-        return node
-    arrays.append(array)
-    return Leaf(len(arrays) - 1, paddle=array is not node)
-
-
-def _as_array(node: Any) -> Array | None:
     if isinstance(node, np.ndarray):
-        if node.dtype.hasobject:
-            raise BatchError(
-                "an array of Python objects cannot travel; use a fixed dtype, or a list of values"
-            )
-        return node
+        arrays.append(_checked(node))
+        return Leaf(len(arrays) - 1, paddle=False)
     if _is_paddle_tensor(node):
-        array: Array = node.numpy()
-        return array
-    return None
+        arrays.append(_from_paddle(node))
+        return Leaf(len(arrays) - 1, paddle=True, stop_gradient=node.stop_gradient)
+    return node
+
+
+def _checked(array: Array) -> Array:
+    if array.dtype.hasobject:
+        raise BatchError(
+            "an array of Python objects cannot travel; use a fixed dtype, or a list of values"
+        )
+    if array.dtype.names is not None or isinstance(array, np.ma.MaskedArray):
+        raise BatchError(
+            f"a {type(array).__name__} of dtype {array.dtype} cannot travel; use one plain array"
+            " for each of its fields, and one for a mask"
+        )
+    return array
 
 
 def _fill(node: Any, arrays: Sequence[Array]) -> Any:
     if isinstance(node, Leaf):
-        return _to_paddle(arrays[node.index]) if node.paddle else arrays[node.index]
+        array = arrays[node.index]
+        return _to_paddle(array, node.stop_gradient) if node.paddle else array
     if isinstance(node, dict):
         return {key: _fill(value, arrays) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
@@ -150,10 +163,19 @@ def _is_paddle_tensor(node: Any) -> bool:
     return paddle is not None and isinstance(node, paddle.Tensor)
 
 
-def _to_paddle(array: Array) -> Any:
+def _from_paddle(tensor: Any) -> Array:
+    array: Array = tensor.numpy()
+    if array.dtype == np.uint16:  # Paddle's way to show bfloat16, which numpy does not know
+        return array.view(dtype_named("bfloat16"))
+    return array
+
+
+def _to_paddle(array: Array, stop_gradient: bool = True) -> Any:
     import paddle
 
-    return paddle.to_tensor(array)
+    if array.dtype.name == "bfloat16":
+        array = array.view(np.uint16)
+    return paddle.to_tensor(array, stop_gradient=stop_gradient)
 
 
 def _describe(batch: Any) -> str:

@@ -12,6 +12,7 @@ want aligned tensors can use them in place.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
@@ -148,10 +149,14 @@ class Arena:
             self._merge()
 
     def close(self) -> None:
-        """Close the descriptor; the memory lives on while arrays that view it do."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Close the descriptor; all records can still be viewed, and live while their views do."""
+        with self._lock:
+            if self.fd < 0:
+                return
+            if (size := os.fstat(self.fd).st_size) > self._size:
+                self._map_again(size)  # the other side may have grown it for records not seen yet
+            fd, self.fd = self.fd, -1
+            os.close(fd)
 
     def _take(self, nbytes: int) -> int:
         fits = (i for i, (_, room) in enumerate(self._free) if room >= nbytes)
@@ -169,6 +174,8 @@ class Arena:
         return offset
 
     def _grow(self, nbytes: int) -> None:
+        if self.fd < 0:  # the number may stand for somebody else's file by now
+            raise OSError(errno.EBADF, "this shared memory is closed")
         step = max(nbytes, GROWTH_BYTES, self._size // 2)
         step = -(-step // mmap.PAGESIZE) * mmap.PAGESIZE
         start = self._size
@@ -182,7 +189,7 @@ class Arena:
         if end > self._size and self.fd >= 0:
             # fstat within the lock, or a slower thread would map an older, smaller size.
             with self._lock:
-                size = os.fstat(self.fd).st_size
+                size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
                 if self._size < end <= size:
                     self._map_again(size)
         return self._size

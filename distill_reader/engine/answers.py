@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...errors import BadAnswer, WrongInstance
+from ...errors import BadAnswer, RequestRefused, WrongInstance
 from ...proto.arena import Array
 from ...proto.tensors import InferResponse
 
@@ -52,6 +52,25 @@ def soft_labels(answer: InferResponse, expected: Expected) -> dict[str, Array]:
     return labels
 
 
+def device_seconds(parameters: Mapping[str, Any], elapsed_s: float) -> float:
+    """How long the teacher's device worked, as it says; `elapsed_s` where that cannot be."""
+    told = parameters.get("device_seconds")
+    if isinstance(told, (int, float)) and 0 < told < elapsed_s:
+        return float(told)
+    return elapsed_s
+
+
+def refuse_what_is_not_finite(inputs: Mapping[str, Array]) -> None:
+    """Raises RequestRefused for inputs of which no teacher could make good labels."""
+    for name, array in inputs.items():
+        if not _is_finite(array):
+            raise RequestRefused(f"input {name!r} holds values that are not finite")
+
+
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind not in "fcV" or bool(np.isfinite(array).all())
+
+
 def _check_instance(parameters: dict[str, Any], expected: Expected) -> None:
     # A foreign server names no instance; what it does name must be right.
     for key, wanted in (
@@ -72,5 +91,5 @@ def _check_label(name: str, label: Array, samples: int) -> None:
     rows = label.shape[0] if label.ndim else 0
     if rows != samples:
         raise BadAnswer(f"output {name!r} has shape {label.shape}, for a batch of {samples}")
-    if label.dtype.kind not in "iub" and not np.isfinite(label).all():
+    if not _is_finite(label):
         raise BadAnswer(f"output {name!r} holds values that are not finite")

@@ -21,6 +21,7 @@ from ...proto.channel import Channel, Message
 from ...scheduler import ledger_events as ev
 from ...scheduler.ledger import Ledger
 from ..config import FieldKey, ReaderConfig
+from ..structure import rows_of
 from . import telling
 from .feeding import model_inputs
 from .governor import Governor
@@ -61,14 +62,16 @@ class Engine:
         self._roster = open_roster(
             config,
             on_assigned=lambda assigned: self._post(self._on_assigned, assigned),
-            on_failed=lambda error: self._post(self._fail, error),
+            on_failed=lambda error: self._post(self._fail_for_good, error),
         )
         self._batches: dict[int, Batch] = {}
         self._answers: dict[int, Done] = {}  # labelled, not delivered
         self._pulled = 0  # number of the next batch
         self._allowed = 0
+        self._unsent: list[tuple[str, int]] = []  # what the ledger takes to be in flight
         self._failed = False
-        self._epoch = (0, 0)
+        self._stream_epoch = 0
+        self._epoch = (0, 0)  # of the assignment
         self._stats_at = self._reported_at = 0.0
         self._resends_told = 0
 
@@ -101,11 +104,13 @@ class Engine:
             return _nothing
 
     def _listen(self) -> None:
-        for message in self._channel:
-            if message["kind"] == "stop":
-                break
-            self._post(self._on_message, message)
-        self.stop()
+        try:
+            for message in self._channel:
+                if message["kind"] == "stop":
+                    break
+                self._post(self._on_message, message)
+        finally:  # a message cut short by Ctrl-C cannot be mended: the next engine is told all
+            self.stop()
 
     # --- the trainer's side
 
@@ -125,7 +130,9 @@ class Engine:
             case "ended":
                 self._governor.source_ended = True
             case "reset":
-                self._on_reset()
+                self._on_reset(message)
+            case "resumed":
+                self._on_resumed(message)
 
     def _on_batch(self, message: Message) -> None:
         number, nbytes = message["number"], message["nbytes"]
@@ -143,7 +150,16 @@ class Engine:
         self._figures.taken(message["samples"], time.monotonic())
         self._handle(ev.Taken(message["number"]))
 
-    def _on_reset(self) -> None:
+    def _on_resumed(self, message: Message) -> None:
+        """Told all that the engine before this one knew."""
+        self._stream_epoch = message["epoch"]
+        self._pulled = message["pulled"]
+        self._governor.source_ended = message["ended"]
+        self._governor.waiting_since = time.monotonic() if message["waiting"] else None
+
+    def _on_reset(self, message: Message) -> None:
+        self._stream_epoch = message["epoch"]
+        self._pulled = message["pulled"]
         for done in self._answers.values():
             self._labels.free(done.record.offset)
         self._answers.clear()
@@ -152,6 +168,9 @@ class Engine:
         self._governor.waiting_since = None
         self._governor.source_ended = False
         self._handle(ev.Reset())
+        for name, number in self._unsent:  # free the windows that these hold
+            self._handle(ev.Refused(name, number, "never sent"))
+        self._unsent.clear()
 
     # --- the teachers
 
@@ -174,7 +193,8 @@ class Engine:
             case Ready(inputs):
                 link.inputs = inputs
                 self._pool.answers(name)
-                self._handle(ev.TeacherJoined(name, self._config.window))
+                if self._pool.is_assigned(link):  # else it leaves, and is to get nothing more
+                    self._handle(ev.TeacherJoined(name, self._config.window))
             case Done():
                 self._on_done(name, outcome)
             case Broke(None, error):
@@ -186,7 +206,9 @@ class Engine:
 
     def _on_done(self, name: str, done: Done) -> None:
         number = done.job.number
-        self._figures.answer(name, done.device_s, done.job.samples)
+        self._pool.has_labelled(name)
+        if (batch := self._batches.get(number)) is not None:
+            self._figures.answer(name, done.device_s, batch.samples)
         out = self._ledger.handle(ev.Answered(name, number, done.record.nbytes, done.device_s))
         if ev.Discard(number, name) in out:
             self._labels.free(done.record.offset)
@@ -199,12 +221,15 @@ class Engine:
     def _on_broke(self, link: TeacherLink, job: Job, error: errors.EdlError) -> None:
         name = link.peer.teacher_id
         match error:
+            case errors.BadAnswer() if job.number not in self._batches:
+                # Of an epoch that was left: its memory may have been used again while it was sent.
+                self._handle(ev.Refused(name, job.number, str(error)))
             case errors.RequestRefused() | errors.VersionMismatch():
                 self._handle(ev.Refused(name, job.number, str(error)))
             case errors.RetryableError():
                 self._pool.last_trouble = f"teacher {name} failed: {error}"
                 self._handle(ev.Failed(name, job.number))
-                link.connect()
+                self._pool.retry(link)
             case _:
                 self._figures.forget_teacher(name)
                 self._pool.reopen(link, error)
@@ -244,10 +269,12 @@ class Engine:
         try:
             refs = model_inputs(batch.fields, self._pool.link(teacher).inputs, self._config.feeds)
         except errors.UsageError as error:
+            self._unsent.append((teacher, number))
             self._fail(error)
             return
         inputs = {name: self._ring.get(ref) for name, ref in refs.items()}
-        self._pool.send(teacher, Job(number, inputs, self._config.fetches, batch.samples))
+        rows = rows_of(inputs.values())
+        self._pool.send(teacher, Job(number, inputs, self._config.fetches, rows))
 
     def _deliver(self, number: int) -> None:
         done = self._answers.pop(number)
@@ -267,7 +294,13 @@ class Engine:
         if self._failed:
             return
         self._failed = True  # for this epoch: another one is another try
-        self._channel.send("fatal", error=type(error).__name__, text=str(error))
+        self._send_fatal(error, self._stream_epoch)
+
+    def _fail_for_good(self, error: errors.EdlError) -> None:
+        self._send_fatal(error, None)
+
+    def _send_fatal(self, error: errors.EdlError, epoch: int | None) -> None:
+        self._channel.send("fatal", epoch=epoch, error=type(error).__name__, text=str(error))
 
     # --- what the flow says
 

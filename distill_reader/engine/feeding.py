@@ -27,6 +27,10 @@ def model_inputs(
         UsageError: a field or an input that is named does not exist, or there are too few.
     """
     if not feeds:
+        if not inputs:
+            raise UsageError(
+                "the model names no inputs; say which fields it gets by feeds={'input': field}"
+            )
         feeds = _by_default(fields, inputs)
     chosen: dict[str, T] = {}
     for place, (name, key) in enumerate(feeds):
@@ -51,6 +55,6 @@ def model_inputs(
 def _by_default(
     fields: Mapping[FieldKey, T], inputs: Sequence[str]
 ) -> list[tuple[str | None, FieldKey]]:
-    if inputs and all(name in fields for name in inputs):
+    if all(name in fields for name in inputs):
         return [(name, name) for name in inputs]
     return list(zip(inputs, fields, strict=False))

@@ -33,6 +33,7 @@ class Pool:
         self._wanted: dict[str, Peer] = {}
         self._ejected: set[Peer] = set()
         self._silent: set[str] = set()
+        self._failures: dict[str, int] = {}  # since its latest labels
 
     def __len__(self) -> int:
         return len(self._links)
@@ -59,6 +60,18 @@ class Pool:
         """The link to a teacher that is assigned, or leaves."""
         return self._links.get(teacher) or self._leaving[teacher]
 
+    def is_assigned(self, link: TeacherLink) -> bool:
+        """Whether the teacher may get new batches over `link`."""
+        return self._links.get(link.peer.teacher_id) is link
+
+    def has_labelled(self, name: str) -> None:
+        """A teacher has done what it is for."""
+        self._failures.pop(name, None)
+
+    def retry(self, link: TeacherLink) -> None:
+        """A request failed, the connection holds: probe the teacher before it gets more."""
+        link.connect(after_failures=self._count_failure(link.peer.teacher_id))
+
     def holds(self, link: TeacherLink) -> bool:
         """Whether what `link` posts still counts."""
         name = link.peer.teacher_id
@@ -68,6 +81,7 @@ class Pool:
         """Follow the roster: names that are (lost, revoked) by it."""
         self._wanted = {peer.teacher_id: peer for peer in assigned.peers}
         self._silent &= self._wanted.keys()
+        self._failures = {name: n for name, n in self._failures.items() if name in self._wanted}
         self._ejected &= set(assigned.peers)
         lost, revoked = [], []
         for name, link in (*self._links.items(), *self._leaving.items()):
@@ -110,7 +124,7 @@ class Pool:
             log.error("teacher %s is not asked again: %s", peer.teacher_id, error)
             self._ejected.add(peer)
         elif peer == self._wanted.get(peer.teacher_id):
-            self._open(peer)
+            self._open(peer, after_failures=self._count_failure(peer.teacher_id))
 
     def let_go(self, name: str) -> None:
         """A teacher that leaves has nothing in flight any more; it may be back one day."""
@@ -123,8 +137,14 @@ class Pool:
         for link in (*self._links.values(), *self._leaving.values()):
             link.close()
 
-    def _open(self, peer: Peer) -> None:
+    def _count_failure(self, name: str) -> int:
+        """How often it had failed before this time: the first retry is made at once."""
+        before = self._failures.get(name, 0)
+        self._failures[name] = before + 1
+        return before
+
+    def _open(self, peer: Peer, after_failures: int = 0) -> None:
         config = self._config
         link = TeacherLink(peer, self._labels, config.window, config.request_timeout_s, self._post)
         self._links[peer.teacher_id] = link
-        link.connect()
+        link.connect(after_failures)

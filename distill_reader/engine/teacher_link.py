@@ -11,19 +11,27 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
 
-from ...errors import EdlError, RetryableError, TeacherLost
+from ...errors import (
+    BadAnswer,
+    EdlError,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+    WireError,
+)
 from ...proto import inference_pb2 as pb
 from ...proto import inference_pb2_grpc as oip
 from ...proto import tensors
 from ...proto.arena import Arena, Array, Record
 from ...proto.status import from_status
 from ...scheduler.backoff import delay_s
-from .answers import Expected, soft_labels
+from .answers import Expected, device_seconds, refuse_what_is_not_finite, soft_labels
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -108,9 +116,9 @@ class TeacherLink:
         for _ in range(self.window):
             self._thread(self._work, "sender")
 
-    def connect(self) -> None:
-        """Probe the teacher until it answers, then post `Ready`."""
-        self._thread(self._probe_until_ready, "prober")
+    def connect(self, after_failures: int = 0) -> None:
+        """Probe the teacher until it answers, then post `Ready`; first pause for its failures."""
+        self._thread(partial(self._probe_until_ready, after_failures), "prober")
 
     def send(self, job: Job) -> None:
         """Have one of `window` threads send `job` and post what comes of it."""
@@ -129,7 +137,9 @@ class TeacherLink:
 
     # --- probing
 
-    def _probe_until_ready(self) -> None:
+    def _probe_until_ready(self, after_failures: int) -> None:
+        if after_failures:  # it may answer probes and nothing else: not as fast as one can ask
+            self._closed.wait(delay_s(after_failures, random))
         attempt = 0
         while not self._closed.is_set():
             try:
@@ -164,32 +174,44 @@ class TeacherLink:
                 outcome: Outcome = self._request(job)
             except EdlError as error:
                 outcome = Broke(job, error)
+            except Exception as error:  # no memory, for one: a batch must not be lost in here
+                outcome = Broke(job, RetryableError(f"{type(error).__name__}: {error}"))
             self.post(self, outcome)
 
     def _request(self, job: Job) -> Done:
+        request = self._encoded(job)
         started = time.monotonic()
         try:
-            reply = self._infer(self._encoded(job), timeout=self.request_timeout_s)
+            reply = self._infer(request, timeout=self.request_timeout_s)
         except (grpc.RpcError, ValueError) as error:
             raise _translated(error) from None
         seconds = time.monotonic() - started
-        answer = tensors.decode_response(reply)
-        labels = soft_labels(answer, self._expected(job))
+        try:
+            answer = tensors.decode_response(reply)
+            labels = soft_labels(answer, self._expected(job))
+        except WireError as error:
+            raise BadAnswer(str(error)) from None
+        except BadAnswer:
+            refuse_what_is_not_finite(job.inputs)  # nonsense in, nonsense out
+            raise
         record = self.labels.put(list(labels.values()))
-        device_s = float(answer.parameters.get("device_seconds", 0.0)) or seconds
+        device_s = device_seconds(answer.parameters, seconds)
         draining = bool(answer.parameters.get("draining", False))
         return Done(job, tuple(labels), record, device_s, draining)
 
     def _encoded(self, job: Job) -> bytes:
         peer = self.peer
         instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
-        return tensors.encode_request(
-            model_name=peer.model,
-            inputs=job.inputs,
-            outputs=job.fetches,
-            request_id=str(job.number),
-            parameters=instance if peer.incarnation else {},
-        )
+        try:
+            return tensors.encode_request(
+                model_name=peer.model,
+                inputs=job.inputs,
+                outputs=job.fetches,
+                request_id=str(job.number),
+                parameters=instance if peer.incarnation else {},
+            )
+        except WireError as error:  # what cannot be sent here can be sent nowhere
+            raise RequestRefused(f"it cannot be sent: {error}") from None
 
     def _expected(self, job: Job) -> Expected:
         peer = self.peer

@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.distill_reader.engine.answers import Expected, soft_labels
-from edl.errors import BadAnswer, WrongInstance
+from edl.distill_reader.engine.answers import (
+    Expected,
+    device_seconds,
+    refuse_what_is_not_finite,
+    soft_labels,
+)
+from edl.errors import BadAnswer, RequestRefused, WrongInstance
 from edl.proto.tensors import InferResponse
 
 EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)
@@ -68,3 +73,18 @@ def test_labels_that_cannot_be_labels_are_not_taken(outputs: dict[str, Any], mes
 def test_no_outputs_at_all() -> None:
     with pytest.raises(BadAnswer, match="no outputs"):
         soft_labels(answer({}), replace(EXPECTED, outputs=()))
+
+
+@pytest.mark.parametrize(
+    ("told", "believed"),
+    [(0.5, 0.5), (3, 2.0), (0, 2.0), (-1.0, 2.0), ("0.5", 2.0), (float("nan"), 2.0), (None, 2.0)],
+)
+def test_device_time_is_within_the_time_of_the_request(told: Any, believed: float) -> None:
+    assert device_seconds({"device_seconds": told}, 2.0) == believed
+
+
+def test_inputs_that_are_not_finite_are_named() -> None:
+    fine = {"ids": np.array([1, 2]), "text": np.array([b"a"]), "x": LOGITS}
+    refuse_what_is_not_finite(fine)
+    with pytest.raises(RequestRefused, match="'y'"):
+        refuse_what_is_not_finite({**fine, "y": np.array([np.inf], np.float16)})

@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from edl.supervise import python_command, start
-from edl.tests.ground.programs import wait_for
+from edl.tests.ground.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 
 EXIT_CODES = {
@@ -36,11 +35,11 @@ def test_ending(ending: str, teacher: str) -> None:
     program = "edl.tests.distill_reader.trainer_program"
     trainer = start(python_command("trainer", program, ending, teacher))
     try:
-        engine = psutil.Process(int(trainer.expect(r"engine (\d+)", 30).group(1)))
+        engine = int(trainer.expect(r"engine (\d+)", 30).group(1))
         if ending in SIGNALS:
             trainer.send_signal(SIGNALS[ending])
         assert trainer.wait(5) == EXIT_CODES[ending], trainer.tail()
-        wait_for(lambda: not engine.is_running(), timeout_s=3)
+        wait_gone([engine], timeout_s=3)
         if ending not in ("raises", "interrupted"):
             assert not any("Traceback" in line for line in trainer.tail(50)), trainer.tail(50)
         assert not any("Exception ignored" in line for line in trainer.tail(50))

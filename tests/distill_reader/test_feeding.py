@@ -34,6 +34,7 @@ def test_fields_find_their_inputs(fields: Any, inputs: Any, feeds: Any, expected
         ({0: "a"}, ["x"], [3], "names field 3, a batch has \\[0\\]"),
         ({0: "a", 1: "b"}, ["x"], [0, 1], "names 2 fields"),
         ({0: "a"}, ["x"], {"z": 0}, "names input 'z', the model has \\['x'\\]"),
+        ({0: "a"}, [], None, "names no inputs"),
         ({0: "a"}, ["x", "y"], None, "inputs \\['y'\\] get no field"),
     ],
 )

@@ -24,6 +24,11 @@ def labels() -> Labels:
     return made
 
 
+def begin(stream: Stream) -> int:
+    stream.begin()
+    return stream.epoch
+
+
 def add(stream: Stream, epoch: int) -> Pulled:
     pulled = stream.add(epoch, RECORD, PARTS)
     assert pulled is not None
@@ -32,7 +37,7 @@ def add(stream: Stream, epoch: int) -> Pulled:
 
 def test_batches_are_taken_in_order_whatever_order_labels_come_in(labels: Labels) -> None:
     stream = Stream()
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     numbers = [add(stream, epoch).number for _ in range(3)]
     for number in reversed(numbers):
         assert stream.settle(number, labels)
@@ -42,7 +47,7 @@ def test_batches_are_taken_in_order_whatever_order_labels_come_in(labels: Labels
 
 def test_labels_of_a_batch_that_is_not_waiting_are_not_wanted(labels: Labels) -> None:
     stream = Stream()
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     number = add(stream, epoch).number
     assert stream.settle(number, labels)
     assert not stream.settle(number, labels), "settled twice"
@@ -53,7 +58,7 @@ def test_labels_of_a_batch_that_is_not_waiting_are_not_wanted(labels: Labels) ->
 
 def test_nothing_to_take_yet_is_none_and_the_end_is_stop_iteration(labels: Labels) -> None:
     stream = Stream()
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     pulled = add(stream, epoch)
     stream.end(epoch, None)
     assert stream.take(epoch, 0) is None
@@ -65,7 +70,7 @@ def test_nothing_to_take_yet_is_none_and_the_end_is_stop_iteration(labels: Label
 
 def test_what_the_source_raised_comes_behind_its_batches(labels: Labels) -> None:
     stream = Stream()
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     pulled = add(stream, epoch)
     error = KeyError("the source's own")
     stream.end(epoch, error)
@@ -78,7 +83,7 @@ def test_what_the_source_raised_comes_behind_its_batches(labels: Labels) -> None
 
 def test_poison_is_raised_in_its_place(labels: Labels) -> None:
     stream = Stream()
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     first, second = add(stream, epoch), add(stream, epoch)
     stream.settle(second.number, PoisonBatch("batch 1"))
     assert stream.take(epoch, 0) is None
@@ -90,46 +95,107 @@ def test_poison_is_raised_in_its_place(labels: Labels) -> None:
 
 def test_failure_comes_behind_what_is_ready(labels: Labels) -> None:
     stream = Stream()
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     pulled = add(stream, epoch)
     stream.settle(pulled.number, labels)
-    stream.fail(EngineLost("gone"), for_good=True)
+    stream.fail(EngineLost("gone"))
     assert stream.take(epoch, 0) is not None
     with pytest.raises(EngineLost):
         stream.take(epoch, 0)
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     with pytest.raises(EngineLost):
         stream.take(epoch, 0)
 
 
 def test_failure_of_one_epoch_is_forgotten_with_it() -> None:
     stream = Stream()
-    epoch, _, _ = stream.begin()
-    stream.fail(NoTeacherAvailable("none"), for_good=False)
+    epoch = begin(stream)
+    stream.fail(NoTeacherAvailable("none"), epoch)
     with pytest.raises(NoTeacherAvailable):
         stream.take(epoch, 0)
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     assert stream.take(epoch, 0) is None
+
+
+def test_failure_of_an_epoch_that_was_left_fails_no_other() -> None:
+    stream = Stream()
+    old = begin(stream)
+    new = begin(stream)
+    stream.fail(NoTeacherAvailable("told too late"), old)
+    assert stream.take(new, 0) is None
+    stream.fail(NoTeacherAvailable("none"), new)
+    with pytest.raises(StopIteration):
+        stream.take(old, 0)
+
+
+def test_errors_are_kept_without_what_they_went_through(labels: Labels) -> None:
+    """Else the frames of the training loop, and all they refer to, live as long as the stream."""
+    stream = Stream()
+    epoch = begin(stream)
+    poison, lost, own = PoisonBatch("batch 0"), EngineLost("gone"), KeyError("the source's own")
+    stream.settle(add(stream, epoch).number, poison)
+    for _ in range(2):
+        with pytest.raises(PoisonBatch, match="batch 0"):
+            stream.take(epoch, 0)
+    assert poison.__traceback__ is None
+    epoch = begin(stream)
+    stream.end(epoch, own)
+    with pytest.raises(KeyError) as raised:
+        stream.take(epoch, 0)
+    assert raised.value is own
+    with pytest.raises(StopIteration):
+        stream.take(epoch, 0)
+    stream.fail(lost)
+    with pytest.raises(EngineLost):
+        stream.take(epoch, 0)
+    assert lost.__traceback__ is None
+
+
+def test_it_knows_whether_the_training_loop_waits(labels: Labels) -> None:
+    def waits() -> bool:
+        with stream.held() as held:
+            return held.waiting
+
+    stream = Stream()
+    epoch = begin(stream)
+    number = add(stream, epoch).number
+    assert not waits()
+    assert stream.take(epoch, 0) is None
+    assert waits()
+    stream.settle(number, labels)
+    assert stream.take(epoch, 0) is not None
+    assert not waits()
+    assert stream.take(epoch, 0) is None
+    epoch = begin(stream)
+    assert not waits()
+
+
+def test_nothing_is_pulled_for_a_stream_that_is_dead() -> None:
+    stream = Stream()
+    epoch = begin(stream)
+    stream.allow(10)
+    stream.fail(EngineLost("gone"))
+    assert not stream.may_pull(epoch)
 
 
 def test_a_new_epoch_gives_back_what_the_old_one_held(labels: Labels) -> None:
     stream = Stream()
-    old, _, _ = stream.begin()
+    old = begin(stream)
     first, second = add(stream, old), add(stream, old)
     stream.settle(first.number, labels)
-    new, batches, left = stream.begin()
-    assert batches == [first, second]
+    held, left = stream.begin()
+    assert (held.labelled, held.unlabelled) == ([first], [second])
     assert left == [labels]
     assert stream.add(old, RECORD, PARTS) is None
     assert not stream.end(old, None)
-    assert add(stream, new).number > second.number, "numbers never come twice"
+    assert add(stream, stream.epoch).number > second.number, "numbers never come twice"
     with pytest.raises(StopIteration):
         stream.take(old, 0)
 
 
 def test_pulling_waits_for_leave_and_ends_with_its_epoch() -> None:
     stream = Stream()
-    epoch, _, _ = stream.begin()
+    epoch = begin(stream)
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: answers.append(stream.may_pull(epoch)))
     thread.start()

@@ -10,6 +10,7 @@ import pytest
 
 from edl.distill_reader.structure import put_together, take_apart
 from edl.errors import BatchError, UsageError
+from edl.proto.datatypes import datatype_of
 
 IMAGE = np.arange(12, dtype=np.float32).reshape(3, 4)
 LABEL = np.array([1, 2, 3])
@@ -71,6 +72,7 @@ def test_fields_are_the_arrays_at_the_top() -> None:
 
 def test_samples_are_rows_of_the_first_array() -> None:
     assert take_apart((IMAGE, LABEL)).samples == 3
+    assert take_apart((np.array(1.0), LABEL)).samples == 3
     assert take_apart(np.array(1.0)).samples == 1
 
 
@@ -83,6 +85,37 @@ def test_batch_without_arrays_is_refused(batch: Any) -> None:
 def test_array_of_objects_is_refused() -> None:
     with pytest.raises(BatchError, match="fixed dtype"):
         take_apart((np.array([{}, {}], dtype=object),))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros(2, [("a", "f4"), ("b", "i4")]), np.ma.masked_array(IMAGE, IMAGE > 3)],
+    ids=["records", "masked"],
+)
+def test_array_that_would_lose_a_part_is_refused(array: Any) -> None:
+    with pytest.raises(BatchError, match="one plain array for each"):
+        take_apart((array,))
+
+
+def test_paddle_bfloat16_travels_as_that_and_comes_back() -> None:
+    import paddle
+
+    values = paddle.to_tensor(IMAGE).astype("bfloat16")
+    parts = take_apart((values,))
+    assert datatype_of(parts.arrays[0].dtype) == "BF16"
+    soft = {"logits": parts.arrays[0]}
+    back, label = put_together(parts.skeleton, parts.arrays, soft)
+    for tensor in (back, label):
+        assert tensor.dtype == paddle.bfloat16
+        np.testing.assert_array_equal(tensor.astype("float32").numpy(), IMAGE)
+
+
+def test_paddle_tensors_keep_whether_they_want_a_gradient() -> None:
+    import paddle
+
+    wanting, plain = paddle.to_tensor(IMAGE, stop_gradient=False), paddle.to_tensor(IMAGE)
+    batch = round_trip((wanting, plain))
+    assert [tensor.stop_gradient for tensor in batch] == [False, True, True]
 
 
 def test_paddle_tensors_come_back_as_paddle_tensors() -> None:

@@ -166,6 +166,22 @@ def test_closing_leaves_arrays_readable_and_no_descriptor() -> None:
         os.fstat(fd)
 
 
+def test_closing_leaves_records_readable_that_were_not_looked_at(arena: Arena) -> None:
+    theirs = Arena.attach(os.dup(arena.fd))
+    (grown,) = arena.put([np.arange(GROWTH_BYTES, dtype=np.uint8)]).arrays
+    theirs.close()
+    assert same(theirs.get(grown), np.arange(GROWTH_BYTES, dtype=np.uint8))
+    with pytest.raises(WireError):
+        theirs.memory(2 * arena.size_bytes, 1)
+
+
+def test_closed_it_does_not_grow() -> None:
+    arena = Arena.create(PAGE)
+    arena.close()
+    with pytest.raises(OSError, match="closed"):
+        arena.put([np.zeros(2 * PAGE)])
+
+
 class Allocating(RuleBasedStateMachine):
     """Any order of allocating and freeing: what was written stays, byte for byte."""
 

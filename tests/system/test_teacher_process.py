@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,30 @@ def test_killed_it_takes_its_predictor_along() -> None:
         os.kill(teacher.process.pid, signal.SIGKILL)
         assert teacher.process.wait(ANSWER_S) == -signal.SIGKILL
         wait_gone([predictor.pid])
+
+
+def test_it_ends_in_its_grace_though_the_predictor_hangs() -> None:
+    with serving("--grace", "0.5") as teacher, ThreadPoolExecutor(1) as pool:
+        teacher.ask()
+        predictor = teacher.predictor()
+        predictor.suspend()
+        asked = pool.submit(teacher.ask)
+        teacher.process.send_signal(signal.SIGTERM)
+        assert teacher.process.wait(ANSWER_S / 2) == 0
+        assert refusal(asked.result) is grpc.StatusCode.UNAVAILABLE
+        wait_gone([predictor.pid])
+
+
+def test_it_serves_on_when_nobody_reads_its_progress() -> None:
+    shell = 'exec 2> >(exec true); sleep 0.5; exec "$@"'
+    inner = command("--model", STEERED, "--service", "m")
+    process = start(replace(inner, argv=("bash", "-c", shell, "bash", *inner.argv)))
+    try:
+        process.expect("^teacher ready", START_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(ANSWER_S) == 0
+    finally:
+        process.stop()
 
 
 def test_garbage_on_the_port_disturbs_nobody() -> None:
