@@ -110,9 +110,7 @@ class EngineClient:
 
     def label_views(self, labels: Labels) -> dict[str, Array]:
         """The labels by name, without a copy; their memory is given back with the last view."""
-        views = lease(
-            labels.arena, labels.record, partial(_give_back, self._dropped, labels.arena)
-        )
+        views = lease(labels.arena, labels.record, partial(_give_back, self._dropped, labels.arena))
         return dict(zip(labels.names, views, strict=True))
 
     def close(self) -> None:

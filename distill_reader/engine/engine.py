@@ -8,12 +8,9 @@ how many teachers); this file only translates.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
 
 from ... import errors
 from ...proto.arena import Arena, ArrayRef
@@ -25,6 +22,7 @@ from ..structure import rows_of
 from . import telling
 from .feeding import model_inputs
 from .governor import Governor
+from .inbox import Inbox
 from .pool import Pool
 from .roster import Assigned, open_roster
 from .teacher_link import Broke, Done, Job, Outcome, Ready, TeacherLink
@@ -54,15 +52,15 @@ class Engine:
         self._channel = channel
         self._ring = ring
         self._labels = labels
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._inbox = Inbox()
         self._ledger = Ledger()
         self._governor = Governor(config)
         self._figures = self._governor.figures
-        self._pool = Pool(config, labels, self._post_outcome)
+        self._pool = Pool(config, labels, partial(self._inbox.post, self._on_outcome))
         self._roster = open_roster(
             config,
-            on_assigned=lambda assigned: self._post(self._on_assigned, assigned),
-            on_failed=lambda error: self._post(self._fail_for_good, error),
+            on_assigned=partial(self._inbox.post, self._on_assigned),
+            on_failed=partial(self._inbox.post, self._fail_for_good),
         )
         self._batches: dict[int, Batch] = {}
         self._answers: dict[int, Done] = {}  # labelled, not delivered
@@ -77,9 +75,9 @@ class Engine:
 
     def run(self) -> None:
         """Work until the trainer's side says stop or is gone."""
-        threading.Thread(target=self._listen, name="edl-engine-listener", daemon=True).start()
+        self._inbox.listen(self._channel, self._on_message)
         self._roster.start()
-        while (event := self._next_event()) is not None:
+        while (event := self._inbox.next(TICK_S)) is not None:
             event()
             self._decide(time.monotonic())
         self._roster.stop()
@@ -87,30 +85,7 @@ class Engine:
 
     def stop(self) -> None:
         """Let `run` return; may be called by a signal handler."""
-        self._inbox.put(None)
-
-    # --- the inbox
-
-    def _post(self, handler: Callable[..., None], *args: object) -> None:
-        self._inbox.put(partial(handler, *args))
-
-    def _post_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
-        self._post(self._on_outcome, link, outcome)
-
-    def _next_event(self) -> Callable[[], None] | None:
-        try:
-            return self._inbox.get(timeout=TICK_S)
-        except Empty:
-            return _nothing
-
-    def _listen(self) -> None:
-        try:
-            for message in self._channel:
-                if message["kind"] == "stop":
-                    break
-                self._post(self._on_message, message)
-        finally:  # a message cut short by Ctrl-C cannot be mended: the next engine is told all
-            self.stop()
+        self._inbox.stop()
 
     # --- the trainer's side
 
@@ -337,7 +312,3 @@ class Engine:
     def _waiting_for(self) -> str:
         trouble = self._roster.why() or self._pool.last_trouble
         return telling.waiting_for(self._governor, self._ledger, len(self._pool), trouble)
-
-
-def _nothing() -> None:
-    """A tick: nothing happened but time."""
