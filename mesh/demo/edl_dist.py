@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -98,12 +98,7 @@ def run_edl_dist(
     """
     with _open_reader(mesh, digits, settings, cores) as reader:
         _gather(reader, settings.teachers, check)
-        meter = CpuMeter(
-            {
-                "teachers": [process.pid for process in mesh.teachers.values()],
-                "mesh": [reader.engine_pid, mesh.coordinator.pid],
-            }
-        )
+        meter = _meter(mesh, reader)
         watch = _Watch(on_batch)
         churn = _churn(mesh, spec, meter, settings, cores, say)
         periodic = Periodic(
@@ -124,21 +119,37 @@ def run_edl_dist(
             _await_newcomer(churn, check)
         finally:
             periodic.stop()
-    victims = [mesh.teachers[event.teacher] for event in churn.events if event.kind == "kill"]
+    measured = replace(
+        result,
+        teacher_core_s=meter.seconds("teachers"),
+        other_core_s=meter.seconds("mesh"),
+        starved_s=stats.starved_s,
+        resends=stats.resends,
+    )
     return EdlDistResult(
-        result=replace(
-            result,
-            teacher_core_s=meter.seconds("teachers"),
-            other_core_s=meter.seconds("mesh"),
-            starved_s=stats.starved_s,
-            resends=stats.resends,
-        ),
+        result=measured,
         reader=stats,
         timeline=tuple(watch.timeline),
         events=tuple(churn.events),
-        killed=sum(process.wait(GATHER_S) == -signal.SIGKILL for process in victims),
+        killed=_count_killed(mesh, churn.events),
         added=sum(event.kind == "join" for event in churn.events),
     )
+
+
+def _meter(mesh: LocalMesh, reader: DistilReader) -> CpuMeter:
+    """Counts what teachers, engine and coordinator take of the cores."""
+    return CpuMeter(
+        {
+            "teachers": [process.pid for process in mesh.teachers.values()],
+            "mesh": [reader.engine_pid, mesh.coordinator.pid],
+        }
+    )
+
+
+def _count_killed(mesh: LocalMesh, events: Sequence[Event]) -> int:
+    """Of the teachers that were to be killed, those whose process did end by SIGKILL."""
+    victims = [mesh.teachers[event.teacher] for event in events if event.kind == "kill"]
+    return sum(process.wait(GATHER_S) == -signal.SIGKILL for process in victims)
 
 
 class _Watch:
