@@ -16,7 +16,9 @@ from .report import Report
 
 
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Which; without it, their list.")
+    ] = "",
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")
     ] = None,
@@ -28,6 +30,10 @@ def bench(
     """Run one benchmark of those listed below."""
     from rich.console import Console
 
+    if not name:
+        for known, about in benchmarks().items():
+            typer.echo(f"{known:10} {about}")
+        return
     if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
         raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
     report = run(name, quick=quick)

@@ -109,7 +109,7 @@ def status(
             from .client import fetch_status
             from .status import render
 
-            _console().print(render(fetch_status(coordinator, service)))
+            _console().print(render(fetch_status(coordinator, service), service))
     except KeyboardInterrupt:
         if not watch:  # which is ended in no other way
             raise
@@ -141,11 +141,13 @@ def _watch(url: str, service: str) -> None:
     from .client import fetch_status
     from .status import render
 
-    with Live(render(fetch_status(url, service)), console=_console(), auto_refresh=False) as live:
+    with Live(
+        render(fetch_status(url, service), service), console=_console(), auto_refresh=False
+    ) as live:
         while True:
             time.sleep(_REFRESH_S)
             try:
-                live.update(render(fetch_status(url, service)), refresh=True)
+                live.update(render(fetch_status(url, service), service), refresh=True)
             except UnavailableError as error:  # it may come back
                 live.update(Text(str(error), style="bold red"), refresh=True)
 

@@ -69,7 +69,7 @@ class Desk:
         self._streams[name] = stream
         self._take(report, now)
         self._roster.subscribed(name)
-        log.info("service %s: student %s wants %d teachers", self.service, name, report.want)
+        log.info("service %s: student %s wants teachers: %d", self.service, name, report.want)
 
     def reported(self, stream: Stream, report: pb.StudentReport, now: float) -> None:
         """A student says how it is; on a stream that is not its latest, nobody listens."""

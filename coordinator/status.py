@@ -98,15 +98,16 @@ def _serves(service: pb.ServiceStatus) -> defaultdict[str, list[str]]:
     return serves
 
 
-def render(status: pb.MeshStatus) -> RenderableType:
-    """Tables of each service's teachers and students."""
+def render(status: pb.MeshStatus, service_asked: str = "") -> RenderableType:
+    """Tables of each service's teachers and students; `service_asked` is the one asked for."""
     from rich.console import Group
     from rich.text import Text
 
     managers = ", ".join(status.managers) or "none"
     parts: list[RenderableType] = [Text(f"service managers: {managers}", style="dim")]
     if not status.services:
-        parts.append(Text("no teacher and no student is registered"))
+        where = f" for service {service_asked!r}" if service_asked else ""
+        parts.append(Text(f"no teacher and no student is registered{where}"))
     for service in status.services:
         parts += [Text(), _heading(service)]
         if service.teachers:

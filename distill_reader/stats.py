@@ -53,8 +53,13 @@ class ReaderStats:
 
     def line(self) -> str:
         """One line for a progress bar."""
-        volume = f"{self.volume_bytes / 2**20:.0f}/{self.upper_bytes / 2**20:.0f} MiB"
+        volume = f"{_short(self.volume_bytes)} of {_short(self.upper_bytes)}"
         return (
             f"teachers {len(self.teachers)}/{self.want}  buffer {volume}"
             f"  starved {self.starved_s:.1f} s  resends {self.resends}"
         )
+
+
+def _short(nbytes: int) -> str:
+    """Bytes for people: "640 KiB"."""
+    return f"{nbytes / 2**20:.0f} MiB" if nbytes >= 10 << 20 else f"{nbytes / 2**10:.0f} KiB"

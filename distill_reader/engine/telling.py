@@ -82,12 +82,12 @@ def waiting_for(governor: Governor, ledger: Ledger, assigned: int, trouble: str)
         return "the source has not yielded the next batch"
     if ledger.usable == 0:
         return f"0 of {assigned} teachers live" + (f", {trouble}" if trouble else "")
-    return f"{ledger.usable} teacher(s) work on {ledger.in_flight} batch(es)"
+    return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
 
 
 def poison(number: int, reasons: tuple[str, ...]) -> str:
     """Why a batch will never be labelled."""
     return (
-        f"batch {number} was refused by {len(reasons)} teacher(s), which is all there are or"
-        f" enough to blame the batch: {'; '.join(reasons)}"
+        f"batch {number} will never be labelled: {'; '.join(reasons)} (so many refusals are enough"
+        " to blame the batch, or there is nobody else to ask)"
     )

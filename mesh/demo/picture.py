@@ -64,7 +64,7 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
     axes.set_ylim(0, 1.25 * max(edl.reader.upper_bytes / KIB, *volume, 1))
     for event in edl.events:
         if event.kind in EVENT_WORDS:
-            _mark(axes, event)
+            _mark(axes, event, times[-1] if times else 0.0)
     teachers = axes.twinx()
     held = [moment.teachers for moment in edl.timeline]
     teachers.step(times, held, where="post", color="#2e8b57", linewidth=1.5)
@@ -73,14 +73,15 @@ def _draw_buffer(axes: Any, edl: EdlDistResult) -> None:
     teachers.set_ylabel("teachers (green)")
     axes.set_ylabel("labelled, not yet used, KiB")
     axes.set_xlabel("seconds of the EDL-Dist run")
-    axes.set_title("The reader's buffer, between its thresholds while teachers come and go")
+    axes.set_title("The reader's buffer while teachers come and go, and its thresholds ut and lt")
     axes.set_xlim(left=0)
 
 
-def _mark(axes: Any, event: Event) -> None:
+def _mark(axes: Any, event: Event, end_s: float) -> None:
     colour = EVENT_COLOURS[event.kind]
     axes.axvline(event.at_s, color=colour, linewidth=1.5)
     top = axes.get_ylim()[1]
     text = f" {event.teacher}: {EVENT_WORDS[event.kind]}"
     height = top * (0.98 if event.kind != "join" else 0.92)
-    axes.annotate(text, (event.at_s, height), va="top", color=colour, fontsize=9)
+    side = "right" if event.at_s > 0.8 * end_s else "left"  # or it would leave the picture
+    axes.annotate(f"{text} ", (event.at_s, height), va="top", ha=side, color=colour, fontsize=9)
