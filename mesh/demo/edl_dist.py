@@ -119,20 +119,23 @@ def run_edl_dist(
             _await_newcomer(churn, check)
         finally:
             periodic.stop()
-    measured = replace(
-        result,
-        teacher_core_s=meter.seconds("teachers"),
-        other_core_s=meter.seconds("mesh"),
-        starved_s=stats.starved_s,
-        resends=stats.resends,
-    )
     return EdlDistResult(
-        result=measured,
+        result=_with_costs(result, meter, stats),
         reader=stats,
         timeline=tuple(watch.timeline),
         events=tuple(churn.events),
         killed=_count_killed(mesh, churn.events),
         added=sum(event.kind == "join" for event in churn.events),
+    )
+
+
+def _with_costs(result: ModeResult, meter: CpuMeter, stats: ReaderStats) -> ModeResult:
+    return replace(
+        result,
+        teacher_core_s=meter.seconds("teachers"),
+        other_core_s=meter.seconds("mesh"),
+        starved_s=stats.starved_s,
+        resends=stats.resends,
     )
 
 

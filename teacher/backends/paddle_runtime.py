@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError, RequestRefused, RetryableError, WireError
-from ...proto.tensors import datatype_of, dtype_of
+from ...proto.tensors import datatype_of
 from ..numerics import instruction_set
 
 
@@ -70,11 +70,6 @@ def datatype(dtype: Any) -> str:
         return datatype_of(np.dtype(name))
     except (TypeError, WireError):
         raise ModelError(f"the model uses dtype {name}, which cannot be sent") from None
-
-
-def paddle_name(datatype: str) -> str:
-    """Paddle's name of a protocol datatype, as "float32"."""
-    return dtype_of(datatype).name
 
 
 @contextmanager
