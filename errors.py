@@ -12,9 +12,13 @@ EdlError
 │   └── NoTeacherAvailable  no teacher came within the stated time
 ├── WireError             a message that breaks its protocol               exit code 76
 │   └── VersionMismatch     the peer speaks another version
+├── AccessError           who calls may not do this                        exit code 77
+│   ├── Unauthenticated     no credential, or one that is not known
+│   └── Forbidden           a known one, for something else
 ├── TeacherError          a teacher did not give a usable answer
 │   ├── TeacherLost         its connection ended
 │   ├── RetryableError      it failed this time; ask again, here or elsewhere
+│   │   └── RateLimited       too much at once: ask again later, and less
 │   ├── WrongInstance       another incarnation answered
 │   ├── BadAnswer           the answer fails its checks (shape, dtype, finite)
 │   └── RequestRefused      it will never answer this request
@@ -81,6 +85,20 @@ class VersionMismatch(WireError):
     """The peer speaks another version of the protocol."""
 
 
+class AccessError(EdlError):
+    """Who calls may not do this."""
+
+    exit_code = 77  # EX_NOPERM
+
+
+class Unauthenticated(AccessError):
+    """No credential came, or one that the server does not know."""
+
+
+class Forbidden(AccessError):
+    """The credential is known and is for something else: another role, another student."""
+
+
 class TeacherError(EdlError):
     """A teacher did not give a usable answer."""
 
@@ -91,6 +109,10 @@ class TeacherLost(TeacherError):
 
 class RetryableError(TeacherError):
     """The teacher failed this time; the same request may succeed here or elsewhere."""
+
+
+class RateLimited(RetryableError):
+    """Too much at once from one peer; the same request may succeed later."""
 
 
 class WrongInstance(TeacherError):

@@ -44,6 +44,21 @@ class CoordinatorStub:
                 request_serializer=edl_dot_proto_dot_coordinator__pb2.StatusRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_coordinator__pb2.MeshStatus.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/edl.coordinator.v1.Coordinator/Drain',
+                request_serializer=edl_dot_proto_dot_coordinator__pb2.DrainRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_coordinator__pb2.DrainReply.FromString,
+                _registered_method=True)
+        self.Upgrade = channel.unary_unary(
+                '/edl.coordinator.v1.Coordinator/Upgrade',
+                request_serializer=edl_dot_proto_dot_coordinator__pb2.UpgradeRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_coordinator__pb2.UpgradeReply.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/edl.coordinator.v1.Coordinator/Watch',
+                request_serializer=edl_dot_proto_dot_coordinator__pb2.WatchRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_coordinator__pb2.Event.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -64,6 +79,27 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Ask teachers to finish what they have and leave. For administrators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Upgrade(self, request, context):
+        """Move a service to other model content. For administrators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """The log of the mesh: what lies in it, then, if that is asked for, what comes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +112,21 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=edl_dot_proto_dot_coordinator__pb2.StatusRequest.FromString,
                     response_serializer=edl_dot_proto_dot_coordinator__pb2.MeshStatus.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=edl_dot_proto_dot_coordinator__pb2.DrainRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_coordinator__pb2.DrainReply.SerializeToString,
+            ),
+            'Upgrade': grpc.unary_unary_rpc_method_handler(
+                    servicer.Upgrade,
+                    request_deserializer=edl_dot_proto_dot_coordinator__pb2.UpgradeRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_coordinator__pb2.UpgradeReply.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=edl_dot_proto_dot_coordinator__pb2.WatchRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_coordinator__pb2.Event.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +183,87 @@ class Coordinator:
             '/edl.coordinator.v1.Coordinator/Status',
             edl_dot_proto_dot_coordinator__pb2.StatusRequest.SerializeToString,
             edl_dot_proto_dot_coordinator__pb2.MeshStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.coordinator.v1.Coordinator/Drain',
+            edl_dot_proto_dot_coordinator__pb2.DrainRequest.SerializeToString,
+            edl_dot_proto_dot_coordinator__pb2.DrainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Upgrade(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.coordinator.v1.Coordinator/Upgrade',
+            edl_dot_proto_dot_coordinator__pb2.UpgradeRequest.SerializeToString,
+            edl_dot_proto_dot_coordinator__pb2.UpgradeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/edl.coordinator.v1.Coordinator/Watch',
+            edl_dot_proto_dot_coordinator__pb2.WatchRequest.SerializeToString,
+            edl_dot_proto_dot_coordinator__pb2.Event.FromString,
             options,
             channel_credentials,
             insecure,

@@ -201,7 +201,7 @@ class Engine:
                 self._handle(ev.Refused(name, job.number, str(error)))
             case errors.RequestRefused() | errors.VersionMismatch():
                 self._handle(ev.Refused(name, job.number, str(error)))
-            case errors.RetryableError():
+            case errors.RetryableError() | errors.AccessError():  # not the batch's fault
                 self._pool.last_trouble = f"teacher {name} failed: {error}"
                 self._handle(ev.Failed(name, job.number))
                 self._pool.retry(link)

@@ -17,6 +17,10 @@ SENT = [
     (errors.RequestRefused, Code.INVALID_ARGUMENT),
     (errors.WrongInstance, Code.FAILED_PRECONDITION),
     (errors.RetryableError, Code.ABORTED),
+    (errors.LeaseSuperseded, Code.ALREADY_EXISTS),
+    (errors.Unauthenticated, Code.UNAUTHENTICATED),
+    (errors.Forbidden, Code.PERMISSION_DENIED),
+    (errors.RateLimited, Code.RESOURCE_EXHAUSTED),
     (errors.TeacherLost, Code.UNAVAILABLE),
     (errors.VersionMismatch, Code.OUT_OF_RANGE),
 ]
@@ -67,10 +71,10 @@ def test_what_no_teacher_will_answer_is_refused(code: grpc.StatusCode) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [Code.RESOURCE_EXHAUSTED, Code.INTERNAL, Code.UNKNOWN, Code.UNAUTHENTICATED]
+    "code", [Code.RESOURCE_EXHAUSTED, Code.INTERNAL, Code.UNKNOWN, Code.ABORTED]
 )
 def test_what_is_not_the_batchs_fault_may_be_retried(code: grpc.StatusCode) -> None:
-    assert type(from_status(code, "")) is errors.RetryableError
+    assert isinstance(from_status(code, ""), errors.RetryableError)
 
 
 @pytest.mark.parametrize("code", [Code.DEADLINE_EXCEEDED, Code.CANCELLED])
