@@ -9,20 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import Subscription, fetch_status
+    from .client import drain, fetch_status, upgrade, watch
     from .heartbeat import Heartbeat
     from .memory_registry import MemoryRegistry
     from .registry import Registry, connect
+    from .subscription import Subscription
 
-__all__ = ["Heartbeat", "MemoryRegistry", "Registry", "Subscription", "connect", "fetch_status"]
+__all__ = [
+    "Heartbeat",
+    "MemoryRegistry",
+    "Registry",
+    "Subscription",
+    "connect",
+    "drain",
+    "fetch_status",
+    "upgrade",
+    "watch",
+]
 
 _MODULES = {
     "Heartbeat": ".heartbeat",
     "MemoryRegistry": ".memory_registry",
     "Registry": ".registry",
-    "Subscription": ".client",
+    "Subscription": ".subscription",
     "connect": ".registry",
+    "drain": ".client",
     "fetch_status": ".client",
+    "upgrade": ".client",
+    "watch": ".client",
 }
 
 

@@ -2,70 +2,56 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
 from ..errors import UsageError
+from .noted import concerns_managers
+from .records import (
+    Beat,
+    Changes,
+    Epoch,
+    Kind,
+    Leadership,
+    LogEntry,
+    Member,
+    MemberBeat,
+    Plan,
+    Row,
+    Table,
+)
+from .redis_url import is_redis_url, masked
 
-Kind = Literal["teachers", "students", "managers"]
+__all__ = [
+    "FACTS_TTLS",
+    "Beat",
+    "Changes",
+    "Epoch",
+    "Kind",
+    "Leadership",
+    "LogEntry",
+    "Member",
+    "MemberBeat",
+    "Plan",
+    "Registry",
+    "Row",
+    "Table",
+    "concerns_managers",
+    "connect",
+    "masked",
+]
 
 #: Facts outlive the deadline by this factor of the TTL, so that the dead can be named.
-FACTS_TTLS = 3
-
-#: Facts of a teacher that change with every batch.
-_VOLATILE = frozenset({"in_flight", "samples_per_second"})
-#: Facts of a student on which assignments depend.
-_WANTED = frozenset({"want", "min", "priority"})
-
-_REDIS_SCHEMES = ("redis", "rediss", "unix")
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One member with a lease.
-
-    Attributes:
-        member: its id within the service.
-        facts: what it told about itself; always holds `incarnation`, a decimal number.
-        remaining_s: seconds until its deadline; negative when it has passed.
-    """
-
-    member: str
-    facts: Mapping[str, str] = field(default_factory=dict)
-    remaining_s: float = 0.0
-
-    @property
-    def incarnation(self) -> int:
-        """Grows with each start of the member; 0 where a foreign writer put no number."""
-        value = self.facts.get("incarnation", "")
-        return int(value) if value.isascii() and value.isdigit() else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What happened to one kind of members since a cursor.
-
-    Attributes:
-        cursor: where the next reading goes on.
-        members: those that registered or whose facts changed, as they are now.
-        left: ids of those that ended their lease themselves.
-        lost: ids of those that a sweep took out after their deadline.
-        full: `members` are all that there are, not only the changed ones.
-    """
-
-    cursor: int
-    members: tuple[Member, ...] = ()
-    left: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    full: bool = False
+FACTS_TTLS: Final = 3
 
 
 class Registry(Protocol):
-    """Leases with deadlines. Every method is one atomic step, and may raise RegistryUnavailable.
+    """Leases with deadlines, and per service one table that the holder of a lease may write.
 
-    `service` is "" for the kind "managers". Names that cannot stand in a key raise UsageError.
+    Every method is one atomic step where it does not say otherwise. Each may raise
+    RegistryUnavailable when the registry does not answer, Unauthenticated when it does not know
+    our user or password, Forbidden when that user may not do this. `service` is "" for the kind
+    "managers". Names that cannot stand in a key raise UsageError.
     """
 
     @property
@@ -91,6 +77,16 @@ class Registry(Protocol):
         """
         ...
 
+    def register_many(
+        self, kind: Kind, service: str, members: Mapping[str, Mapping[str, str]], ttl_s: float
+    ) -> list[str]:
+        """Many at once, id -> facts, each as one atomic step.
+
+        Returns:
+            Ids that a greater incarnation holds.
+        """
+        ...
+
     def beat(
         self,
         kind: Kind,
@@ -100,11 +96,24 @@ class Registry(Protocol):
         *,
         incarnation: int,
         facts: Mapping[str, str] | None = None,
-    ) -> bool:
+        concerns: bool | None = None,
+    ) -> Beat:
         """Prolong a lease; `facts` are those that changed.
 
-        Returns:
-            False when there is no such lease or another incarnation holds it: register again.
+        `concerns` says whether managers hear of the change; None: by the names of the facts.
+        """
+        ...
+
+    def beat_many(
+        self, kind: Kind, service: str, beats: Sequence[MemberBeat], ttl_s: float
+    ) -> list[Beat]:
+        """Many beats in few round trips, each one atomic step; their answers in their order."""
+        ...
+
+    def request_drain(self, service: str, teacher_id: str) -> bool:
+        """Ask a teacher to finish what it has and leave; False when it has no lease.
+
+        Its state is "draining" from now on, and its next beat returns DRAIN.
         """
         ...
 
@@ -114,6 +123,10 @@ class Registry(Protocol):
 
     def members(self, kind: Kind, service: str) -> list[Member]:
         """Those whose deadline has not passed, by id."""
+        ...
+
+    def read(self, kind: Kind, service: str, names: Sequence[str]) -> list[Member]:
+        """Those named that have facts, in that order; one whose lease is over has no time left."""
         ...
 
     def names(self, kind: Kind, service: str) -> set[str]:
@@ -136,8 +149,72 @@ class Registry(Protocol):
         """Names of the services that have teachers or students, sorted."""
         ...
 
+    def server_info(self) -> dict[str, str]:
+        """What answers: `server_name`, `version`, `role`, `maxmemory_policy`; nothing in memory."""
+        ...
+
     def time_ms(self) -> int:
         """The registry's clock: milliseconds since 1970."""
+        ...
+
+    def lead(self, service: str, token: str, ttl_s: float) -> Leadership:
+        """Take the lease to compute a service's assignments if it is free, or prolong our own.
+
+        Whoever holds it, the answer says so.
+        """
+        ...
+
+    def resign(self, service: str, token: str) -> bool:
+        """Give that lease back; False when `token` does not hold it."""
+        ...
+
+    def write(
+        self,
+        service: str,
+        token: str,
+        expected: Epoch,
+        epoch: Epoch,
+        rows: Mapping[str, Row | None],
+        events: Sequence[LogEntry] = (),
+        admitted: Mapping[str, int | None] | None = None,
+    ) -> bool:
+        """Change the assignment table, the log and who is admitted, in one step or not at all.
+
+        Args:
+            service: whose table.
+            token: has to hold the lease of `lead` now.
+            expected: the epoch that the table has to stand at.
+            epoch: what it stands at afterwards; above `expected` if there are rows.
+            rows: student id -> row, None to take it out. Other rows stay as they are.
+            events: appended to the log.
+            admitted: teacher id -> incarnation that was probed well, None to forget it.
+
+        Returns:
+            False when another one leads or the table stands elsewhere: nothing was written.
+
+        Raises:
+            UsageError: `epoch` is not above `expected`.
+        """
+        ...
+
+    def table(self, service: str, since: Epoch | None = None) -> Table:
+        """Rows written since an epoch; all of them after another term, or for None."""
+        ...
+
+    def admitted(self, service: str) -> dict[str, int]:
+        """Teacher id -> incarnation that was probed well."""
+        ...
+
+    def events(self, service: str, after: str = "", last: int = 0) -> list[LogEntry]:
+        """The log, oldest first: what came after an id; with `last`, the latest so many of it."""
+        ...
+
+    def plan(self, service: str) -> Plan:
+        """Which content the service is meant to serve."""
+        ...
+
+    def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
+        """Change it, as version `expected_version` + 1; False when another version stands."""
         ...
 
     def close(self) -> None:
@@ -149,36 +226,23 @@ def connect(url: str, timeout_s: float = 1.0) -> Registry:
     """Return the registry at `url`; it connects when it is first used.
 
     Args:
-        url: `redis://[:password@]host:port[/db]`, `rediss://...`, `unix:///path`, or `memory://NAME`
-            (a registry within this process, shared by its name).
+        url: a Redis by `redis://[user:password@]host:port[/db]`, `rediss://...` (TLS),
+            `unix:///path`, `redis+sentinel://host:port[,host:port...]/MASTER[/db]` or
+            `rediss+sentinel://...`, with the parameters that `redis_url` names; or
+            `memory://NAME` (a registry within this process, shared by its name).
         timeout_s: seconds after which one step counts as not answered.
 
     Raises:
         UsageError: `url` is none of these.
     """
-    scheme = url.partition(":")[0].lower()
-    if scheme == "memory":
+    if url.partition(":")[0].lower() == "memory":
         from .memory_registry import MemoryRegistry
 
         return MemoryRegistry.shared(url)
-    if scheme in _REDIS_SCHEMES:
+    if is_redis_url(url):
         from .redis_registry import RedisRegistry
 
         return RedisRegistry(url, timeout_s=timeout_s)
     raise UsageError(
         f"a coordinator is named by a URL such as redis://127.0.0.1:6379, not {masked(url)!r}"
     )
-
-
-def concerns_managers(kind: Kind, facts: Iterable[str]) -> bool:
-    """Whether a change of these facts is noted for managers, or reaches `edl status` only."""
-    if kind == "students":
-        return not _WANTED.isdisjoint(facts)
-    return not _VOLATILE.issuperset(facts)
-
-
-def masked(url: str) -> str:
-    """The URL as it may stand in a message, valid or not: user and password are hidden."""
-    # Up to the last '@': a password that is not percent-encoded may hold whatever ends a host.
-    shown = re.sub(r"^(\w+://)?.*@", r"\1***@", url, flags=re.DOTALL)
-    return re.split("[?#]", shown, maxsplit=1)[0]

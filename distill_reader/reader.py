@@ -6,11 +6,12 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ..errors import UsageError
-from .config import DEFAULT_UPPER_BYTES, Feeds, ReaderConfig, feed_pairs
+from .config import DEFAULT_UPPER_BYTES, Feeds, ReaderConfig, feed_pairs, security_of
 from .pipeline import Pipeline
 from .stats import ReaderStats
 
@@ -43,10 +44,19 @@ class DistilReader:
         request_timeout_s: seconds after which an unanswered request counts as a lost teacher.
         wait_timeout_s: seconds without any teacher after which `NoTeacherAvailable` is raised;
             None waits for ever. The log says what it waits for.
+        tls_ca: file with the certificates that sign those of teachers and managers.
+        tls_cert: file with the reader's own certificate.
+        tls_key: file with the key of `tls_cert`.
+        tls_server_name: what their certificates are made out to; by default the host dialled.
+        token_file: file with the token that the reader shows them; read again when it changes.
+        metrics_listen: "PORT" or "HOST:PORT" where the engine serves Prometheus metrics.
+        insecure: allow what others on the network could read: a token without TLS to another host,
+            metrics on an address that is not loopback.
 
     Raises:
         UsageError: settings that cannot work. While iterating, what the source raised, as it is;
-            PoisonBatch, NoTeacherAvailable or EngineLost where the mesh cannot go on.
+            PoisonBatch, NoTeacherAvailable, LeaseSuperseded, Forbidden or EngineLost where the mesh
+            cannot go on.
     """
 
     def __init__(
@@ -67,6 +77,13 @@ class DistilReader:
         teachers_max: int = 64,
         request_timeout_s: float = 120.0,
         wait_timeout_s: float | None = 600.0,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        tls_server_name: str = "",
+        token_file: str | Path | None = None,
+        metrics_listen: str = "",
+        insecure: bool = False,
     ) -> None:
         if isinstance(source, Iterator):
             raise UsageError(
@@ -89,6 +106,16 @@ class DistilReader:
             teachers_max=teachers_max,
             request_timeout_s=request_timeout_s,
             wait_timeout_s=wait_timeout_s,
+            security=security_of(
+                tls_ca,
+                tls_cert,
+                tls_key,
+                token_file,
+                server_name=tls_server_name,
+                insecure=insecure,
+            ),
+            metrics_listen=metrics_listen,
+            insecure=insecure,
         )
         self._pipeline = Pipeline(self.config)
         weakref.finalize(self, self._pipeline.close_soon).atexit = False

@@ -33,13 +33,16 @@ class Bench:
         self.engine._on_assigned(Assigned((PEER,)))
         self.engine._on_outcome(self.link, Ready(("x",)))
         for number in (0, 1):
-            (ref,) = self._arenas[0].put([X]).arrays
-            self.say("batch", number=number, nbytes=64, samples=2, fields=[[0, ref.to_json()]])
+            self.batch(number)
         assert self.engine._ledger.in_flight_at("a") == (0, 1)
 
     @property
     def link(self) -> TeacherLink:
         return self.engine._pool.link("a")
+
+    def batch(self, number: int) -> None:
+        (ref,) = self._arenas[0].put([X]).arrays
+        self.say("batch", number=number, nbytes=64, samples=2, fields=[[0, ref.to_json()]])
 
     def say(self, kind: str, **fields: Any) -> None:
         self.engine._on_message({"kind": kind, "source_s": 0.0, **fields})
@@ -71,11 +74,11 @@ def test_a_revoked_teacher_that_fails_and_answers_a_probe_gets_nothing_new(bench
 
 def test_an_answer_to_what_was_left_throws_no_teacher_out(bench: Bench) -> None:
     """The memory of the old epoch's batches is used again, perhaps while it is being sent."""
-    bench.say("reset", epoch=1, pulled=2)
+    bench.say("reset", epoch=1, data_epoch=1, pulled=2)
     bench.breaks(0, BadAnswer("not finite"))
     assert bench.engine._ledger.teachers == ("a",)
     assert bench.engine._ledger.in_flight_at("a") == (1,)
-    bench.say("reset", epoch=2, pulled=2)
+    bench.say("reset", epoch=2, data_epoch=2, pulled=2)
     assert bench.engine._pool.unreachable == 0
 
 

@@ -1,0 +1,216 @@
+"""A student's side of the control plane: one subscription that outlives managers and Redis."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ..errors import AccessError, EdlError, UnavailableError
+from ..proto import coordinator_pb2 as pb
+from ..proto.security import ClientSecurity
+from ..proto.version import PROTOCOL_VERSION, check_version
+from ..scheduler.backoff import delay_s
+from ..scheduler.rendezvous import ranked
+from .discovery import live_managers
+from .registry import connect
+from .subscription_call import SubscriptionCall
+
+log = logging.getLogger(__name__)
+
+_BASE_S: Final = 0.1
+_CAP_S: Final = 2.0
+_SHUN_S: Final = 10.0  # how long a manager that failed is asked last
+
+
+class Subscription:
+    """Tells a live service manager how the student is, and hears which teachers to use.
+
+    It never gives up by itself: while Redis or every manager is away, the student keeps what it has
+    and `why` says in words what is waited for. Only a newer incarnation of the student, a manager
+    that cannot understand it, or one that refuses its credential from the beginning end the
+    subscription; then `error` is set. Once it was let in, a refused credential may be a token that
+    is just being replaced: it goes on to ask.
+
+    Students spread over the managers by rendezvous hashing; any manager will do.
+
+    Args:
+        url: Redis URL of the mesh.
+        service: name of the service.
+        student_id: `job/rank`.
+        security: how to call managers; None: neither TLS nor token.
+        on_failed: called once, in the subscription's thread, when it has ended by an error.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        service: str,
+        student_id: str,
+        *,
+        security: ClientSecurity | None = None,
+        on_failed: Callable[[EdlError], None] | None = None,
+    ) -> None:
+        self._registry = connect(url)
+        self._service = service
+        self._student_id = student_id
+        self._security = security
+        self._on_failed = on_failed
+        self._on_assignment: Callable[[pb.Assignment], None] = lambda assignment: None
+        self._changed = threading.Condition()
+        self._latest: pb.StudentReport | None = None
+        self._number = 0  # of the latest report
+        self._stopping = threading.Event()
+        self._call: SubscriptionCall | None = None
+        self._secret = ""
+        self._epoch = (0, 0)
+        self._shunned: dict[str, float] = {}
+        self._let_in = False
+        self._why = "no report was made yet"
+        self._error: EdlError | None = None
+        self._rng = random.Random()
+        self._thread = threading.Thread(
+            target=self._run, name=f"edl-subscription-{service}", daemon=True
+        )
+
+    @property
+    def why(self) -> str:
+        """What it waits for, in words; empty when it has an assignment and hears of changes."""
+        return self._why
+
+    @property
+    def error(self) -> EdlError | None:
+        """What ended it for good: LeaseSuperseded, VersionMismatch, RequestRefused, AccessError."""
+        return self._error
+
+    def start(self, on_assignment: Callable[[pb.Assignment], None]) -> None:
+        """Begin; `on_assignment` is called in the subscription's thread, newest epoch last."""
+        self._on_assignment = on_assignment
+        self._thread.start()
+
+    def report(self, report: pb.StudentReport) -> None:
+        """Say how the student is: sent at once, and again each beat. The latest one counts.
+
+        Service, student id, protocol version and, where it has none, the epoch are filled in.
+        """
+        copy = pb.StudentReport()
+        copy.CopyFrom(report)
+        copy.protocol_version = PROTOCOL_VERSION
+        copy.service, copy.student_id = self._service, self._student_id
+        with self._changed:
+            self._latest, self._number = copy, self._number + 1
+            self._changed.notify_all()
+
+    def stop(self, timeout_s: float = 3.0) -> None:
+        """Close the stream, which gives all teachers back at once. Idempotent."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s / 2)
+            if self._thread.is_alive() and (call := self._call) is not None:
+                call.cancel()
+                self._thread.join(timeout_s / 2)
+        self._registry.close()
+
+    # -- its thread
+
+    def _run(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._latest is not None or self._stopping.is_set())
+        attempt = 0
+        while not self._stopping.is_set():
+            epoch = self._epoch
+            try:
+                self._follow(self._choose())
+            except UnavailableError as error:
+                self._why = str(error)
+                log.debug("%s", error)
+            except EdlError as error:
+                if not (isinstance(error, AccessError) and self._let_in):
+                    self._fail(error)
+                    return
+                if self._why != str(error):
+                    log.warning("student %s is refused: %s", self._student_id, error)
+                self._why = str(error)
+            attempt = 0 if self._epoch != epoch else attempt + 1
+            self._stopping.wait(delay_s(attempt, self._rng, base_s=_BASE_S, cap_s=_CAP_S))
+
+    def _choose(self) -> str:
+        """The first manager in this student's order, those that failed lately behind all others."""
+        now = time.monotonic()
+        self._shunned = {a: until for a, until in self._shunned.items() if until > now}
+        order = ranked(f"{self._service}/{self._student_id}", live_managers(self._registry))
+        return min(order, key=lambda a: self._shunned.get(a, 0.0))
+
+    def _follow(self, address: str) -> None:
+        """Subscribe at one manager until the stream ends."""
+        self._why = f"service manager {address} has not answered yet"
+        call = SubscriptionCall(address, self._security, self._secret, self._next_report)
+        with call:
+            self._call = call
+            try:
+                if self._stopping.is_set():
+                    return
+                self._secret = call.open() or self._secret
+                self._wake()  # its first report goes up
+                for assignment in call.assignments():
+                    self._take(assignment)
+            except EdlError:
+                if self._stopping.is_set():
+                    return
+                self._shunned[address] = time.monotonic() + _SHUN_S
+                raise
+            finally:
+                self._call = None
+                self._wake()
+        if not self._stopping.is_set():
+            self._why = f"service manager {address} ended the subscription; looking for another"
+
+    def _take(self, assignment: pb.Assignment) -> None:
+        check_version(assignment.protocol_version)
+        self._let_in, self._why = True, ""
+        epoch = (assignment.term, assignment.counter)
+        if epoch < self._epoch:
+            log.debug("assignment %s is older than %s: ignored", epoch, self._epoch)
+            return
+        self._epoch = epoch
+        try:
+            self._on_assignment(assignment)
+        except Exception:
+            log.exception("the callback of an assignment failed; the subscription goes on")
+
+    def _fail(self, error: EdlError) -> None:
+        self._error, self._why = error, str(error)
+        log.error("the subscription of %s ended: %s", self._student_id, error)
+        if self._on_failed is not None:
+            self._on_failed(error)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # -- in a thread of gRPC's
+
+    def _next_report(
+        self, call: SubscriptionCall, sent: int
+    ) -> tuple[int, pb.StudentReport] | None:
+        """What goes up after report number `sent`; waits for news, at most one beat. None: end."""
+
+        def over() -> bool:
+            return call.ended or self._stopping.is_set()
+
+        with self._changed:
+            self._changed.wait_for(
+                lambda: over() or (call.opened and self._number > sent),
+                timeout=call.beat_s if sent else None,
+            )
+            if over() or self._latest is None:
+                return None
+            report = self._latest
+            if (report.term, report.counter) < self._epoch:
+                report.term, report.counter = self._epoch
+            return self._number, report
