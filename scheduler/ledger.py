@@ -7,6 +7,7 @@ it. Whatever teachers do, each batch is delivered once, in order, with labels of
   lowest id: the queue is a heap, and the head of the line is always the next to be sent.
 * The first answer counts; any other is discarded.
 * A batch goes to the teacher of the shortest expected finish among those with room in their window.
+* When the model is exchanged, all that is not delivered is labelled anew, by the new one alone.
 * A batch refused by three teachers, or by all there are, is poison. A teacher that rests may yet
   label it and is waited for, and so is the first teacher when there is none.
 
@@ -30,6 +31,7 @@ from .ledger_events import (
     Poison,
     Queued,
     Refused,
+    Relabel,
     Reset,
     Resumed,
     Send,
@@ -84,6 +86,8 @@ class Ledger:
                 self._on_held(event)
             case Reset():
                 self._on_reset()
+            case Relabel():
+                self._tables.start_over()
             case _:
                 assert_never(event)
         if self._tables.queue and self._tables.open:
@@ -221,7 +225,7 @@ class Ledger:
             out.append(Discard(event.batch, event.teacher))
             return
         self._tables.settle(batch, Stage.LABELLED)
-        batch.nbytes += event.nbytes
+        batch.label_bytes = event.nbytes
         self._tables.volume_bytes += batch.nbytes
         self._deliver(out)
 

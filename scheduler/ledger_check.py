@@ -71,7 +71,8 @@ def _broken_teachers(tables: Tables) -> Iterator[str]:
     if set(tables.open) != free:
         yield f"teachers {free} are free, listed are {set(tables.open)}"
     for batch_id in tables.queue:
-        able = [name for name in free if tables.batches[batch_id].may_go_to(name)]
+        batch = tables.batches[batch_id]
+        able = [name for name in free if tables.teachers[name].may_have(batch)]
         if able:
             yield f"batch {batch_id} is queued while {able} could take it"
     there = [teacher.name for teacher in tables.teachers.values() if not teacher.revoked]

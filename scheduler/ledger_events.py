@@ -138,6 +138,16 @@ class Reset:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """The teachers' model was exchanged: what is not delivered is labelled anew, from the first on.
+
+    Labels that lie ready are void, and so are refusals: the shell drops the labels of every batch
+    that it was not told to deliver. Requests already sent keep their places in the windows until
+    they end; what they answer is discarded. So the stream changes over at one batch.
+    """
+
+
 Event = (
     Answered
     | Queued
@@ -151,6 +161,7 @@ Event = (
     | WindowChanged
     | Resumed
     | Reset
+    | Relabel
 )
 
 # ----------------------------------------------------------------------------- instructions
@@ -174,7 +185,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Drop the labels that this teacher sent for the batch: late, or not the first."""
+    """Drop the labels that this teacher sent: late, not the first, or of an exchanged model."""
 
     batch: int
     teacher: str

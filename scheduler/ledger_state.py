@@ -23,7 +23,7 @@ class Stage(Enum):
     LABELLED = "labelled"  # waits for an earlier batch
     POISONED = "poisoned"  # waits for an earlier batch
     DELIVERED = "delivered"  # until the student has taken it
-    FORGOTTEN = "forgotten"  # taken, poisoned or reset; only a request in flight still knows it
+    FORGOTTEN = "forgotten"  # taken, poisoned, reset or replaced; only requests still know it
 
 
 UNSETTLED = (Stage.QUEUED, Stage.IN_FLIGHT)
@@ -34,13 +34,19 @@ class Batch:
     """One batch, from `Queued` to `Taken`."""
 
     id: int
-    nbytes: int  # inputs; from LABELLED on, labels too
+    input_bytes: int
     stage: Stage = Stage.QUEUED
     attempts: int = 0
     #: Teachers that have it in flight now: several once it is hedged, and the first answer counts.
     holders: set[str] = field(default_factory=set)
     #: Teacher -> what it said. None, not an empty dict: hardly any batch is ever refused.
     refusals: dict[str, str] | None = None
+    label_bytes: int = 0  # from LABELLED on
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is held of it."""
+        return self.input_bytes + self.label_bytes
 
     def may_go_to(self, teacher: str) -> bool:
         """Whether `teacher` has not refused it."""
@@ -63,6 +69,14 @@ class Teacher:
     def usable(self) -> bool:
         """Whether new batches may go there at all."""
         return not (self.revoked or self.resting)
+
+    def may_have(self, batch: Batch) -> bool:
+        """Whether `batch` may be sent there, once there is room.
+
+        It may still be at work on it for a model that was exchanged: two requests of one name would
+        be taken for each other.
+        """
+        return batch.may_go_to(self.name) and batch.id not in self.in_flight
 
     @property
     def free(self) -> int:
@@ -125,6 +139,20 @@ class Tables:
         """The batch is the student's to take."""
         batch.stage = Stage.DELIVERED
         self.deliverable += 1
+
+    def start_over(self) -> None:
+        """Queue every batch in line as if it had just come; the old requests run out unheard."""
+        old, self.line = self.line, deque()
+        self.queue.clear()
+        self.refused.clear()
+        self.unlabelled = len(old)
+        for batch in old:
+            if batch.stage is Stage.LABELLED:
+                self.volume_bytes -= batch.nbytes
+            batch.stage = Stage.FORGOTTEN
+            again = self.batches[batch.id] = Batch(batch.id, batch.input_bytes)
+            self.line.append(again)
+            self.enqueue(again)
 
     def forget(self, batch: Batch) -> None:
         """The batch is over."""

@@ -17,10 +17,10 @@ def soonest(batch: Batch, open_teachers: Iterable[Teacher]) -> Teacher | None:
     (in flight + 1) x its seconds per batch. One of unknown speed is taken for an average one.
 
     Args:
-        batch: the batch to place; those that refused it are passed over.
+        batch: the batch to place; those that may not have it are passed over.
         open_teachers: teachers with room in their window.
     """
-    able = [teacher for teacher in open_teachers if batch.may_go_to(teacher.name)]
+    able = [teacher for teacher in open_teachers if teacher.may_have(batch)]
     if len(able) < 2:
         return able[0] if able else None
     known = [t.seconds_per_batch for t in able if t.seconds_per_batch is not None]

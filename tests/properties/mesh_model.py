@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
+from math import exp
 from typing import Literal
 
 from edl.scheduler import ledger_events as ev
@@ -34,7 +35,10 @@ class Teacher:
     name: str
     seconds: float  # device time of one batch
     life: int
+    content: int  # of its model: labels of two are never mixed
     window: int = 2
+    jitter: float = 0.0  # of its device time: the standard deviation of its logarithm
+    answered: int = 0
     hung: bool = False
     lost: bool = False
     busy_until: float = 0.0
@@ -64,7 +68,9 @@ class Mesh:
         self.pulling_one = False
         self.in_line: list[int] = []  # yielded, not delivered
         self.ready: list[int] = []  # delivered, not taken
-        self.labels: dict[int, str] = {}
+        self.content = 0  # of the model that is to label
+        self.labels: dict[int, int] = {}  # content of the labels of a batch
+        self.contents_taken: list[int] = []
         self.taken: list[int] = []
         self.poisoned: list[int] = []
         self.left_behind: list[int] = []  # of epochs that were left
@@ -119,12 +125,17 @@ class Mesh:
             self.connect(teacher)
 
     def tell(self, event: ev.Event) -> None:
-        for instruction in self.ledger.handle(event):
+        self.carry_out(self.ledger.handle(event))
+
+    def carry_out(self, instructions: list[ev.Instruction]) -> None:
+        for instruction in instructions:
             match instruction:
                 case ev.Send():
                     self.send(instruction)
                 case ev.Deliver(batch):
-                    assert self.labels[batch] == f"label of {batch}"
+                    assert self.labels[batch] == self.content, (
+                        "labels of a model that was exchanged"
+                    )
                     assert self.in_line.pop(0) == batch, "out of order, or twice"
                     self.ready.append(batch)
                     self.serve()
@@ -195,7 +206,7 @@ class Mesh:
         if self.waiting and self.ready:
             self.waiting = False
             batch = self.ready.pop(0)
-            assert self.labels.pop(batch) == f"label of {batch}", "labels of another batch"
+            self.contents_taken.append(self.labels.pop(batch))
             self.taken.append(batch)
             self.after(0.0, partial(self.tell, ev.Taken(batch)))
             self.steps.add(self.step_s)
@@ -227,7 +238,7 @@ class Mesh:
     def join(self, name: str, seconds: float, window: int = 2) -> None:
         """A teacher of this name is assigned; an earlier life of it must be over."""
         self.lives += 1
-        self.teachers[name] = Teacher(name, seconds, self.lives, window)
+        self.teachers[name] = Teacher(name, seconds, self.lives, self.content, window)
         self.assigned.append(name)
         self.tell(ev.TeacherJoined(name, window))
 
@@ -245,6 +256,15 @@ class Mesh:
     def revoke(self, name: str) -> None:
         self.assigned.remove(name)
         self.tell(ev.TeacherRevoked(name))
+
+    def exchange_the_model(self) -> None:
+        """All teachers are revoked, and finish what they have; as many new ones are to come."""
+        for name in list(self.assigned):
+            self.revoke(name)
+        self.content += 1
+        for batch in self.in_line:
+            self.labels.pop(batch, None)
+        self.tell(ev.Relabel())
 
     def lose(self, name: str) -> None:
         """The end of a teacher is noticed."""
@@ -270,11 +290,12 @@ class Mesh:
         assert teacher.name in self.assigned, "sent to one that is not assigned"
         if send.attempt > 1:
             self.resent_at.append(self.now)
-        teacher.busy_until = max(teacher.busy_until, self.now) + teacher.seconds
-        reply = partial(self.reply, teacher, send.batch, self.engine)
+        seconds = teacher.seconds * exp(self.rng.gauss(0.0, teacher.jitter))
+        teacher.busy_until = max(teacher.busy_until, self.now) + seconds
+        reply = partial(self.reply, teacher, send.batch, self.engine, seconds)
         self.after(teacher.busy_until - self.now, reply)
 
-    def reply(self, teacher: Teacher, batch: int, engine: int) -> None:
+    def reply(self, teacher: Teacher, batch: int, engine: int, seconds: float) -> None:
         if teacher.hung or teacher.lost or engine != self.engine:
             return  # nobody hears it
         mishap = teacher.mishaps.pop(0) if teacher.mishaps else None
@@ -284,10 +305,12 @@ class Mesh:
             self.tell(ev.Failed(teacher.name, batch))
             self.after(delay_s(1, self.rng), partial(self.rested, teacher, engine))
         else:
-            teacher.times.add(teacher.seconds)
-            if batch in self.in_line:
-                self.labels[batch] = f"label of {batch}"
-            self.tell(ev.Answered(teacher.name, batch, LABEL_BYTES, teacher.seconds))
+            teacher.times.add(seconds)
+            teacher.answered += 1
+            out = self.ledger.handle(ev.Answered(teacher.name, batch, LABEL_BYTES, seconds))
+            if ev.Discard(batch, teacher.name) not in out:
+                self.labels[batch] = teacher.content
+            self.carry_out(out)
 
     def rested(self, teacher: Teacher, engine: int) -> None:
         if engine == self.engine and self.lives_on(teacher):

@@ -1,8 +1,9 @@
-"""Whoever comes and goes, assignments obey the rule and change no more than they must."""
+"""Whoever comes and goes, assignments obey the laws and change no more than they must."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
@@ -12,149 +13,181 @@ from edl.scheduler.assignment import (
     AssignmentEvent,
     AssignmentState,
     Change,
+    RecoveryBegan,
+    RecoveryEnded,
     StudentGone,
     StudentReported,
     TeacherDown,
     TeacherDraining,
     TeacherUp,
+    Ticked,
+    next_due,
     reduce,
 )
 
+from . import assignment_laws as laws
+
 pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 
-TEACHERS = tuple(f"t{index}" for index in range(7))
-STUDENTS = tuple(f"job/{rank}" for rank in range(9))
+TEACHERS = tuple(f"t{index}" for index in range(9))
+STUDENTS = tuple(f"{job}/{rank}" for job in "abc" for rank in range(3))
+HOSTS = ("", "left", "right")
 teachers, students = st.sampled_from(TEACHERS), st.sampled_from(STUDENTS)
 
 
-class AssignmentMachine(RuleBasedStateMachine):
+class Machine(RuleBasedStateMachine):
     """A coordinator's view of one service; `told` is what the students have heard."""
+
+    #: Samples per second of teachers, and n with t_t / t_s of students (None: not measured).
+    speeds: ClassVar[Sequence[float]] = (100.0,)
+    ratios: ClassVar[Sequence[float | None]] = (None,)
+    #: Whether all ranks of a job have the same priority and `min`.
+    alike: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
         self.state = AssignmentState()
-        self.serving: dict[str, int] = {}
-        self.wants: dict[str, int] = {}
+        self.now = 0.0
         self.told: dict[str, tuple[str, ...]] = {}
         self.incarnations = 0
+        self.see([TeacherUp("anchor", speed=100.0), TeacherDown("anchor", lost=False)])
 
-    def see(self, event: AssignmentEvent) -> tuple[Change, ...]:
-        assert reduce(self.state, event) == reduce(self.state, event)
-        before = {name: entry.teachers for name, entry in self.state.students.items()}
-        self.state, changes = reduce(self.state, event)
+    def see(self, events: list[AssignmentEvent]) -> dict[str, Change]:
+        before = self.state
+        self.state, changes = reduce(before, events, self.now)
+        assert (self.state, changes) == reduce(before, events, self.now), "not a function"
         assert len({change.student_id for change in changes}) == len(changes)
         for change in changes:
-            moved = before.get(change.student_id) != change.teachers
-            assert moved or change.lost, "told nothing new"
-            assert change.reason
+            old = before.students.get(change.student_id)
+            assert old is None or old.teachers != change.teachers or change.lost, "told nothing new"
+            assert not set(change.lost) - set(old.teachers + old.finishing if old else ())
+            assert ": " in change.reason
+            assert "begins epoch" not in change.reason, "nobody does, here"
             self.told[change.student_id] = change.teachers
-        return changes
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {name: len(entry.teachers) for name, entry in self.state.students.items()}
+        return {change.student_id: change for change in changes}
 
     @property
     def apart(self) -> bool:
-        """Whether there is a teacher for each student that wants one."""
-        return sum(want > 0 for want in self.wants.values()) <= len(self.serving)
+        return not any(pool.shares(name) for pool in laws.pools(self.state) for name in pool.asking)
 
     # ------------------------------------------------------------------------------------- rules
 
-    @rule(name=teachers)
-    def a_teacher_comes(self, name: str) -> None:
-        was_apart, known = self.apart, name in self.serving
+    @rule(name=teachers, speed=st.integers(0, 9), host=st.sampled_from(HOSTS))
+    def a_teacher_comes(self, name: str, speed: int, host: str) -> None:
+        known, apart, recovering = name in self.state.teachers, self.apart, self.state.recovering
         self.incarnations += 1
-        self.serving[name] = self.incarnations
-        changes = self.see(TeacherUp(name, self.incarnations))
-        if was_apart and not known:
-            assert len([c for c in changes if name in c.teachers]) <= 1
-            assert len([c for c in changes if not c.lost]) <= 1, "one came, and more than one moved"
+        chosen = self.speeds[speed % len(self.speeds)]
+        changes = self.see([TeacherUp(name, self.incarnations, chosen, host=host)])
+        if not (known or recovering) and apart and self.apart and len(self.speeds) == 1:
+            jobs = {student.rpartition("/")[0] for student in changes}
+            assert len(changes) <= 1 or len(jobs) > 1, "one came, and more than one moved"
+
+    @precondition(lambda self: self.state.teachers)
+    @rule(index=st.integers(0, 8), speed=st.integers(0, 9))
+    def a_teacher_is_measured_anew(self, index: int, speed: int) -> None:
+        name, known = list(self.state.teachers.items())[index % len(self.state.teachers)]
+        if not known.draining:
+            speeds = self.speeds[speed % len(self.speeds)]
+            self.see([TeacherUp(name, known.incarnation, speeds, host=known.host)])
 
     @rule(name=teachers)
     def a_teacher_drains(self, name: str) -> None:
-        self.serving.pop(name, None)
-        for change in self.see(TeacherDraining(name)):
+        for change in self.see([TeacherDraining(name)]).values():
             assert change.lost == ()
 
     @rule(name=teachers, lost=st.booleans())
     def a_teacher_goes(self, name: str, lost: bool) -> None:
         held_by = {s for s, entry in self.state.students.items() if name in entry.teachers}
-        was_apart = self.apart
-        self.serving.pop(name, None)
-        changes = {change.student_id: change for change in self.see(TeacherDown(name, lost))}
+        changes = self.see([TeacherDown(name, lost)])
         assert held_by <= set(changes)
         for student in held_by:
             assert changes[student].lost == ((name,) if lost else ())
-        if was_apart and self.apart:
-            moved = [change for change in changes.values() if not change.lost]
-            assert len(moved) <= 2, "one went: its student, and at most one that gives way"
 
-    @rule(name=students, want=st.integers(0, 6), holding=st.lists(teachers, max_size=4))
-    def a_student_reports(self, name: str, want: int, holding: list[str]) -> None:
-        new = name not in self.wants
-        free = set(self.serving) - {t for held in self.told.values() for t in held}
-        self.wants[name] = want
-        changes = self.see(StudentReported(name, want, tuple(holding)))
-        if new:
-            assert name in {change.student_id for change in changes}
-        if new and self.apart:
-            kept = [t for t in dict.fromkeys(holding) if t in free]
-            mine = self.told[name]
-            assert set(kept[: len(mine)]) <= set(mine), "took away what it held"
+    @rule(
+        name=students,
+        want=st.integers(0, 6),
+        least=st.integers(0, 3),
+        priority=st.integers(0, 1),
+        ratio=st.integers(0, 9),
+        unreachable=st.integers(0, 1),
+        urgent=st.booleans(),
+        holding=st.lists(teachers, max_size=4),
+        host=st.sampled_from(HOSTS),
+    )
+    def a_student_reports(
+        self,
+        name: str,
+        want: int,
+        least: int,
+        priority: int,
+        ratio: int,
+        unreachable: int,
+        urgent: bool,
+        holding: list[str],
+        host: str,
+    ) -> None:
+        new = name not in self.state.students
+        measured = self.ratios[ratio % len(self.ratios)]
+        if self.alike:
+            least, priority = {"a": (1, 0), "b": (2, 1), "c": (1, 1)}[name[0]]
+        self.now += 0.5
+        changes = self.see(
+            [
+                StudentReported(
+                    name,
+                    want,
+                    tuple(holding),
+                    least,
+                    priority,
+                    needed=0 if measured is None else max(1, -int(-measured // 1)),
+                    t_t_s=0.0 if measured is None else 0.01,
+                    t_s_s=0.0 if measured is None else 0.01 / measured,
+                    urgent=urgent,
+                    unreachable=min(unreachable, want),
+                    host=host,
+                )
+            ]
+        )
+        assert not new or name in changes
 
-    @precondition(lambda self: self.wants)
+    @precondition(lambda self: self.state.students)
     @rule(index=st.integers(0, 8))
     def a_student_goes(self, index: int) -> None:
-        name = list(self.wants)[index % len(self.wants)]
-        del self.wants[name]
+        name = list(self.state.students)[index % len(self.state.students)]
         del self.told[name]
-        self.see(StudentGone(name))
+        self.see([StudentGone(name)])
+
+    @rule(seconds=st.sampled_from([1.0, 16.0, 31.0, 130.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.see([Ticked()])
+        due = next_due(self.state)
+        assert due is None or due > self.now
+
+    @rule()
+    def teachers_are_forgotten_and_register_anew(self) -> None:
+        if not self.state.recovering:
+            self.see([RecoveryBegan()])
+
+    @rule()
+    def everybody_is_known_again(self) -> None:
+        self.see([RecoveryEnded()])
 
     # -------------------------------------------------------------------------------- invariants
 
     @invariant()
     def students_know_what_is_theirs(self) -> None:
         assert self.told == {n: entry.teachers for n, entry in self.state.students.items()}
-        assert set(self.told) == set(self.wants)
 
     @invariant()
-    def only_serving_teachers_are_assigned_and_none_twice_to_one(self) -> None:
-        for held in self.told.values():
-            assert set(held) <= set(self.serving)
-            assert len(set(held)) == len(held)
+    def the_laws_hold(self) -> None:
+        if not self.state.recovering:
+            laws.check(self.state)
 
     @invariant()
-    def nobody_has_more_than_it_wants_or_none_at_all(self) -> None:
-        for name, want in self.wants.items():
-            assert self.counts[name] <= want
-            if want and self.serving:
-                assert self.counts[name] >= 1
-
-    @invariant()
-    def no_teacher_serves_two_unless_students_outnumber_teachers(self) -> None:
-        load = Counter(teacher for held in self.told.values() for teacher in held)
-        if self.apart:
-            assert set(load.values()) <= {1}
-        elif self.serving:
-            counts = [load[name] for name in self.serving]
-            assert max(counts) - min(counts) <= 1, "shared unevenly"
-
-    @invariant()
-    def nothing_idles_that_is_wanted(self) -> None:
-        if self.apart:
-            wanted = sum(self.wants.values())
-            assert sum(self.counts.values()) == min(wanted, len(self.serving))
-
-    @invariant()
-    def the_counts_are_those_of_a_fresh_start(self) -> None:
-        """However it came about, each student has as many as if all were told anew, in order."""
-        fresh = AssignmentState()
-        for name, incarnation in self.serving.items():
-            fresh, _ = reduce(fresh, TeacherUp(name, incarnation))
-        for name, entry in self.state.students.items():
-            fresh, _ = reduce(fresh, StudentReported(name, entry.want))
-        assert {name: len(entry.teachers) for name, entry in fresh.students.items()} == self.counts
+    def nothing_moves_by_itself(self) -> None:
+        if not self.state.recovering:
+            assert laws.settled(self.state, self.now)
 
     @invariant()
     def what_still_finishes_is_remembered_and_nothing_else(self) -> None:
@@ -162,4 +195,35 @@ class AssignmentMachine(RuleBasedStateMachine):
             assert set(entry.finishing) <= set(self.state.teachers) - set(entry.teachers)
 
 
-TestAssignmentMachine = AssignmentMachine.TestCase
+class EqualTeachers(Machine):
+    """Of one speed: then what comes out is that of a fresh start, however it came about."""
+
+    @invariant()
+    def it_is_as_good_as_from_nothing(self) -> None:
+        if not self.state.recovering:
+            fresh = laws.from_nothing(self.state, self.now)
+            assert laws.outcome(self.state) == laws.outcome(fresh)
+
+
+class WholeJobs(EqualTeachers):
+    """Whose ranks are alike: as many are lifted whole as from a fresh start."""
+
+    alike = True
+
+    @invariant()
+    def as_few_jobs_are_slow_as_from_nothing(self) -> None:
+        if not self.state.recovering and self.apart:
+            fresh = laws.from_nothing(self.state, self.now)
+            assert laws.slow_jobs(self.state) == laws.slow_jobs(fresh)
+
+
+class UnequalTeachers(Machine):
+    """Of several speeds, and students of which one teacher can feed several."""
+
+    speeds = (100.0, 100.0, 400.0, 50.0, 210.0, 0.0)
+    ratios = (None, 0.2, 0.4, 0.5, 0.9, 1.5, 3.7)
+
+
+TestEqualTeachers = EqualTeachers.TestCase
+TestWholeJobs = WholeJobs.TestCase
+TestUnequalTeachers = UnequalTeachers.TestCase

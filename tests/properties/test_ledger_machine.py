@@ -34,6 +34,7 @@ from edl.scheduler.ledger_events import (
     Poison,
     Queued,
     Refused,
+    Relabel,
     Reset,
     Resumed,
     Send,
@@ -73,6 +74,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger()
         self.workers: dict[str, Worker] = {}
         self.ghosts: list[tuple[str, int]] = []  # requests of teachers that were declared lost
+        self.void: set[tuple[str, int]] = set()  # requests to a model that was exchanged
         self.next_id = 0
         self.nbytes: dict[int, int] = {}  # every batch that is not over
         self.line: list[int] = []  # neither delivered nor poisoned, in order
@@ -111,10 +113,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def judge(self) -> None:
         """The poison rule, on the world's own books."""
         there = {name for name, worker in self.workers.items() if not worker.revoked}
+        in_flight = self.in_flight()
         for batch, said in self.refused.items():
-            in_flight = any(batch in worker.requests for worker in self.workers.values())
-            if len(said) >= 3 or (there and there <= set(said) and not in_flight):
+            if len(said) >= 3 or (there and there <= set(said) and batch not in in_flight):
                 self.condemned.add(batch)
+
+    def in_flight(self) -> set[int]:
+        """Batches of which an answer is wanted from someone."""
+        requests = ((name, batch) for name, w in self.workers.items() for batch in w.requests)
+        return {batch for name, batch in requests if (name, batch) not in self.void}
 
     def sent(self, send: Send) -> None:
         worker = self.workers[send.teacher]
@@ -125,7 +132,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert send.batch not in self.labelled, "sent, but it is labelled"
         assert send.batch not in self.condemned, "sent, but it is poison"
         assert send.teacher not in self.refused.get(send.batch, {}), "sent to one that refused it"
-        assert not any(send.batch in w.requests for w in self.workers.values()), "sent twice"
+        assert send.batch not in worker.requests, "sent to one that is at work on it"
+        assert send.batch not in self.in_flight(), "sent twice"
         self.attempts[send.batch] = self.attempts.get(send.batch, 0) + 1
         assert send.attempt == self.attempts[send.batch]
         self.resends += send.attempt > 1
@@ -174,6 +182,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if lost:
             worker = self.workers.pop(name, Worker(1))
             self.ghosts += [(name, batch) for batch in worker.requests]
+            self.void -= set(self.ghosts)
             self.tell(TeacherLost(name))
             return
         if name in self.workers:
@@ -201,7 +210,8 @@ class LedgerMachine(RuleBasedStateMachine):
         batch = worker.requests.pop(index % len(worker.requests))
         worker.resting |= how == "fail"
         self.bury(name)
-        wanted = batch in self.line
+        wanted = batch in self.line and (name, batch) not in self.void
+        self.void.discard((name, batch))
         match how:
             case "answer":
                 self.answered(name, batch, wanted)
@@ -236,10 +246,12 @@ class LedgerMachine(RuleBasedStateMachine):
             del self.nbytes[batch]
             self.tell(Taken(batch))
 
-    @rule(how=st.sampled_from(["epoch", "engine"]))
+    @rule(how=st.sampled_from(["epoch", "engine", "model"]))
     def all_starts_over(self, how: str) -> None:
         if how == "epoch":
             self.epoch_is_left()
+        elif how == "model":
+            self.the_model_is_exchanged()
         else:
             self.engine_dies_and_another_takes_over()
 
@@ -251,6 +263,18 @@ class LedgerMachine(RuleBasedStateMachine):
         self.forgive()
         assert self.tell(Reset()) == []
 
+    def the_model_is_exchanged(self) -> None:
+        """Nothing of the old one counts any more: neither its labels nor what it refused."""
+        for batch in self.labelled:
+            self.nbytes[batch] -= LABEL_BYTES
+        self.labelled.clear()
+        self.forgive()
+        for batch in self.line:
+            self.attempts.pop(batch, None)
+        self.void |= {(name, batch) for name, w in self.workers.items() for batch in w.requests}
+        out = self.tell(Relabel())
+        assert all(isinstance(instruction, Send) for instruction in out)
+
     def engine_dies_and_another_takes_over(self) -> None:
         """The new one is told what the student's side holds, which labels it has or lacks."""
         held = {batch: self.nbytes[batch] for batch in self.student}
@@ -260,6 +284,7 @@ class LedgerMachine(RuleBasedStateMachine):
         }
         self.ledger = Ledger()
         self.workers.clear()
+        self.void.clear()
         self.labelled.clear()
         self.forgive()
         self.attempts.clear()
@@ -279,7 +304,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def its_figures_are_the_worlds(self) -> None:
         ledger, workers = self.ledger, self.workers
-        in_flight = {batch for worker in workers.values() for batch in worker.requests}
+        in_flight = self.in_flight()
         unlabelled = set(self.line) - self.labelled - self.condemned
         usable = [w for w in workers.values() if not (w.revoked or w.resting)]
         assert ledger.unlabelled == len(unlabelled)
@@ -301,12 +326,14 @@ class LedgerMachine(RuleBasedStateMachine):
         """Liveness: the head is out after k answers of one healthy teacher, all others lost.
 
         k = its window, which others' lost batches may fill before the head itself is lost, and one
-        more. Poison is a way out as well, where the teacher itself has refused the head.
+        more; and once more its window, if that is filled by requests to a model that was exchanged.
+        Poison is a way out as well, where the teacher itself has refused the head.
         """
         for name, worker in self.workers.items():
             if self.line and not (worker.revoked or worker.resting):
                 answers = answers_until_the_head_is_out(copy.deepcopy(self.ledger), name, NAMES)
-                assert answers <= max(worker.window, len(worker.requests)) + 1
+                void = sum((name, batch) in self.void for batch in worker.requests)
+                assert answers <= max(worker.window, len(worker.requests)) + 1 + void
 
 
 def answers_until_the_head_is_out(ledger: Ledger, healthy: str, names: Sequence[str]) -> int:

@@ -85,12 +85,15 @@ class MeshMachine(RuleBasedStateMachine):
     def source_and_student_change_speed(self, source_s: float, step_s: float) -> None:
         self.mesh.source_s, self.mesh.step_s = source_s, step_s
 
-    @rule(how=st.sampled_from(["engine", "engine", "epoch"]))
+    @rule(how=st.sampled_from(["engine", "engine", "epoch", "model"]))
     def all_starts_over(self, how: str) -> None:
-        if how == "engine":
-            self.mesh.start_engine()
-        else:
-            self.mesh.leave_epoch()
+        match how:
+            case "engine":
+                self.mesh.start_engine()
+            case "epoch":
+                self.mesh.leave_epoch()
+            case "model":
+                self.mesh.exchange_the_model()
 
     def teardown(self) -> None:
         if hasattr(self, "mesh"):
@@ -131,6 +134,8 @@ def something_happens(mesh: Mesh, rng: random.Random) -> None:
         mesh.teachers[name].mishaps += rng.choices(MISHAPS, k=rng.randint(1, 3))
     elif dice < 0.94:
         mesh.venomous.add(mesh.pulled + rng.randint(0, 5))
+    elif dice < 0.96:
+        mesh.exchange_the_model()
     elif dice < 0.98:
         mesh.start_engine()
     else:
@@ -152,5 +157,6 @@ def comes_to_its_end(mesh: Mesh) -> None:
     assert mesh.ledger.volume_bytes == mesh.ledger.unlabelled == 0
     assert mesh.taken == sorted(set(mesh.taken))
     assert mesh.poisoned == sorted(set(mesh.poisoned))
+    assert mesh.contents_taken == sorted(mesh.contents_taken), "models are mixed"
     assert sorted({*mesh.taken, *mesh.poisoned, *mesh.left_behind}) == list(range(mesh.pulled))
     assert len(mesh.taken) + len(mesh.poisoned) + len(mesh.left_behind) == mesh.pulled

@@ -1,0 +1,211 @@
+"""Who holds what while the rule works: levels, loads and idle teachers of one content.
+
+Everything here is scratch: it is built from the frozen state, changed by the rule, and read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .idle import Idle
+from .loads import Loads
+from .power import EPS
+from .state import StudentEntry, TeacherEntry
+
+NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
+"""Classes of claims, the strongest first; who has only a part of a teacher, and lacks the rest of
+it, comes before anyone's second teacher."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A student at the board.
+
+    Attributes:
+        arrival: its place in the order of arrival.
+        held: its teachers, the longest held first.
+        own: power of those that serve nobody else.
+        notes: what was done to it, in words.
+    """
+
+    name: str
+    arrival: int
+    need: float
+    min: int
+    priority: int
+    host: str
+    job: str
+    held: list[str] = field(default_factory=list)
+    own: float = 0.0
+    shared: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+class Board:
+    """The teachers that serve one content, and the students that are on it.
+
+    Args:
+        teachers: those that may be assigned, in order of arrival.
+        growing: whether nobody may lose anything, so that whoever has none shares with anyone.
+    """
+
+    def __init__(self, teachers: Mapping[str, TeacherEntry], growing: bool) -> None:
+        self.teachers = teachers
+        self.seats: list[Seat] = []
+        self.holders: dict[str, tuple[Seat, ...]] = {}
+        self._power = {name: entry.power for name, entry in teachers.items()}
+        self.powers = sorted(set(self._power.values()))
+        self.idle = Idle(teachers, self.powers)
+        self.loads = Loads(teachers, self.holders, growing)
+
+    # -- building
+
+    def seat(self, name: str, arrival: int, entry: StudentEntry) -> Seat:
+        """Bring a student to the board, without any teacher yet."""
+        seat = Seat(
+            name,
+            arrival,
+            entry.need,
+            entry.min,
+            entry.priority,
+            entry.host,
+            name.rpartition("/")[0] or name,
+        )
+        self.seats.append(seat)
+        return seat
+
+    def believe(self, seat: Seat, teachers: Iterable[str]) -> None:
+        """What a student holds from before, as far as it is there; before the board is open."""
+        holders, known, alone = self.holders, self._power, (seat,)
+        for name in teachers:
+            if name in holders:
+                self._join(seat, name)
+                seat.held.append(name)
+            elif name in known:  # as `give` does, but there may be ten thousand of them
+                holders[name] = alone
+                seat.held.append(name)
+                seat.own += known[name]
+
+    def open(self) -> None:
+        """All that hold something are seated: the other teachers are idle."""
+        for name in self.teachers:
+            if name not in self.holders:
+                self.idle.put(name)
+
+    # -- what is asked
+
+    @property
+    def shared(self) -> bool:
+        """Whether students outnumber teachers, or light ones sit together."""
+        return any(seat.shared for seat in self.seats)
+
+    def power(self, teacher: str) -> float:
+        return self._power[teacher]
+
+    def part(self, seat: Seat, teacher: str) -> float:
+        """How much of a teacher's time a student can use: 0 to 1."""
+        return self.loads.part(seat, teacher)
+
+    def level(self, seat: Seat) -> float:
+        """Power that a student has: its own teachers, and its part of shared ones."""
+        if not seat.shared:
+            return seat.own
+        return seat.own + sum(
+            self.power(name) * self.part(seat, name) / max(1.0, self.loads.of(name))
+            for name in seat.held
+            if len(self.holders[name]) > 1
+        )
+
+    def is_served(self, seat: Seat) -> bool:
+        return self.level(seat) >= seat.need - EPS
+
+    def claim_class(self, seat: Seat, without: float = 0.0) -> int:
+        """How strong its claim is, or would be after giving a teacher of power `without`."""
+        heads = len(seat.held) - seat.shared - (without > 0)
+        if heads + seat.shared <= 0:
+            return NOTHING
+        if self.level(seat) - without >= seat.need - EPS:
+            return SERVED
+        if heads == 0:
+            return A_PART
+        return BELOW_MIN if heads < seat.min else BELOW_NEED
+
+    # -- what is done
+
+    def give(self, seat: Seat, teacher: str) -> None:
+        """The student holds the teacher from now on, beside whoever holds it already."""
+        if teacher in self.holders:
+            self._join(seat, teacher)
+        else:
+            self.idle.take(teacher)
+            self.holders[teacher] = (seat,)
+            seat.own += self.power(teacher)
+        seat.held.append(teacher)
+        self.loads.changed(teacher, self.part(seat, teacher))
+
+    def take(self, seat: Seat, teacher: str) -> None:
+        """The student does not hold the teacher any more; held by nobody, it is idle."""
+        holders = tuple(other for other in self.holders[teacher] if other is not seat)
+        seat.held.remove(teacher)
+        if holders:
+            self.holders[teacher] = holders
+            seat.shared -= 1
+            if len(holders) == 1:
+                self._owns(holders[0], teacher, True)
+            self.loads.changed(teacher, -self.part(seat, teacher))
+        else:
+            seat.own = seat.own - self.power(teacher) if len(seat.held) > seat.shared else 0.0
+            del self.holders[teacher]
+            self.loads.idle(teacher)
+            self.idle.put(teacher)
+        if len(seat.held) == 1:
+            self.loads.offer(seat.held[0])
+
+    def _join(self, seat: Seat, teacher: str) -> None:
+        seat.shared += 1
+        holders = self.holders[teacher]
+        if len(holders) == 1:
+            self._owns(holders[0], teacher, False)
+        self.holders[teacher] = (*holders, seat)
+
+    def _owns(self, seat: Seat, teacher: str, alone: bool) -> None:
+        seat.own += self.power(teacher) if alone else -self.power(teacher)
+        seat.shared += -1 if alone else 1
+        if len(seat.held) == seat.shared:
+            seat.own = 0.0
+
+
+def boards(
+    teachers: Mapping[str, TeacherEntry],
+    students: Mapping[str, StudentEntry],
+    keeping: bool,
+    newcomers: Iterable[str],
+) -> list[Board]:
+    """A board for each content, with what students hold of it.
+
+    Args:
+        teachers: all that are known.
+        students: all that are known, with what they held.
+        keeping: whether what somebody holds already may be held by a newcomer too.
+        newcomers: students that say themselves what they hold.
+    """
+    by_content: dict[str, dict[str, TeacherEntry]] = {}
+    for name, teacher in teachers.items():
+        if not teacher.draining:
+            by_content.setdefault(teacher.content_id, {})[name] = teacher
+    made: dict[str, Board] = {}
+    new = frozenset(newcomers)
+    for arrival, (name, entry) in enumerate(students.items()):
+        content = entry.content_id
+        board = made.get(content)
+        if board is None:
+            board = made[content] = Board(by_content.get(content, {}), keeping)
+        seat = board.seat(name, arrival, entry)
+        held = entry.teachers
+        if name in new and not keeping:
+            held = tuple(teacher for teacher in held if teacher not in board.holders)
+        board.believe(seat, held)
+    for board in made.values():
+        board.open()
+    return list(made.values())

@@ -1,0 +1,213 @@
+"""Events into facts: what is known after a batch of them, before anyone is assigned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from .. import steadying
+from . import events as ev
+from . import pace as paces
+from .power import is_known, need_of, power_class
+from .state import AssignmentState, Plan, StudentEntry, TeacherEntry
+
+
+class Intake:
+    """The facts while a batch of events is taken in.
+
+    Attributes:
+        lost: teachers that were lost, or came back as another incarnation.
+        why: what happened to a teacher, or to a student, in words.
+        turned: teachers that turned out to be faster or slower.
+        new: students that were not known before.
+        between: those that stand between two epochs of their data, bound to no content.
+        moved: whether anybody's set may have to change.
+        changed: whether anything at all is different.
+    """
+
+    def __init__(self, state: AssignmentState, now: float) -> None:
+        self.now = now
+        self.teachers = dict(state.teachers)
+        self.students = dict(state.students)
+        self.anchor, self.plan, self.recovering = state.anchor, state.plan, state.recovering
+        self.lost: set[str] = set()
+        self.why: dict[str, str] = {}
+        self.turned: set[str] = set()
+        self.new: set[str] = set()
+        self.between: set[str] = set()
+        self.moved = self.changed = False
+
+    def take(self, events: Sequence[ev.AssignmentEvent]) -> None:
+        """Take in a batch, in order.
+
+        Raises:
+            ValueError: a student wants less than nothing.
+        """
+        for event in events:
+            match event:
+                case ev.StudentReported():
+                    self._reported(event)
+                case ev.TeacherUp():
+                    self._up(event)
+                case ev.TeacherDraining(name):
+                    self._draining(name)
+                case ev.TeacherDown(name, lost):
+                    self._down(name, lost)
+                case ev.StudentGone(name):
+                    if self.students.pop(name, None) is not None:
+                        self.new.discard(name)
+                        self._happened()
+                case ev.ContentPlanned(current, following, at):
+                    self._planned(Plan(current, following, at, declared=bool(current)))
+                case ev.RecoveryBegan() | ev.RecoveryEnded():
+                    recovering = isinstance(event, ev.RecoveryBegan)
+                    if recovering != self.recovering:
+                        self.recovering = recovering
+                        self._happened()
+                case ev.Ticked():
+                    self._ticked()
+                case _:
+                    assert_never(event)
+
+    def _happened(self) -> None:
+        self.moved = self.changed = True
+
+    # -- teachers
+
+    def _up(self, event: ev.TeacherUp) -> None:
+        name, known = event.teacher_id, self.teachers.get(event.teacher_id)
+        if not self.anchor and is_known(event.speed):
+            self.anchor = event.speed
+        pace = known.pace if known else paces.Pace()
+        if known is not None and known.incarnation != event.incarnation:
+            pace = paces.Pace(pace.power)  # it may be on another machine by now
+        pace = paces.follow(pace, event.speed, self.anchor, self.now)
+        entry = TeacherEntry(event.incarnation, pace, event.content_id, event.host)
+        if entry == known:
+            return
+        self.teachers[name] = entry
+        if known is not None and replace(known, pace=pace) == entry:
+            self._paced(name, known.power, pace.power)
+            return
+        self.why[name] = f"teacher {name} serves"
+        if known is not None and known.incarnation != event.incarnation:
+            self.lost.add(name)
+            self.why[name] = f"teacher {name} was started anew"
+        elif known is not None and known.content_id != event.content_id:
+            self.why[name] = f"teacher {name} serves another content"
+        self._happened()
+
+    def _paced(self, name: str, before: float, power: float) -> None:
+        """Of a teacher nothing but its speed is another one."""
+        self.changed = True
+        if power != before:
+            pace = "faster" if power > before else "slower"
+            self.why[name] = f"teacher {name} is {pace} than was known"
+            self.turned.add(name)
+            self.moved = True
+
+    def _draining(self, name: str) -> None:
+        known = self.teachers.get(name)
+        if known is not None and not known.draining:
+            self.teachers[name] = replace(known, draining=True)
+            self.why[name] = f"teacher {name} drains"
+            self._happened()
+
+    def _down(self, name: str, lost: bool) -> None:
+        if self.teachers.pop(name, None) is None:
+            return
+        if lost:
+            self.lost.add(name)
+        self.why[name] = f"teacher {name} was lost" if lost else f"teacher {name} has left"
+        self._happened()
+
+    # -- students
+
+    def _reported(self, report: ev.StudentReported) -> None:
+        name, known = report.student_id, self.students.get(report.student_id)
+        if report.want < 0:
+            raise ValueError(f"student {name} cannot want {report.want} teachers")
+        unit = known.unit if known else None
+        if is_known(report.t_t_s):
+            unit = power_class(1 / report.t_t_s, self.anchor, unit)
+        unit = unit or 1.0
+        wish = need_of(report, unit)
+        if known is None:
+            steady = steadying.begin(wish)
+        else:
+            steady = steadying.follow(known.steady, wish, report.urgent, self.now)
+        entry = replace(
+            known or _newcomer(report, wish, steady),
+            want=report.want,
+            need=steady.value + min(report.unreachable, report.want) * unit,
+            steady=steady,
+            min=report.min,
+            priority=report.priority,
+            unit=unit,
+            host=report.host,
+            data_epoch=report.data_epoch,
+        )
+        if entry == known:
+            return
+        self.changed = True
+        self.students[name] = entry
+        if known is None:
+            self.new.add(name)
+        elif report.data_epoch != known.data_epoch and not report.content_id:
+            self.between.add(name)
+        if known is None or _claim(entry) != _claim(known):
+            self.why[name] = f"student {name} {_asks(entry, known)}"
+            self.moved = True
+
+    def _ticked(self) -> None:
+        for teacher, known in self.teachers.items():
+            pace = paces.elapse(known.pace, self.now)
+            if pace is not known.pace:
+                self.teachers[teacher] = replace(known, pace=pace)
+                self._paced(teacher, known.power, pace.power)
+        for name, entry in self.students.items():
+            steady = steadying.elapse(entry.steady, self.now)
+            if steady is not entry.steady:
+                need = entry.need + steady.value - entry.steady.value
+                self.students[name] = replace(entry, need=need, steady=steady)
+                self.why[name] = f"student {name} wants {entry.want}"
+                self._happened()
+
+    # -- the plan
+
+    def _planned(self, plan: Plan) -> None:
+        if not plan.declared:
+            plan = replace(plan, current=self.plan.current)
+        if plan != self.plan:
+            self.plan = plan
+            self._happened()
+
+
+def _newcomer(report: ev.StudentReported, need: float, steady: steadying.Steady) -> StudentEntry:
+    return StudentEntry(
+        report.want,
+        need,
+        steady,
+        content_id=report.content_id,
+        labelled=bool(report.content_id),
+        teachers=tuple(dict.fromkeys(report.holding)),
+    )
+
+
+def _asks(entry: StudentEntry, known: StudentEntry | None) -> str:
+    """What is new about a claim, in words."""
+    if known is None or entry.want != known.want:
+        return f"wants {entry.want}"
+    if entry.priority != known.priority:
+        return f"has priority {entry.priority}, not {known.priority}"
+    if entry.min != known.min:
+        return f"is to have at least {entry.min}"
+    if entry.unit != known.unit:
+        return f"finds its teachers {'faster' if entry.unit > known.unit else 'slower'} than before"
+    return f"wants {entry.want}"
+
+
+def _claim(entry: StudentEntry) -> tuple[object, ...]:
+    """What the rule looks at."""
+    return entry.need, entry.min, entry.priority

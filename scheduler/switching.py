@@ -1,0 +1,129 @@
+"""Which model content a student's labels come from, and when it changes over to another.
+
+A service moves to other content in one of two ways. *At the epoch*: the coordinator announces the
+next content; a student that begins an epoch then sends nothing to the old teachers and waits until
+it is moved, so that an epoch has labels of one content. *Now*: the content of the assignment is
+another one than before; whatever is not delivered is labelled anew, so that the stream changes over
+at one batch.
+
+Announcements and epochs cross. A student that had begun its epoch when the announcement came, or
+that went on because no coordinator answered, is *bound*: it keeps to its content until the epoch
+ends, or until no teacher of that content is left: a stream never stands still for purity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+#: With the coordinator away for so long, an epoch begins on the old content rather than not at all.
+AWAY_S = 5.0
+
+#: What to do: send to the teachers of the latest advice, at once or after labelling anew; send to
+#: nobody; or leave things as they are for now.
+Step = Literal["follow", "relabel", "hold", "stay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What an assignment says of contents.
+
+    Attributes:
+        content_id: of all its teachers; empty where there are none, or nothing is known.
+        next_content_id: what the student moves to at its next epoch; empty: it stays.
+        data_epoch: the student's epoch that the assignment was made for.
+    """
+
+    content_id: str = ""
+    next_content_id: str = ""
+    data_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Where a student stands.
+
+    Attributes:
+        content_id: what labels of this epoch come from; empty while nothing has settled that.
+        data_epoch: epochs begun by this student.
+        advice: the latest.
+        held_since: since when it waits to be moved; None while it does not.
+        bound: whether this epoch keeps to `content_id`.
+    """
+
+    content_id: str = ""
+    data_epoch: int = 0
+    advice: Advice = field(default_factory=Advice)
+    held_since: float | None = None
+    bound: bool = False
+
+    @property
+    def told(self) -> str:
+        """The content to report: empty says that the student may be moved now."""
+        return "" if self.held_since is not None else self.content_id
+
+    @property
+    def awaited(self) -> str:
+        """The content whose teachers it looks for; empty where that is not known."""
+        if self.held_since is not None:
+            return self.advice.next_content_id
+        return self.content_id or self.advice.content_id
+
+
+def begin(state: Switch, data_epoch: int, now: float) -> tuple[Switch, Step]:
+    """The student begins an epoch; nothing of it has been sent yet."""
+    state = replace(state, data_epoch=data_epoch, bound=False, held_since=None)
+    if _is_to_be_moved(state, state.advice):
+        return replace(state, held_since=now), "hold"
+    return replace(state, content_id=state.advice.content_id), "follow"
+
+
+def resume(state: Switch, data_epoch: int, content_id: str, now: float) -> tuple[Switch, Step]:
+    """Take over in mid-epoch from one who told `content_id`: empty if that waited to be moved."""
+    state = replace(state, data_epoch=data_epoch, content_id=content_id)
+    return advise(state, state.advice, now)
+
+
+def advise(state: Switch, advice: Advice, now: float) -> tuple[Switch, Step]:
+    """An assignment has come."""
+    state = replace(state, advice=advice)
+    pending = _is_to_be_moved(state, advice)
+    if state.held_since is not None:
+        if pending:
+            return state, "hold"
+        return replace(state, held_since=None, content_id=advice.content_id), "follow"
+    if pending and not state.content_id:
+        return replace(state, held_since=now), "hold"
+    new = advice.content_id
+    if not new or new == state.content_id:
+        return replace(state, bound=state.bound or pending), "follow"
+    if not state.content_id:
+        return replace(state, content_id=new), "follow"
+    if state.bound:
+        return state, "stay"
+    return replace(state, content_id=new), "relabel"
+
+
+def look(state: Switch, now: float, away_since: float | None, usable: int) -> tuple[Switch, Step]:
+    """Time goes by.
+
+    Args:
+        state: where the student stands.
+        now: seconds of the same clock as in `begin`.
+        away_since: since when no coordinator answers; None while one does.
+        usable: teachers that the student can send to.
+    """
+    if state.held_since is not None:
+        if away_since is None or now - max(away_since, state.held_since) < AWAY_S:
+            return state, "stay"
+        content = state.advice.content_id or state.content_id
+        return replace(state, held_since=None, bound=True, content_id=content), "follow"
+    new = state.advice.content_id
+    if state.bound and new and new != state.content_id and not usable:
+        return replace(state, bound=False, content_id=new), "relabel"
+    return state, "stay"
+
+
+def _is_to_be_moved(state: Switch, advice: Advice) -> bool:
+    """Whether another content is announced, for epochs after one that is over."""
+    return bool(advice.next_content_id) and advice.data_epoch < state.data_epoch

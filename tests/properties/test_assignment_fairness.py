@@ -1,0 +1,174 @@
+"""Small cases, compared with the best of all possible assignments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.scheduler.assignment import (
+    AssignmentEvent,
+    AssignmentState,
+    StudentReported,
+    TeacherUp,
+    reduce,
+)
+
+from . import assignment_laws as laws
+
+
+@dataclass(frozen=True)
+class Wish:
+    job: str
+    want: int
+    least: int
+    priority: int
+
+
+wishes = st.builds(Wish, st.sampled_from("abc"), st.integers(1, 4), st.just(1), st.just(0))
+guarantees = st.builds(
+    Wish, st.sampled_from("abc"), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2)
+)
+
+
+def assigned(teachers: int, asked: list[Wish]) -> list[int]:
+    """How many teachers each has, by the rule."""
+    events: list[AssignmentEvent] = [
+        *(TeacherUp(f"t{index}") for index in range(teachers)),
+        *(
+            StudentReported(f"{wish.job}/{rank}", wish.want, (), wish.least, wish.priority)
+            for rank, wish in enumerate(asked)
+        ),
+    ]
+    state, _ = reduce(AssignmentState(), events, 0.0)
+    laws.check(state)
+    return [len(entry.teachers) for entry in state.students.values()]
+
+
+def all_counts(teachers: int, asked: list[Wish]) -> Iterator[tuple[int, ...]]:
+    """Every way to give each at least one and at most what it wants, with nothing left idle."""
+
+    def split(left: int, rest: list[Wish]) -> Iterator[tuple[int, ...]]:
+        if not rest:
+            yield ()
+            return
+        for count in range(1, min(rest[0].want, left) + 1):
+            yield from ((count, *others) for others in split(left - count, rest[1:]))
+
+    usable = min(teachers, sum(wish.want for wish in asked))
+    return (counts for counts in split(teachers, asked) if sum(counts) == usable)
+
+
+def slowest_ranks(counts: tuple[int, ...], asked: list[Wish]) -> list[int]:
+    """What decides the pace of each job: the least that one of its ranks has, which wants more."""
+    jobs: dict[str, int] = defaultdict(lambda: 99)
+    for count, wish in zip(counts, asked, strict=True):
+        if count < wish.want:
+            jobs[wish.job] = min(jobs[wish.job], count)
+        else:
+            jobs[wish.job] = jobs[wish.job]
+    return sorted(jobs.values())
+
+
+@given(st.lists(wishes, min_size=1, max_size=5), st.integers(0, 8))
+def test_nobody_could_have_more_without_another_having_less_than_that(
+    asked: list[Wish], more: int
+) -> None:
+    """Max-min fair: no other assignment is better, looked at from the one who has least."""
+    teachers = len(asked) + more
+    best = max(sorted(counts) for counts in all_counts(teachers, asked))
+    assert sorted(assigned(teachers, asked)) == best
+
+
+@given(st.lists(wishes, min_size=1, max_size=5), st.integers(0, 8))
+def test_as_few_jobs_as_can_be_are_held_up_by_a_rank(asked: list[Wish], more: int) -> None:
+    """Among the fairest for ranks, as few jobs as possible are as slow as the slowest."""
+    teachers = len(asked) + more
+    fairest = max(sorted(counts) for counts in all_counts(teachers, asked))
+    paces = [
+        slowest_ranks(counts, asked)
+        for counts in all_counts(teachers, asked)
+        if sorted(counts) == fairest
+    ]
+    mine = slowest_ranks(tuple(assigned(teachers, asked)), asked)
+    slowest = mine[0]
+    assert all(pace[0] <= slowest for pace in paces)
+    if slowest < 99:
+        held_up = min(pace.count(slowest) for pace in paces if pace[0] == slowest)
+        assert mine.count(slowest) == held_up
+
+
+@given(st.lists(guarantees, min_size=1, max_size=5), st.integers(0, 8))
+def test_first_ones_then_guarantees_then_priorities(asked: list[Wish], more: int) -> None:
+    """The k-th teacher of a student has a rank; those that are given are the best there are."""
+    teachers = len(asked) + more
+
+    def place(wish: Wish, have: int) -> tuple[int, int, int]:
+        kind = 0 if have == 0 else 1 if have < wish.least else 2
+        return kind, 0 if have == 0 else -wish.priority, have
+
+    places = sorted(place(wish, have) for wish in asked for have in range(wish.want))
+    counts = assigned(teachers, asked)
+    given = [
+        place(wish, n) for wish, count in zip(asked, counts, strict=True) for n in range(count)
+    ]
+    assert sorted(given) == places[: min(teachers, len(places))]
+
+
+@given(
+    st.lists(st.sampled_from([25.0, 50.0, 100.0, 200.0, 400.0]), max_size=9),
+    st.lists(guarantees, min_size=1, max_size=6),
+)
+def test_the_laws_hold_for_teachers_of_all_speeds(speeds: list[float], asked: list[Wish]) -> None:
+    events: list[AssignmentEvent] = [
+        TeacherUp("usual", 1, 100.0),
+        *(TeacherUp(f"t{index}", 1, speed) for index, speed in enumerate(speeds)),
+        *(
+            StudentReported(f"{wish.job}/{rank}", wish.want, (), wish.least, wish.priority)
+            for rank, wish in enumerate(asked)
+        ),
+    ]
+    state, _ = reduce(AssignmentState(), events, 0.0)
+    laws.check(state)
+    assert laws.settled(state, 0.0)
+    one_by_one = AssignmentState()
+    for event in events:
+        one_by_one, _ = reduce(one_by_one, [event], 0.0)
+    laws.check(one_by_one)
+
+
+anything = st.floats()
+
+
+@given(
+    st.lists(anything, max_size=4),
+    st.lists(st.tuples(st.integers(0, 2**32), st.integers(0, 2**32), anything, anything)),
+    st.integers(-(2**31), 2**31),
+    st.integers(0, 2**32),
+)
+def test_no_figure_that_anybody_reports_breaks_the_rule(
+    speeds: list[float],
+    reports: list[tuple[int, int, float, float]],
+    priority: int,
+    unreachable: int,
+) -> None:
+    state = AssignmentState()
+    for index, speed in enumerate(speeds):
+        state, _ = reduce(state, [TeacherUp(f"t{index}", 1, speed)], 0.0)
+    for index, (want, needed, t_t_s, t_s_s) in enumerate(reports):
+        report = StudentReported(
+            f"s{index % 3}/0",
+            want,
+            (),
+            needed,
+            priority,
+            needed,
+            t_t_s,
+            t_s_s,
+            unreachable=unreachable,
+        )
+        state, _ = reduce(state, [report], float(index))
+    laws.check(state)
