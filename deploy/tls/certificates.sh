@@ -1,0 +1,72 @@
+#!/bin/sh
+# A certificate authority for one mesh, and the certificates of its members; needs openssl 3.
+#
+#   certificates.sh ca      FOLDER                    the authority: ca.pem to hand out, ca.key to hide
+#   certificates.sh teacher FOLDER NAME HOST...       of a server that calls nobody
+#   certificates.sh manager FOLDER NAME HOST...       of a server that also probes teachers
+#   certificates.sh client  FOLDER NAME ROLE[:WHO]    of a student, a viewer or an admin
+#
+# HOST: every name and address by which others reach the server. NAME: of the files, NAME.pem and
+# NAME.key. DAYS: how long a member's certificate holds, 90 unless it is set.
+set -eu
+umask 077
+
+usage() { sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+
+sign() {  # folder, file name, CN, extensions
+    [ -f "$1/ca.key" ] || { echo "$1/ca.key is missing: run '$0 ca $1' first" >&2; exit 1; }
+    openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$3" \
+        -keyout "$1/$2.key.new" -out "$1/$2.csr" 2>/dev/null
+    printf '%s\n' basicConstraints=critical,CA:FALSE keyUsage=critical,digitalSignature "$4" \
+        >"$1/$2.ext"
+    openssl x509 -req -sha256 -in "$1/$2.csr" -CA "$1/ca.pem" -CAkey "$1/ca.key" \
+        -days "${DAYS:-90}" -extfile "$1/$2.ext" -out "$1/$2.pem.new" 2>/dev/null
+    chmod 644 "$1/$2.pem.new"
+    mv "$1/$2.key.new" "$1/$2.key"
+    mv "$1/$2.pem.new" "$1/$2.pem"
+    rm "$1/$2.csr" "$1/$2.ext"
+    echo "$1/$2.pem $1/$2.key"
+}
+
+names() {  # hosts -> subjectAltName
+    list=
+    for host; do
+        case $host in
+            *:*) kind=IP ;;
+            *[!0-9.]*) kind=DNS ;;
+            *) kind=IP ;;
+        esac
+        list="$list,$kind:$host"
+    done
+    echo "subjectAltName=${list#,}"
+}
+
+[ $# -ge 2 ] || usage
+what=$1 folder=$2
+shift 2
+case $what in
+    ca)
+        mkdir -p "$folder"
+        [ ! -f "$folder/ca.key" ] || { echo "$folder/ca.key is there already" >&2; exit 1; }
+        openssl req -x509 -sha256 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
+            -subj "/CN=edl mesh authority" -keyout "$folder/ca.key" -out "$folder/ca.pem" \
+            -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
+        chmod 644 "$folder/ca.pem"
+        echo "$folder/ca.pem $folder/ca.key"
+        ;;
+    teacher | manager)
+        [ $# -ge 2 ] || usage
+        name=$1
+        shift
+        uses=extendedKeyUsage=serverAuth
+        cn=$name
+        [ "$what" = teacher ] || { uses=$uses,clientAuth; cn="viewer:$name"; }
+        sign "$folder" "$name" "$cn" "$uses
+$(names "$@")"
+        ;;
+    client)
+        [ $# -eq 2 ] || usage
+        sign "$folder" "$1" "$2" extendedKeyUsage=clientAuth
+        ;;
+    *) usage ;;
+esac

@@ -1,0 +1,189 @@
+"""Prometheus metrics of this process over HTTP: one small server that ends cleanly."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import logging
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from http.server import HTTPServer
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, MetricsHandler
+
+from .errors import AccessError, AddressInUse, UsageError
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a client may take to send its request, and to take the answer.
+_CLIENT_S: Final = 5.0
+#: Scrapes at once; whoever comes on top of them is turned away.
+_CLIENTS: Final = 16
+_HOST: Final = "127.0.0.1"
+
+
+class MetricsServer:
+    """Serves one registry at `http://ADDRESS/metrics` until it is closed.
+
+    It listens on this machine only, unless that is asked for: metrics hold no secrets, but they
+    tell how a mesh is built. Requests that are no HTTP, slow clients and too many of them cost
+    nothing but their own connection.
+
+    Args:
+        listen: "PORT" or "HOST:PORT"; port 0: any free one.
+        registry: what is served; the caller's own, never the library's global one.
+        insecure: allow a host that other machines can reach, though nobody is authenticated.
+        authorize: told the bearer token of each scrape ("" when there is none); it raises
+            AccessError to refuse. With it, any host may be listened on.
+
+    Raises:
+        UsageError: `listen` is no address of this machine, or other machines reach it and neither
+            `insecure` nor `authorize` is given.
+        AddressInUse: another process listens there.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        registry: CollectorRegistry,
+        *,
+        insecure: bool = False,
+        authorize: Callable[[str], object] | None = None,
+    ) -> None:
+        host, port = split_listen(listen)
+        if not insecure and authorize is None and not _is_loopback(host):
+            raise UsageError(
+                f"metrics on {host} can be read from other machines: listen on {_HOST}, or say "
+                "--insecure if the network is trusted"
+            )
+        self._server = _Server(host, port, _handler(registry, authorize))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="edl-metrics", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens: "host:port"."""
+        host, port = self._server.server_address[:2]
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+    def close(self) -> None:
+        """End it and every connection that it still has; again without effect."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+            self._server.end()
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Host and port of "PORT" or "HOST:PORT"; the host is loopback when none is named.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    host, _, port = listen.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise UsageError(f"{listen!r} is no address to listen on: say PORT or HOST:PORT")
+    return host.strip("[]") or _HOST, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Server(socketserver.ThreadingMixIn, HTTPServer):
+    """One thread for each connection, a bounded number of them, all known so that all can end."""
+
+    daemon_threads = False  # so that `server_close` waits for them
+    request_queue_size = _CLIENTS
+
+    def __init__(self, host: str, port: int, handler: type[MetricsHandler]) -> None:
+        self._open: dict[socket.socket, float] = {}  # -> since when
+        self._lock = threading.Lock()
+        try:
+            self.address_family, _, _, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            super().__init__((str(address[0]), int(address[1])), handler)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(
+                    f"another process listens on {host}:{port}: choose another port for metrics, "
+                    "0 for any"
+                ) from None
+            why = error.strerror or error
+            raise UsageError(f"cannot listen on {host}:{port}: {why}") from None
+
+    def server_bind(self) -> None:
+        """Bind, without the look-up of our own name, which can take seconds."""
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        now = time.monotonic()
+        with self._lock:
+            free = len(self._open) < _CLIENTS
+            overdue = [s for s, since in self._open.items() if now - since > _CLIENT_S]
+            if free:
+                self._open[request] = now
+        if free:
+            request.settimeout(_CLIENT_S)
+            super().process_request(request, client_address)
+        else:  # make room for the next: each of these sends a byte now and then, to stay
+            self.shutdown_request(request)
+            for connection in overdue:
+                _shut(connection)
+
+    def close_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a scrape by %s broke", client_address, exc_info=True)
+
+    def end(self) -> None:
+        """Close the listener, then every connection, and wait for their threads."""
+        with self._lock:
+            still_open = list(self._open)
+        for connection in still_open:
+            _shut(connection)
+        self.server_close()
+
+
+def _shut(connection: socket.socket) -> None:
+    """Let the thread that reads it see the end; the thread itself closes it."""
+    with contextlib.suppress(OSError):  # it has ended
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _handler(
+    registry: CollectorRegistry, authorize: Callable[[str], object] | None
+) -> type[MetricsHandler]:
+    class Handler(MetricsHandler):
+        server_version, sys_version = "edl", ""
+
+        def do_GET(self) -> None:
+            kind, _, token = self.headers.get("Authorization", "").partition(" ")
+            try:
+                if authorize is not None:
+                    authorize(token.strip() if kind.lower() == "bearer" else "")
+                super().do_GET()
+            except AccessError:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", "Bearer")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+    Handler.registry = registry
+    return Handler

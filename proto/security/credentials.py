@@ -1,0 +1,122 @@
+"""Settings: which files hold the credentials of a client or of a server. No secret is in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from ...errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of one side of a TLS connection.
+
+    Attributes:
+        certificate: our own, with the chain up to the CA behind it. A server must have one.
+        key: of `certificate`, without a password.
+        ca: certificates that sign those of our peers. At a client: without it, the CAs that gRPC
+            brings. At a server: without it, no client is asked for a certificate.
+
+    Raises:
+        UsageError: a certificate without its key, or a key without its certificate.
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) is not (self.key is None):
+            given, lacks = ("certificate", "key") if self.certificate else ("key", "certificate")
+            raise UsageError(
+                f"a TLS {given} is given without its {lacks}: name both files, or neither"
+            )
+
+    def paths(self) -> tuple[Path, ...]:
+        """The files that are named."""
+        return tuple(path for path in (self.certificate, self.key, self.ca) if path is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """How a client proves who it is, and knows its server.
+
+    Attributes:
+        tls: None: connections are not encrypted.
+        token_file: one bearer token, sent with every call; read again when the file changes.
+        server_name: what the server's certificate must be made out to; empty: the host dialled.
+        insecure: send the token over connections that are not encrypted and leave this machine.
+    """
+
+    tls: TlsFiles | None = None
+    token_file: Path | None = None
+    server_name: str = ""
+    insecure: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, for another process: file names, never what is in them."""
+        tls = None
+        if self.tls is not None:
+            tls = {
+                "certificate": _text(self.tls.certificate),
+                "key": _text(self.tls.key),
+                "ca": _text(self.tls.ca),
+            }
+        return {
+            "tls": tls,
+            "token_file": _text(self.token_file),
+            "server_name": self.server_name,
+            "insecure": self.insecure,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        tls = value["tls"]
+        return cls(
+            tls=None if tls is None else TlsFiles(**{name: _path(tls[name]) for name in tls}),
+            token_file=_path(value["token_file"]),
+            server_name=value["server_name"],
+            insecure=value["insecure"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSecurity:
+    """How a server proves who it is, and knows its clients.
+
+    Attributes:
+        tls: None: connections are not encrypted. With a `ca`, every client must show a certificate.
+        tokens_file: the bearer tokens that are known; see `tokens.py`. With it, every call must
+            carry one of them.
+
+    Raises:
+        UsageError: TLS without a certificate.
+    """
+
+    tls: TlsFiles | None = None
+    tokens_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.tls is not None and self.tls.certificate is None:
+            raise UsageError("a server needs a TLS certificate and its key to ask for TLS at all")
+
+    @property
+    def wants_certificates(self) -> bool:
+        """Whether a client must show a certificate."""
+        return self.tls is not None and self.tls.ca is not None
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether a caller has to prove who it is."""
+        return self.tokens_file is not None or self.wants_certificates
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

@@ -1,0 +1,41 @@
+"""TLS of a server that is not gRPC's, with certificates that are read again when they change."""
+
+from __future__ import annotations
+
+import ssl
+
+from .credentials import TlsFiles
+from .pem import use_pair
+from .reloading import Reloaded
+
+
+def reloading_context(files: TlsFiles) -> ssl.SSLContext:
+    """What a server of `ssl` listens with; it asks no client for a certificate.
+
+    Each new connection is offered the certificate that the files hold by then; connections that
+    stand keep theirs.
+
+    Args:
+        files: certificate and key.
+
+    Raises:
+        UsageError: one of both cannot be used.
+    """
+    contexts = Reloaded(files.paths(), lambda: _context(files))
+
+    def changed(connection: ssl.SSLObject, _name: str | None, _offered: ssl.SSLContext) -> None:
+        """Asked by OpenSSL in each handshake, whether or not the client names a host."""
+        connection.context = contexts.current()
+
+    # Not the one that is reloaded: what is loaded into a context in part cannot be taken back.
+    first = _context(files)
+    first.sni_callback = changed
+    return first
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    assert files.certificate is not None
+    assert files.key is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    use_pair(context, files.certificate, files.key)
+    return context

@@ -1,0 +1,178 @@
+"""The metrics server: what it serves, whom it refuses, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import socket
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Metric
+from prometheus_client.registry import Collector
+
+from edl import metrics
+from edl.errors import AddressInUse, Unauthenticated, UsageError
+from edl.metrics import MetricsServer, split_listen
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Counter("edl_test_turns", "Turns of a wheel.", registry=registry).inc(3)
+    return registry
+
+
+@pytest.fixture
+def server(registry: CollectorRegistry) -> Iterator[MetricsServer]:
+    server = MetricsServer("0", registry)
+    yield server
+    server.close()
+
+
+def scrape(server: MetricsServer, token: str = "", method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(server.address, timeout=5)
+    try:
+        connection.request(
+            method, "/metrics", headers={"Authorization": f"Bearer {token}"} if token else {}
+        )
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def open_socket(server: MetricsServer) -> socket.socket:
+    host, _, port = server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_it_serves_its_own_registry_on_loopback(server: MetricsServer) -> None:
+    assert server.address.startswith("127.0.0.1:")
+    status, text = scrape(server)
+    assert status == 200
+    assert "edl_test_turns_total 3.0" in text
+    assert "python_info" not in text  # of the global registry
+
+
+def test_it_ends_at_once_with_connections_open_and_more_than_once(
+    registry: CollectorRegistry,
+) -> None:
+    server = MetricsServer("0", registry)
+    with open_socket(server) as silent:
+        assert scrape(server)[0] == 200  # so the silent one has been accepted as well
+        server.close()
+        assert silent.recv(1) == b""
+    server.close()
+    with pytest.raises(OSError):
+        open_socket(server)
+
+
+def test_other_machines_are_let_in_only_if_that_is_asked_for(registry: CollectorRegistry) -> None:
+    with pytest.raises(UsageError, match="--insecure"):
+        MetricsServer("0.0.0.0:0", registry)
+    with pytest.raises(UsageError, match="--insecure"):
+        MetricsServer("somewhere.example:0", registry)
+    server = MetricsServer("0.0.0.0:0", registry, insecure=True)
+    server.close()
+
+
+def test_a_taken_port_is_named(server: MetricsServer, registry: CollectorRegistry) -> None:
+    with pytest.raises(AddressInUse, match=server.address):
+        MetricsServer(server.address, registry)
+
+
+@pytest.mark.parametrize("listen", ["", "x", "host:", "127.0.0.1:70000", "-1", "1.5"])
+def test_what_is_no_address_is_refused(listen: str, registry: CollectorRegistry) -> None:
+    with pytest.raises(UsageError):
+        MetricsServer(listen, registry)
+
+
+def test_an_address_of_another_machine_is_refused(registry: CollectorRegistry) -> None:
+    with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        MetricsServer("192.0.2.1:0", registry, insecure=True)
+
+
+def test_hosts_and_ports_are_told_apart() -> None:
+    assert split_listen("9100") == ("127.0.0.1", 9100)
+    assert split_listen(":9100") == ("127.0.0.1", 9100)
+    assert split_listen("[::1]:0") == ("::1", 0)
+    assert split_listen("node.example:80") == ("node.example", 80)
+
+
+def test_with_a_gate_a_scrape_needs_its_token(registry: CollectorRegistry) -> None:
+    def authorize(token: str) -> None:
+        if token != "opensesame":
+            raise Unauthenticated("no such token")
+
+    server = MetricsServer("0.0.0.0:0", registry, authorize=authorize)
+    try:
+        assert scrape(server) == (401, "")
+        assert scrape(server, "wrong") == (401, "")
+        status, text = scrape(server, "opensesame")
+        assert (status, "edl_test_turns_total" in text) == (200, True)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\r\n\r\n",
+        b"GET",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
+        b"GET " + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 1000 + b"\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /?name[]=%ff%00 HTTP/1.1\r\nAccept: \xff\r\n\r\n",
+        random.Random(7).randbytes(4096),
+    ],
+    ids=lambda garbage: repr(garbage[:12]),
+)
+def test_garbage_hurts_nobody_else(server: MetricsServer, garbage: bytes) -> None:
+    with open_socket(server) as connection:
+        try:
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
+        except OSError:
+            pass  # it need not hear us out
+    assert scrape(server)[0] == 200
+
+
+def test_only_reading_is_possible(server: MetricsServer) -> None:
+    for method in ("POST", "PUT", "DELETE"):
+        assert scrape(server, method=method)[0] == 501
+
+
+def test_silent_clients_are_many_only_for_a_while(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_CLIENT_S", 0.2)
+    server = MetricsServer("0", registry)
+    silent = [open_socket(server) for _ in range(metrics._CLIENTS + 5)]
+    try:
+        for connection in silent:  # those that came on top at once, the others when time is up
+            assert connection.recv(1) == b""
+        assert scrape(server)[0] == 200
+    finally:
+        for connection in silent:
+            connection.close()
+        server.close()
+
+
+def test_a_collector_that_fails_hurts_only_its_scrape(
+    server: MetricsServer, registry: CollectorRegistry
+) -> None:
+    class Broken(Collector):
+        def collect(self) -> Iterator[Metric]:
+            raise RuntimeError("not now")
+
+    broken = Broken()
+    registry.register(broken)
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        scrape(server)
+    registry.unregister(broken)
+    assert scrape(server)[0] == 200

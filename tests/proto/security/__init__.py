@@ -1,0 +1,1 @@
+"""Tests of credentials: TLS, tokens, roles, instances."""

@@ -1,0 +1,329 @@
+"""Real servers and channels: TLS, tokens, rotation of both, gRPC's two kinds of server."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from edl.errors import AccessError, AddressInUse, UsageError
+from edl.proto.security import (
+    ClientSecurity,
+    Gate,
+    ServerSecurity,
+    TlsFiles,
+    listen,
+    open_aio_channel,
+    open_channel,
+)
+from edl.proto.status import to_status
+
+from .authority import Authority, write_secret
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def server_files(authority: Authority) -> TlsFiles:
+    return authority.issue("server")
+
+
+@pytest.fixture
+def client_files(authority: Authority) -> TlsFiles:
+    return authority.issue("client", "student:job")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    return write_secret(tmp_path / "tokens", "student sss\nadmin aaa\n")
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    return write_secret(tmp_path / "token", "sss\n")
+
+
+def handlers(answer: Callable[[grpc.ServicerContext], bytes]) -> Any:
+    """One method of each kind, which says who calls."""
+    return grpc.method_handlers_generic_handler(
+        "s",
+        {
+            "uu": grpc.unary_unary_rpc_method_handler(lambda _, c: answer(c)),
+            "us": grpc.unary_stream_rpc_method_handler(lambda _, c: iter([answer(c)] * 2)),
+            "su": grpc.stream_unary_rpc_method_handler(lambda r, c: answer(c) + b"".join(r)),
+            "ss": grpc.stream_stream_rpc_method_handler(lambda r, c: (answer(c) for _ in r)),
+        },
+    )
+
+
+@contextmanager
+def serving(
+    security: ServerSecurity | None, on_refused: Callable[[str], None] | None = None, **more: Any
+) -> Iterator[str]:
+    """Address of a server of threads."""
+    gate = Gate(security, on_refused, **more)
+
+    def answer(context: grpc.ServicerContext) -> bytes:
+        try:
+            caller = gate.admit(
+                context.invocation_metadata(), context.auth_context(), context.peer()
+            )
+        except AccessError as error:
+            context.abort(*to_status(error))
+        return str(caller).encode()
+
+    with ThreadPoolExecutor(4) as threads:
+        server = grpc.server(threads, handlers=[handlers(answer)])
+        port = listen(server, "127.0.0.1:0", security, gate)
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(0).wait()
+
+
+def dialled(address: str, security: ClientSecurity | None) -> Any:
+    """A channel; its stubs demand serializers, which bytes do not need."""
+    return open_channel(address, security)
+
+
+def ask(address: str, security: ClientSecurity | None) -> bytes | grpc.StatusCode:
+    """Who we are to the server, or how it refused us."""
+    with dialled(address, security) as channel:
+        return ask_again(channel)
+
+
+def ask_again(channel: Any) -> bytes | grpc.StatusCode:
+    try:
+        answer: bytes = channel.unary_unary("/s/uu")(b"", timeout=TIMEOUT_S)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return answer
+
+
+def test_every_kind_of_call_bears_the_token(tokens: Path, token: Path) -> None:
+    with (
+        serving(ServerSecurity(None, tokens)) as address,
+        dialled(address, ClientSecurity(None, token)) as channel,
+    ):
+        assert ask_again(channel) == b"student"
+        assert channel.unary_unary("/s/uu").future(b"", timeout=TIMEOUT_S).result() == b"student"
+        assert list(channel.unary_stream("/s/us")(b"", timeout=TIMEOUT_S)) == [b"student"] * 2
+        assert channel.stream_unary("/s/su")(iter([b"x"]), timeout=TIMEOUT_S) == b"studentx"
+        answers = channel.stream_stream("/s/ss")(iter([b"x", b"y"]), timeout=TIMEOUT_S)
+        assert list(answers) == [b"student"] * 2
+
+
+def test_own_metadata_travels_beside_the_token(tokens: Path, token: Path) -> None:
+    with (
+        serving(ServerSecurity(None, tokens)) as address,
+        dialled(address, ClientSecurity(None, token)) as channel,
+    ):
+        call = channel.unary_unary("/s/uu")
+        assert call(b"", metadata=(("edl-secret", "x"),), timeout=TIMEOUT_S) == b"student"
+
+
+def test_a_loop_serves_and_calls_alike(
+    server_files: TlsFiles, client_files: TlsFiles, tokens: Path, token: Path
+) -> None:
+    security = ServerSecurity(server_files, tokens)
+    gate = Gate(security)
+
+    async def answer(context: Any) -> bytes:
+        metadata = context.invocation_metadata()
+        return str(gate.admit(metadata, context.auth_context(), context.peer())).encode()
+
+    async def unary(_: bytes, context: Any) -> bytes:
+        return await answer(context)
+
+    async def stream(_: Any, context: Any) -> AsyncIterator[bytes]:
+        yield await answer(context)
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    async def talk() -> list[Any]:
+        server = grpc.aio.server()
+        methods = {
+            "uu": grpc.unary_unary_rpc_method_handler(unary),
+            "us": grpc.unary_stream_rpc_method_handler(stream),
+            "su": grpc.stream_unary_rpc_method_handler(unary),
+            "ss": grpc.stream_stream_rpc_method_handler(stream),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", methods),))
+        port = listen(server, "127.0.0.1:0", security, gate)
+        await server.start()
+        client = ClientSecurity(client_files, token)
+        try:
+            dial: Any = open_aio_channel
+            async with dial(f"127.0.0.1:{port}", client) as channel:
+                return [
+                    await channel.unary_unary("/s/uu")(b"", metadata=(("a", "b"),)),
+                    *[a async for a in channel.unary_stream("/s/us")(b"")],
+                    await channel.stream_unary("/s/su")(requests()),
+                    *[a async for a in channel.stream_stream("/s/ss")(requests())],
+                ]
+        finally:
+            await server.stop(0)
+
+    assert asyncio.run(asyncio.wait_for(talk(), TIMEOUT_S)) == [b"student"] * 4
+
+
+def test_wrong_and_missing_tokens_are_refused_and_counted(tokens: Path, token: Path) -> None:
+    refused: list[str] = []
+    with serving(ServerSecurity(None, tokens), refused.append) as address:
+        assert ask(address, None) is grpc.StatusCode.UNAUTHENTICATED
+        write_secret(token, "wrong")
+        assert ask(address, ClientSecurity(None, token)) is grpc.StatusCode.UNAUTHENTICATED
+    assert refused == ["unauthenticated"] * 2
+
+
+def test_a_new_token_is_sent_over_the_same_channel(tokens: Path, token: Path) -> None:
+    with (
+        serving(ServerSecurity(None, tokens)) as address,
+        dialled(address, ClientSecurity(None, token)) as channel,
+    ):
+        assert ask_again(channel) == b"student"
+        write_secret(token, "aaa")
+        assert ask_again(channel) == b"admin"
+        write_secret(token, "two words")  # not usable: the one before stays
+        assert ask_again(channel) == b"admin"
+
+
+def test_certificates_say_who_calls(server_files: TlsFiles, client_files: TlsFiles) -> None:
+    with serving(ServerSecurity(server_files)) as address:
+        assert ask(address, ClientSecurity(client_files)) == b"student:job"
+
+
+def test_without_a_ca_a_server_asks_for_no_certificate(
+    server_files: TlsFiles, authority: Authority, tokens: Path, token: Path
+) -> None:
+    with serving(ServerSecurity(replace(server_files, ca=None), tokens)) as address:
+        assert ask(address, ClientSecurity(TlsFiles(ca=authority.ca), token)) == b"student"
+
+
+def test_tls_refuses_strangers_both_ways_and_counts_them(
+    server_files: TlsFiles, client_files: TlsFiles, authority: Authority, tmp_path: Path
+) -> None:
+    strange = Authority(tmp_path / "strange")
+    stranger = strange.issue("client", "admin")
+    refused: list[str] = []
+    bad = [
+        None,  # plaintext
+        ClientSecurity(TlsFiles(ca=authority.ca)),  # no certificate
+        ClientSecurity(replace(stranger, ca=authority.ca)),  # of another CA
+        ClientSecurity(replace(client_files, ca=strange.ca)),  # which does not trust us
+    ]
+    good = ClientSecurity(client_files)
+    with serving(ServerSecurity(server_files), refused.append, patience_s=2.0) as address:
+        for security in bad:
+            assert ask(address, security) is grpc.StatusCode.UNAVAILABLE
+            assert ask(address, good) == b"student:job"
+        deadline = time.monotonic() + TIMEOUT_S
+        with dialled(address, good) as channel:
+            while len(refused) < len(bad) and time.monotonic() < deadline:
+                assert ask_again(channel) == b"student:job"
+    assert refused == ["unauthenticated"] * len(bad)
+
+
+def test_a_certificate_for_another_host_is_refused_unless_it_is_named(
+    authority: Authority, client_files: TlsFiles
+) -> None:
+    other = authority.issue("other", host="teacher.mesh")
+    with serving(ServerSecurity(other)) as address:
+        assert ask(address, ClientSecurity(client_files)) is grpc.StatusCode.UNAVAILABLE
+        named = ClientSecurity(client_files, server_name="teacher.mesh")
+        assert ask(address, named) == b"student:job"
+
+
+def test_certificates_are_rotated_without_a_restart(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = Authority(tmp_path / "mine")
+    server, client = mine.issue("server"), mine.issue("client", "admin")
+    refused_by = ClientSecurity(authority.issue("client2", "viewer"))
+    with serving(ServerSecurity(server)) as address:
+        assert ask(address, ClientSecurity(client)) == b"admin"
+        assert ask(address, refused_by) is grpc.StatusCode.UNAVAILABLE
+        # One file after the other, as it goes: until both belong together, the old pair serves.
+        fresh = authority.issue("server2")
+        for name in ("certificate", "key", "ca"):
+            shutil.copy(getattr(fresh, name), getattr(server, name))
+            if name == "certificate":
+                client_ca = ClientSecurity(replace(client, ca=copy_of(client.ca, tmp_path)))
+                assert ask(address, client_ca) == b"admin"
+        assert ask(address, refused_by) == b"viewer"
+    assert "does not belong to certificate" in caplog.text
+
+
+def copy_of(path: Path | None, folder: Path) -> Path:
+    assert path is not None
+    return Path(shutil.copy(path, folder / "copy.pem"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda f: f.certificate.unlink(), r"certificate .*\.pem cannot be read: No such file"),
+        (lambda f: f.key.unlink(), r"key .*\.key cannot be read: No such file"),
+        (lambda f: f.key.write_text("x"), "is not in PEM form"),
+        (lambda f: f.certificate.write_text("x"), "is not in PEM form"),
+        (lambda f: f.ca.write_text("x"), r"CA .*ca\.pem is no certificate in PEM form"),
+        (lambda f: f.ca.write_bytes(b"\xff"), r"CA .*ca\.pem is no certificate in PEM form"),
+        (lambda f: f.ca.unlink(), r"CA .*ca\.pem cannot be read: No such file"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(
+    tmp_path: Path, spoil: Callable[[TlsFiles], None], says: str
+) -> None:
+    files = Authority(tmp_path / "own").issue("x")
+    spoil(files)
+    server = grpc.server(ThreadPoolExecutor(1))
+    with pytest.raises(UsageError, match=says):
+        listen(server, "127.0.0.1:0", ServerSecurity(files))
+    server.stop(0).wait()
+    with pytest.raises(UsageError, match=says):
+        open_channel("127.0.0.1:1", ClientSecurity(files))
+
+
+def test_a_key_of_another_certificate_is_named(authority: Authority) -> None:
+    one, two = authority.issue("one"), authority.issue("two")
+    with pytest.raises(UsageError, match=r"key .*two\.key does not belong to certificate .*one"):
+        open_channel("127.0.0.1:1", ClientSecurity(replace(one, key=two.key)))
+
+
+def test_a_key_with_a_password_is_refused(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization as s
+
+    files = Authority(tmp_path / "own").issue("x")
+    assert files.key is not None
+    key = s.load_pem_private_key(files.key.read_bytes(), None)
+    files.key.write_bytes(
+        key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"pw"))
+    )
+    with pytest.raises(UsageError, match="has a password"):
+        open_channel("127.0.0.1:1", ClientSecurity(files))
+
+
+def test_an_address_that_is_taken() -> None:
+    with serving(None) as address:
+        server = grpc.server(ThreadPoolExecutor(1), options=[("grpc.so_reuseport", 0)])
+        with pytest.raises(AddressInUse, match=address):
+            listen(server, address)
+        server.stop(0).wait()

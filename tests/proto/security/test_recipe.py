@@ -1,0 +1,67 @@
+"""The certificates of deploy/tls do what its page says, with real servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
+from edl.supervise import Command, start
+
+from .test_channels import ask, serving
+
+SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "tls" / "certificates.sh"
+WAIT_S = 30.0
+
+
+def run(*arguments: str) -> int:
+    process = start(Command("certificates", (str(SCRIPT), *arguments)))
+    try:
+        code = process.wait(WAIT_S)
+    finally:
+        process.stop()
+    assert code is not None
+    return code
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe") / "pki"
+    for line in (
+        "ca {}",
+        "manager {} head localhost 127.0.0.1 ::1",
+        "teacher {} gpu-1 127.0.0.1",
+        "client {} resnet student:resnet",
+    ):
+        assert run(*line.format(folder).split()) == 0
+    return folder
+
+
+def files(folder: Path, name: str) -> TlsFiles:
+    return TlsFiles(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
+
+
+@pytest.mark.parametrize("server", ["head", "gpu-1"])
+def test_who_is_whom(folder: Path, server: str) -> None:
+    with serving(ServerSecurity(files(folder, server))) as address:
+        assert ask(address, ClientSecurity(files(folder, "resnet"))) == b"student:resnet"
+        assert ask(address, ClientSecurity(files(folder, "head"))) == b"viewer:head"
+        stolen = ClientSecurity(files(folder, "gpu-1"))
+        assert ask(address, stolen) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_keys_are_for_their_owner_only(folder: Path) -> None:
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("*.key"))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}.{kind}" for name in ("ca", "head", "gpu-1", "resnet") for kind in ("pem", "key")
+    )
+
+
+def test_an_authority_is_never_written_over(folder: Path) -> None:
+    key = (folder / "ca.key").read_bytes()
+    assert run("ca", str(folder)) == 1
+    assert (folder / "ca.key").read_bytes() == key
+    assert run("client", str(folder)) == 2
+    assert run("client", str(folder / "nowhere"), "x", "admin") == 1
