@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..errors import LeaseSuperseded, RegistryUnavailable
-from .registry import Kind, Registry
+from ..errors import AccessError, LeaseSuperseded, RegistryUnavailable
+from .registry import PLAIN_TTLS, Beat, Kind, Registry
+from .registry.noted import are_volatile, concerns_managers
 
 log = logging.getLogger(__name__)
 
@@ -23,16 +25,22 @@ _ATTEMPTS_PER_TTL: Final = 6
 class Heartbeat:
     """One lease, and the thread that prolongs it.
 
+    Its first beat comes at a random time of the first interval, so that members which start
+    together, or which all registered anew in an emptied registry, do not beat in waves.
+
     Args:
         registry: where the lease is; it stays the caller's to close.
         kind: which kind of member this is.
         service: the service it belongs to; "" for managers.
         member: its id.
         facts: asked before each beat what to tell; must hold `incarnation`, which stays the same.
-            Only what changed is sent. Called in the heartbeat's thread.
+            Only what changed is sent; what changes with every batch, once in two TTLs. Called in
+            the heartbeat's thread.
         ttl_s: seconds without a beat after which it is dead.
         on_superseded: called once, in the heartbeat's thread, when a newer incarnation has taken
             the id; the heartbeat has ended then.
+        on_drain: called once, in the heartbeat's thread, when somebody asked this member to finish
+            what it has and leave. The beats go on.
     """
 
     def __init__(
@@ -45,6 +53,7 @@ class Heartbeat:
         ttl_s: float,
         *,
         on_superseded: Callable[[LeaseSuperseded], None] | None = None,
+        on_drain: Callable[[], None] | None = None,
     ) -> None:
         self._registry = registry
         self._kind = kind
@@ -53,7 +62,10 @@ class Heartbeat:
         self._facts = facts
         self._ttl_s = ttl_s
         self._on_superseded = on_superseded
+        self._on_drain = on_drain
         self._sent: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
+        self._told_s = 0.0
         self._registered = False
         self._answering = True
         self._stopping = False
@@ -72,6 +84,7 @@ class Heartbeat:
 
         Raises:
             RegistryUnavailable: the registry does not answer; nothing was started.
+            AccessError: it does not let us; nothing was started.
             LeaseSuperseded: a newer incarnation holds the id; nothing was started.
         """
         self._register(dict(self._facts()))
@@ -93,13 +106,13 @@ class Heartbeat:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         if leave and self._registered:
-            with contextlib.suppress(RegistryUnavailable):
+            with contextlib.suppress(RegistryUnavailable, AccessError):
                 self._registry.leave(
                     self._kind, self._service, self._member, int(self._sent["incarnation"])
                 )
 
     def _run(self) -> None:
-        due = time.monotonic() + self._ttl_s / BEATS_PER_TTL
+        due = time.monotonic() + random.random() * self._ttl_s / BEATS_PER_TTL
         while True:
             self._wake.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()
@@ -114,7 +127,7 @@ class Heartbeat:
         """One beat; returns whether the registry answered."""
         try:
             self._prolong(self._latest_facts())
-        except RegistryUnavailable as error:
+        except (RegistryUnavailable, AccessError) as error:
             if self._answering:
                 log.warning("%s; %s goes on and tries again", error, self._member)
             self._answering = False
@@ -140,20 +153,40 @@ class Heartbeat:
 
     def _prolong(self, facts: dict[str, str]) -> None:
         changed = {name: value for name, value in facts.items() if self._sent.get(name) != value}
-        known = self._registry.beat(
+        now = time.monotonic()
+        if are_volatile(changed) and now - self._told_s < self._ttl_s * PLAIN_TTLS:
+            changed, facts = {}, self._sent
+        concerns = concerns_managers(self._kind, changed, self._noted)
+        beat = self._registry.beat(
             self._kind,
             self._service,
             self._member,
             self._ttl_s,
             incarnation=int(facts["incarnation"]),
             facts=changed,
+            concerns=concerns,
         )
-        if known:
-            self._sent = facts
-        else:
+        if beat is Beat.UNKNOWN:
             self._register(facts)
+            return
+        self._sent = facts
+        if changed or now - self._told_s >= self._ttl_s * PLAIN_TTLS:
+            self._told_s = now
+        if concerns:
+            self._noted = facts
+        if beat is Beat.DRAIN and self._on_drain is not None:
+            asked, self._on_drain = self._on_drain, None
+            self._drain(asked)
+
+    def _drain(self, asked: Callable[[], None]) -> None:
+        log.info("%s was asked to drain", self._member)
+        try:
+            asked()
+        except Exception:
+            log.exception("%s could not begin to drain; its beats go on", self._member)
 
     def _register(self, facts: dict[str, str]) -> None:
         self._registry.register(self._kind, self._service, self._member, facts, self._ttl_s)
-        self._sent = facts
+        self._sent = self._noted = facts
+        self._told_s = time.monotonic()
         self._registered = True

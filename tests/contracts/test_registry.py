@@ -2,56 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
 import pytest
 
 from edl.coordinator import Registry
-from edl.coordinator.embedded import start_embedded
-from edl.coordinator.memory_registry import MemoryRegistry
-from edl.coordinator.redis_registry import RedisRegistry
+from edl.coordinator.registry import FACTS_TTLS, Beat, LogEntry, Mandate, MemberBeat
+from edl.coordinator.registry.memory_registry import MemoryRegistry
+from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import LeaseSuperseded, RegistryUnavailable, UsageError
+from edl.tests.contracts.conftest import Bench
 
 TTL_S = 0.25
-
-
-@dataclass
-class Bench:
-    """A registry, and a way to let its time pass."""
-
-    registry: Registry
-    pass_s: Callable[[float], None]
-
-
-@pytest.fixture(scope="module")
-def valkey_url() -> Iterator[str]:
-    process, url = start_embedded()
-    yield url
-    process.stop()
-
-
-@pytest.fixture(params=["memory", "valkey"])
-def bench(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Bench]:
-    if request.param == "memory":
-        now = [1_700_000_000.0]
-
-        def move(seconds: float) -> None:
-            now[0] += seconds
-
-        yield Bench(MemoryRegistry(clock=lambda: now[0]), move)
-        return
-    registry = RedisRegistry(valkey_url)
-    registry._redis.flushall()
-
-    def wait(seconds: float) -> None:
-        until = registry.time_ms() + seconds * 1000
-        while registry.time_ms() <= until:
-            time.sleep(0.005)
-
-    yield Bench(registry, wait)
-    registry.close()
 
 
 def enter(registry: Registry, member: str, incarnation: int = 1, **facts: str) -> None:
@@ -181,14 +141,60 @@ def test_facts_outlive_the_deadline_so_that_the_dead_can_be_named(bench: Bench) 
     bench.pass_s(TTL_S * 1.1)
     bench.registry.sweep("teachers", "s")
     assert bench.registry.changes("teachers", "s", cursor).lost == ("t1",)
-    bench.pass_s(TTL_S * 2.1)
-    assert bench.registry.changes("teachers", "s", cursor).left == ("t1",)  # nothing is left of it
+    bench.pass_s(TTL_S * (FACTS_TTLS - 0.9))  # nothing is left of it, and yet it has not left
+    gone = bench.registry.changes("teachers", "s", cursor)
+    assert (gone.left, gone.lost) == ((), ("t1",))
+
+
+def test_who_left_and_came_back_has_not_left(bench: Bench) -> None:
+    enter(bench.registry, "t1")
+    cursor = bench.registry.changes("teachers", "s").cursor
+    bench.registry.leave("teachers", "s", "t1", 1)
+    left = bench.registry.changes("teachers", "s", cursor)
+    assert (left.members, left.left, left.lost) == ((), ("t1",), ())
+    enter(bench.registry, "t1")
+    back = bench.registry.changes("teachers", "s", left.cursor)
+    assert ([m.member for m in back.members], back.left, back.lost) == (["t1"], (), ())
+    assert bench.registry.changes("teachers", "s", cursor).left == ()
+    assert bench.registry.changes("teachers", "s").left == ()
+
+
+def test_nobody_left_because_facts_expired_while_nobody_could_beat(bench: Bench) -> None:
+    for name in ("a", "leaver"):
+        enter(bench.registry, name)
+    bench.registry.leave("teachers", "s", "leaver", 1)
+    bench.pass_s(TTL_S * (FACTS_TTLS + 0.1))
+    everything = bench.registry.changes("teachers", "s")
+    assert (everything.members, everything.left) == ((), ("leaver",))
+
+
+def test_a_sweep_that_comes_too_late_or_to_another_server_takes_nobody_out(bench: Bench) -> None:
+    registry = bench.registry
+    enter(registry, "t1")
+    answer = registry.lead("s", "m#1", 30.0)
+    bench.pass_s(TTL_S * 1.1)
+    late = Mandate(answer.registry_id, answer.time_ms + round(TTL_S * 800))
+    assert registry.sweep("teachers", "s", late) == []
+    assert registry.sweep("teachers", "s", Mandate("f" * 40, answer.time_ms + 60_000)) == []
+    assert registry.names("teachers", "s") == {"t1"}
+    good = Mandate(answer.registry_id, answer.time_ms + 60_000)
+    assert registry.sweep("teachers", "s", good) == ["t1"]
+
+
+def test_a_log_is_found_when_nobody_is_left(bench: Bench) -> None:
+    enter(bench.registry, "t1")
+    assert bench.registry.logs() == []
+    bench.registry.lead("s", "m#1", 30.0)
+    entry = LogEntry("left", "t1", "left by itself")
+    assert bench.registry.write("s", "m#1", (0, 0), (1, 1), {}, [entry])
+    bench.registry.leave("teachers", "s", "t1")
+    assert (bench.registry.services(), bench.registry.logs()) == ([], ["s"])
 
 
 def test_a_registry_that_everybody_forsook_empties_itself(bench: Bench) -> None:
     enter(bench.registry, "t1")
     assert bench.registry.services() == ["s"]
-    bench.pass_s(TTL_S * 3.1)
+    bench.pass_s(TTL_S * (FACTS_TTLS + 0.1))
     assert bench.registry.names("teachers", "s") == set()
     assert bench.registry.services() == []
 
@@ -237,3 +243,95 @@ def test_a_registry_that_does_not_answer_is_named_without_its_password() -> None
     memory.set_available(False)
     with pytest.raises(RegistryUnavailable):
         memory.members("teachers", "s")
+
+
+def test_a_drain_that_was_asked_for_comes_with_the_next_beat(bench: Bench) -> None:
+    registry = bench.registry
+    assert not registry.request_drain("s", "t1")
+    assert registry.members("teachers", "s") == []
+    enter(registry, "t1", state="serving")
+    for _ in range(3):  # so that the next beats are plain ones
+        assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=1) is Beat.KEPT
+    cursor = registry.changes("teachers", "s").cursor
+    assert registry.request_drain("s", "t1")
+    (member,) = registry.changes("teachers", "s", cursor).members
+    assert member.draining
+    assert member.facts["state"] == "draining"
+    for _ in range(2):
+        assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=1) is Beat.DRAIN
+    bench.pass_s(TTL_S * 1.1)  # the deadline is that of the beat
+    assert registry.sweep("teachers", "s") == ["t1"]
+
+
+def test_a_drain_outlives_a_new_registration_of_the_same_instance_only(bench: Bench) -> None:
+    enter(bench.registry, "t1", 1)
+    bench.registry.request_drain("s", "t1")
+    enter(bench.registry, "t1", 1, state="serving")
+    assert bench.registry.beat("teachers", "s", "t1", TTL_S, incarnation=1) is Beat.DRAIN
+    assert bench.registry.members("teachers", "s")[0].draining
+    enter(bench.registry, "t1", 2, state="serving")
+    assert bench.registry.beat("teachers", "s", "t1", TTL_S, incarnation=2) is Beat.KEPT
+    assert not bench.registry.members("teachers", "s")[0].draining
+
+
+def test_many_beats_have_their_answers_in_order(bench: Bench) -> None:
+    registry = bench.registry
+    facts = {"incarnation": "7", "want": "1"}
+    crowd = {f"j/{n}": facts for n in range(600)}
+    assert registry.register_many("students", "s", crowd, 30.0) == []
+    cursor = registry.changes("students", "s").cursor
+    beats = [MemberBeat(name, 7, {"volume_bytes": "5"}) for name in crowd]
+    beats[3] = MemberBeat("j/3", 6)
+    beats[5] = MemberBeat("nobody/0", 7)
+    beats[7] = MemberBeat("j/7", 7, {"want": "2"})
+    beats[9] = MemberBeat("j/9", 7, {"t_s_seconds": "0.1"}, concerns=False)
+    answers = registry.beat_many("students", "s", beats, 30.0)
+    assert [n for n, beat in enumerate(answers) if beat is not Beat.KEPT] == [3, 5]
+    assert [m.member for m in registry.changes("students", "s", cursor).members] == ["j/7"]
+    told = registry.read("students", "s", ["j/9", "nobody/0", "j/3"])
+    assert [(m.member, m.facts.get("t_s_seconds")) for m in told] == [("j/9", "0.1"), ("j/3", None)]
+    assert all(29 < m.remaining_s <= 30 for m in told)
+    older = {"j/1": {"incarnation": "6"}, "j/x": {"incarnation": "1"}}
+    assert registry.register_many("students", "s", older, 30.0) == ["j/1"]
+
+
+def test_reading_everything_names_those_that_went_within_the_last_minute(bench: Bench) -> None:
+    registry = bench.registry
+    enter(registry, "sleeper")
+    bench.pass_s(TTL_S * 1.1)
+    registry.sweep("teachers", "s")
+    enter(registry, "leaver")
+    enter(registry, "living")
+    registry.leave("teachers", "s", "leaver", 1)
+    everything = registry.changes("teachers", "s")
+    assert [m.member for m in everything.members] == ["living"]
+    assert (everything.left, everything.lost, everything.full) == (("leaver",), ("sleeper",), True)
+    (dead,) = registry.read("teachers", "s", ["sleeper"])
+    assert dead.remaining_s <= 0
+
+
+def test_plain_beats_end_with_the_lease_of_another_or_none(bench: Bench) -> None:
+    registry = bench.registry
+    enter(registry, "t1", 1)
+    assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=1)
+    assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=1)
+    registry.leave("teachers", "s", "t1")
+    assert not registry.beat("teachers", "s", "t1", TTL_S, incarnation=1)
+    ghost = bench.another
+    enter(ghost, "t1", 1)
+    assert ghost.beat("teachers", "s", "t1", TTL_S, incarnation=1)
+    enter(registry, "t1", 2)
+    bench.pass_s(TTL_S / 3)
+    assert not ghost.beat("teachers", "s", "t1", TTL_S, incarnation=1)
+    assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=2)
+
+
+def test_a_ghost_that_was_stopped_is_told_when_it_wakes(bench: Bench) -> None:
+    registry, ghost = bench.registry, bench.another
+    enter(ghost, "t1", 1)
+    assert ghost.beat("teachers", "s", "t1", TTL_S, incarnation=1)
+    enter(registry, "t1", 2)
+    for _ in range(3):
+        bench.pass_s(TTL_S / 3)
+        assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=2)
+    assert not ghost.beat("teachers", "s", "t1", TTL_S, incarnation=1)

@@ -1,4 +1,5 @@
--- End a lease by its owner's own wish: the facts go with it, which tells leaving from dying.
+-- End a lease by its owner's own wish. Its change is noted under another name, which tells leaving
+-- from dying, and from what has expired while nobody could beat.
 --
 -- KEYS[1]  zset    member -> deadline (ms, Redis time)
 -- KEYS[2]  hash    the member's facts
@@ -16,5 +17,6 @@ local facts = redis.call('DEL', KEYS[2])
 if leases + facts == 0 then
   return 0
 end
-note_change(KEYS[3], member)
+redis.call('ZREM', KEYS[3], member)
+note_change(KEYS[3], '=' .. member)
 return 1

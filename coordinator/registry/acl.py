@@ -1,0 +1,85 @@
+"""What each role may do in Redis: rules for `users.acl`, made of the same key names that we use."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from . import keys
+
+READER: Final = "edl-reader"
+MANAGER: Final = "edl-manager"
+#: What stands where a password's hash belongs, until somebody puts one there.
+PLACEHOLDER: Final = "#<sha256-of-the-password>"
+
+#: The line that shuts out whoever names no user.
+NO_DEFAULT: Final = "user default off"
+
+#: To get and keep a connection; `select` is for a URL with /db.
+_CONNECT: Final = "+ping +select +client|setinfo +client|setname"
+#: Every script of ours reads the clock; what a script calls, its user has to be allowed to call.
+_SCRIPTS: Final = "+eval +evalsha +time"
+_TEACHER: Final = (
+    "+hget +hmget +hset +del +exists +zadd +zscore +zrem +zrange +zremrangebyscore +pexpire +pttl"
+)
+_MANAGER: Final = (
+    f"{_TEACHER} +get +set +hdel +hgetall +zincrby +zcard +zmscore +zrangebyscore "
+    "+zremrangebyrank +xadd +xrange +xrevrange +info"
+)
+
+
+def teacher(service: str) -> str:
+    """The user of the teachers of one service."""
+    return f"edl-teacher-{keys.check_service(service)}"
+
+
+def users(service: str) -> list[str]:
+    """Names of the users that a service needs; the last two serve all services."""
+    return [teacher(service), READER, MANAGER]
+
+
+def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
+    """Lines of a `users.acl`, one for each of `users(service)`.
+
+    Redis 7 or newer, or Valkey. A teacher may touch the leases and facts of the teachers of its
+    service, and add a name to the list of services, but not take one out. A reader may find the
+    managers, and change nothing. A manager may do all that managers do, in our keys.
+
+    Args:
+        service: name of the service.
+        secrets: user -> password; only its hash is written. Users without one get a placeholder,
+            which Redis refuses to load.
+
+    Raises:
+        UsageError: the name of the service cannot stand in a key.
+    """
+    known = secrets or {}
+    return [
+        _line(teacher(service), known, _teacher_rules(service)),
+        _line(READER, known, _reader_rules()),
+        _line(MANAGER, known, f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}"),
+    ]
+
+
+def _teacher_rules(service: str) -> str:
+    own = " ".join(
+        f"~{key}"
+        for key in (
+            keys.leases("teachers", service),
+            f"{keys.facts_prefix('teachers', service)}*",
+            keys.changes("teachers", service),
+        )
+    )
+    return f"{own} {_CONNECT} {_SCRIPTS} {_TEACHER} (+zadd %W~{keys.SERVICES})"
+
+
+def _reader_rules() -> str:
+    facts = keys.facts_prefix("managers", "")
+    return f"%R~{keys.MANAGERS} %R~{facts}* {_CONNECT} +time +zrange +hgetall"
+
+
+def _line(user: str, secrets: Mapping[str, str], rest: str) -> str:
+    secret = secrets.get(user)
+    digest = PLACEHOLDER if secret is None else f"#{hashlib.sha256(secret.encode()).hexdigest()}"
+    return f"user {user} on {digest} resetchannels {rest}"

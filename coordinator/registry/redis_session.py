@@ -1,0 +1,158 @@
+"""One way to a Redis: runs the scripts of `lua/`, and says in our words what went wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ...errors import Forbidden, RegistryUnavailable, Unauthenticated
+from . import redis_url
+
+#: Of an answer in which a key holds another type than ours.
+WRONG_TYPE = "WRONGTYPE"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a script: its keys and arguments."""
+
+    keys: Sequence[str]
+    args: Sequence[str | int]
+
+
+class RedisSession:
+    """A client, safe to use from several threads; connections come from a pool.
+
+    Args:
+        url: any that `redis_url.parse` takes.
+        timeout_s: seconds for a connection, and for each answer.
+    """
+
+    def __init__(self, url: str, timeout_s: float = 1.0) -> None:
+        parsed = redis_url.parse(url)
+        self._url = parsed.shown
+        self._redis = redis_url.open_client(parsed, timeout_s)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def server_info(self) -> dict[str, str]:
+        with self._translated():
+            found: Any = self._redis.info()
+        version = found.get("valkey_version") or found.get("redis_version", "")
+        names = {
+            "server_name": found.get("server_name", "redis"),
+            "version": version,
+            "role": found.get("role", ""),
+            "maxmemory_policy": found.get("maxmemory_policy", ""),
+        }
+        return {name: str(value) for name, value in names.items()}
+
+    def time_ms(self) -> int:
+        with self._translated():
+            seconds, micros = self._redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _run(self, name: str, keys: Sequence[str], *args: str | int) -> Any:
+        """One script, by its hash; with its text to a server that does not have it yet."""
+        import redis
+
+        source, digest = script(name)
+        with self._translated():
+            try:
+                return self._redis.evalsha(digest, len(keys), *keys, *args)
+            except redis.exceptions.NoScriptError:
+                return self._redis.eval(source, len(keys), *keys, *args)
+
+    def _run_many(self, name: str, calls: Sequence[Call]) -> list[Any]:
+        """One script many times, in one round trip."""
+        import redis
+
+        if not calls:
+            return []
+        _, digest = script(name)
+        with self._translated(), self._redis.pipeline(transaction=False) as pipe:
+            for call in calls:
+                pipe.evalsha(digest, len(call.keys), *call.keys, *call.args)
+            answers: list[Any] = pipe.execute(raise_on_error=False)
+            for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+                if isinstance(answer, redis.exceptions.NoScriptError):
+                    answers[place] = self._run(name, call.keys, *call.args)
+                elif isinstance(answer, Exception):
+                    raise answer
+        return answers
+
+    def _read(self, command: Any) -> tuple[float, Any]:
+        """Server time in ms and the answer of one command, in one round trip."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            command(pipe)
+            (seconds, micros), answer = pipe.execute()
+        return int(seconds) * 1000 + int(micros) / 1000, answer
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        import redis
+
+        try:
+            yield
+        except redis.AuthenticationError as error:
+            raise Unauthenticated(
+                f"Redis at {self._url} refuses our user or password ({_brief(error)}); name them "
+                "in the URL, or the password in a file with ?password_file=PATH"
+            ) from None
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            raise RegistryUnavailable(
+                f"Redis at {self._url} does not answer ({_brief(error)}); {_advice(error)}"
+            ) from None
+        except redis.RedisError as error:
+            text = _brief(error)
+            if isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
+                raise Forbidden(
+                    f"the Redis user of {self._url} may not do this ({text}); its rules have to "
+                    "be those of its role and service: 'edl coordinator acl' prints them"
+                ) from None
+            if isinstance(error, redis.exceptions.ReadOnlyError):
+                raise RegistryUnavailable(
+                    f"Redis at {self._url} is a replica: name its master, or the sentinels that "
+                    "know it as redis+sentinel://host:port/MASTER"
+                ) from None
+            if WRONG_TYPE in text:
+                raise RegistryUnavailable(
+                    f"Redis at {self._url} refuses a command: a key of the mesh holds something "
+                    f"of another kind, which somebody else wrote there ({text})"
+                ) from None
+            raise RegistryUnavailable(
+                f"Redis at {self._url} refuses a command ({text}); "
+                "it has to be Redis 6.2 or newer, or Valkey, with scripts allowed"
+            ) from None
+
+
+@cache
+def script(name: str) -> tuple[str, str]:
+    """The text of a script and the hash that Redis knows it by."""
+    folder = resources.files(__package__) / "lua"
+    source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def _advice(error: Exception) -> str:
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "name the authority that signed its certificate with ?ssl_ca_certs=FILE"
+    if "WRONG_VERSION_NUMBER" in text or "record layer" in text:
+        return "it speaks no TLS there: write redis:// in place of rediss://"
+    return "start it, or name the Redis of the mesh by its URL"
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:400] or type(error).__name__

@@ -1,0 +1,248 @@
+"""Registry URLs: which ones name a Redis, how each is reached, and how each is shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ...errors import RegistryUnavailable, UsageError
+
+if TYPE_CHECKING:
+    import redis
+
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_PORTS: Final = {False: 6379, True: 26379}
+_TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_PARAMETERS: Final = frozenset(
+    {
+        "db", "username", "password", "password_file",
+        "sentinel_username", "sentinel_password", "sentinel_password_file",
+        *_TLS_FILES, "ssl_check_hostname",
+    }
+)  # fmt: skip
+_FLAGS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """A URL taken apart. Its parts hold passwords: only `shown` may stand in a message.
+
+    Attributes:
+        shown: the URL without user, password and parameters.
+        hosts: (host, port) of the server, or of the sentinels.
+        path: path of a unix socket; empty for TCP.
+        master: name of the master that the sentinels watch; empty: no sentinels.
+        db: number of the database.
+        login: username, password and password_file for Redis, those that were given.
+        sentinel_login: the same for the sentinels.
+        tls: settings of TLS; None: none.
+    """
+
+    shown: str
+    hosts: tuple[tuple[str, int], ...] = ()
+    path: str = ""
+    master: str = ""
+    db: int = 0
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sentinel_login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Mapping[str, Any] | None = None
+
+
+def is_redis_url(url: str) -> bool:
+    """Whether the scheme of `url` is one of ours."""
+    return url.partition(":")[0].lower() in _SCHEMES
+
+
+def masked(url: str) -> str:
+    """The URL as it may stand in a message, valid or not: user and password are hidden."""
+    # Up to the last '@': a password that is not percent-encoded may hold whatever ends a host.
+    shown = re.sub(r"^([\w+]+://)?.*@", r"\1***@", url, flags=re.DOTALL)
+    return re.split("[?#]", shown, maxsplit=1)[0]
+
+
+def parse(url: str) -> RedisUrl:
+    """Take a URL apart.
+
+    Raises:
+        UsageError: it is not one of ours, or names a parameter or file that does not exist.
+    """
+    shown = masked(url)
+    try:
+        return _parsed(url, shown)
+    except ValueError:  # whose words may hold a part of the password
+        raise UsageError(
+            f"not a Redis URL: {shown}; expected redis://[user:password@]host:port[/db] or "
+            "redis+sentinel://[user:password@]host:port[,host:port...]/MASTER[/db], "
+            "with '/', '?', '#' and '@' in the password as %2F, %3F, %23 and %40"
+        ) from None
+
+
+def _parsed(url: str, shown: str) -> RedisUrl:
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    if parts.fragment or scheme not in _SCHEMES:
+        raise ValueError
+    parameters = dict(parse_qsl(parts.query, strict_parsing=True) if parts.query else ())
+    _check_parameters(parameters, shown)
+    user, _, place = parts.netloc.rpartition("@")
+    login = _login(user, parameters)
+    sentinels = scheme.endswith("+sentinel")
+    path = [unquote(part) for part in parts.path.split("/")[1:]] if scheme != "unix" else []
+    return RedisUrl(
+        shown,
+        hosts=() if scheme == "unix" else _hosts(place, sentinels),
+        path=unquote(parts.path) if scheme == "unix" else "",
+        master=_master(path) if sentinels else "",
+        db=_db(path, parameters),
+        login=login,
+        sentinel_login=_prefixed(parameters, "sentinel_"),
+        tls=_tls(parameters, shown) if scheme.startswith("rediss") else None,
+    )
+
+
+def _check_parameters(parameters: Mapping[str, str], shown: str) -> None:
+    for name in parameters:
+        if name not in _PARAMETERS:
+            raise UsageError(
+                f"the URL {shown} has a parameter {name!r:.40} that is not known; there are "
+                + ", ".join(sorted(_PARAMETERS))
+            )
+    for name in ("password_file", "sentinel_password_file"):
+        if name in parameters:
+            try:
+                read_password(parameters[name])
+            except RegistryUnavailable as error:
+                raise UsageError(str(error)) from None
+
+
+def _login(user: str, parameters: Mapping[str, str]) -> dict[str, str]:
+    name, _, password = user.partition(":")
+    given = {"username": unquote(name), "password": unquote(password)}
+    login = {key: value for key, value in given.items() if value} | _prefixed(parameters, "")
+    if "password_file" in login:
+        login.pop("password", None)
+    return login
+
+
+def _prefixed(parameters: Mapping[str, str], prefix: str) -> dict[str, str]:
+    names = ("username", "password", "password_file")
+    return {name: parameters[prefix + name] for name in names if prefix + name in parameters}
+
+
+def _hosts(place: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
+    found = []
+    for one in place.split(",") if sentinels else [place]:
+        split = urlsplit(f"//{one}")  # knows [::1]:port
+        if split.hostname is None and sentinels:
+            raise ValueError
+        found.append((split.hostname or "localhost", split.port or _PORTS[sentinels]))
+    return tuple(found)
+
+
+def _master(path: list[str]) -> str:
+    if not path or not path[0]:
+        raise ValueError
+    return path.pop(0)
+
+
+def _db(path: list[str], parameters: Mapping[str, str]) -> int:
+    if len(path) > 1:
+        raise ValueError
+    return int((path[0] if path else "") or parameters.get("db", "") or 0)
+
+
+def _tls(parameters: Mapping[str, str], shown: str) -> dict[str, Any]:
+    tls: dict[str, Any] = {}
+    for name in _TLS_FILES:
+        if file := parameters.get(name):
+            if not Path(file).is_file():
+                raise UsageError(f"the {name} of {shown} is no file: {file}")
+            tls[name] = file
+    if "ssl_keyfile" in tls and "ssl_certfile" not in tls:
+        raise UsageError(f"{shown} has an ssl_keyfile and no ssl_certfile: name both")
+    flag = parameters.get("ssl_check_hostname", "true").lower()
+    if flag not in _FLAGS:
+        raise UsageError(f"ssl_check_hostname of {shown} is true or false")
+    return {**tls, "ssl_cert_reqs": "required", "ssl_check_hostname": _FLAGS[flag]}
+
+
+def read_password(file: str) -> str:
+    """The password in a file, which may be replaced at any time.
+
+    Raises:
+        RegistryUnavailable: it cannot be read, is empty, or everybody may read it.
+    """
+    try:
+        with Path(file).open("rb") as opened:
+            if os.fstat(opened.fileno()).st_mode & 0o007:
+                raise RegistryUnavailable(
+                    f"the password file {file} is open to every user of this machine: chmod o= it"
+                )
+            password = opened.read(4096).decode("utf-8", "strict").strip()
+    except OSError as error:
+        raise RegistryUnavailable(
+            f"the password file {file} cannot be read: {error.strerror or error}"
+        ) from None
+    except UnicodeDecodeError:
+        raise RegistryUnavailable(f"the password file {file} does not hold text") from None
+    if not password:
+        raise RegistryUnavailable(f"the password file {file} is empty")
+    return password
+
+
+def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
+    """A client that connects when it is first used; through sentinels, always to the master.
+
+    Args:
+        url: from `parse`.
+        timeout_s: seconds for a connection, and for each answer.
+    """
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+    from redis.sentinel import Sentinel
+
+    options: dict[str, Any] = {
+        "decode_responses": True,
+        "encoding_errors": "replace",
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "protocol": 2,
+        # Once, for a connection that the server closed while it lay idle.
+        "retry": Retry(NoBackoff(), 1),
+    }
+    tls = {} if url.tls is None else {"ssl": True, **url.tls}
+    own = {**options, **_credentials(url.login), "db": url.db}
+    if url.path:
+        return redis.Redis(unix_socket_path=url.path, **own)
+    if not url.master:
+        host, port = url.hosts[0]
+        return redis.Redis(host=host, port=port, **own, **tls)
+    sentinels: Any = Sentinel(  # type: ignore[no-untyped-call]
+        list(url.hosts),
+        sentinel_kwargs={**options, **_credentials(url.sentinel_login), **tls},
+        **own,
+        **tls,
+    )
+    client: redis.Redis = sentinels.master_for(url.master)
+    return client
+
+
+def _credentials(login: Mapping[str, str]) -> dict[str, Any]:
+    if "password_file" not in login:
+        return dict(login)
+    from redis.credentials import CredentialProvider
+
+    class FromFile(CredentialProvider):
+        """Read at each connect, so that a password that was rotated is taken."""
+
+        def get_credentials(self) -> tuple[str] | tuple[str, str]:
+            password = read_password(login["password_file"])
+            return (login["username"], password) if "username" in login else (password,)
+
+    return {"credential_provider": FromFile()}

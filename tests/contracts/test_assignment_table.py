@@ -1,0 +1,246 @@
+"""One contract, two registries: who leads, the table that it alone writes, the log, the plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from edl.coordinator import Registry
+from edl.coordinator.registry import LogEntry, Plan, Row
+from edl.errors import UsageError
+from edl.tests.contracts.conftest import Bench
+
+TTL_S = 1.0
+LONG_S = 30.0  # where no lease is to run out, however slow the machine is
+ROW = Row(("t1", "t2"), ("t0",), "c1", "c2", 3, 1, "t2 \u2192 j/0: it wants 2", 2**63)
+
+
+def lead(bench: Bench, token: str, ttl_s: float = LONG_S) -> str:
+    return bench.registry.lead("s", token, ttl_s).leader
+
+
+def write(
+    registry: Registry,
+    token: str,
+    expected: tuple[int, int],
+    epoch: tuple[int, int],
+    rows: Mapping[str, Row | None],
+) -> bool:
+    return registry.write("s", token, expected, epoch, rows)
+
+
+def test_one_leads_until_it_stops_prolonging(bench: Bench) -> None:
+    assert lead(bench, "a#1", TTL_S) == "a#1"
+    assert lead(bench, "b#1", TTL_S) == "a#1"
+    for _ in range(4):
+        bench.pass_s(TTL_S * 0.3)
+        assert lead(bench, "a#1", TTL_S) == "a#1"
+    bench.pass_s(TTL_S + 0.01)
+    assert lead(bench, "b#1", TTL_S) == "b#1"
+    assert lead(bench, "a#1", TTL_S) == "b#1"
+
+
+def test_who_resigns_makes_room_at_once_and_for_itself_only(bench: Bench) -> None:
+    lead(bench, "a#1")
+    assert not bench.registry.resign("s", "b#1")
+    assert bench.registry.resign("s", "a#1")
+    assert not bench.registry.resign("s", "a#1")
+    assert lead(bench, "b#1") == "b#1"
+
+
+def test_of_many_contenders_one_wins(bench: Bench) -> None:
+    answers: list[str] = []
+    threads = [
+        threading.Thread(target=lambda n=n: answers.append(lead(bench, f"m#{n}"))) for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(answers)) == 1
+    assert len(answers) == 8
+
+
+def test_leadership_tells_epoch_time_and_who_answers(bench: Bench) -> None:
+    registry = bench.registry
+    fresh = registry.lead("s", "a#1", LONG_S)
+    assert fresh.epoch == (0, 0)
+    assert abs(fresh.time_ms - registry.time_ms()) < 1000
+    assert fresh.registry_id
+    term = fresh.time_ms
+    assert write(registry, "a#1", (0, 0), (term, 1), {"j/0": ROW})
+    seen = registry.lead("s", "b#1", LONG_S)
+    assert (seen.leader, seen.epoch, seen.registry_id) == ("a#1", (term, 1), fresh.registry_id)
+
+
+def test_a_row_comes_back_as_it_was_written(bench: Bench) -> None:
+    lead(bench, "a#1")
+    assert bench.registry.table("s").epoch == (0, 0)
+    assert write(bench.registry, "a#1", (0, 0), (5, 1), {"j/0": ROW, "j/1": Row()})
+    table = bench.registry.table("s")
+    assert (table.epoch, dict(table.rows), table.full) == ((5, 1), {"j/0": ROW, "j/1": Row()}, True)
+
+
+def test_a_leader_that_was_paused_writes_nothing_after_its_successor(bench: Bench) -> None:
+    registry = bench.registry
+    lead(bench, "a#1")
+    assert write(registry, "a#1", (0, 0), (5, 1), {"j/0": ROW})
+    lead(bench, "a#1", TTL_S)
+    bench.pass_s(TTL_S + 0.01)  # a is stopped between computing and writing
+    assert lead(bench, "b#1") == "b#1"
+    before = registry.table("s")
+    late = registry.write(
+        "s", "a#1", (5, 1), (5, 2), {"j/0": None}, [LogEntry("lost", "t", "")], {"t1": 1}
+    )
+    assert not late
+    assert registry.table("s") == before
+    assert registry.events("s") == []
+    assert registry.admitted("s") == {}
+    assert write(registry, "b#1", (5, 1), (6, 0), {"j/0": Row(("t9",))})
+    # Even if it leads again, what it computed stands on a table that is no more.
+    registry.resign("s", "b#1")
+    lead(bench, "a#1")
+    assert not write(registry, "a#1", (5, 1), (5, 2), {"j/0": None})
+    assert registry.table("s").rows == {"j/0": Row(("t9",))}
+
+
+def test_a_writer_whose_lease_ran_out_is_refused_though_nobody_took_it(bench: Bench) -> None:
+    lead(bench, "a#1", TTL_S)
+    bench.pass_s(TTL_S + 0.01)
+    assert not write(bench.registry, "a#1", (0, 0), (5, 1), {"j/0": ROW})
+    assert bench.registry.table("s").rows == {}
+
+
+def test_only_what_changed_is_read_again(bench: Bench) -> None:
+    registry = bench.registry
+    lead(bench, "a#1")
+    write(registry, "a#1", (0, 0), (5, 1), {f"j/{n}": Row((f"t{n}",)) for n in range(5)})
+    write(registry, "a#1", (5, 1), (5, 2), {"j/1": Row(("x",)), "j/2": None, "j/9": None})
+    news = registry.table("s", (5, 1))
+    assert (news.epoch, dict(news.rows), news.full) == ((5, 2), {"j/1": Row(("x",))}, False)
+    assert sorted(news.gone) == ["j/2", "j/9"]
+    nothing = registry.table("s", (5, 2))
+    assert (dict(nothing.rows), nothing.gone, nothing.full) == ({}, (), False)
+    assert sorted(registry.table("s").rows) == ["j/0", "j/1", "j/3", "j/4"]
+
+
+def test_another_term_is_read_whole_and_keeps_rows_that_nobody_wrote(bench: Bench) -> None:
+    registry = bench.registry
+    lead(bench, "a#1")
+    write(registry, "a#1", (0, 0), (5, 3), {"j/0": ROW})
+    write(registry, "a#1", (5, 3), (9, 0), {"j/1": Row()})
+    for since in ((5, 3), (5, 9), (9, 1), (12, 0)):
+        table = registry.table("s", since)
+        assert (table.full, sorted(table.rows), table.epoch) == (True, ["j/0", "j/1"], (9, 0))
+    assert not registry.table("s", (9, 0)).full
+
+
+def test_an_emptied_registry_begins_again(bench: Bench) -> None:
+    registry = bench.registry
+    lead(bench, "a#1")
+    write(registry, "a#1", (0, 0), (5, 1), {"j/0": ROW})
+    bench.empty()
+    assert not write(registry, "a#1", (5, 1), (5, 2), {"j/0": ROW})
+    assert registry.lead("s", "b#1", LONG_S).epoch == (0, 0)
+    assert registry.table("s", (5, 1)).full
+    assert registry.table("s", (5, 1)).rows == {}
+    assert write(registry, "b#1", (0, 0), (6, 0), {"j/0": ROW})
+
+
+@pytest.mark.parametrize(
+    ("expected", "epoch"), [((5, 1), (5, 1)), ((5, 1), (5, 0)), ((5, 1), (4, 9))]
+)
+def test_rows_need_an_epoch_that_grew(
+    bench: Bench, expected: tuple[int, int], epoch: tuple[int, int]
+) -> None:
+    lead(bench, "a#1")
+    with pytest.raises(UsageError, match="epochs only grow"):
+        write(bench.registry, "a#1", expected, epoch, {"j/0": ROW})
+
+
+def test_who_is_admitted(bench: Bench) -> None:
+    registry = bench.registry
+    lead(bench, "a#1")
+    assert registry.write("s", "a#1", (0, 0), (0, 0), {}, (), {"t1": 2**62, "t2": 0, "t3": 1})
+    assert registry.admitted("s") == {"t1": 2**62, "t2": 0, "t3": 1}
+    assert registry.write("s", "a#1", (0, 0), (0, 0), {}, (), {"t1": None, "t2": 8})
+    assert registry.admitted("s") == {"t2": 8, "t3": 1}
+
+
+def test_the_log_is_in_order_and_goes_on_after_an_id(bench: Bench) -> None:
+    registry = bench.registry
+    lead(bench, "a#1")
+    first = LogEntry("assigned", "j/0", "t1 joined: of 2 wanted", ("t0",), ("t0", "t1"))
+    assert registry.write("s", "a#1", (0, 0), (0, 0), {}, [first, LogEntry("lost", "t0", "TTL")])
+    assert registry.write("s", "a#1", (0, 0), (0, 0), {}, [LogEntry("left", "t1", "")])
+    log = registry.events("s")
+    assert [e.kind for e in log] == ["assigned", "lost", "left"]
+    assert (log[0].text, log[0].before, log[0].after) == (first.text, ("t0",), ("t0", "t1"))
+    assert abs(log[0].time_ms - registry.time_ms()) < 60_000
+    assert len({e.id for e in log}) == 3
+    assert registry.events("s", after=log[0].id) == log[1:]
+    assert registry.events("s", last=1) == log[2:]
+    assert registry.events("s", after=log[1].id, last=5) == log[2:]
+    assert registry.events("s", after=log[2].id) == []
+    with pytest.raises(UsageError, match="the id of an event"):
+        registry.events("s", after="yesterday")
+
+
+def test_a_plan_is_changed_by_one_who_knows_it(bench: Bench) -> None:
+    registry = bench.registry
+    assert registry.plan("s") == Plan()
+    assert registry.set_plan("s", Plan("c1", "c2", "epoch"), 0)
+    assert not registry.set_plan("s", Plan("c1", "c3", "now"), 0)
+    plan = registry.plan("s")
+    assert (plan.content_id, plan.next_content_id, plan.at, plan.version) == (
+        "c1",
+        "c2",
+        "epoch",
+        1,
+    )
+    assert abs(plan.since_ms - registry.time_ms()) < 60_000
+    assert registry.set_plan("s", Plan("c2"), 1)
+    assert registry.plan("s").version == 2
+
+
+def test_a_leader_changes_the_plan_and_says_so_or_neither(bench: Bench) -> None:
+    registry = bench.registry
+    entry = LogEntry("upgrade", "c2", "upgrade done: all students are on c2 \u2192")
+    lead(bench, "a#1")
+    assert registry.write("s", "a#1", (0, 0), (7, 1), {})
+    assert registry.set_plan("s", Plan("c1", "c2", "now"), 0)
+    before = registry.plan("s")
+    for token, epoch, version in (("b#1", (7, 1), 1), ("a#1", (7, 2), 1), ("a#1", (7, 1), 0)):
+        assert not registry.move_plan("s", token, epoch, Plan("c2", version=version), entry)
+    assert registry.plan("s") == before
+    assert registry.events("s") == []
+    assert registry.move_plan("s", "a#1", (7, 1), Plan("c2", version=1), entry)
+    plan = registry.plan("s")
+    assert (plan.content_id, plan.next_content_id, plan.version) == ("c2", "", 2)
+    assert abs(plan.since_ms - registry.time_ms()) < 60_000
+    (logged,) = registry.events("s")
+    assert (logged.kind, logged.subject, logged.text) == (entry.kind, entry.subject, entry.text)
+    assert (logged.before, logged.after) == ((), ())
+
+
+def test_services_do_not_share_a_leader_or_a_table(bench: Bench) -> None:
+    registry = bench.registry
+    registry.lead("a", "m#1", LONG_S)
+    assert registry.lead("b", "m#2", LONG_S).leader == "m#2"
+    assert registry.write("a", "m#1", (0, 0), (1, 1), {"j/0": ROW})
+    assert registry.table("b").rows == {}
+    with pytest.raises(UsageError):
+        registry.lead("a b", "m#1", LONG_S)
+
+
+def test_a_whole_mesh_fits_in_one_write(bench: Bench) -> None:
+    registry = bench.registry
+    lead(bench, "a#1")
+    rows: dict[str, Row | None] = {f"j/{n}": Row((f"t{n}",)) for n in range(1000)}
+    log = [LogEntry("registered", f"t{n}", "") for n in range(3000)]
+    assert registry.write("s", "a#1", (0, 0), (5, 1), rows, log, {f"t{n}": n for n in range(3000)})
+    assert len(registry.table("s").rows) == 1000
+    assert len(registry.events("s")) == 3000
+    assert len(registry.admitted("s")) == 3000
