@@ -9,20 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import Subscription, fetch_status
+    from .calling.client import drain, fetch_status, upgrade, watch
+    from .calling.subscription import Subscription
     from .heartbeat import Heartbeat
-    from .memory_registry import MemoryRegistry
     from .registry import Registry, connect
+    from .registry.memory_registry import MemoryRegistry
 
-__all__ = ["Heartbeat", "MemoryRegistry", "Registry", "Subscription", "connect", "fetch_status"]
+__all__ = [
+    "Heartbeat",
+    "MemoryRegistry",
+    "Registry",
+    "Subscription",
+    "connect",
+    "drain",
+    "fetch_status",
+    "upgrade",
+    "watch",
+]
 
 _MODULES = {
     "Heartbeat": ".heartbeat",
-    "MemoryRegistry": ".memory_registry",
+    "MemoryRegistry": ".registry.memory_registry",
     "Registry": ".registry",
-    "Subscription": ".client",
+    "Subscription": ".calling.subscription",
     "connect": ".registry",
-    "fetch_status": ".client",
+    "drain": ".calling.client",
+    "fetch_status": ".calling.client",
+    "upgrade": ".calling.client",
+    "watch": ".calling.client",
 }
 
 

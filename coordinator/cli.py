@@ -1,21 +1,28 @@
-"""Command lines: `edl coordinator serve` and `edl status`."""
+"""Command lines of a coordinator: `edl coordinator serve` and `edl coordinator acl`."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from ..lifecycle import configure_logging, run_cli, stop_on_signals
+from ..proto.security.options import (
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    Tokens,
+    client_security,
+    server_security,
+)
 from ..supervise import end_with_parent
-from .config import DEFAULT_TTL_S, DEFAULT_URL, ManagerConfig
+from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig
+from .ops.options import quiet_grpc
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_REFRESH_S = 1.0
-_PLAIN_WIDTH = 160  # of tables that go to a file or a pipe
+_LISTENING = "Where it listens"
+_LEASES = "Leases"
+_SECURITY = "Security"
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -30,7 +37,9 @@ def serve(
     redis: Annotated[
         str | None,
         typer.Option(
-            envvar="EDL_REDIS", help="URL of a running Redis or Valkey. Default: start one."
+            envvar="EDL_REDIS",
+            help="URL of a running Redis or Valkey: redis://, rediss:// (TLS), unix://, "
+            "redis+sentinel://host:port,.../MASTER. Default: start one.",
         ),
     ] = None,
     redis_port: Annotated[
@@ -43,29 +52,110 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(envvar="EDL_HOST", help="Address to listen on.")
+        str,
+        typer.Option(envvar="EDL_HOST", help="Address to listen on.", rich_help_panel=_LISTENING),
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(envvar="EDL_PORT", min=0, max=65535, help="Port of the manager; 0: any free."),
+        typer.Option(
+            envvar="EDL_PORT",
+            min=0,
+            max=65535,
+            help="Port of the manager; 0: any free.",
+            rich_help_panel=_LISTENING,
+        ),
     ] = 0,
     advertise: Annotated[
         str | None,
-        typer.Option(envvar="EDL_ADVERTISE", help="Host name that others reach this machine by."),
+        typer.Option(
+            envvar="EDL_ADVERTISE",
+            help="Host name that others reach this machine by.",
+            rich_help_panel=_LISTENING,
+        ),
+    ] = None,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            envvar="EDL_METRICS_LISTEN",
+            metavar="[HOST:]PORT",
+            help="Serve Prometheus metrics here; a port alone is one of this machine only.",
+            rich_help_panel=_LISTENING,
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            envvar="EDL_HTTP",
+            metavar="[HOST:]PORT",
+            help="Serve the live page of the mesh here; a port alone is one of this machine only.",
+            rich_help_panel=_LISTENING,
+        ),
     ] = None,
     ttl: Annotated[
         float,
-        typer.Option(envvar="EDL_TTL", help="Seconds without a sign of life until one is dead."),
+        typer.Option(
+            envvar="EDL_TTL",
+            help="Seconds without a sign of life until a member is dead.",
+            rich_help_panel=_LEASES,
+        ),
     ] = DEFAULT_TTL_S,
+    leader_ttl: Annotated[
+        float,
+        typer.Option(
+            envvar="EDL_LEADER_TTL",
+            help="Seconds until another manager takes over from one that leads and is dead.",
+            rich_help_panel=_LEASES,
+        ),
+    ] = DEFAULT_LEADER_TTL_S,
+    admission: Annotated[
+        bool,
+        typer.Option(
+            "--admission/--no-admission",
+            envvar="EDL_ADMISSION",
+            help="Call each teacher at its address before students hear of it, and have it prove "
+            "who it is.",
+            rich_help_panel=_SECURITY,
+        ),
+    ] = True,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tokens: Tokens = None,
+    probe_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="EDL_PROBE_CA",
+            help="Certificates, in PEM form, that sign those of teachers. Default: --tls-ca.",
+            rich_help_panel=_SECURITY,
+        ),
+    ] = None,
+    probe_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="EDL_PROBE_TOKEN_FILE",
+            help="File with the bearer token to call teachers with, where they ask for one.",
+            rich_help_panel=_SECURITY,
+        ),
+    ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine without credentials.")
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen beyond this machine without credentials.",
+            rich_help_panel=_SECURITY,
+        ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
 ) -> None:
-    """Run a service manager, and a Redis unless one is named, until SIGTERM or Ctrl-C."""
+    """Run a service manager, and a Redis unless one is named, until SIGTERM or Ctrl-C.
+
+    Any number of managers may run over one Redis: each serves students, one of them leads each
+    service, and another takes over when it dies. All of them need the same --ttl.
+    """
     end_with_parent()
     configure_logging(verbose)
-    _quiet_grpc()
+    quiet_grpc()
+    from .promptness import be_prompt
     from .serve import ServeConfig
     from .serve import serve as run
 
@@ -75,93 +165,50 @@ def serve(
         host=host,
         port=port,
         advertise=advertise,
+        metrics_listen=metrics_listen,
+        http=http,
         insecure=insecure,
-        manager=ManagerConfig(ttl_s=ttl),
+        security=server_security(tls_cert, tls_key, tls_ca, tokens),
+        probing=client_security(
+            probe_ca or tls_ca, tls_cert, tls_key, probe_token_file, insecure=insecure
+        ),
+        manager=ManagerConfig(ttl_s=ttl, leader_ttl_s=leader_ttl, admission=admission),
     )
 
     def announce(url: str, address: str) -> None:
         typer.echo(f"coordinator ready: {url} manager {address}")
 
+    be_prompt()
     with stop_on_signals() as stop:
         run(config, stop, announce)
 
 
-def status(
-    coordinator: Annotated[
-        str, typer.Option(envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")
-    ] = DEFAULT_URL,
-    service: Annotated[str, typer.Option(help="Show this service only.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON; see coordinator/status.py.")] = (
-        False
-    ),
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh each second until Ctrl-C.")] = (
-        False
-    ),
+@app.command()
+def acl(
+    service: Annotated[str, typer.Option(help="Name of the service.")],
+    teacher_password_file: Annotated[
+        Path | None, typer.Option(help="File with the password of the service's teachers.")
+    ] = None,
+    reader_password_file: Annotated[
+        Path | None, typer.Option(help="File with the password of readers.")
+    ] = None,
+    manager_password_file: Annotated[
+        Path | None, typer.Option(help="File with the password of service managers.")
+    ] = None,
 ) -> None:
-    """Show teachers, students, and who serves whom."""
-    _quiet_grpc()
-    try:
-        if json:
-            _print_json(coordinator, service, watch)
-        elif watch:
-            _watch(coordinator, service)
-        else:
-            from .client import fetch_status
-            from .status import render
+    """Print Redis users for a service's teachers, for readers, and for managers.
 
-            _console().print(render(fetch_status(coordinator, service), service))
-    except KeyboardInterrupt:
-        if not watch:  # which is ended in no other way
-            raise
+    The lines belong into the `aclfile` of Redis 7 or Valkey. They hold hashes, never a password. A
+    user whose password file is not named gets a placeholder, which Redis refuses to load.
+    """
+    from .registry.acl import rules, users
+    from .registry.redis_url import read_password
 
-
-def _print_json(url: str, service: str, again: bool) -> None:
-    """One document; with `again`, one in a line each second."""
-    import json
-    import time
-
-    from .client import fetch_status
-    from .status import to_json
-
-    while True:
-        document = to_json(fetch_status(url, service))
-        print(json.dumps(document, indent=None if again else 2), flush=True)
-        if not again:
-            return
-        time.sleep(_REFRESH_S)
-
-
-def _watch(url: str, service: str) -> None:
-    import time
-
-    from rich.live import Live
-    from rich.text import Text
-
-    from ..errors import UnavailableError
-    from .client import fetch_status
-    from .status import render
-
-    with Live(
-        render(fetch_status(url, service), service), console=_console(), auto_refresh=False
-    ) as live:
-        while True:
-            time.sleep(_REFRESH_S)
-            try:
-                live.update(render(fetch_status(url, service), service), refresh=True)
-            except UnavailableError as error:  # it may come back
-                live.update(Text(str(error), style="bold red"), refresh=True)
-
-
-def _quiet_grpc() -> None:
-    """Its own lines about sockets are for its developers; ours say what they mean."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
+    files = (teacher_password_file, reader_password_file, manager_password_file)
+    named = zip(users(service), files, strict=True)
+    secrets = {user: read_password(str(path)) for user, path in named if path is not None}
+    for line in rules(service, secrets):
+        typer.echo(line)
 
 
 def main() -> None:

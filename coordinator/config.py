@@ -13,6 +13,8 @@ from ..errors import AddressInUse, UsageError
 DEFAULT_URL = "redis://127.0.0.1:6379"
 #: Seconds without a beat after which a member is dead.
 DEFAULT_TTL_S = 6.0
+#: Seconds after which another manager may lead a service whose leader does not prolong its lease.
+DEFAULT_LEADER_TTL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,32 +23,32 @@ class ManagerConfig:
 
     Attributes:
         ttl_s: seconds without a report after which a student is gone; also its own lease's TTL.
+        leader_ttl_s: seconds that its lease on leading a service lasts without being prolonged.
+        admission: teachers are probed before students hear of them.
         sweep_s: seconds between two looks for members whose deadline has passed.
         outage_sweep_s: the same while the registry does not answer.
     """
 
     ttl_s: float = DEFAULT_TTL_S
-    sweep_s: float = 0.05
+    leader_ttl_s: float = DEFAULT_LEADER_TTL_S
+    admission: bool = True
+    sweep_s: float = 0.1
     outage_sweep_s: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.ttl_s <= 3600:
             raise UsageError(f"a TTL is between 0.1 and 3600 seconds, not {self.ttl_s:g}")
+        if not 0.3 <= self.leader_ttl_s <= 60:
+            raise UsageError(
+                f"a leader's TTL is between 0.3 and 60 seconds, not {self.leader_ttl_s:g}"
+            )
         if not 0 < self.sweep_s <= self.ttl_s:
             raise UsageError(f"sweep_s must be above 0 and at most the TTL, not {self.sweep_s:g}")
-
-
-def check_exposure(host: str, insecure: bool) -> None:
-    """Refuse to listen beyond this machine without credentials, unless that is asked for.
-
-    Raises:
-        UsageError: `host` is not a loopback address, and `insecure` is False.
-    """
-    if not insecure and not is_loopback(host):
-        raise UsageError(
-            f"{host} can be reached from other machines, and nothing here checks who calls: "
-            "listen on 127.0.0.1, or say --insecure if the network is trusted"
-        )
+        if not self.sweep_s < self.leader_ttl_s / 2:
+            raise UsageError(
+                f"sweep_s must be below half of the leader's TTL, not {self.sweep_s:g}: "
+                "a leader prolongs its lease as it sweeps"
+            )
 
 
 def check_free(host: str, port: int) -> None:
@@ -72,16 +74,6 @@ def check_free(host: str, port: int) -> None:
                 f"another process listens on {where}: choose another port with --port, 0 for any"
             ) from None
         raise UsageError(f"cannot listen on {where}: {error.strerror or error}") from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def is_wildcard(host: str) -> bool:

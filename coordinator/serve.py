@@ -1,4 +1,4 @@
-"""A coordinator from its start to its orderly end: Redis, manager, gRPC, its own lease."""
+"""A coordinator from its start to its orderly end: Redis, manager, gRPC, metrics, page, lease."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Final
 
+from .. import __version__
+from ..errors import AddressInUse, ProcessFailed, UsageError
 from ..lifecycle import Stop
-from .config import (
-    ManagerConfig,
+from ..metrics import MetricsServer, split_listen
+from ..proto.security import (
+    ClientSecurity,
+    Gate,
+    ServerSecurity,
     check_exposure,
-    check_free,
     is_loopback,
-    is_wildcard,
-    join_address,
 )
-from .discovery import STARTED_MS
-from .embedded import keep_embedded
+from .config import ManagerConfig, check_free, is_wildcard, join_address
+from .embedded import free_port, keep_embedded
 from .heartbeat import Heartbeat
-from .manager import Manager
+from .manager.manager import Manager
+from .manager.prober import GrpcProber
+from .mesh_source import MeshSource
+from .metrics import CoordinatorMetrics
 from .registry import Registry, connect
 from .service import CoordinatorServer
 
 log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,11 @@ class ServeConfig:
         host: address to listen on, for gRPC and for the Redis that is started.
         port: gRPC port; 0: any free.
         advertise: host name or address that others reach this machine by; None: `host`.
+        metrics_listen: "PORT" or "HOST:PORT" of its Prometheus metrics; None: none.
+        http: "PORT" or "HOST:PORT" of the live page; None: none.
         insecure: allow a `host` that other machines can reach, though nobody is authenticated.
+        security: certificates and tokens of the manager; None: neither.
+        probing: how it calls teachers before it admits them; None: neither TLS nor token.
         manager: settings of the manager.
     """
 
@@ -46,11 +58,26 @@ class ServeConfig:
     host: str = "127.0.0.1"
     port: int = 0
     advertise: str | None = None
+    metrics_listen: str | None = None
+    http: str | None = None
     insecure: bool = False
+    security: ServerSecurity | None = None
+    probing: ClientSecurity | None = None
     manager: ManagerConfig = field(default_factory=ManagerConfig)
 
     def __post_init__(self) -> None:
-        check_exposure(self.host, self.insecure)
+        check_exposure(self.host, self.security, self.insecure, "the service manager")
+        if self.redis is None and not is_loopback(self.host) and not self.insecure:
+            raise UsageError(
+                f"the Redis that is started with it would be open to everybody who reaches "
+                f"{self.host}: name one that has passwords with --redis URL (docs/security.md), or "
+                "say --insecure if the network is trusted"
+            )
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether callers have to show one; over HTTP that is all that is asked for."""
+        return self.security is not None and self.security.tokens_file is not None
 
     @property
     def reached_by(self) -> str:
@@ -70,29 +97,122 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
 
     Raises:
         RegistryUnavailable: the Redis that was named does not answer.
+        AccessError: it refuses the user or password of its URL.
         AddressInUse: one of the ports is taken.
         UsageError: no Redis is named, and there is no program to start one; `host` is no address of
-            this machine.
+            this machine; a credential cannot be used; what the page needs is not installed.
+        ProcessFailed: its server ended by itself.
     """
     check_free(config.host, config.port)
-    if not is_loopback(config.host):
-        log.warning("listening on %s without credentials: whoever calls is served", config.host)
+    _warn(config)
     with ExitStack() as undo:
         url = config.redis or _start_redis(config, undo)
         registry = connect(url)
         undo.callback(registry.close)
         started_ms = registry.time_ms()
-        manager = Manager(registry, config.manager)
-        manager.start()
-        undo.callback(manager.stop)
-        server = CoordinatorServer(manager, registry)
-        address = join_address(config.reached_by, server.start(config.host, config.port))
-        undo.callback(server.stop)
+        metrics = CoordinatorMetrics()
+        gate = Gate(config.security, metrics.refused)
+        ended: list[str] = []
+
+        def server_ended() -> None:
+            ended.append("the manager's gRPC server ended by itself")
+            stop.request()
+
+        manager, address = _listen(config, registry, gate, metrics, server_ended, undo)
+        if config.metrics_listen is not None:
+            _serve_metrics(config.metrics_listen, config, metrics, gate, undo)
+        if config.http is not None:
+            _serve_page(config.http, config, MeshSource(manager, registry), gate, undo)
         lease = _lease(registry, address, started_ms, config.manager.ttl_s)
         lease.start()
         undo.callback(lease.stop)
         announce(registry.url, address)
         stop.wait()
+    if ended:
+        raise ProcessFailed(ended[0])
+
+
+def _warn(config: ServeConfig) -> None:
+    if not is_loopback(config.host) and not (
+        config.security is not None and config.security.authenticates
+    ):
+        log.warning("listening on %s without credentials: whoever calls is served", config.host)
+
+
+def _listen(
+    config: ServeConfig,
+    registry: Registry,
+    gate: Gate,
+    metrics: CoordinatorMetrics,
+    on_ended: Callable[[], None],
+    undo: ExitStack,
+) -> tuple[Manager, str]:
+    """The manager at work, and its address, which it has to know before it listens."""
+    prober = GrpcProber(config.probing)
+    undo.callback(prober.stop)
+    for attempt in range(1, _ATTEMPTS + 1):
+        port = config.port or free_port(config.host)
+        address = join_address(config.reached_by, port)
+        manager = Manager(registry, config.manager, address=address, prober=prober)
+        server = CoordinatorServer(
+            manager,
+            registry,
+            security=config.security,
+            gate=gate,
+            on_refused=metrics.refused,
+            on_ended=on_ended,
+        )
+        try:
+            server.start(config.host, port)
+        except AddressInUse:
+            if config.port or attempt == _ATTEMPTS:  # else another took the free one
+                raise
+            continue
+        metrics.watch(manager.view)
+        manager.start()
+        undo.callback(manager.stop)
+        undo.callback(server.stop)
+        return manager, address
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _serve_metrics(
+    listen: str, config: ServeConfig, metrics: CoordinatorMetrics, gate: Gate, undo: ExitStack
+) -> None:
+    def authorize(token: str) -> None:
+        gate.require(gate.bearer(token), "viewer")
+
+    # On loopback nobody need show a token, so that a Prometheus beside it works as it comes.
+    asks = config.asks_for_tokens and not is_loopback(split_listen(listen)[0])
+    server = MetricsServer(
+        listen,
+        metrics.registry,
+        insecure=config.insecure,
+        authorize=authorize if asks else None,
+    )
+    undo.callback(server.close)
+    log.info("metrics at http://%s/metrics", server.address)
+
+
+def _serve_page(
+    listen: str, config: ServeConfig, source: MeshSource, gate: Gate, undo: ExitStack
+) -> None:
+    try:
+        from .web.server import WebServer
+    except ImportError as error:
+        raise UsageError(
+            f"the page needs {error.name}, which is not installed: "
+            "pip install 'edl-dist[dashboard]'"
+        ) from None
+    server = WebServer(
+        source,
+        listen,
+        gate if config.asks_for_tokens else None,
+        config.insecure,
+        tls=None if config.security is None else config.security.tls,
+    )
+    undo.callback(server.stop)
+    log.info("the page of the mesh is at %s", server.start())
 
 
 def _start_redis(config: ServeConfig, undo: ExitStack) -> str:
@@ -106,7 +226,7 @@ def _start_redis(config: ServeConfig, undo: ExitStack) -> str:
 def _lease(registry: Registry, address: str, started_ms: int, ttl_s: float) -> Heartbeat:
     facts = {
         "incarnation": str(started_ms),
-        STARTED_MS: str(started_ms),
         "host": socket.gethostname(),
+        "version": __version__,
     }
     return Heartbeat(registry, "managers", "", address, lambda: facts, ttl_s)

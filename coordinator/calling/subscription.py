@@ -6,37 +6,42 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Final
 
-from ..errors import CoordinatorUnavailable, EdlError, UnavailableError
-from ..proto import coordinator_pb2 as pb
-from ..proto.version import PROTOCOL_VERSION, check_version
-from ..scheduler.backoff import delay_s
-from .discovery import BEAT_METADATA, CHANNEL_OPTIONS, call_error, live_managers, stub
-from .registry import connect
-
-if TYPE_CHECKING:
-    import grpc
+from ...errors import AccessError, EdlError, UnavailableError
+from ...proto import coordinator_pb2 as pb
+from ...proto.security import ClientSecurity
+from ...proto.version import PROTOCOL_VERSION, check_version
+from ...scheduler.backoff import delay_s
+from ...scheduler.rendezvous import ranked
+from ..registry import connect
+from .discovery import live_managers
+from .subscription_call import SubscriptionCall
 
 log = logging.getLogger(__name__)
 
-_BASE_S, _CAP_S = 0.1, 2.0
-_BEAT_S = 1.0  # until the manager says how often
-_SHUN_S = 10.0  # how long a manager that failed is asked last
+_BASE_S: Final = 0.1
+_CAP_S: Final = 2.0
+_SHUN_S: Final = 10.0  # how long a manager that failed is asked last
 
 
 class Subscription:
     """Tells a live service manager how the student is, and hears which teachers to use.
 
     It never gives up by itself: while Redis or every manager is away, the student keeps what it has
-    and `why` says in words what is waited for. Only a newer incarnation of the student, or a
-    manager that cannot understand it, end the subscription; then `error` is set.
+    and `why` says in words what is waited for. Only a newer incarnation of the student, a manager
+    that cannot understand it, or one that refuses its credential from the beginning end the
+    subscription; then `error` is set. Once it was let in, a refused credential may be a token that
+    is just being replaced: it goes on to ask.
+
+    Students spread over the managers by rendezvous hashing; any manager will do.
 
     Args:
         url: Redis URL of the mesh.
         service: name of the service.
         student_id: `job/rank`.
+        security: how to call managers; None: neither TLS nor token.
         on_failed: called once, in the subscription's thread, when it has ended by an error.
     """
 
@@ -46,20 +51,24 @@ class Subscription:
         service: str,
         student_id: str,
         *,
+        security: ClientSecurity | None = None,
         on_failed: Callable[[EdlError], None] | None = None,
     ) -> None:
         self._registry = connect(url)
         self._service = service
         self._student_id = student_id
+        self._security = security
         self._on_failed = on_failed
         self._on_assignment: Callable[[pb.Assignment], None] = lambda assignment: None
         self._changed = threading.Condition()
         self._latest: pb.StudentReport | None = None
         self._number = 0  # of the latest report
         self._stopping = threading.Event()
-        self._stream: _Stream | None = None
+        self._call: SubscriptionCall | None = None
+        self._secret = ""
         self._epoch = (0, 0)
         self._shunned: dict[str, float] = {}
+        self._let_in = False
         self._why = "no report was made yet"
         self._error: EdlError | None = None
         self._rng = random.Random()
@@ -74,7 +83,7 @@ class Subscription:
 
     @property
     def error(self) -> EdlError | None:
-        """LeaseSuperseded, VersionMismatch or RequestRefused when it has ended for good."""
+        """What ended it for good: LeaseSuperseded, VersionMismatch, RequestRefused, AccessError."""
         return self._error
 
     def start(self, on_assignment: Callable[[pb.Assignment], None]) -> None:
@@ -102,14 +111,16 @@ class Subscription:
             self._changed.notify_all()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s / 2)
-            if self._thread.is_alive() and (stream := self._stream) is not None:
-                stream.cancel()
+            if self._thread.is_alive() and (call := self._call) is not None:
+                call.cancel()
                 self._thread.join(timeout_s / 2)
         self._registry.close()
 
     # -- its thread
 
     def _run(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._latest is not None or self._stopping.is_set())
         attempt = 0
         while not self._stopping.is_set():
             epoch = self._epoch
@@ -119,46 +130,54 @@ class Subscription:
                 self._why = str(error)
                 log.debug("%s", error)
             except EdlError as error:
-                self._fail(error)
-                return
+                if not (isinstance(error, AccessError) and self._let_in):
+                    self._fail(error)
+                    return
+                if self._why != str(error):
+                    log.warning("student %s is refused: %s", self._student_id, error)
+                self._why = str(error)
             attempt = 0 if self._epoch != epoch else attempt + 1
             self._stopping.wait(delay_s(attempt, self._rng, base_s=_BASE_S, cap_s=_CAP_S))
 
     def _choose(self) -> str:
+        """The first manager in this student's order, those that failed lately behind all others."""
         now = time.monotonic()
         self._shunned = {a: until for a, until in self._shunned.items() if until > now}
-        addresses = live_managers(self._registry)
-        return min(addresses, key=lambda a: (self._shunned.get(a, 0.0), addresses.index(a)))
+        order = ranked(f"{self._service}/{self._student_id}", live_managers(self._registry))
+        return min(order, key=lambda a: self._shunned.get(a, 0.0))
 
     def _follow(self, address: str) -> None:
         """Subscribe at one manager until the stream ends."""
-        import grpc
-
         self._why = f"service manager {address} has not answered yet"
-        with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-            stream = self._stream = _Stream(channel, self._reports)
+        call = SubscriptionCall(address, self._security, self._secret, self._next_report)
+        with call:
+            self._call = call
             try:
-                for assignment in stream.assignments():
+                if self._stopping.is_set():
+                    return
+                self._secret = call.open() or self._secret
+                self._wake()  # its first report goes up
+                for assignment in call.assignments():
                     self._take(assignment)
-            except grpc.RpcError as error:
-                if not self._stopping.is_set():
-                    self._shunned[address] = time.monotonic() + _SHUN_S
-                    raise call_error(address, error) from None
+            except EdlError:
+                if self._stopping.is_set():
+                    return
+                self._shunned[address] = time.monotonic() + _SHUN_S
+                raise
             finally:
-                stream.ended = True
-                self._stream = None
-                with self._changed:
-                    self._changed.notify_all()
+                self._call = None
+                self._wake()
         if not self._stopping.is_set():
             self._why = f"service manager {address} ended the subscription; looking for another"
 
     def _take(self, assignment: pb.Assignment) -> None:
         check_version(assignment.protocol_version)
+        self._let_in, self._why = True, ""
         epoch = (assignment.term, assignment.counter)
         if epoch < self._epoch:
             log.debug("assignment %s is older than %s: ignored", epoch, self._epoch)
             return
-        self._epoch, self._why = epoch, ""
+        self._epoch = epoch
         try:
             self._on_assignment(assignment)
         except Exception:
@@ -170,80 +189,28 @@ class Subscription:
         if self._on_failed is not None:
             self._on_failed(error)
 
-    def _reports(self, stream: _Stream) -> Iterator[pb.StudentReport]:
-        """What goes up one stream; runs in a thread of gRPC's. Its end closes our side."""
-        sent = 0
-        while True:
-            with self._changed:
-                self._await_news(stream, sent)
-                if self._over(stream) or self._latest is None:
-                    return
-                sent, report = self._number, self._latest
-                if (report.term, report.counter) < self._epoch:
-                    report.term, report.counter = self._epoch
-            yield report
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
-    def _await_news(self, stream: _Stream, sent: int) -> None:
-        """Until there is a report after `sent`, or it is time to repeat the latest."""
-        self._changed.wait_for(
-            lambda: self._over(stream) or self._number > sent,
-            timeout=stream.beat_s if sent else None,
-        )
+    # -- in a thread of gRPC's
 
-    def _over(self, stream: _Stream) -> bool:
-        return stream.ended or self._stopping.is_set()
+    def _next_report(
+        self, call: SubscriptionCall, sent: int
+    ) -> tuple[int, pb.StudentReport] | None:
+        """What goes up after report number `sent`; waits for news, at most one beat. None: end."""
 
+        def over() -> bool:
+            return call.ended or self._stopping.is_set()
 
-class _Stream:
-    """One call of Subscribe."""
-
-    def __init__(
-        self,
-        channel: grpc.Channel,
-        reports: Callable[[_Stream], Iterator[pb.StudentReport]],
-    ) -> None:
-        self.ended = False
-        self.beat_s = _BEAT_S
-        self._call = stub(channel).Subscribe(reports(self))
-
-    def assignments(self) -> Iterator[pb.Assignment]:
-        """What comes down; raises grpc.RpcError."""
-        for name, value in self._call.initial_metadata() or ():
-            if name == BEAT_METADATA:
-                self.beat_s = float(value)
-        yield from self._call
-
-    def cancel(self) -> None:
-        self._call.cancel()
-
-
-def fetch_status(url: str, service: str = "", timeout_s: float = 5.0) -> pb.MeshStatus:
-    """Ask a live manager who is alive and who serves whom.
-
-    Args:
-        url: Redis URL of the mesh.
-        service: one service; empty for all.
-        timeout_s: seconds to wait for each manager.
-
-    Raises:
-        RegistryUnavailable: Redis does not answer.
-        CoordinatorUnavailable: no manager is registered, or none answers.
-    """
-    import grpc
-
-    registry = connect(url)
-    failures = []
-    try:
-        for address in live_managers(registry):
-            with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-                try:
-                    status: pb.MeshStatus = stub(channel).Status(
-                        pb.StatusRequest(service=service), timeout=timeout_s
-                    )
-                except grpc.RpcError as error:
-                    failures.append(call_error(address, error))
-                else:
-                    return status
-    finally:
-        registry.close()
-    raise CoordinatorUnavailable("; ".join(str(failure) for failure in failures))
+        with self._changed:
+            self._changed.wait_for(
+                lambda: over() or (call.opened and self._number > sent),
+                timeout=call.beat_s if sent else None,
+            )
+            if over() or self._latest is None:
+                return None
+            report = self._latest
+            if (report.term, report.counter) < self._epoch:
+                report.term, report.counter = self._epoch
+            return self._number, report

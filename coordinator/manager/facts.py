@@ -8,40 +8,43 @@ from typing import Final, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from ..proto import coordinator_pb2 as pb
-from .registry import Member
+from ...proto import coordinator_pb2 as pb
+from ..registry import Member
 
 _M = TypeVar("_M", bound=Message)
 
-#: Written beside a student's report: ids of the teachers assigned to it.
-ASSIGNED: Final = "assigned"
+#: Fact of a student: address of the manager that holds its stream.
+MANAGER: Final = "manager"
 _FLOATS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 
 def teacher_from(member: Member) -> pb.Teacher:
-    """The teacher that a lease of kind "teachers" stands for."""
+    """The teacher that a lease of kind "teachers" stands for.
+
+    Facts that are no field of the message, such as the key that proves its identity, stay behind.
+    """
     teacher = _filled(pb.Teacher(), member.facts)
     teacher.teacher_id = member.member
     teacher.lease_remaining_s = member.remaining_s
+    if member.draining:
+        teacher.state = "draining"
     return teacher
 
 
-def report_facts(report: pb.StudentReport, assigned: tuple[str, ...]) -> dict[str, str]:
+def report_facts(report: pb.StudentReport) -> dict[str, str]:
     """The facts that a manager keeps of a student."""
     facts = {}
     for field in report.DESCRIPTOR.fields:
         value = getattr(report, field.name)
         facts[field.name] = " ".join(value) if field.is_repeated else str(value)
-    facts[ASSIGNED] = " ".join(assigned)
     return facts
 
 
-def student_from(member: Member) -> pb.StudentStatus:
-    """The student that a lease of kind "students" stands for, as its manager wrote it."""
+def report_from(member: Member) -> pb.StudentReport:
+    """What the student that a lease of kind "students" stands for said last, as far as written."""
     report = _filled(pb.StudentReport(), member.facts)
     report.student_id = member.member
-    assigned = member.facts.get(ASSIGNED, "").split()
-    return pb.StudentStatus(report=report, assigned=assigned, lease_remaining_s=member.remaining_s)
+    return report
 
 
 def _filled(message: _M, facts: Mapping[str, str]) -> _M:

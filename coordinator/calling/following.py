@@ -1,0 +1,107 @@
+"""A log that is read on over the deaths of managers."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import grpc
+
+from ...errors import AccessError, CoordinatorUnavailable, UnavailableError
+from ...proto import coordinator_pb2 as pb
+from ...proto.security import ClientSecurity, open_channel
+from ...scheduler.backoff import delay_s
+from ..registry import connect
+from ..registry.keys import event_place
+from .discovery import CHANNEL_OPTIONS, begun, call_error, live_managers, stub
+
+log = logging.getLogger(__name__)
+
+_CAP_S: Final = 2.0
+#: Place of an event in a log: its id as numbers.
+_Place = tuple[int, int]
+_BEFORE_ALL: Final[_Place] = (-1, -1)
+
+
+def follow_log(
+    url: str, service: str, last: int, security: ClientSecurity | None
+) -> Iterator[pb.Event]:
+    """Events of the log, each once; goes on at another manager when its own dies.
+
+    Args:
+        url: Redis URL of the mesh.
+        service: one service; empty for all.
+        last: begin with at most so many of those that lie in the log; 0 for all.
+        security: how to call managers.
+
+    Raises:
+        EdlError: before the first manager has answered: there is none, or it refuses us.
+    """
+    reading = _Reading(url, service, last, security)
+    rng, attempt = random.Random(), 0
+    while True:
+        try:
+            for event in reading.events():
+                attempt = 0
+                yield event
+        except (UnavailableError, AccessError) as error:
+            if not reading.begun:
+                raise
+            log.debug("the log is looked for at another manager: %s", error)
+        attempt += 1
+        time.sleep(delay_s(attempt, rng, cap_s=_CAP_S))
+
+
+class _Reading:
+    """What was said already, so that another manager need not say it again."""
+
+    def __init__(self, url: str, service: str, last: int, security: ClientSecurity | None) -> None:
+        self.begun = False
+        self._url = url
+        self._service = service
+        self._last = last
+        self._security = security
+        self._seen: dict[str, _Place] = {}
+        self._first: _Place = _BEFORE_ALL
+
+    def events(self) -> Iterator[pb.Event]:
+        """What one manager says that none has said before."""
+        # Once begun, all that lies in the log is read again: what was missed is among it.
+        last = 0 if self.begun else self._last
+        request = pb.WatchRequest(service=self._service, last=last, follow=True)
+        for address in self._addresses():
+            with open_channel(address, self._security, CHANNEL_OPTIONS) as channel:
+                call = stub(channel).Watch(request)
+                try:
+                    begun(call, address)
+                except CoordinatorUnavailable as error:
+                    failure = error
+                    continue
+                self.begun = True
+                yield from self._new(call, address)
+                return
+        raise failure
+
+    def _addresses(self) -> list[str]:
+        registry = connect(self._url)
+        try:
+            addresses = live_managers(registry)
+        finally:
+            registry.close()
+        random.shuffle(addresses)
+        return addresses
+
+    def _new(self, call: Any, address: str) -> Iterator[pb.Event]:
+        try:
+            for event in call:
+                place = event_place(event.id)
+                if place > self._seen.get(event.service, self._first):
+                    if self._first == _BEFORE_ALL:
+                        self._first = place
+                    self._seen[event.service] = place
+                    yield event
+        except grpc.RpcError as error:
+            raise call_error(address, error) from None

@@ -1,0 +1,1 @@
+"""A service manager: desks that hold students' streams, and leaders that decide for services."""

@@ -1,0 +1,283 @@
+"""One service at one manager that holds streams of its students: reports in, assignments out.
+
+A desk decides nothing. It writes what its students say into the registry, and pushes what the table
+says down their streams; who computes the table is another matter, and mostly another process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ...errors import AccessError, RetryableError, UnavailableError
+from ...proto import coordinator_pb2 as pb
+from ...scheduler import leadership as rule
+from ..heartbeat import BEATS_PER_TTL
+from ..registry import FACTS_TTLS, Epoch, Member, Registry, Row
+from . import claims
+from .claims import Claimant
+from .facts import MANAGER
+from .mirror import Mirror
+from .seat import Seat, Stream, told_of
+from .student_leases import StudentLeases, Wish
+from .views import DeskView
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    stream: Stream
+    report: pb.StudentReport
+    caller: Claimant
+
+
+class Desk:
+    """Used by the thread of the desks alone.
+
+    Methods that read or write the registry may raise UnavailableError, and then have changed
+    nothing that a later call does not make good. Streams stay open in the meantime.
+
+    Args:
+        registry: where everything is.
+        service: its name.
+        ttl_s: TTL of students' leases, in seconds.
+        manager: address of this manager, written beside its students.
+        now: monotonic seconds, as everywhere below.
+    """
+
+    def __init__(
+        self, registry: Registry, service: str, ttl_s: float, manager: str, now: float
+    ) -> None:
+        self.service = service
+        self._registry = registry
+        self._ttl_s = ttl_s
+        self._manager = manager
+        self._leases = StudentLeases(registry, service, ttl_s)
+        self._teachers = Mirror(rule.grace_s(ttl_s, BEATS_PER_TTL))
+        self._epoch: Epoch | None = None
+        self._rows: dict[str, Row] = {}
+        self._seats: dict[str, Seat] = {}
+        self._arrivals: list[_Arrival] = []
+        self._unwritten: set[str] = set()
+        self._unread: set[str] = set()  # of these: those whose report nobody has compared yet
+        self._leaving: dict[str, int] = {}
+        self._untold: set[str] = set()
+        self._registry_id = ""
+        self._live = 0
+        self._compared_s = self._used_s = now
+        self._pushed = 0
+        self._look_s = 0.0
+
+    # -- what students do
+
+    def subscribed(self, stream: Stream, report: pb.StudentReport, caller: Claimant) -> None:
+        """A student opened a stream; `settle` lets it in or refuses it."""
+        self._arrivals.append(_Arrival(stream, report, caller))
+
+    def reported(self, stream: Stream, report: pb.StudentReport) -> None:
+        """A student says how it is; on a stream that is not its latest, nobody listens."""
+        seat = self._seats.get(report.student_id)
+        if seat is not None and seat.stream is stream:
+            seat.report = report
+            self._unread.add(seat.student_id)
+            return
+        self._arrivals = [  # it waits to be let in
+            _Arrival(stream, report, one.caller) if one.stream is stream else one
+            for one in self._arrivals
+        ]
+
+    def ended(self, stream: Stream, student_id: str, *, clean: bool) -> None:
+        """A stream is over. Unless its student closed it, the student may come back, anywhere."""
+        self._arrivals = [one for one in self._arrivals if one.stream is not stream]
+        seat = self._seats.get(student_id)
+        if seat is None or seat.stream is not stream:
+            return
+        self._drop(seat)
+        if clean:
+            log.info("service %s: student %s is done", self.service, student_id)
+            self._leaving[student_id] = seat.incarnation
+
+    def _drop(self, seat: Seat) -> None:
+        del self._seats[seat.student_id]
+        self._unwritten.discard(seat.student_id)
+        self._unread.discard(seat.student_id)
+        self._untold.discard(seat.student_id)
+        self._leases.forget(seat.student_id)
+
+    # -- who may come in
+
+    def settle(self, now: float) -> bool:
+        """Let in or refuse those who have come; returns whether the leader has something to see."""
+        arrivals, self._arrivals = self._arrivals, []
+        if not arrivals:
+            return False
+        try:
+            names = sorted({one.report.student_id for one in arrivals})
+            found = self._registry.read("students", self.service, names)
+            known = {member.member: member.facts for member in found}
+            while arrivals:
+                self._admit(arrivals[0], known, now)
+                del arrivals[0]
+        except (UnavailableError, AccessError):
+            self._arrivals = arrivals + self._arrivals
+            raise
+        return True
+
+    def _admit(self, one: _Arrival, known: dict[str, Mapping[str, str]], now: float) -> None:
+        report, name = one.report, one.report.student_id
+        no = claims.objection(name, report.incarnation, one.caller, known.get(name))
+        seat = Seat(one.stream, report, one.caller, self._manager)
+        wish = seat.wish()
+        no = no or self._leases.register(wish, now)
+        if no is not None:
+            one.stream.close(no)
+            return
+        known[name] = wish.facts
+        if (older := self._seats.get(name)) is not None:
+            again = older.incarnation == report.incarnation
+            older.stream.close(
+                RetryableError(f"{name} opened another stream")
+                if again
+                else claims.superseded(name)
+            )
+        self._seats[name] = seat
+        self._leaving.pop(name, None)
+        self._untold.add(name)
+        log.info("service %s: student %s wants teachers: %d", self.service, name, report.want)
+
+    # -- what the registry says
+
+    def look(self, now: float, registry_id: str) -> None:
+        """Read the table and the teachers.
+
+        Args:
+            now: as everywhere.
+            registry_id: which server process answers: another one has to be told everything anew.
+        """
+        began_s = time.perf_counter()
+        if registry_id != self._registry_id:
+            if self._registry_id:
+                self._leases.forget_all()
+                self._unwritten.update(self._seats)
+                self._teachers.forgive(now)
+                self._epoch = None
+            self._registry_id = registry_id
+        self._read_table()
+        cursor = self._teachers.cursor_at(now)
+        changes = self._registry.changes("teachers", self.service, cursor)
+        before = {m.member: self._teachers.members.get(m.member) for m in changes.members}
+        news = self._teachers.apply(changes, now)
+        if now - self._compared_s >= self._ttl_s / BEATS_PER_TTL:
+            self._compared_s = now
+            self._teachers.compare(self._registry.names("teachers", self.service), now)
+            self._teachers.overdue(now)
+        if news.changed or news.left or news.lost:
+            self._follow(news.changed, before)
+        self._look_s = time.perf_counter() - began_s
+
+    def _read_table(self) -> None:
+        table = self._registry.table(self.service, self._epoch)
+        if table.full:
+            self._rows = {}
+        self._rows.update(table.rows)
+        for name in table.gone:
+            self._rows.pop(name, None)
+        self._untold.update(table.rows.keys() & self._seats.keys())
+        self._epoch = table.epoch
+
+    def _follow(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
+        """Students are told of changes of their teachers that matter to them."""
+        members = self._teachers.members.values()
+        self._live = sum(1 for member in members if member.facts and not member.draining)
+        moved = {
+            member.member
+            for member in changed
+            if (old := before[member.member]) is None or told_of(old) != told_of(member)
+        }
+        if moved:
+            for name, seat in self._seats.items():
+                if seat.pushed is not None and not moved.isdisjoint(seat.pushed.teachers):
+                    self._untold.add(name)
+
+    # -- what comes of it
+
+    def tell(self) -> None:
+        """Push assignments that changed; end the streams of lives that are over.
+
+        A student whose row is not there keeps what it has: nobody has computed it yet, or the
+        registry has lost it.
+        """
+        term = self._epoch[0] if self._epoch else 0
+        for name in sorted(self._untold):
+            row, seat = self._rows.get(name), self._seats[name]
+            if row is None or row.incarnation < seat.incarnation:
+                continue
+            self._untold.discard(name)
+            if row.incarnation > seat.incarnation:
+                seat.stream.close(claims.superseded(name))
+                self._drop(seat)
+            else:
+                self._pushed += seat.tell(row, term, self._teachers.members, self._live)
+
+    def write(self, now: float) -> bool:
+        """Bring its students' leases up to date; returns whether that concerns the leader."""
+        self._leave()
+        wishes = list(self._due(now))
+        try:
+            outcome = self._leases.write(wishes, now)
+        except (UnavailableError, AccessError):
+            self._unread.update(wish.student_id for wish in wishes)
+            raise
+        for wish in wishes:
+            self._unwritten.discard(wish.student_id)
+            if wish.urgent:
+                self._seats[wish.student_id].heeded()
+        for name, error in outcome.superseded.items():
+            self._seats[name].stream.close(error)
+            self._drop(self._seats[name])
+        return outcome.concerns
+
+    def _due(self, now: float) -> Iterator[Wish]:
+        """What is to be written now. Each report is compared once: there are thousands a second."""
+        timely = {name for name in self._unwritten if self._leases.is_time(name, now)}
+        unread, self._unread = self._unread, set()
+        self._unwritten |= unread
+        for name in timely | unread:
+            seat = self._seats[name]
+            wish = seat.wish(urgent=self._epoch is not None and seat.is_ahead(self._epoch))
+            if name in timely or self._leases.is_due(wish, now):
+                yield wish
+
+    def _leave(self) -> None:
+        if not self._leaving:
+            return
+        for member in self._registry.read("students", self.service, sorted(self._leaving)):
+            if member.facts.get(MANAGER) == self._manager:  # else it has moved to another one
+                self._leases.leave(member.member, self._leaving[member.member])
+        self._leaving.clear()
+
+    def is_idle(self, now: float) -> bool:
+        """Whether no student was here for so long that nothing of it need be remembered."""
+        if self._seats or self._arrivals or self._leaving:
+            self._used_s = now
+        return now - self._used_s > FACTS_TTLS * self._ttl_s
+
+    def view(self) -> DeskView:
+        """How it stands."""
+        reports = [seat.report for seat in self._seats.values()]
+        return DeskView(
+            streams=len(reports),
+            students=Counter(report.state or "new" for report in reports),
+            wanted=sum(report.want for report in reports),
+            assigned=sum(len(s.pushed.teachers) for s in self._seats.values() if s.pushed),
+            samples_per_second=sum(report.samples_per_second for report in reports),
+            starved_s=sum(report.starved_seconds for report in reports),
+            blocked_s=sum(report.blocked_seconds for report in reports),
+            source_wait_s=sum(report.source_wait_seconds for report in reports),
+            pushed=self._pushed,
+            look_s=self._look_s,
+        )

@@ -1,0 +1,290 @@
+"""The service manager: its threads, and the way in to them.
+
+Any number of managers may stand over one registry. Each holds streams of students (its desks) and
+stands for the lead of every service (its election); who leads a service computes its assignments.
+Desk and leader of one process talk through the registry, like strangers. So a manager keeps nothing
+that the registry or the students do not have, and may die at any moment.
+
+Three threads: the desks', which is never kept waiting by a computation; the leaders'; and the
+election's, which prolongs leases while leaders compute.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ...errors import AccessError, UnavailableError
+from ...proto import coordinator_pb2 as pb
+from ..config import ManagerConfig
+from ..heartbeat import BEATS_PER_TTL
+from ..registry import Registry
+from .admission import Prober
+from .claims import Claimant
+from .desk import Desk
+from .election import Election
+from .leader import Leader
+from .overview import Overview
+from .seat import Stream
+from .views import DeskView, ManagerView, ServiceView
+
+log = logging.getLogger(__name__)
+
+_EVENTS_AT_ONCE = 1000
+#: Seconds between two counts for the metrics.
+_VIEW_S = 0.25
+#: The least time between two looks of the leaders: what comes together is computed together.
+_SPACING_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    stream: Stream
+    report: pb.StudentReport
+    caller: Claimant | None = None  # who opens the stream with it
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    stream: Stream
+    report: pb.StudentReport
+    clean: bool
+
+
+class _Poke:
+    """Somebody has written what the desks want to see at once."""
+
+
+class Manager:
+    """One service manager; its methods are safe to use from any thread, and do not block.
+
+    Args:
+        registry: where everything is; stays the caller's to close.
+        config: its settings.
+        address: where students reach it: its name among managers.
+        prober: asked to probe teachers, when `config.admission`; None: all are admitted.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        config: ManagerConfig | None = None,
+        *,
+        address: str = "",
+        prober: Prober | None = None,
+    ) -> None:
+        self._registry = registry
+        self._config = config = config or ManagerConfig()
+        self._address = address
+        self._prober = prober
+        self._election = Election(registry, address, config.leader_ttl_s, config.ttl_s)
+        self._overview = Overview(registry, self._election.leader)
+        self._desks: dict[str, Desk] = {}
+        self._desk_views: dict[str, DeskView] = {}
+        self._leaders: dict[str, Leader] = {}
+        self._events: queue.SimpleQueue[_Heard | _Ended | _Poke | None] = queue.SimpleQueue()
+        self._leading = threading.Event()
+        self._stopping = False
+        self._survivors = {name: _Survivor(name) for name in ("desks", "leaders")}
+        self._threads = [
+            threading.Thread(target=self._run_desks, name="edl-desks", daemon=True),
+            threading.Thread(target=self._run_leaders, name="edl-leaders", daemon=True),
+        ]
+
+    @property
+    def beat_s(self) -> float:
+        """How often students have to report, in seconds."""
+        return self._config.ttl_s / BEATS_PER_TTL
+
+    def start(self) -> None:
+        """Begin; once only."""
+        self._election.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End its threads and give back what it leads.
+
+        Leases of students stay: they move to another manager.
+        """
+        self._stopping = True
+        self._events.put(None)
+        self._leading.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout_s)
+        self._election.stop(timeout_s)
+
+    def subscribe(self, stream: Stream, report: pb.StudentReport, caller: Claimant) -> None:
+        """A student opened a stream with this first report.
+
+        The stream is closed by Forbidden when the caller may not report as this student, and by
+        LeaseSuperseded when a newer incarnation of it has come, here or at any other manager.
+        """
+        self._events.put(_Heard(stream, report, caller))
+
+    def report(self, stream: Stream, report: pb.StudentReport) -> None:
+        """A student says how it is, on a stream that it opened before."""
+        self._events.put(_Heard(stream, report))
+
+    def end(self, stream: Stream, report: pb.StudentReport, *, clean: bool) -> None:
+        """A stream is over; `clean` when its student closed it, so that it needs no teacher."""
+        self._events.put(_Ended(stream, report, clean))
+
+    def view(self) -> ManagerView:
+        """What it knows, as of a moment ago; cheap."""
+        leading = {name: leader.view for name, leader in list(self._leaders.items())}
+        names = sorted({*leading, *self._desk_views})
+        services = tuple(
+            ServiceView(
+                name,
+                self._election.leader(name),
+                leading.get(name),
+                self._desk_views.get(name),
+            )
+            for name in names
+        )
+        return ManagerView(self._address, self._election.answering, services)
+
+    def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
+        """The whole mesh: see `Overview.status`. It may block for a second.
+
+        Raises:
+            UnavailableError: the registry does not answer.
+        """
+        return self._overview.status(service, max_members)
+
+    # -- the desks' thread
+
+    def _run_desks(self) -> None:
+        survivor, looked_s = self._survivors["desks"], time.monotonic()
+        viewed_s = looked_s
+        while True:
+            due_s = looked_s + self._interval_s(survivor)
+            poked = self._take_events(due_s, survivor)
+            if self._stopping:
+                return
+            now = time.monotonic()
+            looking = poked or now >= due_s
+            if looking:
+                looked_s = now
+            for desk in list(self._desks.values()):
+                if self._stopping:
+                    return
+                with survivor.surviving():
+                    self._serve(desk, now, looking=looking)
+            if now - viewed_s >= _VIEW_S:
+                viewed_s = now
+                self._desk_views = {name: desk.view() for name, desk in self._desks.items()}
+
+    def _serve(self, desk: Desk, now: float, *, looking: bool) -> None:
+        settled = desk.settle(now)
+        if not (settled or looking):
+            return
+        if settled:
+            self._leading.set()
+        desk.look(now, self._election.registry_id)
+        desk.tell()  # before the reports, of which there may be thousands
+        if desk.write(now):
+            self._leading.set()
+        if desk.is_idle(now):
+            del self._desks[desk.service]
+            self._election.leave(desk.service)
+
+    def _take_events(self, until_s: float, survivor: _Survivor) -> bool:
+        """Handle what has come, waiting for the first until `until_s`; returns whether poked."""
+        poked = False
+        # All of it: a registry that hangs keeps us away for seconds, and no report may pile up.
+        for number in range(max(_EVENTS_AT_ONCE, self._events.qsize())):
+            wait_s = max(0.0, until_s - time.monotonic()) if number == 0 else 0.0
+            try:
+                event = self._events.get(timeout=wait_s) if wait_s else self._events.get_nowait()
+            except queue.Empty:
+                break
+            if event is None:
+                break
+            if isinstance(event, _Poke):
+                poked = True
+                continue
+            with survivor.surviving():
+                self._handle(event)
+        return poked
+
+    def _handle(self, event: _Heard | _Ended) -> None:
+        name = event.report.service
+        desk = self._desks.get(name)
+        if desk is None:
+            ttl_s, now = self._config.ttl_s, time.monotonic()
+            desk = self._desks[name] = Desk(self._registry, name, ttl_s, self._address, now)
+            self._election.stand_for(name)
+        if isinstance(event, _Ended):
+            desk.ended(event.stream, event.report.student_id, clean=event.clean)
+        elif event.caller is not None:
+            desk.subscribed(event.stream, event.report, event.caller)
+        else:
+            desk.reported(event.stream, event.report)
+
+    # -- the leaders' thread
+
+    def _run_leaders(self) -> None:
+        survivor = self._survivors["leaders"]
+        while not self._stopping:
+            began_s = time.monotonic()
+            self._election.looked()
+            for name in self._election.led():
+                if name not in self._leaders:
+                    self._leaders[name] = self._leader(name)
+            for name in [n for n in self._leaders if not self._election.stands(n)]:
+                del self._leaders[name]
+            for leader in list(self._leaders.values()):
+                if self._stopping:
+                    return
+                with survivor.surviving():
+                    if leader.look(time.monotonic()):
+                        self._events.put(_Poke())
+            time.sleep(_SPACING_S)
+            left_s = began_s + self._interval_s(survivor) - time.monotonic()
+            self._leading.wait(max(0.0, left_s))
+            self._leading.clear()
+
+    def _leader(self, service: str) -> Leader:
+        return Leader(
+            self._registry,
+            service,
+            self._config,
+            self._election,
+            self._address,
+            self._prober,
+            wake=self._leading.set,
+        )
+
+    def _interval_s(self, survivor: _Survivor) -> float:
+        return self._config.sweep_s if survivor.answering else self._config.outage_sweep_s
+
+
+class _Survivor:
+    """A thread that outlives a registry that is away, and a mistake of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.answering = True
+        self._name = name
+        self._mistake = ""
+
+    @contextmanager
+    def surviving(self) -> Iterator[None]:
+        try:
+            yield
+        except (UnavailableError, AccessError) as error:
+            self.answering = False
+            log.debug("the thread of the %s goes on without the registry: %s", self._name, error)
+        except Exception as error:
+            if repr(error) != self._mistake:  # the same one may come back 20 times a second
+                log.exception("the thread of the %s failed at one step and goes on", self._name)
+            self._mistake = repr(error)
+        else:
+            self.answering = True

@@ -1,0 +1,186 @@
+"""Probes teachers by the protocol that students use: does it answer, and is it who registered?"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from ...errors import UsageError
+from ...proto import inference_pb2 as pb
+from ...proto.security import ClientSecurity, instance, open_channel
+from ..registry import Member
+from .admission import Verdict
+
+log = logging.getLogger(__name__)
+
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+_ANSWER_S: Final = 2.0
+_AT_ONCE: Final = 64
+_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 1 << 20),
+    ("grpc.enable_http_proxy", 0),
+)
+#: What a server of ours writes beside its facts, and a foreign one does not have.
+INSTANCE_KEY: Final = "instance_key"
+_PROTOCOLS: Final = ("", "oip")
+_NOT_OIP: Final = "does not speak the Open Inference Protocol"
+_REFUSALS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+Done = Callable[[Verdict], None]
+
+
+class GrpcProber:
+    """Calls teachers from threads of its own, a bounded number at once.
+
+    Teachers with an instance key have to prove that they hold it, and that they are the start which
+    registered; foreign servers are taken at their operator's word, and have to be ready.
+
+    Threads, not a loop: gRPC's asyncio serves one loop in a process well, and the manager's server
+    has it.
+
+    Args:
+        security: how to call teachers; None: neither TLS nor token.
+        answer_s: seconds until a teacher has to have answered.
+        at_once: probes side by side; the others wait for their turn.
+    """
+
+    def __init__(
+        self,
+        security: ClientSecurity | None = None,
+        *,
+        answer_s: float = _ANSWER_S,
+        at_once: int = _AT_ONCE,
+    ) -> None:
+        self._security = security
+        self._answer_s = answer_s
+        self._threads = ThreadPoolExecutor(at_once, "edl-probe")  # none before they are needed
+        self._lock = threading.Lock()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._users: Counter[str] = Counter()
+        self._stopped = False
+
+    def probe(self, service: str, member: Member, done: Done) -> None:
+        """Begin to probe one teacher, without blocking; `done` is called once, in our thread."""
+        with contextlib.suppress(RuntimeError):  # it has been stopped: nobody waits any more
+            self._threads.submit(self._probe, service, member, done)
+
+    def stop(self) -> None:
+        """End, after the probes that run now; no `done` is called from here on. Idempotent."""
+        self._stopped = True
+        self._threads.shutdown(cancel_futures=True)
+
+    # -- in its threads
+
+    def _probe(self, service: str, member: Member, done: Done) -> None:
+        try:
+            verdict = self._verdict(member)
+        except Exception as error:  # of ours, or an odd thing that somebody wrote to Redis
+            log.exception("a probe of teacher %s failed by our own mistake", member.member)
+            verdict = Verdict(False, retry=True, why=f"probing it failed: {error!r}")
+        if self._stopped:
+            return
+        if not verdict.ok:
+            log.debug("service %s: teacher %s: %s", service, member.member, verdict.why)
+        try:
+            done(verdict)
+        except Exception:
+            log.exception("what waited for a probe failed")
+
+    def _verdict(self, member: Member) -> Verdict:
+        address = member.facts.get("address", "")
+        protocol = member.facts.get("protocol", "")
+        if protocol not in _PROTOCOLS:
+            return Verdict(False, why=f"it speaks {protocol!r:.40}, which no student does")
+        if not _is_address(address):
+            return Verdict(False, why=f"its address {address!r:.120} is no host:port")
+        try:
+            with self._channel(address) as channel:
+                if key := member.facts.get(INSTANCE_KEY, ""):
+                    return self._prove(channel, address, member, key)
+                return self._ready(channel, address)
+        except grpc.RpcError as error:
+            return _failed(address, error)
+        except UsageError as error:  # our own certificates or token: not the teacher's fault
+            return Verdict(False, retry=True, why=f"it cannot be probed: {error}")
+
+    @contextlib.contextmanager
+    def _channel(self, address: str) -> Iterator[grpc.Channel]:
+        """One channel for all teachers behind an address, as long as one of them is probed."""
+        with self._lock:
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = open_channel(address, self._security, _OPTIONS)
+                self._channels[address] = channel
+            self._users[address] += 1
+        try:
+            yield channel
+        finally:
+            with self._lock:
+                self._users[address] -= 1
+                last = not self._users[address]
+                if last:
+                    del self._users[address], self._channels[address]
+            if last:
+                channel.close()
+
+    def _prove(self, channel: grpc.Channel, address: str, member: Member, key: str) -> Verdict:
+        """Whether who answers holds the key of the teacher, as the start that registered."""
+        challenge = instance.new_challenge()
+        _, call = _method(channel, "ServerMetadata").with_call(
+            pb.ServerMetadataRequest().SerializeToString(),
+            timeout=self._answer_s,
+            metadata=(("edl-challenge", challenge), ("edl-instance", member.member)),
+        )
+        said = {name: str(value) for name, value in call.trailing_metadata() or ()}
+        if said.get("edl-incarnation", "") == str(member.incarnation) and instance.verify(
+            key, member.member, member.incarnation, challenge, said.get("edl-proof", "")
+        ):
+            return Verdict(True)
+        return Verdict(
+            False, why=f"another server answers at {address}: an impostor or an old address"
+        )
+
+    def _ready(self, channel: grpc.Channel, address: str) -> Verdict:
+        """Whether a server of which we know nothing is ready."""
+        answer = _method(channel, "ServerReady")(
+            pb.ServerReadyRequest().SerializeToString(), timeout=self._answer_s
+        )
+        try:
+            ready = pb.ServerReadyResponse.FromString(answer).ready
+        except DecodeError:
+            return Verdict(False, why=f"the server at {address} {_NOT_OIP}")
+        if ready:
+            return Verdict(True, why="declared")
+        return Verdict(False, retry=True, why=f"the server at {address} says that it is not ready")
+
+
+def _method(channel: Any, name: str) -> Any:
+    # Bytes, not messages: a bad answer is ours to read, not gRPC's to log.
+    return channel.unary_unary(f"/{_SERVICE}/{name}")
+
+
+def _failed(address: str, error: grpc.RpcError) -> Verdict:
+    code, details = grpc.StatusCode.UNKNOWN, ""
+    if isinstance(error, grpc.Call):
+        code, details = error.code(), error.details() or ""
+    if code in _REFUSALS:
+        return Verdict(False, retry=True, why=f"{address} refuses the manager's probe: {details}")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Verdict(False, why=f"the server at {address} {_NOT_OIP}")
+    return Verdict(
+        False, retry=True, why=f"it does not answer at {address} ({details or code.name})"
+    )
+
+
+def _is_address(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return bool(host) and address.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536

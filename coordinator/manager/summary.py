@@ -1,0 +1,150 @@
+"""One service summed up, and which of its members need a look first. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ...proto import coordinator_pb2 as pb
+from ..registry import LogEntry, Member, Plan, Row, Table
+from .facts import report_from
+
+ADMITTED = "admitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One service as the registry has it.
+
+    Attributes:
+        name: of the service.
+        teachers: by id; facts that change with every batch may be old.
+        students: by id, as their desks wrote them last.
+        table: who is assigned what.
+        leader: address of the manager that computes that; empty: none.
+        plan: of its content.
+        admitted: teacher id -> incarnation that was admitted; 0: any, as nobody was probed.
+        refused: teacher id -> why it was not, as far as the log reaches.
+    """
+
+    name: str
+    teachers: Mapping[str, Member]
+    students: Mapping[str, Member]
+    table: Table
+    leader: str
+    plan: Plan
+    admitted: Mapping[str, int]
+    refused: Mapping[str, str]
+
+
+def refusals(log: Iterable[LogEntry]) -> dict[str, str]:
+    """Why teachers were refused last, by id."""
+    return {entry.subject: entry.text for entry in log if entry.kind == "refused"}
+
+
+def admission_of(found: Reading, member: Member) -> str:
+    """Field `admission` of a teacher: "admitted", why it was refused, or empty: not probed yet."""
+    if found.admitted.get(member.member) in (0, member.incarnation):
+        return ADMITTED
+    return found.refused.get(member.member, "")
+
+
+def teachers_first(found: Reading) -> list[str]:
+    """Ids of teachers: the refused, the waiting, the draining, the idle, then the others."""
+    used = {name for row in found.table.rows.values() for name in row.teachers}
+
+    def rank(member: Member) -> tuple[int, str]:
+        admission = admission_of(found, member)
+        signs = (
+            admission not in ("", ADMITTED),
+            not admission,
+            member.draining,
+            member.member not in used,
+        )
+        return signs.index(True) if True in signs else len(signs), member.member
+
+    return [name for _, name in sorted(rank(member) for member in found.teachers.values())]
+
+
+def students_first(found: Reading) -> list[str]:
+    """Ids of students: those without any teacher, the starved, those with too few, the others."""
+
+    def rank(member: Member) -> tuple[int, str]:
+        have = len(found.table.rows.get(member.member, Row()).teachers)
+        want = _number(member.facts.get("want"))
+        signs = (want > 0 and have == 0, member.facts.get("state") == "starved", have < want)
+        return signs.index(True) if True in signs else len(signs), member.member
+
+    return [name for _, name in sorted(rank(member) for member in found.students.values())]
+
+
+def student(found: Reading, name: str) -> pb.StudentStatus:
+    """One student with its assignment."""
+    row, member = found.table.rows.get(name, Row()), found.students[name]
+    return pb.StudentStatus(
+        report=report_from(member),
+        assigned=row.teachers,
+        lease_remaining_s=member.remaining_s,
+        reason=row.reason,
+    )
+
+
+def summed_up(found: Reading) -> pb.ServiceStatus:
+    """Everything but the members themselves."""
+    students = [member.facts for member in found.students.values()]
+    rows = [found.table.rows[name] for name in found.students if name in found.table.rows]
+    contents = (member.facts.get("content_id", "") for member in found.teachers.values())
+    return pb.ServiceStatus(
+        name=found.name,
+        term=found.table.epoch[0],
+        counter=found.table.epoch[1],
+        teacher_count=len(found.teachers),
+        student_count=len(students),
+        teacher_states=Counter(_state(found, member) for member in found.teachers.values()),
+        student_states=Counter(facts.get("state") or "new" for facts in students),
+        wanted=int(_sum(students, "want")),
+        assigned=sum(len(row.teachers) for row in rows),
+        samples_per_second=_sum(students, "samples_per_second"),
+        starved_seconds=_sum(students, "starved_seconds"),
+        blocked_seconds=_sum(students, "blocked_seconds"),
+        source_wait_seconds=_sum(students, "source_wait_seconds"),
+        leader=found.leader,
+        content_id=found.plan.content_id,
+        next_content_id=found.plan.next_content_id,
+        upgrade_at=found.plan.at if found.plan.next_content_id else "",
+        content_teachers=Counter(content for content in contents if content),
+        content_students=Counter(row.content_id for row in rows if row.content_id),
+    )
+
+
+def state_of(admission: str, says: str) -> str:
+    """The state of a teacher, as people are told it.
+
+    Args:
+        admission: what came of its probe, as `admission_of` has it.
+        says: what it says of itself: "serving", "draining", or nothing.
+
+    Returns:
+        "refused", "waiting" (for its probe), or what it says.
+    """
+    if admission not in ("", ADMITTED):
+        return "refused"
+    return (says or "serving") if admission else "waiting"
+
+
+def _state(found: Reading, member: Member) -> str:
+    says = "draining" if member.draining else member.facts.get("state", "")
+    return state_of(admission_of(found, member), says)
+
+
+def _sum(members: Iterable[Mapping[str, str]], name: str) -> float:
+    return sum(_number(facts.get(name)) for facts in members)
+
+
+def _number(text: str | None) -> float:
+    try:
+        value = float(text or 0)
+    except ValueError:
+        return 0.0
+    return value if 0 <= value < 1e15 else 0.0

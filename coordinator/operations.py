@@ -1,0 +1,175 @@
+"""Orders of operators, as they are written into the registry: drain teachers, move a service."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..errors import RetryableError, UsageError
+from .registry import Registry, keys
+from .registry.records import Member, Plan
+
+_NEAR = 3
+_ATTEMPTS = 5
+_TEXT = 200
+_AT = ("epoch", "now")
+
+
+def drain(
+    registry: Registry, *, service: str = "", teacher_id: str = "", host: str = ""
+) -> list[str]:
+    """Ask teachers to finish what they have and leave.
+
+    Args:
+        registry: where they are registered.
+        service: theirs; empty: every service.
+        teacher_id: the one to ask. Either this or `host`.
+        host: the machine whose teachers are asked, as they name it or as they are reached.
+
+    Returns:
+        "service/teacher_id" of those that were asked.
+
+    Raises:
+        UsageError: neither or both are given, or there is none; the message names near ones.
+        RegistryUnavailable: the registry does not answer.
+    """
+    if bool(teacher_id) is bool(host):
+        raise UsageError("name either a teacher or a host whose teachers are to drain")
+    services = _services(registry, service)
+    if teacher_id:
+        keys.check_member("teachers", teacher_id)
+        asked = [(name, teacher_id) for name in services]
+    else:
+        asked = [
+            (name, member.member)
+            for name in services
+            for member in registry.members("teachers", name)
+            if host in _hosts(member)
+        ]
+    done = [f"{name}/{teacher}" for name, teacher in asked if registry.request_drain(name, teacher)]
+    if not done:
+        raise UsageError(_nobody(registry, services, service, teacher_id, host))
+    return done
+
+
+def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
+    """Move a service to another content, or back to the one that it comes from.
+
+    Args:
+        registry: where the plan is kept.
+        service: its name.
+        content_id: what it moves to.
+        at: "epoch": each student when it begins its next epoch; "now": at once.
+
+    Returns:
+        In words: what happens now, and what is waited for.
+
+    Raises:
+        UsageError: no such service, no such moment, or a content that it has already.
+        RetryableError: others changed the plan meanwhile, again and again.
+        RegistryUnavailable: the registry does not answer.
+    """
+    _check_content(content_id)
+    if at not in _AT:
+        raise UsageError(f"an upgrade happens at 'epoch' or 'now', not at {at!r:.40}")
+    _services(registry, keys.check_service(service))
+    for _ in range(_ATTEMPTS):
+        teachers = registry.members("teachers", service)
+        standing = registry.plan(service)
+        current = standing.content_id or _prevailing(
+            registry.members("students", service), teachers
+        )
+        plan = _next_plan(replace(standing, content_id=current), service, content_id, at)
+        if registry.set_plan(service, plan, standing.version):
+            return _summary(registry, service, plan, teachers)
+    raise RetryableError(f"others change the plan of service {service} as well: try again")
+
+
+def _next_plan(standing: Plan, service: str, content_id: str, at: str) -> Plan:
+    running = standing.next_content_id
+    if not running and standing.content_id == content_id:
+        raise UsageError(f"service {service} has content {content_id} already")
+    if running == content_id and standing.at == at:
+        raise UsageError(f"service {service} is on its way to content {content_id} already")
+    if running and content_id not in (running, standing.content_id):
+        raise UsageError(
+            f"service {service} is on its way from content {standing.content_id} to {running}: "
+            "wait until all its students have moved, or move it back first"
+        )
+    origin = running if content_id == standing.content_id else standing.content_id
+    return Plan(content_id=origin, next_content_id=content_id, at=at)
+
+
+def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Member]) -> str:
+    serving = sum(
+        member.facts.get("content_id") == plan.next_content_id and not member.draining
+        for member in teachers
+    )
+    students = len(registry.names("students", service))
+    when = "when it begins its next epoch" if plan.at == "epoch" else "at once"
+    origin = f" from {plan.content_id}" if plan.content_id else ""
+    said = f"service {service} moves{origin} to content {plan.next_content_id}: "
+    if not students:
+        said += "it has no student now"
+    elif students == 1:
+        said += f"its one student {when}"
+    else:
+        said += f"each of its {students} students {when}"
+    if serving:
+        return f"{said}; teachers that serve it: {serving}"
+    return (
+        f"{said}. No teacher of content {plan.next_content_id} serves yet: students stay until "
+        "one does"
+    )
+
+
+def _check_content(content_id: str) -> None:
+    if not 0 < len(content_id) <= _TEXT or not content_id.isprintable() or " " in content_id:
+        raise UsageError(
+            f"a content id is 1 to {_TEXT} characters without blanks, not {content_id!r:.240}"
+        )
+
+
+def _services(registry: Registry, service: str) -> list[str]:
+    """The one that is named, which must exist, or all."""
+    known = registry.services()
+    if service and service not in known:
+        raise UsageError(f"there is no service {service!r:.140}{_near(service, known)}")
+    return [service] if service else known
+
+
+def _prevailing(students: Iterable[Member], teachers: Iterable[Member]) -> str:
+    """While nothing is declared: what most students are on, else what most teachers serve."""
+    for members in (students, teachers):
+        contents = Counter(c for one in members if (c := one.facts.get("content_id", "")))
+        if contents:
+            return max(sorted(contents), key=contents.__getitem__)
+    return ""
+
+
+def _hosts(member: Member) -> set[str]:
+    reached = member.facts.get("address", "").rpartition(":")[0]
+    return {member.facts.get("host", ""), reached, reached.strip("[]")} - {""}
+
+
+def _nobody(
+    registry: Registry, services: list[str], service: str, teacher_id: str, host: str
+) -> str:
+    where = f" of service {service}" if service else ""
+    if teacher_id:
+        known = {name for each in services for name in registry.names("teachers", each)}
+        return f"there is no teacher {teacher_id}{where}{_near(teacher_id, known)}"
+    known = {
+        name
+        for each in services
+        for member in registry.members("teachers", each)
+        for name in _hosts(member)
+    }
+    return f"no teacher{where} runs on host {host!r:.140}{_near(host, known)}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=_NEAR, cutoff=0.5)
+    return f": did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,105 @@
+"""The methods Status, Drain and Upgrade: one question, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from ...errors import AccessError, RegistryUnavailable, WireError
+from ...proto import coordinator_pb2 as pb
+from .. import operations
+from ..limits import Limits, Places
+from ..registry import Registry
+from .door import Context, Door, parsed
+
+_T = TypeVar("_T")
+
+#: On the wire, a call of one message is a stream. Taken as one, its caller is admitted before
+#: anything that it sends is read.
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class Overview(Protocol):
+    """What a manager knows of the mesh."""
+
+    def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
+        """Who is alive and who serves whom; may raise RegistryUnavailable."""
+        ...
+
+
+class Calls:
+    """Answers questions and orders, each in a thread of its own.
+
+    Args:
+        overview: the manager.
+        registry: where orders are written.
+        door: who is let in.
+        limits: how many are answered side by side.
+    """
+
+    def __init__(self, overview: Overview, registry: Registry, door: Door, limits: Limits) -> None:
+        self._overview = overview
+        self._registry = registry
+        self._door = door
+        self._opened = Places("calls without a request", limits.silent, limits.silent // 2)
+        self._answered = Places("calls", limits.calls, limits.calls)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Method name -> handler."""
+        return {
+            "Status": self._handler("viewer", pb.StatusRequest, self._status),
+            "Drain": self._handler("admin", pb.DrainRequest, self._drain),
+            "Upgrade": self._handler("admin", pb.UpgradeRequest, self._upgrade),
+        }
+
+    def _handler(self, role: str, kind: type[Message], answer: Callable[[Any], Message]) -> Handler:
+        async def call(requests: AsyncIterator[bytes], context: Context) -> None:
+            caller = await self._door.admit(context, role)
+            try:
+                with self._opened.one(caller.principal):
+                    data = await self._door.first(requests)
+                if data is None:  # cut short, or above what gRPC itself takes
+                    raise WireError("the call ended without a whole request")
+                with self._answered.one(""):  # not before: who says nothing keeps nobody out
+                    reply = await in_thread(answer, parsed(kind(), data))
+                await context.write(reply.SerializeToString())
+            except Exception as error:
+                await self._door.refuse(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(call)
+
+    def _status(self, request: pb.StatusRequest) -> pb.MeshStatus:
+        return self._overview.status(request.service, request.max_members)
+
+    def _drain(self, request: pb.DrainRequest) -> pb.DrainReply:
+        return pb.DrainReply(
+            teachers=operations.drain(
+                self._registry,
+                service=request.service,
+                teacher_id=request.teacher_id,
+                host=request.host,
+            )
+        )
+
+    def _upgrade(self, request: pb.UpgradeRequest) -> pb.UpgradeReply:
+        return pb.UpgradeReply(
+            summary=operations.upgrade(
+                self._registry, request.service, request.content_id, request.at
+            )
+        )
+
+
+async def in_thread(work: Callable[..., _T], *args: Any) -> _T:
+    """Run what may wait for the registry; its refusals of *our* credentials are outages to others.
+
+    Raises:
+        RegistryUnavailable: the registry does not answer, or refuses this manager.
+    """
+    try:
+        return await asyncio.to_thread(work, *args)
+    except AccessError as error:
+        raise RegistryUnavailable(f"Redis refuses this service manager: {error}") from None

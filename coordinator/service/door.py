@@ -1,0 +1,121 @@
+"""Who may call what, what a call's first bytes have to be, and what becomes of those refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from ...errors import (
+    AccessError,
+    EdlError,
+    Forbidden,
+    RateLimited,
+    UsageError,
+    VersionMismatch,
+    WireError,
+)
+from ...proto.security import Caller, Gate
+from ...proto.status import to_status
+from ..limits import Limits, Overloaded, TooLarge
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+OnRefused = Callable[[str], None]
+
+_M = TypeVar("_M", bound=Message)
+
+
+class _RefusedByGate(Forbidden):
+    """One that the gate has counted."""
+
+
+#: What each refusal is counted as; the nearest class counts. Other errors are no refusals.
+_REASONS: Final[dict[type[BaseException], str]] = {
+    _RefusedByGate: "",
+    AccessError: "forbidden",
+    VersionMismatch: "version",
+    WireError: "malformed",
+    UsageError: "malformed",
+    TooLarge: "too_large",
+    Overloaded: "overloaded",
+    RateLimited: "rate_limited",
+}
+
+
+class Door:
+    """Lets a call in, or answers it with what is wrong.
+
+    Args:
+        gate: knows credentials; it counts those that it refuses itself.
+        limits: sizes and times.
+        on_refused: called with the reason of every other refusal.
+    """
+
+    def __init__(self, gate: Gate, limits: Limits, on_refused: OnRefused) -> None:
+        self._gate = gate
+        self._limits = limits
+        self._on_refused = on_refused
+
+    async def admit(self, context: Context, role: str) -> Caller:
+        """Who calls, which is at least a `role`; ends the call otherwise, before it is read."""
+        try:
+            caller = self._gate.admit(
+                context.invocation_metadata() or (), context.auth_context(), context.peer()
+            )
+            self._gate.require(caller, role)
+        except AccessError as error:
+            await self._abort(context, error)
+        return caller
+
+    def check_own(self, caller: Caller, student_id: str) -> None:
+        """Raises Forbidden when the credential of `caller` is for other students."""
+        try:
+            self._gate.require_student(caller, student_id)
+        except Forbidden as error:
+            raise _RefusedByGate(str(error)) from None
+
+    async def refuse(self, context: Context, error: Exception) -> NoReturn:
+        """End a call by `error`; count it if it is the caller's fault."""
+        reason = next((_REASONS[k] for k in type(error).__mro__ if k in _REASONS), "")
+        if reason:
+            self._on_refused(reason)
+        elif not isinstance(error, EdlError):
+            log.error("a call failed by our own mistake", exc_info=error)
+        await self._abort(context, error)
+
+    async def first(self, requests: AsyncIterator[bytes]) -> bytes | None:
+        """The first message of a call; None when the call ends without one.
+
+        Raises:
+            WireError: it did not come in time.
+            TooLarge: it is above the limit.
+        """
+        try:
+            async with asyncio.timeout(self._limits.first_report_s):
+                data = await anext(requests, None)
+        except TimeoutError:
+            raise WireError(
+                f"nothing was said within {self._limits.first_report_s:g} s of the call's begin"
+            ) from None
+        if data is not None:
+            self._limits.check_size(data)
+        return data
+
+    async def _abort(self, context: Context, error: Exception) -> NoReturn:
+        await context.abort(*to_status(error))
+        raise AssertionError("abort does not return")
+
+
+def parsed(message: _M, data: bytes) -> _M:
+    """`message`, filled; raises WireError when the bytes are something else."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise WireError(f"these bytes are no {message.DESCRIPTOR.name} message") from None
+    return message

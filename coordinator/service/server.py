@@ -1,0 +1,169 @@
+"""The gRPC server of one service manager: an asyncio loop on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
+
+import grpc
+
+from ...errors import EdlError, ProcessFailed, UnavailableError
+from ...proto import coordinator_pb2 as pb
+from ...proto.security import Gate, ServerSecurity, listen
+from ...proto.security.sturdy import aio_server
+from ..config import check_free, join_address
+from ..limits import Limits
+from ..registry import Registry
+from .calls import Calls, Overview
+from .door import Door
+from .subscribing import Students, Subscribing
+from .watching import Watching
+
+log = logging.getLogger(__name__)
+
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["Coordinator"].full_name
+_START_S: Final = 10.0
+#: gRPC refuses by itself what is above this; up to it, we do, and count it.
+_RECEIVED_BYTES: Final = 8 << 20
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # else a second manager takes the same port without a word
+    ("grpc.max_receive_message_length", _RECEIVED_BYTES),
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 16 << 10),
+    ("grpc.max_concurrent_streams", 4096),  # of one connection
+    ("grpc.http2.max_pings_without_data", 0),
+    # Readers ping often to find out that a manager hangs.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class ServedManager(Students, Overview, Protocol):
+    """What of a manager is served."""
+
+
+class CoordinatorServer:
+    """Serves `edl.coordinator.v1.Coordinator` for one manager.
+
+    Args:
+        manager: who decides; started and stopped by the caller.
+        registry: where orders are written and the log is read.
+        security: certificates and tokens; None: neither.
+        gate: who is let in; None: one made from `security`.
+        limits: how much each caller may ask.
+        on_refused: called with the reason of each refusal that the gate does not count itself:
+            forbidden, malformed, too_large, rate_limited, version or overloaded.
+        on_ended: called in its thread when it ends though nobody stopped it.
+    """
+
+    def __init__(
+        self,
+        manager: ServedManager,
+        registry: Registry,
+        *,
+        security: ServerSecurity | None = None,
+        gate: Gate | None = None,
+        limits: Limits | None = None,
+        on_refused: Callable[[str], None] | None = None,
+        on_ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        limits, on_refused = limits or Limits(), on_refused or (lambda reason: None)
+        self._on_refused, self._on_ended = on_refused, on_ended
+        self._gate = gate or Gate(security, on_refused)
+        self._security = security
+        door = Door(self._gate, limits, on_refused)
+        self._subscribing = Subscribing(manager, door, limits)
+        self._watching = Watching(registry, door, limits)
+        self._calls = Calls(manager, registry, door, limits)
+        self._pings = _pings(limits.ping_s)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._grace_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which the system chose when `port` is 0.
+
+        Raises:
+            AddressInUse: another process listens there.
+            UsageError: `host` is no address of this machine, or a certificate cannot be used.
+            ProcessFailed: gRPC did not start in time.
+        """
+        check_free(host, port)
+        bound: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(join_address(host, port), bound), name="edl-grpc", daemon=True
+        )
+        self._thread.start()
+        try:
+            return bound.result(_START_S)
+        except TimeoutError:
+            raise ProcessFailed(f"gRPC did not begin to listen within {_START_S:g} s") from None
+
+    def stop(self, grace_s: float = 1.0) -> None:
+        """End all streams, so that their students look for another manager. Idempotent."""
+        if self._thread is None:
+            return
+        if self._loop is not None and self._stopping is not None:
+            self._grace_s = grace_s
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended before
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(grace_s + 5.0)
+
+    def _run(self, address: str, bound: Future[int]) -> None:
+        """The thread: whatever ends it is told to whoever waits in `start`."""
+        try:
+            asyncio.run(self._serve(address, bound))
+        except BaseException as error:
+            if bound.done():
+                log.exception("the gRPC server ended")
+            elif isinstance(error, EdlError):
+                bound.set_exception(error)
+            else:
+                bound.set_exception(UnavailableError(f"gRPC cannot listen on {address}: {error!r}"))
+
+    async def _serve(self, address: str, bound: Future[int]) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        server = aio_server(
+            _SERVICE,
+            self._methods(),
+            (*_OPTIONS, *self._pings),
+            on_unknown=lambda: self._on_refused("malformed"),
+        )
+        chosen = listen(server, address, self._security, self._gate)
+        await server.start()
+        bound.set_result(chosen)
+        ended = asyncio.create_task(server.wait_for_termination())
+        told = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((told, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not self._stopping.is_set():
+            told.cancel()
+            log.error("the gRPC server ended by itself")
+            self._on_ended()
+        self._subscribing.end_all()
+        await self._watching.stop()
+        await server.stop(self._grace_s)
+        await ended  # cancelled, it would take the server's own future with it
+
+    def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        # No (de)serializers: a malformed message is ours to refuse, not gRPC's to log.
+        return {
+            "Subscribe": grpc.stream_stream_rpc_method_handler(self._subscribing.handle),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watching.handle),
+            **self._calls.handlers(),
+        }
+
+
+def _pings(after_s: float) -> tuple[tuple[str, int], ...]:
+    """Options by which a peer that is gone without a word is found out."""
+    answer_ms = int(after_s * 500)
+    return (
+        ("grpc.keepalive_time_ms", int(after_s * 1000)),
+        ("grpc.keepalive_timeout_ms", answer_ms),
+        ("grpc.http2.ping_timeout_ms", answer_ms),  # the same again, of newer releases
+    )

@@ -1,0 +1,167 @@
+"""The method Subscribe: one task for each student's stream, and one that hears it.
+
+A thread per subscription would not do for a thousand students. The manager itself stays a plain
+thread; between the two go only its queue and `call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Final, Protocol
+
+from ...errors import EdlError, RateLimited, RetryableError, UnavailableError, WireError
+from ...proto import coordinator_pb2 as pb
+from ...proto.security import Caller
+from ...scheduler.limits import full, take
+from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
+from ..limits import Limits, Places
+from ..manager import claims
+from .checks import check_report
+from .door import Context, Door, parsed
+from .stream import Outgoing
+
+log = logging.getLogger(__name__)
+
+_LOSS_S: Final = 0.1
+_SECRET_BYTES: Final = 24
+_MOST_SECRET: Final = 128
+
+
+class Students(Protocol):
+    """What a manager does with streams of students."""
+
+    @property
+    def beat_s(self) -> float:
+        """How often students have to report, in seconds."""
+        ...
+
+    def subscribe(
+        self, stream: Outgoing, report: pb.StudentReport, caller: claims.Claimant
+    ) -> None:
+        """A student opened a stream with this first report."""
+        ...
+
+    def report(self, stream: Outgoing, report: pb.StudentReport) -> None:
+        """A student says how it is."""
+        ...
+
+    def end(self, stream: Outgoing, report: pb.StudentReport, *, clean: bool) -> None:
+        """A stream is over."""
+        ...
+
+
+class Subscribing:
+    """Carries reports to the manager and assignments to students.
+
+    Args:
+        students: the manager.
+        door: who is let in.
+        limits: how much each may say.
+    """
+
+    def __init__(self, students: Students, door: Door, limits: Limits) -> None:
+        self._students = students
+        self._door = door
+        self._limits = limits
+        self._places = Places("streams of students", limits.streams, limits.streams_per_principal)
+        self._open: set[Outgoing] = set()
+
+    def end_all(self) -> None:
+        """Send every student to another manager."""
+        for stream in self._open:
+            stream.fail(UnavailableError("this service manager ends: ask another"))
+
+    async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Serve one call."""
+        caller = await self._door.admit(context, "student")
+        try:
+            with self._places.one(caller.principal):
+                await self._serve(requests, context, caller)
+        except EdlError as error:
+            await self._door.refuse(context, error)
+
+    async def _serve(
+        self, requests: AsyncIterator[bytes], context: Context, caller: Caller
+    ) -> None:
+        claim = claims.Claimant(caller.principal, _secret(context))
+        # Before the first report: what a manager keeps of a student's secret, the student has.
+        await context.send_initial_metadata(
+            ((BEAT_METADATA, f"{self._students.beat_s:.3f}"), (SECRET_METADATA, claim.secret))
+        )
+        stream = Outgoing(asyncio.get_running_loop())
+        hearing = asyncio.create_task(self._hear(requests, stream, caller, claim))
+        self._open.add(stream)
+        closed = False
+        try:
+            while (assignment := await stream.next()) is not None:
+                await self._write(context, assignment)
+            # A lost connection ends the requests as well, and cancels this task a moment later.
+            await asyncio.sleep(_LOSS_S)
+            closed = True
+        finally:
+            self._open.discard(stream)
+            hearing.cancel()
+            if stream.report is not None:
+                self._students.end(stream, stream.report, clean=closed)
+
+    async def _write(self, context: Context, assignment: pb.Assignment) -> None:
+        try:
+            async with asyncio.timeout(self._limits.write_s):
+                await context.write(assignment.SerializeToString())
+        except TimeoutError:
+            raise RetryableError("the student does not take its assignments") from None
+
+    async def _hear(
+        self,
+        requests: AsyncIterator[bytes],
+        stream: Outgoing,
+        caller: Caller,
+        claim: claims.Claimant,
+    ) -> None:
+        try:
+            data = await self._door.first(requests)
+            if data is None:
+                # Cut short, or above what gRPC itself takes; only these come here.
+                raise WireError("the stream ended without a whole report")
+            report = parsed(pb.StudentReport(), data)
+            check_report(report, None, self._limits)
+            self._door.check_own(caller, report.student_id)
+            stream.report = report
+            self._students.subscribe(stream, report, claim)
+            await self._go_on(requests, stream, report)
+        except EdlError as error:
+            stream.fail(error)
+        except Exception as error:  # of gRPC's, when the connection breaks in the middle
+            log.debug("a subscription broke: %s", error)
+            stream.fail(RetryableError("the subscription broke"))
+        else:
+            stream.finish()
+
+    async def _go_on(
+        self, requests: AsyncIterator[bytes], stream: Outgoing, former: pb.StudentReport
+    ) -> None:
+        rate = self._limits.reports
+        bucket = full(rate, time.monotonic())
+        async for data in requests:
+            bucket, passes = take(rate, bucket, time.monotonic())
+            if not passes:
+                raise RateLimited(
+                    f"more than {rate.per_second:g} reports a second come from one student"
+                )
+            self._limits.check_size(data)
+            report = parsed(pb.StudentReport(), data)
+            check_report(report, former, self._limits)
+            stream.report = former = report
+            self._students.report(stream, report)
+
+
+def _secret(context: Context) -> str:
+    """What the client presents; a new one when it has none yet."""
+    for name, value in context.invocation_metadata() or ():
+        if name == SECRET_METADATA and 0 < len(value) <= _MOST_SECRET:
+            return value if isinstance(value, str) else value.decode("ascii", "replace")
+    return secrets.token_urlsafe(_SECRET_BYTES)

@@ -1,0 +1,92 @@
+"""The method Watch: what lies in the log, then what comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+from ...errors import RetryableError, WireError
+from ...proto import coordinator_pb2 as pb
+from ...proto.version import PROTOCOL_VERSION
+from ..calling.discovery import VERSION_METADATA
+from ..limits import Limits, Places
+from ..manager.event_messages import event_message
+from ..registry import Registry, keys
+from .calls import in_thread
+from .door import Context, Door, parsed
+from .log_tail import LogTail, Said, in_order
+
+
+class Watching:
+    """Sends the log to those who watch it.
+
+    Args:
+        registry: where the logs are.
+        door: who is let in.
+        limits: how many at once.
+    """
+
+    def __init__(self, registry: Registry, door: Door, limits: Limits) -> None:
+        self._registry = registry
+        self._door = door
+        self._limits = limits
+        self._tail = LogTail(registry)
+        self._places = Places("watchers of the log", limits.watchers, limits.watchers_per_principal)
+
+    async def stop(self) -> None:
+        """End the reading of the log."""
+        await self._tail.stop()
+
+    async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Serve one call."""
+        caller = await self._door.admit(context, "viewer")
+        try:
+            with self._places.one(caller.principal):
+                data = await self._door.first(requests)
+                if data is None:  # cut short, or above what gRPC itself takes
+                    raise WireError("the call ended without a whole request")
+                request = parsed(pb.WatchRequest(), data)
+                if request.service:
+                    keys.check_service(request.service)
+                await self._serve(request, context)
+        except Exception as error:
+            await self._door.refuse(context, error)
+
+    async def _serve(self, request: pb.WatchRequest, context: Context) -> None:
+        # At once: by that a follower knows that this manager does not hang.
+        await context.send_initial_metadata(((VERSION_METADATA, str(PROTOCOL_VERSION)),))
+        if not request.follow:
+            _, past = await in_thread(self._past, request)
+            await self._write(context, past)
+            return
+        with self._tail.listening(request.service) as listener:
+            # Only then what lies there already: between both, nothing is missed.
+            begin, past = await in_thread(self._past, request)
+            await self._write(context, past)
+            sent = {
+                service: keys.event_place(entry.id) for service, entry in past
+            }  # the last counts
+            while True:
+                service, entry = await listener.next()
+                if keys.event_place(entry.id) > sent.get(service, begin):
+                    sent[service] = keys.event_place(entry.id)
+                    await self._write(context, [(service, entry)])
+
+    def _past(self, request: pb.WatchRequest) -> tuple[tuple[int, int], list[Said]]:
+        """From where on a log that is not among these counts, and what lies in the logs."""
+        begin = self._registry.time_ms(), 0
+        services = [request.service] if request.service else self._registry.logs()
+        said = [
+            (service, entry)
+            for service in services
+            for entry in self._registry.events(service, last=request.last)
+        ]
+        return begin, in_order(said)[-request.last :]  # 0: all
+
+    async def _write(self, context: Context, said: Iterable[Said]) -> None:
+        try:
+            for service, entry in said:
+                async with asyncio.timeout(self._limits.write_s):
+                    await context.write(event_message(service, entry).SerializeToString())
+        except TimeoutError:
+            raise RetryableError("the watcher does not take the events") from None
