@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ..errors import UsageError
+from ..proto.security import ServerSecurity
 from .model import TensorSpec
 
 
@@ -60,16 +61,33 @@ class ServerConfig:
         port: 0 takes a free one.
         slots: requests that wait for the model or run in it at once; one more is refused.
         max_message_bytes: of one request or answer.
+        max_calls: open at once, those included that have not sent their request yet.
+        max_calls_per_peer: of one caller at one address.
+        receive_s: seconds that a request may take to arrive, from the beginning of its call.
+        security: certificates, and tokens that are let in; None: nobody is asked who calls.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
     slots: int = 4
     max_message_bytes: int = 256 << 20
+    max_calls: int = 256
+    max_calls_per_peer: int = 64
+    receive_s: float = 10.0
+    security: ServerSecurity | None = None
 
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise UsageError(f"slots must be at least 1, got {self.slots}")
+        if min(self.max_calls, self.max_calls_per_peer) < 1:
+            raise UsageError(
+                f"a server that takes no calls serves nobody: got {self.max_calls} in all and "
+                f"{self.max_calls_per_peer} of one client"
+            )
+        if not 0.1 <= self.receive_s <= 3600:
+            raise UsageError(
+                f"a request takes 0.1 to 3600 seconds to arrive, not {self.receive_s:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +100,11 @@ class TeacherConfig:
         server: the socket side.
         coordinator: Redis URL of the mesh; None serves alone.
         teacher_id: unique within the service; None takes the address.
-        advertise: host that others reach this teacher at; None takes the bound one.
+        advertise: HOST or HOST:PORT that others reach this teacher at; None takes what is bound.
         ttl_s: seconds without a heartbeat after which it counts as gone.
         grace_s: seconds that a drain may take.
+        metrics_listen: "PORT" or "HOST:PORT" for Prometheus; None: no metrics.
+        insecure: let metrics be read from other machines though nobody is asked who reads.
     """
 
     service: str
@@ -95,6 +115,8 @@ class TeacherConfig:
     advertise: str | None = None
     ttl_s: float = 6.0
     grace_s: float = 30.0
+    metrics_listen: str | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.ttl_s <= 3600:

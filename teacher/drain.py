@@ -6,8 +6,8 @@ import logging
 import time
 
 from ..coordinator.heartbeat import Heartbeat
-from .server import Server
-from .servicer import Identity
+from .front.server import Server
+from .identity import Identity
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,9 @@ import typer
 # Paragraphs of one line each: a terminal's width is not ours to know.
 SERVE = (
     "Load a model, warm it up, measure it, and label what students send."
-    "\n\nOne line on stdout says when it is ready; the steps before go to stderr. SIGTERM drains: "
-    "no new students, finish what is there, leave, exit 0. Settings come from the flag, else from "
+    "\n\nOne line on stdout says when it is ready; the steps before go to stderr. SIGTERM, "
+    "or an administrator by 'edl drain', drains: no new students, finish what is there, leave, "
+    "exit 0. Settings come from the flag, else from "
     "the environment variable named beside it, else from the default."
 )
 
@@ -70,8 +71,11 @@ Coordinator = Annotated[
     typer.Option(
         envvar="EDL_COORDINATOR",
         rich_help_panel=_MESH,
-        help="Redis URL of the mesh, as redis://head:6379. Without it the teacher serves alone, "
-        "for readers that name its address.",
+        help="Redis URL of the mesh: redis://head:6379, rediss:// (TLS), unix:///path, or "
+        "redis+sentinel://host:port,host:port/MASTER (rediss+sentinel:// with TLS). Passwords "
+        "come from a file: ?password_file=PATH, and sentinel_password_file=; a CA by "
+        "ssl_ca_certs=PATH. Without it the teacher serves alone, for readers that name its "
+        "address.",
     ),
 ]
 TeacherId = Annotated[
@@ -97,11 +101,17 @@ Grace = Annotated[
         min=0,
         envvar="EDL_GRACE",
         rich_help_panel=_MESH,
-        help="Seconds that draining may take, after SIGTERM or Ctrl-C.",
+        help="Seconds that draining may take, after SIGTERM, Ctrl-C or 'edl drain'.",
     ),
 ]
 Host = Annotated[
-    str, typer.Option(envvar="EDL_HOST", rich_help_panel=_SOCKET, help="Address to bind.")
+    str,
+    typer.Option(
+        envvar="EDL_HOST",
+        rich_help_panel=_SOCKET,
+        help="Address to bind. Beyond loopback it wants credentials (--tokens, --tls-ca), or "
+        "--insecure.",
+    ),
 ]
 Port = Annotated[
     int,
@@ -118,8 +128,9 @@ Advertise = Annotated[
     typer.Option(
         envvar="EDL_ADVERTISE",
         rich_help_panel=_SOCKET,
-        help="Host at which students reach this teacher. Default: --host, or this machine's name "
-        "where that is a wildcard.",
+        help="HOST, or HOST:PORT where a proxy or an address translation stands in front, at which "
+        "students reach this teacher. Default: --host, or this machine's name where that is a "
+        "wildcard, and the port that was bound.",
     ),
 ]
 Insecure = Annotated[
@@ -128,7 +139,8 @@ Insecure = Annotated[
         "--insecure",
         envvar="EDL_INSECURE",
         rich_help_panel=_SOCKET,
-        help="Allow a --host beyond loopback: whoever reaches it may use the model.",
+        help="Allow a --host, or a --metrics-listen, beyond loopback without --tokens or --tls-ca: "
+        "whoever reaches it may use the model.",
     ),
 ]
 Slots = Annotated[
@@ -149,6 +161,43 @@ MaxMessageMib = Annotated[
         envvar="EDL_MAX_MESSAGE_MIB",
         rich_help_panel=_SOCKET,
         help="Largest request or answer, in MiB.",
+    ),
+]
+MaxCalls = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        envvar="EDL_MAX_CALLS",
+        rich_help_panel=_SOCKET,
+        help="Calls open at once, those included that have not sent their request yet. Where there "
+        "is no room, the oldest of these is ended for a new one.",
+    ),
+]
+MaxCallsPerPeer = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        envvar="EDL_MAX_CALLS_PER_PEER",
+        rich_help_panel=_SOCKET,
+        help="The same for one caller at one address.",
+    ),
+]
+ReceiveTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        envvar="EDL_RECEIVE_TIMEOUT",
+        rich_help_panel=_SOCKET,
+        help="Seconds that a request may take to arrive. Raise it for big batches over slow links.",
+    ),
+]
+MetricsListen = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_METRICS_LISTEN",
+        rich_help_panel=_SOCKET,
+        help="PORT or HOST:PORT at which Prometheus reads /metrics; 0 takes a free port. With "
+        "--tokens it wants one of a viewer or an admin.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records, show tracebacks.")]

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from ..errors import EdlError, ModelError, ProcessFailed, RetryableError
+from ..errors import EdlError, ModelError, ProcessFailed, RateLimited, RetryableError
 from ..proto.arena import Array
 from ..scheduler.backoff import delay_s
 from ..supervise.process import describe_exit
@@ -33,8 +33,8 @@ _STOP_S = 5.0
 _LAST_WORDS_S = 1.0
 
 
-class Overloaded(RetryableError):
-    """Every slot is taken; answered as RESOURCE_EXHAUSTED."""
+class Overloaded(RateLimited):
+    """Every slot is taken."""
 
 
 class PredictorClient:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
+from typing import Final
 
+from .. import __version__
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry
 from ..errors import LeaseSuperseded
 from .config import TeacherConfig
-from .servicer import Identity, Labeller
+from .identity import Identity
+from .servicer import Labeller
 from .traffic import Traffic
+
+#: Requests that are worked on side by side: one process runs the model, on one device.
+PREDICTORS: Final = 1
 
 
 def new_registration(
@@ -20,9 +27,25 @@ def new_registration(
     address: str,
     labeller: Labeller,
     traffic: Traffic,
+    *,
     on_superseded: Callable[[LeaseSuperseded], None],
+    on_drain: Callable[[], None],
 ) -> Heartbeat:
-    """The heartbeat of a teacher that is ready; its facts are the fields of message `Teacher`."""
+    """The heartbeat of a teacher that is ready.
+
+    Its facts are the fields of message `Teacher`, the version of this package, and its key, which
+    stands in no message.
+
+    Args:
+        registry: where to register.
+        config: the teacher.
+        identity: who it is.
+        address: where students reach it.
+        labeller: knows the model.
+        traffic: how busy it is, and how fast.
+        on_superseded: a newer teacher has taken the id; in the heartbeat's thread.
+        on_drain: an administrator wants it to leave; in the heartbeat's thread.
+    """
 
     def facts() -> dict[str, str]:
         loaded = labeller.require_loaded()
@@ -36,12 +59,15 @@ def new_registration(
             "device": config.predictor.device,
             "state": "draining" if identity.draining else "serving",
             "slots": str(config.server.slots),
+            "lanes": str(PREDICTORS),
             # Two digits: who reads it rounds it up, and a change wakes every manager.
             "t_t_seconds": f"{traffic.t_t_s or loaded.t_t_s:.2g}",
             "in_flight": str(traffic.in_flight),
             "samples_per_second": f"{traffic.samples_per_second:.4g}",
             "model": config.service,  # its name on the wire
             "host": socket.gethostname(),
+            "version": __version__,
+            "instance_key": identity.key,
         }
 
     return Heartbeat(
@@ -52,4 +78,10 @@ def new_registration(
         facts,
         config.ttl_s,
         on_superseded=on_superseded,
+        on_drain=on_drain,
     )
+
+
+def new_incarnation(registry: Registry | None) -> int:
+    """Greater than those of earlier starts, by the one clock of all who may start under an id."""
+    return time.time_ns() // 1_000_000 if registry is None else registry.time_ms()

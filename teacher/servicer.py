@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from .. import __version__
-from ..errors import BadAnswer, EdlError, WrongInstance
 from ..proto import inference_pb2 as pb
 from ..proto import tensors
+from .identity import Identity
 from .predictor_session import Answer, Ready
 from .traffic import Traffic
 from .validation import MODEL_VERSION, check_model, check_request
-
-
-@dataclass(slots=True)
-class Identity:
-    """Who answers.
-
-    Attributes:
-        service: what students ask for; the model's name on the wire.
-        teacher_id: unique within the service.
-        incarnation: grows with each start.
-        draining: about to leave; said in every answer.
-    """
-
-    service: str
-    teacher_id: str
-    incarnation: int
-    draining: bool = False
 
 
 class Labeller(Protocol):
@@ -73,6 +55,10 @@ class Servicer:
     def server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         return pb.ServerMetadataResponse(name="edl-teacher", version=__version__)
 
+    def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """Metadata beside `server_metadata`, for who wants this instance proved."""
+        return self._identity.proof(metadata)
+
     def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         check_model(request.name, request.version, self._identity.service)
         spec = self._labeller.require_loaded().spec
@@ -88,15 +74,11 @@ class Servicer:
     def model_infer(self, data: bytes) -> bytes:
         """Label one batch: `ModelInferRequest` to `ModelInferResponse`, both serialised."""
         with self._traffic.request():
-            try:
-                return self._infer(data)
-            except EdlError as error:
-                self._traffic.count_error(bad_answer=isinstance(error, BadAnswer))
-                raise
+            return self._infer(data)
 
     def _infer(self, data: bytes) -> bytes:
         request = tensors.decode_request(data)
-        self._check_instance(request.parameters)
+        self._identity.check(request.parameters)
         check_model(request.model_name, request.model_version, self._identity.service)
         spec = self._labeller.require_loaded().spec
         wanted = check_request(request, spec)
@@ -117,13 +99,3 @@ class Servicer:
                     "draining": self._identity.draining,
                 },
             )
-
-    def _check_instance(self, parameters: dict[str, tensors.Parameter]) -> None:
-        ours = {
-            "teacher_id": self._identity.teacher_id,
-            "incarnation": str(self._identity.incarnation),
-        }
-        for name, value in ours.items():
-            asked = str(parameters.get(name, value))
-            if asked != value:
-                raise WrongInstance(f"{name} {asked!r} was asked for; this is {value!r}")

@@ -15,18 +15,21 @@ class Traffic:
 
     Args:
         clock: seconds, monotonic.
+        on_labelled: told the samples of each batch, and the seconds that it took on the device.
 
     Attributes:
         answered: requests answered with labels.
-        refused: requests that ended by an error.
-        bad_answers: those of them that ended by labels which failed their checks.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        on_labelled: Callable[[int, float], None] = lambda samples, device_seconds: None,
+    ) -> None:
         self.answered = 0
-        self.refused = 0
-        self.bad_answers = 0
         self._clock = clock
+        self._on_labelled = on_labelled
         self._changed = threading.Condition()
         self._in_flight = 0
         self._last_s = clock()
@@ -52,12 +55,7 @@ class Traffic:
             self.answered += 1
             self._rate.add(samples, self._clock())
             self._seconds_per_sample.add(device_seconds / samples)
-
-    def count_error(self, *, bad_answer: bool = False) -> None:
-        """One request ended by an error."""
-        with self._changed:
-            self.refused += 1
-            self.bad_answers += bad_answer
+        self._on_labelled(samples, device_seconds)
 
     @property
     def in_flight(self) -> int:

@@ -20,6 +20,7 @@ from edl.errors import EdlError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
+from edl.proto.security import Gate, ServerSecurity, listen
 from edl.proto.status import to_status
 from edl.supervise import end_with_parent
 
@@ -43,6 +44,9 @@ def label(request: tensors.InferRequest) -> dict[str, Array]:
 class ScriptedTeacher:
     """Serves `behaviour` on a free loopback port until `stop`.
 
+    Args:
+        security: certificates and tokens that it asks for; None: nothing.
+
     Attributes:
         behaviour: called for each request; may sleep, raise an EdlError, or answer nonsense.
         seconds: the device time that answers state.
@@ -51,7 +55,12 @@ class ScriptedTeacher:
     """
 
     def __init__(
-        self, behaviour: Behaviour = label, *, seconds: float = 0.001, port: int = 0
+        self,
+        behaviour: Behaviour = label,
+        *,
+        seconds: float = 0.001,
+        port: int = 0,
+        security: ServerSecurity | None = None,
     ) -> None:
         self.behaviour = behaviour
         self.seconds = seconds
@@ -62,7 +71,8 @@ class ScriptedTeacher:
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
         )
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        self._gate = Gate(security)
+        self.address = f"127.0.0.1:{listen(self._server, f'127.0.0.1:{port}', security)}"
         self._server.start()
 
     def stop(self, grace_s: float = 0.0) -> None:
@@ -71,7 +81,9 @@ class ScriptedTeacher:
     def _handlers(self) -> Any:
         def method(handler: Callable[..., Any], request: Any) -> Any:
             return grpc.unary_unary_rpc_method_handler(
-                handler, request.FromString, lambda message: message.SerializeToString()
+                self._gated(handler),
+                request.FromString,
+                lambda message: message.SerializeToString(),
             )
 
         return grpc.method_handlers_generic_handler(
@@ -79,9 +91,19 @@ class ScriptedTeacher:
             {
                 "ModelReady": method(self._model_ready, pb.ModelReadyRequest),
                 "ModelMetadata": method(self._metadata, pb.ModelMetadataRequest),
-                "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
+                "ModelInfer": grpc.unary_unary_rpc_method_handler(self._gated(self._infer)),
             },
         )
+
+    def _gated(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            try:
+                self._gate.admit(context.invocation_metadata(), context.auth_context())
+            except EdlError as error:
+                context.abort(*to_status(error))
+            return handler(request, context)
+
+        return answer
 
     def _model_ready(self, request: Any, context: Any) -> pb.ModelReadyResponse:
         return pb.ModelReadyResponse(ready=self.ready)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from edl import teacher
 from edl.errors import UsageError
 from edl.lifecycle import Stop
+from edl.proto.security import ServerSecurity, TlsFiles
 from edl.supervise import start
 from edl.teacher import cli, serving
 from edl.teacher.cli import app, model_name
@@ -22,6 +24,7 @@ from edl.teacher.model import TensorSpec
 from edl.tests.ground.programs import python
 
 runner = CliRunner()
+TLS = ("--tls-cert", "c", "--tls-key", "k")
 
 
 @pytest.fixture
@@ -49,12 +52,14 @@ def test_the_defaults_serve_on_loopback_alone(served: list[TeacherConfig]) -> No
         TeacherConfig(
             service="resnet101",
             predictor=PredictorConfig("models/resnet101/", "cpu", 1, 8, ()),
-            server=ServerConfig("127.0.0.1", 0, 4, 256 << 20),
+            server=ServerConfig("127.0.0.1", 0, 4, 256 << 20, 256, 64, 10.0, None),
             coordinator=None,
             teacher_id=None,
             advertise=None,
             ttl_s=6.0,
             grace_s=30.0,
+            metrics_listen=None,
+            insecure=False,
         )
     ]
 
@@ -78,6 +83,28 @@ def test_beyond_loopback_only_when_asked_for(served: list[TeacherConfig]) -> Non
     assert not served
     run("--model", "m", "--host", "0.0.0.0", "--insecure")
     assert served[0].server.host == "0.0.0.0"
+    assert served[0].insecure
+
+
+def test_or_when_somebody_is_asked_who_calls(served: list[TeacherConfig]) -> None:
+    run("--model", "m", "--host", "0.0.0.0", "--tokens", "t")
+    run("--model", "m", "--host", "0.0.0.0", *TLS, "--tls-ca", "ca")
+    with pytest.raises(UsageError, match="--insecure"):
+        run("--model", "m", "--host", "0.0.0.0", *TLS)  # encrypted, and open to everybody
+    assert [config.server.security for config in served] == [
+        ServerSecurity(tokens_file=Path("t")),
+        ServerSecurity(TlsFiles(Path("c"), Path("k"), Path("ca"))),
+    ]
+
+
+def test_no_secret_is_an_argument_and_files_come_from_the_environment_too(
+    served: list[TeacherConfig],
+) -> None:
+    run("--model", "m", env={"EDL_TOKENS": "t", "EDL_TLS_CERT": "c", "EDL_TLS_KEY": "k"})
+    assert served[0].server.security == ServerSecurity(TlsFiles(Path("c"), Path("k")), Path("t"))
+    for half in (("--tls-cert", "c"), ("--tls-ca", "ca")):
+        with pytest.raises(UsageError):
+            run("--model", "m", *half)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +120,10 @@ def test_every_option_says_what_it_is_for() -> None:
     assert result.exit_code == 0
     options = re.findall(r"(--[a-z-]+)", result.output)
     assert {"--model", "--coordinator", "--slots", "--grace", "--insecure"} <= set(options)
+    assert {"--tls-cert", "--tls-key", "--tls-ca", "--tokens", "--metrics-listen"} <= set(options)
     assert "EDL_COORDINATOR" in result.output
+    for scheme in ("redis://", "rediss://", "unix://", "redis+sentinel://", "password_file="):
+        assert scheme in result.output
 
 
 @pytest.mark.parametrize(
@@ -121,6 +151,7 @@ def _teacher(**settings: Any) -> TeacherConfig:
         {"service": ""},
         {"teacher_id": "a b"},
         {"advertise": "käse"},
+        {"advertise": "host:http"},
     ],
 )
 def test_names_that_cannot_be_registered_are_refused_before_the_model_is_loaded(
@@ -138,6 +169,9 @@ def test_configurations_that_cannot_work_are_refused() -> None:
         lambda: PredictorConfig("m", threads=0),
         lambda: PredictorConfig("m", micro_batch=0),
         lambda: ServerConfig(slots=0),
+        lambda: ServerConfig(max_calls=0),
+        lambda: ServerConfig(max_calls_per_peer=0),
+        lambda: ServerConfig(receive_s=math.nan),
     ):
         with pytest.raises(UsageError):
             make()

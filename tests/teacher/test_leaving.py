@@ -8,17 +8,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from edl import __version__
 from edl.coordinator.heartbeat import Heartbeat
-from edl.coordinator.memory_registry import MemoryRegistry
 from edl.coordinator.registry import Registry, connect
+from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import LeaseSuperseded
+from edl.proto.security import Gate
 from edl.teacher import drain as draining
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.drain import drain
-from edl.teacher.registration import new_registration
-from edl.teacher.server import Server
-from edl.teacher.servicer import Identity, Servicer
-from edl.teacher.serving import new_incarnation
+from edl.teacher.front.server import Server
+from edl.teacher.identity import Identity
+from edl.teacher.metrics import TeacherMetrics
+from edl.teacher.registration import new_incarnation, new_registration
+from edl.teacher.servicer import Servicer
 from edl.teacher.traffic import Traffic
 from edl.tests.ground.programs import wait_for
 from edl.tests.teacher.fakes import SPEC, FakeLabeller
@@ -34,9 +37,11 @@ class Bench:
         self.identity = Identity("resnet", "t1", 41)
         self.labeller = FakeLabeller()
         self.traffic = Traffic()
-        self.server = Server(ServerConfig(), Servicer(self.identity, self.labeller, self.traffic))
+        servicer = Servicer(self.identity, self.labeller, self.traffic)
+        self.server = Server(ServerConfig(), servicer, Gate(None), TeacherMetrics())
         self.server.start()
         self.superseded: list[LeaseSuperseded] = []
+        self.asked_to_drain = threading.Event()
         self.heartbeat = self.register()
 
     def register(self) -> Heartbeat:
@@ -47,7 +52,8 @@ class Bench:
             "127.0.0.1:7",
             self.labeller,
             self.traffic,
-            self.superseded.append,
+            on_superseded=self.superseded.append,
+            on_drain=self.asked_to_drain.set,
         )
         heartbeat.start()
         return heartbeat
@@ -70,6 +76,7 @@ def bench() -> Iterator[Bench]:
 def test_the_facts_are_the_fields_of_a_teacher(bench: Bench) -> None:
     facts = bench.facts()
     assert facts.pop("host")
+    assert facts.pop("instance_key") == bench.identity.key
     assert facts == {
         "incarnation": "41",
         "address": "127.0.0.1:7",
@@ -80,10 +87,12 @@ def test_the_facts_are_the_fields_of_a_teacher(bench: Bench) -> None:
         "device": "cpu",
         "state": "serving",
         "slots": "4",
+        "lanes": "1",
         "t_t_seconds": "0.001",
         "in_flight": "0",
         "samples_per_second": "0",
         "model": "resnet",
+        "version": __version__,
     }
 
 
@@ -126,6 +135,12 @@ def test_a_newer_teacher_of_the_same_id_is_noticed(bench: Bench) -> None:
     bench.registry.register("teachers", "resnet", "t1", facts, 30.0)
     bench.heartbeat.update()
     wait_for(lambda: bool(bench.superseded))
+
+
+def test_an_administrators_wish_is_heard_at_a_beat(bench: Bench) -> None:
+    assert bench.registry.request_drain("resnet", "t1")
+    bench.heartbeat.update()
+    assert bench.asked_to_drain.wait(20)
 
 
 def test_which_start_is_the_later_one_is_told_by_the_registrys_clock() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,55 +13,20 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.errors import AddressInUse, BadAnswer, RetryableError, UsageError
+from edl.errors import AddressInUse, BadAnswer, RequestRefused, RetryableError, UsageError
 from edl.proto import inference_pb2 as pb
-from edl.proto import tensors
+from edl.proto.security import Gate
+from edl.proto.status import from_status
 from edl.teacher.config import ServerConfig
+from edl.teacher.front.server import Server
+from edl.teacher.identity import Identity
+from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.predictor_client import Overloaded
-from edl.teacher.server import Server
-from edl.teacher.servicer import Identity, Servicer
+from edl.teacher.servicer import Servicer
 from edl.teacher.traffic import Traffic
+from edl.tests.ground.programs import wait_for
+from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, refusal
 from edl.tests.teacher.fakes import SPEC, FakeLabeller, array
-
-WAIT_S = 20.0
-SERVICE = "inference.GRPCInferenceService"
-
-
-class Bench:
-    """A server on a free port and a client of it."""
-
-    def __init__(self, max_message_bytes: int = 1 << 20) -> None:
-        self.identity = Identity("resnet", "t1", 41)
-        self.labeller = FakeLabeller()
-        self.traffic = Traffic()
-        servicer = Servicer(self.identity, self.labeller, self.traffic)
-        config = ServerConfig(slots=2, max_message_bytes=max_message_bytes)
-        self.server = Server(config, servicer)
-        self.server.start()
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.server.port}")
-
-    def call(self, method: str, request: Any, response: type[Any]) -> Any:
-        rpc = self.channel.unary_unary(
-            f"/{SERVICE}/{method}", lambda m: m.SerializeToString(), response.FromString
-        )
-        return rpc(request, timeout=WAIT_S)
-
-    def infer_bytes(self, data: bytes) -> bytes:
-        answer = self.channel.unary_unary(f"/{SERVICE}/ModelInfer", None, None)(
-            data, timeout=WAIT_S
-        )
-        assert isinstance(answer, bytes)
-        return answer
-
-    def infer(self, rows: int = 3, **request: Any) -> tensors.InferResponse:
-        data = tensors.encode_request(
-            **{"model_name": "resnet", "inputs": {"x": array(rows, 4)}, **request}
-        )
-        return tensors.decode_response(self.infer_bytes(data))
-
-    def close(self) -> None:
-        self.channel.close()
-        self.server.stop(0)
 
 
 @pytest.fixture
@@ -68,13 +34,6 @@ def bench() -> Iterator[Bench]:
     bench = Bench()
     yield bench
     bench.close()
-
-
-def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.RpcError) as caught:
-        call()
-    error: Any = caught.value
-    return error.code(), error.details()
 
 
 def test_labels_come_back_with_who_made_them_and_what_it_took(bench: Bench) -> None:
@@ -130,7 +89,8 @@ def test_a_wrong_request_is_an_invalid_argument(
     code, details = refusal(lambda: bench.infer(**request_))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert words in details
-    assert bench.traffic.refused == 1
+    assert bench.count("edl_teacher_requests_total", outcome="refused") == 1
+    assert bench.refused("malformed") == 1
     bench.infer()
 
 
@@ -140,8 +100,8 @@ def test_bytes_that_are_no_request_are_an_invalid_argument(bench: Bench, data: b
     bench.infer()
 
 
-@pytest.mark.parametrize("method", ["ServerLive", "ModelMetadata"])
-def test_so_are_they_for_every_other_method(
+@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata"])
+def test_so_are_they_for_a_question_about_the_model(
     bench: Bench, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = bench.channel.unary_unary(f"/{SERVICE}/{method}", None, None)
@@ -167,14 +127,45 @@ def test_what_the_predictor_says_reaches_the_client(
 
     bench.labeller.before = fail
     assert refusal(bench.infer) == (code, str(error))
-    assert bench.traffic.bad_answers == isinstance(error, BadAnswer)
+    outcome = "bad_answer" if isinstance(error, BadAnswer) else "failed"
+    if isinstance(error, Overloaded):
+        outcome = "refused"
+        assert bench.refused("overloaded") == 1
+    assert bench.count("edl_teacher_requests_total", outcome=outcome) == 1
 
 
-def test_a_message_beyond_the_limit_is_refused_and_the_server_goes_on(bench: Bench) -> None:
+def test_a_message_beyond_the_limit_is_refused_and_the_server_goes_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     code, details = refusal(lambda: bench.infer(rows=1 << 17))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max" in details
+    wait_for(lambda: bench.refused("too_large") == 1)
+    assert caplog.records == []
     bench.infer(rows=1000)
+
+
+@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata"])
+def test_a_question_about_the_model_may_not_be_large(
+    bench: Bench, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = pb.ModelReadyRequest(name="x" * (1 << 17)).SerializeToString()
+    code, details = refusal(lambda: bench.method(method)(request, timeout=WAIT_S))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert isinstance(from_status(code, details), RequestRefused), "not to be tried again"
+    assert bench.refused("too_large") == 1
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("method", ["ServerLive", "ServerReady", "ServerMetadata"])
+@pytest.mark.parametrize("data", [b"\xff\xff", bytes(1 << 21)], ids=["garbage", "large"])
+def test_a_request_that_has_no_fields_is_not_looked_at(
+    bench: Bench, method: str, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert bench.method(method)(data, timeout=WAIT_S)
+    assert bench.refused("malformed") == bench.refused("too_large") == 0
+    assert caplog.records == []
+    bench.infer()
 
 
 def test_probes_and_metadata(bench: Bench) -> None:
@@ -211,6 +202,7 @@ def test_questions_about_another_model_are_refused(bench: Bench, method: str) ->
 def test_a_method_that_is_not_served_is_unimplemented(bench: Bench) -> None:
     call = bench.channel.unary_unary(f"/{SERVICE}/RepositoryIndex", None, None)
     assert refusal(lambda: call(b"", timeout=WAIT_S))[0] is grpc.StatusCode.UNIMPLEMENTED
+    assert bench.refused("malformed") == 1
 
 
 def test_probes_are_answered_while_every_thread_for_requests_is_busy(bench: Bench) -> None:
@@ -273,22 +265,40 @@ def test_a_stop_does_not_wait_for_a_model_that_hangs() -> None:
     bench.close()
 
 
+def test_a_server_that_ends_by_itself_is_not_taken_for_a_live_one() -> None:
+    ended = threading.Event()
+    server = another_server(on_ended=ended.set)
+    server.start()
+    asyncio.run_coroutine_threadsafe(server._server.stop(0), server._loop).result(WAIT_S)
+    assert ended.wait(WAIT_S)
+    server.stop(0)
+
+
+def test_a_server_that_is_stopped_has_not_ended_by_itself() -> None:
+    ended = threading.Event()
+    server = another_server(on_ended=ended.set)
+    server.start()
+    server.stop(0)
+    assert not ended.is_set()
+
+
+def another_server(on_ended: Callable[[], None] = lambda: None, **config: Any) -> Server:
+    servicer = Servicer(Identity("m", "t", 1), FakeLabeller(), Traffic())
+    return Server(ServerConfig(**config), servicer, Gate(None), TeacherMetrics(), on_ended)
+
+
 def test_a_port_in_use_is_said_before_anything_is_started() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(AddressInUse, match=f"127.0.0.1:{port} is in use by another process"):
-            Server(
-                ServerConfig(port=port), Servicer(Identity("m", "t", 1), FakeLabeller(), Traffic())
-            )
+        with pytest.raises(AddressInUse, match=f"another process listens on 127.0.0.1:{port}"):
+            another_server(port=port)
 
 
 def test_two_servers_never_share_a_port(bench: Bench) -> None:
-    servicer = Servicer(Identity("m", "t", 1), FakeLabeller(), Traffic())
     with pytest.raises(AddressInUse):
-        Server(ServerConfig(port=bench.server.port), servicer)
+        another_server(port=bench.server.port)
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    servicer = Servicer(Identity("m", "t", 1), FakeLabeller(), Traffic())
-    with pytest.raises(UsageError, match=r"'192\.0\.2\.1' is not an address of this machine"):
-        Server(ServerConfig(host="192.0.2.1"), servicer)
+    with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        another_server(host="192.0.2.1")

@@ -38,11 +38,11 @@ def test_answers_make_a_rate_and_a_time_per_sample() -> None:
     assert traffic.samples_per_second == pytest.approx(20, rel=0.2)
 
 
-def test_errors_are_counted_and_bad_answers_among_them() -> None:
-    traffic = Traffic()
-    traffic.count_error()
-    traffic.count_error(bad_answer=True)
-    assert (traffic.refused, traffic.bad_answers) == (2, 1)
+def test_who_wants_to_know_of_each_batch_is_told() -> None:
+    told: list[tuple[int, float]] = []
+    traffic = Traffic(on_labelled=lambda samples, seconds: told.append((samples, seconds)))
+    traffic.count_answer(8, 0.25)
+    assert (told, traffic.answered) == ([(8, 0.25)], 1)
 
 
 def test_quiet_comes_when_the_last_request_has_been_answered_for_a_while() -> None:

@@ -1,0 +1,212 @@
+"""One call, from its first header to its status: who asks, its request in time, the answer.
+
+Every method is served as a stream of which one message is taken: on the wire that is the same, and
+it lets the caller be looked at before its request is read, and its request be awaited in vain.
+gRPC keeps back what nobody reads, so a request that is not read costs its sender's memory only;
+one that is read costs ours, up to the limit of all messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from ...errors import AccessError, EdlError, RateLimited, RetryableError, WireError
+from ...proto import inference_pb2 as pb
+from ...proto.security import Gate
+from ...proto.status import to_status
+from ..config import ServerConfig
+from ..metrics import TeacherMetrics
+from ..refusals import TOO_LARGE, TooLarge, reason_of
+from ..servicer import Servicer
+from .calls import Call, CallTable
+
+SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+#: From the end of a broken call's messages to its being cancelled.
+_HANG_UP_S: Final = 0.1
+#: Of a request that holds names only.
+_NAMES_BYTES: Final = 64 << 10
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Admit = Callable[[_Context], str]
+_Answer = Callable[[bytes, _Context], Awaitable[bytes]]
+_Handler = Callable[[object, _Context], Awaitable[bytes]]
+
+
+class Methods:
+    """The methods of the Open Inference Protocol as gRPC calls them; lives in one event loop.
+
+    Args:
+        config: the limits.
+        servicer: what to answer.
+        gate: who may ask.
+        metrics: told of every request and every refusal.
+        threads: where the model is waited for.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        servicer: Servicer,
+        gate: Gate,
+        metrics: TeacherMetrics,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self._receive_s = config.receive_s
+        self._servicer = servicer
+        self._gate = gate
+        self._metrics = metrics
+        self._threads = threads
+        limits = (config.max_calls, config.max_calls_per_peer)
+        # Apart, so that batches which fill the one leave room for questions in the other.
+        self._infer_calls, self._named_calls = CallTable(*limits), CallTable(*limits)
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """By name; without (de)serializers, as malformed bytes are ours to refuse."""
+        s = self._servicer
+        methods = {
+            # These tell nothing but that a teacher is here, and load balancers have no token.
+            "ServerLive": self._unread(
+                self._anybody, lambda _: s.server_live(pb.ServerLiveRequest())
+            ),
+            "ServerReady": self._unread(
+                self._anybody, lambda _: s.server_ready(pb.ServerReadyRequest())
+            ),
+            "ServerMetadata": self._unread(self._name, self._server_metadata),
+            "ModelReady": self._named(s.model_ready, pb.ModelReadyRequest),
+            "ModelMetadata": self._named(s.model_metadata, pb.ModelMetadataRequest),
+            "ModelInfer": self._read(self._student, self._infer_calls, self._model_infer),
+        }
+        return {name: grpc.stream_unary_rpc_method_handler(m) for name, m in methods.items()}
+
+    def unknown(self) -> None:
+        """Somebody has called a method that is not here."""
+        self._metrics.refused(reason_of(WireError()))
+
+    async def _model_infer(self, data: bytes, context: _Context) -> bytes:
+        with self._metrics.request(len(data)) as request:
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._threads, self._servicer.model_infer, data)
+            request.answered(len(answer))
+            return answer
+
+    def _server_metadata(self, context: _Context) -> Message:
+        asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
+        context.set_trailing_metadata(self._servicer.proof(asked))
+        return self._servicer.server_metadata(pb.ServerMetadataRequest())
+
+    def _unread(self, admit: _Admit, answer: Callable[[_Context], Message]) -> _Handler:
+        """A method whose request has no fields: it is answered without being looked at."""
+
+        async def serve(context: _Context) -> bytes:
+            admit(context)
+            return answer(context).SerializeToString()
+
+        return self._refusing(serve)
+
+    def _named(self, answer: Callable[[Any], Message], kind: type[Message]) -> _Handler:
+        """A method whose request holds names; it is answered at once, in the event loop."""
+
+        async def parsed(data: bytes, context: _Context) -> bytes:
+            if len(data) > _NAMES_BYTES:
+                # gRPC's own words: by them a client knows that it need not try again.
+                raise TooLarge(
+                    f"a {kind.DESCRIPTOR.name} is larger than max ({len(data)} vs. {_NAMES_BYTES})"
+                )
+            try:
+                message = kind.FromString(data)
+            except DecodeError:  # ours to refuse: gRPC would call it an error of its own
+                raise WireError(f"these bytes are no {kind.DESCRIPTOR.name}") from None
+            return answer(message).SerializeToString()
+
+        return self._read(self._name, self._named_calls, parsed)
+
+    def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Handler:
+        """A method whose request is read once its caller is known."""
+
+        async def serve(context: _Context) -> bytes:
+            call = calls.begin(admit(context))
+            try:
+                data = await self._request(context, call)
+                calls.received(call)
+                return await answer(data, context)
+            finally:
+                calls.end(call)
+
+        return self._refusing(serve)
+
+    def _refusing(self, serve: Callable[[_Context], Awaitable[bytes]]) -> _Handler:
+        """`serve` as gRPC calls it: our errors end the call, and are counted."""
+
+        async def refusing(_: object, context: _Context) -> bytes:
+            try:
+                return await serve(context)
+            except EdlError as error:
+                self._count(error)
+                status = to_status(error)
+            return await context.abort(*status)
+
+        return refusing
+
+    def _anybody(self, context: _Context) -> str:
+        self._gate.called(context.peer())
+        return _host(context)
+
+    def _student(self, context: _Context) -> str:
+        return self._name(context, "student")
+
+    def _name(self, context: _Context, role: str = "") -> str:
+        """Who asks, as limits tell callers apart.
+
+        Raises:
+            AccessError: a credential is missing or unknown, or is not that of a `role`.
+        """
+        identities: Any = context.auth_context()
+        caller = self._gate.admit(context.invocation_metadata(), identities, context.peer())
+        if role:
+            self._gate.require(caller, role)
+        return f"{caller.principal} at {_host(context)}"
+
+    async def _request(self, context: _Context, call: Call) -> bytes:
+        """The bytes of the request, within the time that there is for them."""
+        try:
+            async with asyncio.timeout(self._receive_s) as limit:
+                call.on_evicted = lambda: _expire(limit)
+                data = await context.read()
+        except TimeoutError:
+            if call.evicted:
+                raise RateLimited("a call that sent nothing was ended for another one") from None
+            raise RetryableError(
+                f"the request did not come within {self._receive_s:g} s of its call"
+            ) from None
+        if isinstance(data, bytes):
+            return data
+        if not context.peer():
+            # gRPC itself has refused a message above the limit, and has forgotten the peer; one
+            # that hung up it still knows.
+            self._metrics.refused(TOO_LARGE)
+            raise asyncio.CancelledError
+        # Whoever has hung up is not to blame: this call is cancelled a moment later.
+        await asyncio.sleep(_HANG_UP_S)
+        raise WireError("the call ended without a request")
+
+    def _count(self, error: EdlError) -> None:
+        reason = reason_of(error)
+        if reason and not isinstance(error, AccessError):  # those the gate counts
+            self._metrics.refused(reason)
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    with contextlib.suppress(RuntimeError):  # it is over anyway
+        limit.reschedule(0.0)
+
+
+def _host(context: _Context) -> str:
+    """The address of the caller without its port: "ipv4:10.0.0.7"."""
+    return str(context.peer()).rpartition(":")[0]

@@ -1,0 +1,138 @@
+"""The server's face: binds at once, answers after `start`, and ends with its thread.
+
+Any thread may use it; what is asyncio stays in the event loop of its own thread. The model is
+waited for on other threads, one for each slot and a few to turn others away at once, so that the
+loop answers probes and takes in requests whatever the model does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from ...coordinator.config import check_free, join_address
+from ...proto.security import Gate, listen
+from ...proto.security.sturdy import aio_server
+from ..config import ServerConfig
+from ..metrics import TeacherMetrics
+from ..servicer import Servicer
+from .methods import SERVICE, Methods
+
+#: Threads beyond the slots that take requests only to refuse them.
+_SPARE_THREADS: Final = 16
+#: Headers of one call; a token and a few ids need a tenth of it.
+_MAX_METADATA_BYTES: Final = 8192
+#: A connection on which nothing comes is asked for a sign of life, and ended without one.
+_KEEPALIVE_MS: Final = 20_000
+_KEEPALIVE_TIMEOUT_MS: Final = 10_000
+#: For TLS and the first frames of a connection.
+_HANDSHAKE_MS: Final = 10_000
+
+_T = TypeVar("_T")
+
+
+class Server:
+    """Binds on creation and answers after `start`.
+
+    Args:
+        config: where, and how much at once.
+        servicer: what to answer.
+        gate: who may ask.
+        metrics: told of every request and every refusal.
+        on_ended: called in the server's thread when it has ended by itself.
+
+    Raises:
+        AddressInUse: another process listens there.
+        UsageError: this machine does not have the address, or the certificates cannot be read.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        servicer: Servicer,
+        gate: Gate,
+        metrics: TeacherMetrics,
+        on_ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        check_free(config.host, config.port)
+        self._config = config
+        self._gate = gate
+        self._on_ended = on_ended
+        self._stopping = False
+        self._threads = ThreadPoolExecutor(config.slots + _SPARE_THREADS, "infer")
+        self._methods = Methods(config, servicer, gate, metrics, self._threads)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="edl-teacher-grpc", daemon=True)
+        self._thread.start()
+        try:
+            self._server = self._do(self._bind())
+        except BaseException:
+            self._end()
+            raise
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._do(self._start())
+
+    def stop(self, grace_s: float) -> None:
+        """Take nothing new, wait up to `grace_s` for what is being answered, close. Idempotent.
+
+        A thread that the model holds longer ends with the model, and is not waited for.
+        """
+        self._stopping = True
+        if self._thread.is_alive():
+            self._do(self._server.stop(grace_s))
+            self._end()
+
+    async def _bind(self) -> grpc.aio.Server:
+        methods, options = self._methods, _options(self._config.max_message_bytes)
+        server = aio_server(SERVICE, methods.handlers(), options, on_unknown=methods.unknown)
+        address = join_address(self._config.host, self._config.port)
+        self.port: int = listen(server, address, self._config.security, self._gate)
+        return server
+
+    async def _start(self) -> None:
+        await self._server.start()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """No server that answers nobody may look as if it lived."""
+        await self._server.wait_for_termination()
+        if not self._stopping:
+            self._on_ended()
+
+    def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._threads.shutdown(wait=False)
+
+
+def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),  # else two servers share a port, and nobody is told
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", 2 * _MAX_METADATA_BYTES),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),  # its name in newer releases
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Readers may ask often whether we are still there.
+        ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]

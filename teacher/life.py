@@ -1,0 +1,177 @@
+"""The steps of a teacher's life, and the parts of this folder that it puts together for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import __version__
+from ..coordinator.config import join_address
+from ..coordinator.heartbeat import Heartbeat
+from ..coordinator.registry import Registry
+from ..errors import EdlError, ProcessFailed
+from ..lifecycle import Stop
+from ..metrics import MetricsServer
+from ..proto.security import Gate
+from .advertise import advertised
+from .config import TeacherConfig
+from .drain import drain
+from .front.server import Server
+from .identity import Identity
+from .metrics import TeacherMetrics, TeacherView
+from .predictor_client import PredictorClient
+from .registration import new_incarnation, new_registration
+from .servicer import Servicer
+from .traffic import Traffic
+
+#: How soon a wish to stop is seen while the model loads.
+_POLL_S = 0.1
+
+
+class Teacher:
+    """One teacher: `load`, `enter`, `leave`, and `close` whatever came of these.
+
+    Args:
+        config: the teacher.
+        stop: the wish to end; made by this too, when it cannot go on or is sent away.
+        registry: of the mesh; None serves alone.
+        on_progress: told in words what is being done.
+
+    Raises:
+        UsageError, AddressInUse, RegistryUnavailable: as `serving.serve`.
+    """
+
+    def __init__(
+        self,
+        config: TeacherConfig,
+        stop: Stop,
+        registry: Registry | None,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._stop = stop
+        self._registry = registry
+        self._on_progress = on_progress
+        self._failure: EdlError | None = None
+        self._asked = ""
+        self._heartbeat: Heartbeat | None = None
+        self._metrics_server: MetricsServer | None = None
+        self._metrics = TeacherMetrics()
+        self._traffic = Traffic(on_labelled=self._metrics.labelled)
+        self._identity = Identity(config.service, "", new_incarnation(registry))
+        self._predictor = PredictorClient(
+            config.predictor,
+            config.server.slots,
+            on_progress=on_progress,
+            on_change=self._predictor_changed,
+        )
+        gate = Gate(config.server.security, self._metrics.refused)
+        servicer = Servicer(self._identity, self._predictor, self._traffic)
+        self._server = Server(config.server, servicer, gate, self._metrics, self._server_ended)
+        try:
+            self._address = advertised(config, self._server.port)
+            self._identity.teacher_id = config.teacher_id or self._address
+            self._metrics.watch(self._view)
+            self._serve_metrics(gate)
+        except BaseException:
+            self._server.stop(0)
+            raise
+
+    def load(self) -> bool:
+        """Answer probes, load the model and warm it up; False when a stop came first."""
+        self._server.start()
+        self._predictor.start()
+        while not self._predictor.settled(_POLL_S):
+            if self._stop.requested:
+                return False
+        return not self._stop.requested
+
+    def enter(self) -> str:
+        """Register with the mesh; the line that says so."""
+        loaded = self._predictor.require_loaded()
+        speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.predictor.device}"
+        if self._registry is None:
+            self._on_progress(f"{speed}; no coordinator was named, serving alone")
+        else:
+            self._on_progress(f"{speed}, registering with {self._registry.url}")
+            heartbeat = new_registration(
+                self._registry,
+                self._config,
+                self._identity,
+                self._address,
+                self._predictor,
+                self._traffic,
+                on_superseded=self._fail,
+                on_drain=self._asked_to_drain,
+            )
+            heartbeat.start()
+            self._heartbeat = heartbeat
+        bound = join_address(self._config.server.host, self._server.port)
+        return f"teacher ready: {self._identity.teacher_id} {self._config.service} on {bound}"
+
+    def leave(self) -> None:
+        """Drain, if there is anything to serve by; raises what made it leave if no wish did."""
+        if self._predictor.failure is None:
+            self._on_progress(f"draining{self._asked}")
+            grace_s = self._config.grace_s
+            drain(self._identity, self._traffic, self._server, self._heartbeat, grace_s)
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Let go of everything that is left, at once."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop(leave=True)
+        self._predictor.stop()
+        self._server.stop(0)
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+
+    def _serve_metrics(self, gate: Gate) -> None:
+        listen, security = self._config.metrics_listen, self._config.server.security
+        if listen is None:
+            return
+        with_tokens = security is not None and security.tokens_file is not None
+        self._metrics_server = MetricsServer(
+            listen,
+            self._metrics.registry,
+            insecure=self._config.insecure,
+            authorize=(lambda token: gate.require(gate.bearer(token), "viewer"))
+            if with_tokens
+            else None,
+        )
+        self._on_progress(f"metrics on http://{self._metrics_server.address}/metrics")
+
+    def _view(self) -> TeacherView:
+        loaded, heartbeat = self._predictor.loaded, self._heartbeat
+        return TeacherView(
+            service=self._identity.service,
+            teacher_id=self._identity.teacher_id,
+            incarnation=self._identity.incarnation,
+            version=__version__,
+            content_id=loaded.spec.content_id if loaded else "",
+            slots=self._config.server.slots,
+            micro_batch=self._config.predictor.micro_batch,
+            in_flight=self._traffic.in_flight,
+            t_t_s=self._traffic.t_t_s or (loaded.t_t_s if loaded else None),
+            loaded=self._predictor.ready,
+            draining=self._identity.draining,
+            restarts=self._predictor.restarts,
+            heartbeat=heartbeat.answering if heartbeat else None,
+        )
+
+    def _asked_to_drain(self) -> None:
+        self._asked = ": asked by an administrator"
+        self._stop.request()
+
+    def _predictor_changed(self) -> None:
+        if self._predictor.failure is not None:
+            self._fail(self._predictor.failure)
+        elif self._heartbeat is not None:
+            self._heartbeat.update()
+
+    def _server_ended(self) -> None:
+        self._fail(ProcessFailed("the gRPC server ended by itself: start another teacher"))
+
+    def _fail(self, error: EdlError) -> None:
+        self._failure = self._failure or error
+        self._stop.request()
