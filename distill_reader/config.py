@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from ..errors import UsageError
+from ..proto.security import ClientSecurity, TlsFiles
 
 #: A field of a batch: its place in a tuple or list, its key in a dict.
 FieldKey = int | str
 Feeds = Sequence[FieldKey] | Mapping[str, FieldKey]
 
 DEFAULT_UPPER_BYTES = 256 << 20
+_MAX_PRIORITY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,12 @@ class ReaderConfig:
         window: requests in flight per teacher; two hide the transfer behind the computing.
         teachers_min: never ask for fewer.
         teachers_max: never ask for more.
+        priority: of its job among those of the service; the greater goes first.
         request_timeout_s: a request that takes longer counts as a lost teacher.
         wait_timeout_s: with no teacher for so long, `NoTeacherAvailable` is raised; None: never.
+        security: how the reader proves who it is to teachers and managers; None: not at all.
+        metrics_listen: "PORT" or "HOST:PORT" of the engine's Prometheus metrics; empty: none.
+        insecure: let others read the metrics where `metrics_listen` is no loopback address.
     """
 
     service: str
@@ -47,12 +54,16 @@ class ReaderConfig:
     lower_bytes: int = DEFAULT_UPPER_BYTES // 2
     job: str = "job"
     rank: int = 0
-    incarnation: int = field(default_factory=lambda: time.time_ns() // 1000)
+    incarnation: int = field(default_factory=lambda: new_incarnation())
     window: int = 2
     teachers_min: int = 1
     teachers_max: int = 64
+    priority: int = 0
     request_timeout_s: float = 120.0
     wait_timeout_s: float | None = 600.0
+    security: ClientSecurity | None = None
+    metrics_listen: str = ""
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         if not self.service:
@@ -71,6 +82,11 @@ class ReaderConfig:
                 f"need 1 <= teachers_min <= teachers_max, not {self.teachers_min} and"
                 f" {self.teachers_max}"
             )
+        if not -_MAX_PRIORITY <= self.priority <= _MAX_PRIORITY:
+            raise UsageError(
+                f"priority is a number from {-_MAX_PRIORITY} to {_MAX_PRIORITY}, not"
+                f" {self.priority}"
+            )
         if self.window < 1 or self.request_timeout_s <= 0:
             raise UsageError("window must be at least 1 and request_timeout_s above 0")
         if "/" in self.job or self.rank < 0:
@@ -82,7 +98,8 @@ class ReaderConfig:
         return f"{self.job}/{self.rank}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        security = None if self.security is None else self.security.to_json()
+        return {**asdict(self), "security": security}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -92,8 +109,14 @@ class ReaderConfig:
                 "teachers": tuple(value["teachers"]),
                 "feeds": tuple((name, key) for name, key in value["feeds"]),
                 "fetches": tuple(value["fetches"]),
+                "security": ClientSecurity.from_json(told) if (told := value["security"]) else None,
             }
         )
+
+
+def new_incarnation(above: int = 0) -> int:
+    """One that is greater than any before it, `above` among them, whatever the clock does."""
+    return max(time.time_ns() // 1000, above + 1)
 
 
 def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
@@ -105,3 +128,35 @@ def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
     if isinstance(feeds, Mapping):
         return tuple(feeds.items())
     return tuple((None, key) for key in feeds)
+
+
+def security_of(
+    tls_ca: str | Path | None,
+    tls_cert: str | Path | None,
+    tls_key: str | Path | None,
+    token_file: str | Path | None,
+    *,
+    server_name: str = "",
+    insecure: bool = False,
+) -> ClientSecurity | None:
+    """What the user gave, as absolute paths; None where that is nothing.
+
+    Raises:
+        UsageError: a file does not exist, or files do not go together.
+    """
+    ca, cert, key, token = map(_existing, (tls_ca, tls_cert, tls_key, token_file))
+    tls = TlsFiles(cert, key, ca)
+    if not tls.paths():
+        if server_name:
+            raise UsageError("tls_server_name is given without TLS: name tls_ca as well")
+        if token is None:
+            return None
+    return ClientSecurity(tls if tls.paths() else None, token, server_name, insecure)
+
+
+def _existing(path: str | Path | None) -> Path | None:
+    if path is None:
+        return None
+    if not Path(path).is_file():
+        raise UsageError(f"there is no file {str(path)!r}, which the reader is to use")
+    return Path(path).absolute()

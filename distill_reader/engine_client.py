@@ -14,14 +14,14 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from .. import errors
 from ..proto.arena import Arena, Array, ArrayRef, Record
 from ..proto.channel import Channel, Message
 from ..supervise import Process, own_fd, python_command, start
-from .config import ReaderConfig
+from .config import ReaderConfig, new_incarnation
 from .ring import Ring, lease
 from .stream import Labels, Pulled, Stream
 
@@ -97,12 +97,15 @@ class EngineClient:
             "taken", number=number, samples=samples, step_s=step_s, free=self._to_be_freed(life)
         )
 
-    def reset(self, epoch: int, pulled: int) -> None:
-        """Forget every batch: `epoch` begins, and its first batch will have the number `pulled`."""
+    def reset(self, epoch: int, data_epoch: int, pulled: int) -> None:
+        """Forget every batch: `epoch` begins, and its first batch will have the number `pulled`.
+
+        `data_epoch` counts the epochs that were begun over the source, and not only left.
+        """
         with self._lock:  # behind this nothing of an older epoch is announced
             life = self._life
             free = self._to_be_freed(life)
-            life.channel.send("reset", epoch=epoch, pulled=pulled, free=free)
+            life.channel.send("reset", epoch=epoch, data_epoch=data_epoch, pulled=pulled, free=free)
 
     def drop_labels(self, labels: Labels) -> None:
         """Nobody will read these labels: the engine may use their memory again."""
@@ -158,6 +161,10 @@ class EngineClient:
             if self._closing:
                 return
             log.warning("the reader's engine ended, starting another: %s", self._last_words())
+            # A start of its own: managers let nobody else speak for the one that has died.
+            self._config = replace(
+                self._config, incarnation=new_incarnation(self._config.incarnation)
+            )
             new = self._start()
             self.restarts += 1
             self._announced = -1
@@ -169,6 +176,8 @@ class EngineClient:
                 new.channel.send(
                     "resumed",
                     epoch=held.epoch,
+                    data_epoch=held.data_epoch,
+                    content_id=self.stats.get("content_id", ""),
                     pulled=held.pulled,
                     ended=held.ended,
                     waiting=held.waiting,

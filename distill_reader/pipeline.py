@@ -62,7 +62,7 @@ class Pipeline:
         """
         self._check_usable()
         with self._epochs:
-            epoch = self._leave()
+            epoch = self._leave(empty=False)
             self._puller.settle(PULLER_GRACE_S)
             self._puller.pull(iter(source), epoch)
             return epoch
@@ -71,7 +71,7 @@ class Pipeline:
         """End `epoch`, whatever it still holds; without effect if it has ended."""
         with self._epochs:
             if self.stream.epoch == epoch and not self.closed:
-                self._leave()
+                self._leave(empty=True)
 
     def next(self, epoch: int, step_s: float | None) -> Any:
         """The next batch with its labels; `step_s` is the time that was worked on the last one."""
@@ -94,7 +94,7 @@ class Pipeline:
             return
         self.closed = True
         self.stream.fail(UsageError("this reader is closed"))
-        self.stream.begin()
+        self.stream.begin(empty=True)
         self._puller.close()
         self.engine.close()
         self._ring.close()
@@ -110,13 +110,13 @@ class Pipeline:
         """`close`, for a finalizer."""
         self._janitor.ask(self.close)
 
-    def _leave(self) -> int:
-        held, labels = self.stream.begin()
+    def _leave(self, *, empty: bool) -> int:
+        held, labels = self.stream.begin(empty=empty)
         for pulled in (*held.labelled, *held.unlabelled):
             self._ring.drop(pulled.record)
         for label in labels:
             self.engine.drop_labels(label)
-        self.engine.reset(held.epoch + 1, held.pulled)
+        self.engine.reset(held.epoch + 1, held.data_epoch + (not empty), held.pulled)
         return held.epoch + 1
 
     def _wait(self, epoch: int) -> Labelled:

@@ -6,11 +6,12 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ..errors import UsageError
-from .config import DEFAULT_UPPER_BYTES, Feeds, ReaderConfig, feed_pairs
+from .config import DEFAULT_UPPER_BYTES, Feeds, ReaderConfig, feed_pairs, security_of
 from .pipeline import Pipeline
 from .stats import ReaderStats
 
@@ -38,15 +39,27 @@ class DistilReader:
         job: name of this training in the mesh.
         rank: number of this student in its job.
         window: requests in flight per teacher.
-        teachers_min: never ask for fewer teachers.
+        teachers_min: never ask for fewer teachers. When they are short, this many come before what
+            others want beyond theirs, whatever the priorities.
         teachers_max: never ask for more.
+        priority: when teachers are short, a job of a greater one has what it wants before others
+            have more than their `teachers_min`. The same for all ranks of a job.
         request_timeout_s: seconds after which an unanswered request counts as a lost teacher.
         wait_timeout_s: seconds without any teacher after which `NoTeacherAvailable` is raised;
             None waits for ever. The log says what it waits for.
+        tls_ca: file with the certificates that sign those of teachers and managers.
+        tls_cert: file with the reader's own certificate.
+        tls_key: file with the key of `tls_cert`.
+        tls_server_name: what their certificates are made out to; by default the host dialled.
+        token_file: file with the token that the reader shows them; read again when it changes.
+        metrics_listen: "PORT" or "HOST:PORT" where the engine serves Prometheus metrics.
+        insecure: allow what others on the network could read: a token without TLS to another host,
+            metrics on an address that is not loopback.
 
     Raises:
         UsageError: settings that cannot work. While iterating, what the source raised, as it is;
-            PoisonBatch, NoTeacherAvailable or EngineLost where the mesh cannot go on.
+            PoisonBatch, NoTeacherAvailable, LeaseSuperseded, Forbidden or EngineLost where the mesh
+            cannot go on.
     """
 
     def __init__(
@@ -65,8 +78,16 @@ class DistilReader:
         window: int = 2,
         teachers_min: int = 1,
         teachers_max: int = 64,
+        priority: int = 0,
         request_timeout_s: float = 120.0,
         wait_timeout_s: float | None = 600.0,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        tls_server_name: str = "",
+        token_file: str | Path | None = None,
+        metrics_listen: str = "",
+        insecure: bool = False,
     ) -> None:
         if isinstance(source, Iterator):
             raise UsageError(
@@ -87,8 +108,19 @@ class DistilReader:
             window=window,
             teachers_min=teachers_min,
             teachers_max=teachers_max,
+            priority=priority,
             request_timeout_s=request_timeout_s,
             wait_timeout_s=wait_timeout_s,
+            security=security_of(
+                tls_ca,
+                tls_cert,
+                tls_key,
+                token_file,
+                server_name=tls_server_name,
+                insecure=insecure,
+            ),
+            metrics_listen=metrics_listen,
+            insecure=insecure,
         )
         self._pipeline = Pipeline(self.config)
         weakref.finalize(self, self._pipeline.close_soon).atexit = False

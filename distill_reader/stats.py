@@ -19,14 +19,16 @@ class ReaderStats:
         lower_bytes: `lt`; below it pulling goes on.
         want: teachers that the reader asks for.
         needed: n = ceil(t_t/t_s); 0 while a time is unknown.
-        t_t_s: seconds per sample of one of its teachers; 0 while unknown.
+        t_t_s: seconds per sample of the average of its teachers; 0 while unknown.
         t_s_s: seconds per sample of the training step; 0 while unknown.
         teachers: names of the teachers that it sends to.
         in_flight: requests under way, by teacher.
+        served: batches whose labels are used, by teacher, since it was assigned.
         starved_s: seconds that the training loop waited for labels.
         blocked_s: seconds that pulling was paused because the buffer was full.
         source_wait_s: seconds that the training loop waited for the source.
         state: `starved`, `source_wait`, `blocked` or `steady`.
+        content_id: the model content that labels come from; empty while that is not known.
         waiting_for: in words, what the stream waits for; empty when for nothing.
         engine_restarts: times that the engine process was started anew.
     """
@@ -44,10 +46,12 @@ class ReaderStats:
     t_s_s: float = 0.0
     teachers: tuple[str, ...] = ()
     in_flight: tuple[tuple[str, int], ...] = ()
+    served: tuple[tuple[str, int], ...] = ()
     starved_s: float = 0.0
     blocked_s: float = 0.0
     source_wait_s: float = 0.0
     state: str = "steady"
+    content_id: str = ""
     waiting_for: str = ""
     engine_restarts: int = 0
 

@@ -51,6 +51,7 @@ class Held:
 
     Attributes:
         epoch: the current one.
+        data_epoch: epochs begun over the source, this one included.
         labelled: batches that have their outcome and are not taken yet: the first in line.
         unlabelled: the batches behind them.
         pulled: number of the next batch.
@@ -59,6 +60,7 @@ class Held:
     """
 
     epoch: int
+    data_epoch: int
     labelled: list[Pulled]
     unlabelled: list[Pulled]
     pulled: int
@@ -70,7 +72,9 @@ class Stream:
     """The batches between source and training loop; every method may be called by any thread.
 
     Attributes:
-        epoch: number of the current one; changed by `begin` alone.
+        epoch: number of the current one, also of the nothing behind one that was left; changed by
+            `begin` alone.
+        data_epoch: how many of them were begun over the source.
         delivered: batches that were taken, over all epochs.
         samples_delivered: rows of those.
     """
@@ -82,6 +86,7 @@ class Stream:
         self._next_number = 0
         self._limit = 0
         self.epoch = 0
+        self.data_epoch = 0
         self.delivered = 0
         self.samples_delivered = 0
         self._ended = False
@@ -92,11 +97,16 @@ class Stream:
 
     # --- the epoch
 
-    def begin(self) -> tuple[Held, list[Labels]]:
-        """Leave the current epoch for a new one: what the old one held, the labels it had."""
+    def begin(self, *, empty: bool = False) -> tuple[Held, list[Labels]]:
+        """Leave the current epoch for a new one: what the old one held, the labels it had.
+
+        Args:
+            empty: nothing will be pulled in the new one.
+        """
         with self._changed:
             held = self._held()
             self.epoch += 1
+            self.data_epoch += not empty
             labels = [out for out in self._outcomes.values() if isinstance(out, Labels)]
             self._waiting.clear()
             self._outcomes.clear()
@@ -184,7 +194,13 @@ class Stream:
         labelled = [p for p in self._waiting if p.number in self._outcomes]
         unlabelled = [p for p in self._waiting if p.number not in self._outcomes]
         return Held(
-            self.epoch, labelled, unlabelled, self._next_number, self._ended, self._loop_waits
+            self.epoch,
+            self.data_epoch,
+            labelled,
+            unlabelled,
+            self._next_number,
+            self._ended,
+            self._loop_waits,
         )
 
     # --- the training loop's side

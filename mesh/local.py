@@ -1,4 +1,4 @@
-"""A whole mesh on this machine: a coordinator and teacher processes that come and go."""
+"""A whole mesh on this machine: managers and teacher processes that come and go."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TeacherSpec:
 
 
 class LocalMesh:
-    """Starts a coordinator (which brings its own Redis) and teachers; ends them all.
+    """Starts a coordinator, which brings its own Redis, further managers, teachers; ends them all.
 
     Every process is a child of this one through `supervise`: none outlives it. Use it in a `with`.
 
@@ -66,6 +66,7 @@ class LocalMesh:
         log_dir: folder for the output of each process; None keeps only the last lines.
         start_timeout_s: for each process, until it says that it is ready.
         check: called while waiting, at least every 0.1 s; what it raises ends the wait.
+        redis: URL of a running Redis; None: the coordinator starts one.
         coordinator_options: further arguments of `edl coordinator serve`.
     """
 
@@ -75,14 +76,17 @@ class LocalMesh:
         log_dir: Path | None = None,
         start_timeout_s: float = 60.0,
         check: Callable[[], None] = lambda: None,
+        redis: str | None = None,
         coordinator_options: Sequence[str] = (),
     ) -> None:
         self._log_dir = log_dir
         self._start_timeout_s = start_timeout_s
         self._check = check
         self._coordinator_options = tuple(coordinator_options)
-        self._coordinator: Process | None = None
-        self._url = ""
+        self._redis = redis
+        self._managers: dict[str, Process] = {}
+        self._manager_addresses: dict[str, str] = {}
+        self._url = redis or ""
         self._teachers: dict[str, Process] = {}
         self._addresses: dict[str, str] = {}
 
@@ -109,10 +113,20 @@ class LocalMesh:
 
     @property
     def coordinator(self) -> Process:
-        """The coordinator's process. Raises UsageError before `start`."""
-        if self._coordinator is None:
+        """The first manager's process. Raises UsageError before `start`."""
+        if not self._managers:
             raise UsageError("this mesh has not been started")
-        return self._coordinator
+        return next(iter(self._managers.values()))
+
+    @property
+    def managers(self) -> dict[str, Process]:
+        """Every manager process that was started, by name, dead ones too."""
+        return dict(self._managers)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Manager's name -> `host:port` where it serves."""
+        return dict(self._manager_addresses)
 
     @property
     def teachers(self) -> dict[str, Process]:
@@ -121,10 +135,28 @@ class LocalMesh:
 
     def start(self) -> None:
         """Start the coordinator and wait until it serves. Raises ProcessFailed."""
-        options = ("coordinator", "serve", "--redis-port", "0", *self._coordinator_options)
-        self._coordinator = self._spawn("coordinator", *options)
-        ready = self._wait_for(self._coordinator, COORDINATOR_READY)
-        self._url = ready[0]
+        bring = ("--redis", self._redis) if self._redis else ("--redis-port", "0")
+        ready = self._start_manager("coordinator", *bring, *self._coordinator_options)
+        self._url = self._redis or ready[0]
+
+    def add_manager(self, name: str, *options: str, redis: str | None = None) -> str:
+        """Start one more service manager over the same Redis; returns its address.
+
+        Args:
+            name: its name here.
+            options: further arguments of `edl coordinator serve`.
+            redis: URL by which it reaches the Redis of the mesh, if not the same as everybody.
+        """
+        if name in self._managers:
+            raise UsageError(f"this mesh has a manager {name!r} already")
+        bring = ("--redis", redis or self._url)
+        return self._start_manager(name, *bring, *self._coordinator_options, *options)[1]
+
+    def _start_manager(self, name: str, *options: str) -> tuple[str, ...]:
+        manager = self._managers[name] = self._spawn(name, "coordinator", "serve", *options)
+        ready = self._wait_for(manager, COORDINATOR_READY)
+        self._manager_addresses[name] = ready[1]
+        return ready
 
     def start_teacher(self, teacher_id: str, spec: TeacherSpec) -> Process:
         """Start a teacher without waiting for it; `wait_ready` and the coordinator tell the rest.
@@ -171,8 +203,10 @@ class LocalMesh:
         try:
             stop_all([p for p in self._teachers.values() if p.alive], grace_s)
         finally:
-            if self._coordinator is not None and self._coordinator.alive:
-                self._coordinator.stop(grace_s)
+            # The one that brought Redis goes last.
+            for manager in reversed(self._managers.values()):
+                if manager.alive:
+                    manager.stop(grace_s)
 
     def _spawn(self, name: str, *arguments: str) -> Process:
         log = None if self._log_dir is None else self._log_dir / f"{name}.log"

@@ -1,8 +1,8 @@
 """The engine's one thread that owns the ledger: events in, the scheduler's decisions carried out.
 
 Everything else (the trainer's messages, the roster, the links) posts to its inbox. What is to
-happen is said by `scheduler.ledger` (which batch goes where) and `scheduler.flow` (pull or pause,
-how many teachers); this file only translates.
+happen is said by `scheduler.ledger` (which batch goes where), `scheduler.flow` (pull or pause, how
+many teachers) and `scheduler.switching` (of which model content); this file only translates.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from ...scheduler import ledger_events as ev
 from ...scheduler.ledger import Ledger
 from ..config import FieldKey, ReaderConfig
 from ..structure import rows_of
-from . import telling
+from .contents import Contents
 from .feeding import model_inputs
 from .governor import Governor
 from .inbox import Inbox
+from .labels import Labels
 from .pool import Pool
 from .roster import Assigned, open_roster
 from .teacher_link import Broke, Done, Job, Outcome, Ready, TeacherLink
+from .telling import Teller, View
+from .words import poison
 
 log = logging.getLogger(__name__)
 
 #: Decisions that depend on time alone are looked at so often.
 TICK_S = 0.05
-STATS_EVERY_S = 0.2
-REPORT_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Engine:
         self._config = config
         self._channel = channel
         self._ring = ring
-        self._labels = labels
+        self._labels = Labels(labels)
         self._inbox = Inbox()
         self._ledger = Ledger()
         self._governor = Governor(config)
@@ -60,28 +61,31 @@ class Engine:
         self._roster = open_roster(
             config,
             on_assigned=partial(self._inbox.post, self._on_assigned),
-            on_failed=partial(self._inbox.post, self._fail_for_good),
+            on_failed=partial(self._inbox.post, self._on_failed_for_good),
         )
+        self._contents = Contents()
+        self._teller = Teller(config, channel, self._roster)
         self._batches: dict[int, Batch] = {}
-        self._answers: dict[int, Done] = {}  # labelled, not delivered
         self._pulled = 0  # number of the next batch
         self._allowed = 0
         self._unsent: list[tuple[str, int]] = []  # what the ledger takes to be in flight
-        self._failed = False
         self._stream_epoch = 0
         self._epoch = (0, 0)  # of the assignment
-        self._stats_at = self._reported_at = 0.0
-        self._resends_told = 0
 
     def run(self) -> None:
         """Work until the trainer's side says stop or is gone."""
         self._inbox.listen(self._channel, self._on_message)
+        try:
+            self._teller.start()
+        except errors.EdlError as error:
+            self._teller.fail(error, None)
         self._roster.start()
         while (event := self._inbox.next(TICK_S)) is not None:
             event()
             self._decide(time.monotonic())
         self._roster.stop()
         self._pool.close()
+        self._teller.close()
 
     def stop(self) -> None:
         """Let `run` return; may be called by a signal handler."""
@@ -91,7 +95,7 @@ class Engine:
 
     def _on_message(self, message: Message) -> None:
         for offset in message.get("free", ()):
-            self._labels.free(offset)
+            self._labels.arena.free(offset)
         match message["kind"]:
             case "batch":
                 self._on_batch(message)
@@ -130,38 +134,52 @@ class Engine:
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
         self._governor.source_ended = message["ended"]
-        self._governor.waiting_since = time.monotonic() if message["waiting"] else None
+        now = time.monotonic()
+        self._governor.waiting_since = now if message["waiting"] else None
+        self._follow(self._contents.resumed(message["data_epoch"], message["content_id"], now))
 
     def _on_reset(self, message: Message) -> None:
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
-        for done in self._answers.values():
-            self._labels.free(done.record.offset)
-        self._answers.clear()
+        self._labels.clear()
         self._batches.clear()
-        self._failed = False
+        self._teller.forgive()
         self._governor.waiting_since = None
         self._governor.source_ended = False
         self._handle(ev.Reset())
         for name, number in self._unsent:  # free the windows that these hold
             self._handle(ev.Refused(name, number, "never sent"))
         self._unsent.clear()
+        self._follow(self._contents.epoch_began(message["data_epoch"], time.monotonic()))
 
     # --- the teachers
 
     def _on_assigned(self, assigned: Assigned) -> None:
         self._epoch = max(self._epoch, assigned.epoch)
+        self._follow(self._contents.assigned(assigned, time.monotonic()))
+
+    def _follow(self, change: tuple[Assigned, bool] | None) -> None:
+        """Send to these teachers from now on; and label anew, by them, what is not delivered."""
+        if change is None:
+            return
+        assigned, anew = change
         lost, revoked = self._pool.update(assigned)
         for name in lost:
             self._figures.forget_teacher(name)
             self._handle(ev.TeacherLost(name))
         for name in revoked:
             self._revoke(name)
+        if anew:
+            self._labels.clear()
+            self._handle(ev.Relabel())
+
+    def _on_failed_for_good(self, error: errors.EdlError) -> None:
+        self._teller.fail(error, None)
 
     def _on_outcome(self, link: TeacherLink, outcome: Outcome) -> None:
         if not self._pool.holds(link):
             if isinstance(outcome, Done):
-                self._labels.free(outcome.record.offset)
+                self._labels.discard(outcome)
             return
         name = link.peer.teacher_id
         match outcome:
@@ -184,11 +202,13 @@ class Engine:
         self._pool.has_labelled(name)
         if (batch := self._batches.get(number)) is not None:
             self._figures.answer(name, done.device_s, batch.samples)
+        self._teller.answered(done.seconds)
         out = self._ledger.handle(ev.Answered(name, number, done.record.nbytes, done.device_s))
         if ev.Discard(number, name) in out:
-            self._labels.free(done.record.offset)
+            self._labels.discard(done)
         else:
-            self._answers[number] = done
+            self._labels.keep(done)
+            self._figures.labelled(name)
         self._carry_out(out)
         if done.draining:
             self._revoke(name)
@@ -202,9 +222,8 @@ class Engine:
             case errors.RequestRefused() | errors.VersionMismatch():
                 self._handle(ev.Refused(name, job.number, str(error)))
             case errors.RetryableError() | errors.AccessError():  # not the batch's fault
-                self._pool.last_trouble = f"teacher {name} failed: {error}"
                 self._handle(ev.Failed(name, job.number))
-                self._pool.retry(link)
+                self._pool.retry(link, error)
             case _:
                 self._figures.forget_teacher(name)
                 self._pool.reopen(link, error)
@@ -231,9 +250,7 @@ class Engine:
                     self._deliver(number)
                 case ev.Poison(number, reasons):
                     self._batches.pop(number, None)
-                    self._channel.send(
-                        "poison", number=number, text=telling.poison(number, reasons)
-                    )
+                    self._channel.send("poison", number=number, text=poison(number, reasons))
                 case ev.Discard():
                     pass  # its labels were freed where they came in
 
@@ -245,70 +262,34 @@ class Engine:
             refs = model_inputs(batch.fields, self._pool.link(teacher).inputs, self._config.feeds)
         except errors.UsageError as error:
             self._unsent.append((teacher, number))
-            self._fail(error)
+            self._teller.fail(error, self._stream_epoch)
             return
         inputs = {name: self._ring.get(ref) for name, ref in refs.items()}
         rows = rows_of(inputs.values())
         self._pool.send(teacher, Job(number, inputs, self._config.fetches, rows))
 
     def _deliver(self, number: int) -> None:
-        done = self._answers.pop(number)
         del self._batches[number]
-        self._channel.send(
-            "labelled",
-            number=number,
-            offset=done.record.offset,
-            nbytes=done.record.nbytes,
-            labels=[
-                [name, ref.to_json()]
-                for name, ref in zip(done.names, done.record.arrays, strict=True)
-            ],
-        )
-
-    def _fail(self, error: errors.EdlError) -> None:
-        if self._failed:
-            return
-        self._failed = True  # for this epoch: another one is another try
-        self._send_fatal(error, self._stream_epoch)
-
-    def _fail_for_good(self, error: errors.EdlError) -> None:
-        self._send_fatal(error, None)
-
-    def _send_fatal(self, error: errors.EdlError, epoch: int | None) -> None:
-        self._channel.send("fatal", epoch=epoch, error=type(error).__name__, text=str(error))
+        self._labels.hand_over(number, self._channel)
 
     # --- what the flow says
 
     def _decide(self, now: float) -> None:
+        answers, usable = self._roster.answers(), self._ledger.usable
+        self._follow(self._contents.look(now, answers, usable))
         before = self._governor.decision
         decision = self._governor.decide(self._ledger, self._pool.unreachable, now)
         if self._pulled + decision.pull > self._allowed:
             self._allowed = self._pulled + decision.pull
             self._channel.send("allow", limit=self._allowed)
+        view = self._view()
         if self._governor.gives_up(self._ledger, now):
-            self._fail(
-                errors.NoTeacherAvailable(
-                    f"no teacher of service {self._config.service!r} for"
-                    f" {self._config.wait_timeout_s:g} s: {self._waiting_for()}"
-                )
-            )
+            self._teller.give_up(view, self._stream_epoch)
         if decision.want != before.want:
             log.info("want %d teachers: %s", decision.want, decision.reason)
-        self._tell(now, changed=decision.want != before.want)
+        self._teller.tell(view, now)
 
-    def _tell(self, now: float, *, changed: bool) -> None:
-        # A resend is told at once: so the trainer's count is right when the batch arrives there.
-        resent = self._ledger.resends != self._resends_told
-        if changed or resent or now - self._stats_at >= STATS_EVERY_S:
-            self._stats_at, self._resends_told = now, self._ledger.resends
-            stats = telling.stats(self._ledger, self._governor)
-            self._channel.send("stats", **stats, waiting_for=self._waiting_for())
-        if changed or now - self._reported_at >= REPORT_EVERY_S:
-            self._reported_at = now
-            self._roster.report(
-                telling.report(self._config, self._ledger, self._governor, now, self._epoch)
-            )
-
-    def _waiting_for(self) -> str:
-        trouble = self._roster.why() or self._pool.last_trouble
-        return telling.waiting_for(self._governor, self._ledger, len(self._pool), trouble)
+    def _view(self) -> View:
+        return View(
+            self._ledger, self._governor, self._pool, self._contents, self._labels, self._epoch
+        )

@@ -23,6 +23,7 @@ class Figures:
         self._pulls = RecentMedian(PULLS)
         self._answers: dict[str, RecentMedian] = {}
         self._rate = RecentRate(RATE_WINDOW_S)
+        self._served: dict[str, int] = {}
         self.batches_taken = 0
         self.samples_taken = 0
 
@@ -41,6 +42,14 @@ class Figures:
         if samples and device_s > 0:
             self._answers.setdefault(teacher, RecentMedian(ANSWERS)).add(device_s / samples)
 
+    def labelled(self, teacher: str) -> None:
+        """Labels that a teacher sent are used."""
+        self._served[teacher] = self._served.get(teacher, 0) + 1
+
+    def served(self, teacher: str) -> int:
+        """Batches whose labels came from a teacher, since it was assigned."""
+        return self._served.get(teacher, 0)
+
     def taken(self, samples: int, now: float) -> None:
         self.batches_taken += 1
         self.samples_taken += samples
@@ -48,6 +57,7 @@ class Figures:
 
     def forget_teacher(self, teacher: str) -> None:
         self._answers.pop(teacher, None)
+        self._served.pop(teacher, None)
 
     @property
     def t_s_s(self) -> float | None:
@@ -66,7 +76,11 @@ class Figures:
 
     @property
     def t_t_s(self) -> float | None:
-        """Seconds per sample of one teacher: their speeds averaged."""
+        """Seconds per sample of the average teacher, from which n is computed.
+
+        Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So their speeds are
+        averaged, which is the harmonic mean of their times; n is a number of such teachers.
+        """
         values = [median.value for median in self._answers.values()]
         known = [value for value in values if value is not None]
         return pooled_t_t(known) if known else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ...errors import BadAnswer, EdlError
+from ...errors import AccessError, BadAnswer, EdlError
 from ...proto.arena import Arena
 from ..config import ReaderConfig
 from .roster import Assigned
-from .teacher_link import Job, Outcome, Peer, TeacherLink
+from .teacher_link import Job, Outcome, Peer, TeacherLink, pause_after
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +49,9 @@ class Pool:
         self._silent.discard(name)
 
     def is_silent(self, name: str, error: EdlError) -> None:
-        """A teacher could not be reached."""
+        """A teacher could not be reached, or does not let the reader in."""
         self._silent.add(name)
-        self.last_trouble = f"teacher {name} does not answer: {error}"
+        self.last_trouble = _trouble(name, error)
 
     def send(self, teacher: str, job: Job) -> None:
         self.link(teacher).send(job)
@@ -68,9 +68,23 @@ class Pool:
         """A teacher has done what it is for."""
         self._failures.pop(name, None)
 
-    def retry(self, link: TeacherLink) -> None:
+    def retry(self, link: TeacherLink, error: EdlError) -> None:
         """A request failed, the connection holds: probe the teacher before it gets more."""
-        link.connect(after_failures=self._count_failure(link.peer.teacher_id))
+        name = link.peer.teacher_id
+        if isinstance(error, AccessError):
+            self.is_silent(name, error)
+        else:
+            self.last_trouble = f"teacher {name} failed: {error}"
+        link.connect(pause_after(error, self._count_failure(name)))
+
+    def states(self) -> dict[str, int]:
+        """How many teachers there are of each kind, for those who watch."""
+        unreachable = self.unreachable
+        return {
+            "serving": max(len(self._wanted) - unreachable, 0),
+            "unreachable": unreachable,
+            "leaving": len(self._leaving),
+        }
 
     def holds(self, link: TeacherLink) -> bool:
         """Whether what `link` posts still counts."""
@@ -124,7 +138,7 @@ class Pool:
             log.error("teacher %s is not asked again: %s", peer.teacher_id, error)
             self._ejected.add(peer)
         elif peer == self._wanted.get(peer.teacher_id):
-            self._open(peer, after_failures=self._count_failure(peer.teacher_id))
+            self._open(peer, pause_after(error, self._count_failure(peer.teacher_id)))
 
     def let_go(self, name: str) -> None:
         """A teacher that leaves has nothing in flight any more; it may be back one day."""
@@ -143,8 +157,21 @@ class Pool:
         self._failures[name] = before + 1
         return before
 
-    def _open(self, peer: Peer, after_failures: int = 0) -> None:
+    def _open(self, peer: Peer, pause_s: float = 0.0) -> None:
         config = self._config
-        link = TeacherLink(peer, self._labels, config.window, config.request_timeout_s, self._post)
+        link = TeacherLink(
+            peer,
+            self._labels,
+            config.window,
+            config.request_timeout_s,
+            self._post,
+            config.security,
+        )
         self._links[peer.teacher_id] = link
-        link.connect(after_failures)
+        link.connect(pause_s)
+
+
+def _trouble(name: str, error: EdlError) -> str:
+    if isinstance(error, AccessError):
+        return f"teacher {name} does not let this reader in: {error}"
+    return f"teacher {name} does not answer: {error}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
+from ...scheduler.switching import Advice
 from ..config import ReaderConfig
 from .teacher_link import Peer
 
@@ -21,12 +22,14 @@ class Assigned:
         lost: ids of teachers that are known to be dead.
         live: teachers of the service that the coordinator knows to live.
         epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
+        advice: what it says of contents.
     """
 
     peers: tuple[Peer, ...]
     lost: frozenset[str] = frozenset()
     live: int = 0
     epoch: tuple[int, int] = (0, 0)
+    advice: Advice = field(default_factory=Advice)
 
 
 class Roster(Protocol):
@@ -38,6 +41,10 @@ class Roster(Protocol):
 
     def why(self) -> str:
         """In words, why there may be no teachers; empty when there is nothing to say."""
+        ...
+
+    def answers(self) -> bool:
+        """Whether it would be heard here if the teachers changed."""
         ...
 
     def stop(self) -> None: ...
@@ -78,6 +85,9 @@ class NamedTeachers:
     def why(self) -> str:
         return ""
 
+    def answers(self) -> bool:
+        return True
+
     def stop(self) -> None:
         """Nothing runs."""
 
@@ -88,11 +98,12 @@ class AdvisedTeachers:
     def __init__(
         self, config: ReaderConfig, url: str, on_assigned: OnAssigned, on_failed: OnFailed
     ) -> None:
-        from ...coordinator.client import Subscription  # loads redis; named teachers need none
+        from ...coordinator import Subscription  # loads redis; named teachers need none
 
+        secured = {"security": config.security} if config.security else {}
         self._on_assigned = on_assigned
         self._subscription = Subscription(
-            url, config.service, config.student_id, on_failed=on_failed
+            url, config.service, config.student_id, on_failed=on_failed, **secured
         )
         self._service = config.service
         self._last: Assigned | None = None
@@ -114,13 +125,26 @@ class AdvisedTeachers:
             return f"no teacher of service {self._service!r} is registered"
         return ""
 
+    def answers(self) -> bool:
+        return not self._subscription.why
+
     def stop(self) -> None:
         self._subscription.stop()
 
     def _on_message(self, message: pb.Assignment) -> None:
-        peers = [peer for teacher in message.teachers if (peer := self._peer(teacher)) is not None]
+        peers = [
+            peer
+            for teacher in message.teachers
+            if (peer := self._peer(teacher)) is not None and _fits(peer, message.content_id)
+        ]
         epoch = (message.term, message.counter)
-        assigned = Assigned(tuple(peers), frozenset(message.lost), message.live_teachers, epoch)
+        assigned = Assigned(
+            tuple(peers),
+            frozenset(message.lost),
+            message.live_teachers,
+            epoch,
+            Advice(message.content_id, message.next_content_id, message.data_epoch),
+        )
         self._known = {peer.teacher_id: peer for peer in peers}
         self._last = assigned
         self._on_assigned(assigned)
@@ -136,3 +160,8 @@ class AdvisedTeachers:
             teacher.incarnation,
             teacher.content_id,
         )
+
+
+def _fits(peer: Peer, content_id: str) -> bool:
+    """Whether its labels may stand beside those of the others: contents are never mixed."""
+    return not (peer.content_id and content_id) or peer.content_id == content_id

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from ...errors import (
+    AccessError,
     BadAnswer,
     EdlError,
     RequestRefused,
@@ -29,6 +30,7 @@ from ...proto import inference_pb2 as pb
 from ...proto import inference_pb2_grpc as oip
 from ...proto import tensors
 from ...proto.arena import Arena, Array, Record
+from ...proto.security import ClientSecurity, open_channel
 from ...proto.status import from_status
 from ...scheduler.backoff import delay_s
 from .answers import Expected, device_seconds, refuse_what_is_not_finite, soft_labels
@@ -40,6 +42,8 @@ _CHANNEL_OPTIONS = [
     ("grpc.enable_retries", 0),  # the ledger resends, and counts it
 ]
 PROBE_TIMEOUT_S = 5.0
+#: A teacher that does not let the reader in is asked as rarely: an operator has to mend that.
+REFUSED_PAUSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Job:
     inputs: Mapping[str, Array]
     fetches: tuple[str, ...]
     samples: int
+    asked_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class Done:
     record: Record
     device_s: float
     draining: bool
+    seconds: float  # since it was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +107,19 @@ class TeacherLink:
     window: int
     request_timeout_s: float
     post: Callable[[TeacherLink, Outcome], None]
+    security: ClientSecurity | None = None
     inputs: tuple[str, ...] = ()
     _jobs: SimpleQueue[Job | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
+    _channel: grpc.Channel | None = None
 
     def __post_init__(self) -> None:
-        self._channel = grpc.insecure_channel(self.peer.address, options=_CHANNEL_OPTIONS)
-        self._stub: Any = oip.GRPCInferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._infer = self._channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelInfer",
-            request_serializer=None,  # bytes as they are: our codec has made them
-            response_deserializer=None,
-        )
         for _ in range(self.window):
             self._thread(self._work, "sender")
 
-    def connect(self, after_failures: int = 0) -> None:
-        """Probe the teacher until it answers, then post `Ready`; first pause for its failures."""
-        self._thread(partial(self._probe_until_ready, after_failures), "prober")
+    def connect(self, pause_s: float = 0.0) -> None:
+        """Probe the teacher until it answers, then post `Ready`; first pause for so long."""
+        self._thread(partial(self._probe_until_ready, pause_s), "prober")
 
     def send(self, job: Job) -> None:
         """Have one of `window` threads send `job` and post what comes of it."""
@@ -129,7 +130,8 @@ class TeacherLink:
         self._closed.set()
         for _ in range(self.window):
             self._jobs.put(None)
-        self._channel.close()
+        if (channel := self._channel) is not None:
+            channel.close()
 
     @property
     def closed(self) -> bool:
@@ -137,9 +139,8 @@ class TeacherLink:
 
     # --- probing
 
-    def _probe_until_ready(self, after_failures: int) -> None:
-        if after_failures:  # it may answer probes and nothing else: not as fast as one can ask
-            self._closed.wait(delay_s(after_failures, random))
+    def _probe_until_ready(self, pause_s: float) -> None:
+        self._closed.wait(pause_s)
         attempt = 0
         while not self._closed.is_set():
             try:
@@ -147,14 +148,33 @@ class TeacherLink:
             except EdlError as error:
                 if attempt == 0:
                     self.post(self, Broke(None, error))
+                attempt += 1
+                self._closed.wait(pause_after(error, attempt))
             else:
                 self.post(self, Ready(inputs))
                 return
-            attempt += 1
-            self._closed.wait(delay_s(attempt, random))
+
+    def _dial(self) -> None:
+        """Open the connection, by the thread that probes: files of credentials may be unreadable.
+
+        Raises:
+            UsageError: they are.
+        """
+        channel = open_channel(self.peer.address, self.security, _CHANNEL_OPTIONS)
+        self._stub: Any = oip.GRPCInferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._infer = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=None,  # bytes as they are: our codec has made them
+            response_deserializer=None,
+        )
+        self._channel = channel
+        if self.closed:
+            channel.close()
 
     def _probe(self) -> tuple[str, ...]:
         name = self.peer.model
+        if self._channel is None:
+            self._dial()
         try:
             ready = self._stub.ModelReady(pb.ModelReadyRequest(name=name), timeout=PROBE_TIMEOUT_S)
             if not ready.ready:
@@ -197,7 +217,7 @@ class TeacherLink:
         record = self.labels.put(list(labels.values()))
         device_s = device_seconds(answer.parameters, seconds)
         draining = bool(answer.parameters.get("draining", False))
-        return Done(job, tuple(labels), record, device_s, draining)
+        return Done(job, tuple(labels), record, device_s, draining, time.monotonic() - job.asked_at)
 
     def _encoded(self, job: Job) -> bytes:
         peer = self.peer
@@ -221,6 +241,12 @@ class TeacherLink:
     def _thread(self, target: Callable[[], None], role: str) -> None:
         name = f"edl-{role}-{self.peer.teacher_id}"
         threading.Thread(target=target, name=name, daemon=True).start()
+
+
+def pause_after(error: EdlError, failures: int) -> float:
+    """Seconds until a teacher is asked again that has failed so often, by `error` this time."""
+    pause_s = delay_s(failures, random) if failures else 0.0
+    return max(pause_s, REFUSED_PAUSE_S) if isinstance(error, AccessError) else pause_s
 
 
 def _translated(error: Any) -> EdlError:

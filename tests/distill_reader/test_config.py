@@ -14,7 +14,11 @@ GOOD: dict[str, Any] = {"service": "s", "teachers": ("127.0.0.1:1",)}
 
 def test_it_survives_the_way_to_the_engine() -> None:
     config = ReaderConfig(
-        **GOOD, feeds=((None, 0), ("x", "image")), fetches=("logits",), wait_timeout_s=None
+        **GOOD,
+        feeds=((None, 0), ("x", "image")),
+        fetches=("logits",),
+        wait_timeout_s=None,
+        priority=-3,
     )
     assert ReaderConfig.from_json(config.to_json()) == config
 
@@ -28,6 +32,7 @@ def test_it_survives_the_way_to_the_engine() -> None:
         ({"upper_bytes": 10, "lower_bytes": 10}, "lower_bytes < upper_bytes"),
         ({"lower_bytes": -1}, "0 <= lower_bytes"),
         ({"teachers_min": 3, "teachers_max": 2}, "teachers_min <= teachers_max"),
+        ({"priority": 1001}, "priority is a number from -1000 to 1000"),
         ({"window": 0}, "window"),
         ({"request_timeout_s": 0}, "request_timeout_s"),
         ({"job": "a/b"}, "job"),

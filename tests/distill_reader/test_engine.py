@@ -12,6 +12,7 @@ from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.roster import Assigned
 from edl.distill_reader.engine.teacher_link import Broke, Job, Peer, Ready, TeacherLink
+from edl.distill_reader.engine.telling import report
 from edl.errors import BadAnswer, RetryableError
 from edl.proto.arena import Arena
 from edl.proto.channel import Channel
@@ -23,23 +24,26 @@ X = np.ones((2, 3), np.float32)
 class Bench:
     """An engine that does not run; its teacher has both of its windows filled."""
 
-    def __init__(self) -> None:
+    def __init__(self, **config: Any) -> None:
         self._channel, fd = Channel.pair()
         self._trainer = Channel.attach(fd)
         self._arenas = (Arena.create(), Arena.create())
         self.engine = Engine(
-            ReaderConfig("s", teachers=(PEER.address,)), self._channel, *self._arenas
+            ReaderConfig("s", teachers=(PEER.address,), **config), self._channel, *self._arenas
         )
         self.engine._on_assigned(Assigned((PEER,)))
         self.engine._on_outcome(self.link, Ready(("x",)))
         for number in (0, 1):
-            (ref,) = self._arenas[0].put([X]).arrays
-            self.say("batch", number=number, nbytes=64, samples=2, fields=[[0, ref.to_json()]])
+            self.batch(number)
         assert self.engine._ledger.in_flight_at("a") == (0, 1)
 
     @property
     def link(self) -> TeacherLink:
         return self.engine._pool.link("a")
+
+    def batch(self, number: int) -> None:
+        (ref,) = self._arenas[0].put([X]).arrays
+        self.say("batch", number=number, nbytes=64, samples=2, fields=[[0, ref.to_json()]])
 
     def say(self, kind: str, **fields: Any) -> None:
         self.engine._on_message({"kind": kind, "source_s": 0.0, **fields})
@@ -71,11 +75,11 @@ def test_a_revoked_teacher_that_fails_and_answers_a_probe_gets_nothing_new(bench
 
 def test_an_answer_to_what_was_left_throws_no_teacher_out(bench: Bench) -> None:
     """The memory of the old epoch's batches is used again, perhaps while it is being sent."""
-    bench.say("reset", epoch=1, pulled=2)
+    bench.say("reset", epoch=1, data_epoch=1, pulled=2)
     bench.breaks(0, BadAnswer("not finite"))
     assert bench.engine._ledger.teachers == ("a",)
     assert bench.engine._ledger.in_flight_at("a") == (1,)
-    bench.say("reset", epoch=2, pulled=2)
+    bench.say("reset", epoch=2, data_epoch=2, pulled=2)
     assert bench.engine._pool.unreachable == 0
 
 
@@ -83,3 +87,13 @@ def test_a_bad_answer_to_what_is_wanted_does(bench: Bench) -> None:
     bench.breaks(0, BadAnswer("not finite"))
     assert bench.engine._ledger.teachers == ()
     assert bench.engine._pool.unreachable == 1
+
+
+def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
+    bench = Bench(teachers_min=2, priority=-3)
+    try:
+        told = report(bench.engine._config, bench.engine._view(), 0.0)
+        assert (told.min, told.priority) == (2, -3)
+        assert told.want >= told.min
+    finally:
+        bench.close()
