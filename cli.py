@@ -19,7 +19,8 @@ def _app() -> typer.Typer:
     # Here, so that an error in one of them, or Ctrl-C meanwhile, is one line and not a traceback.
     from .benchmarks.cli import bench
     from .coordinator.cli import app as coordinator
-    from .coordinator.cli import status
+    from .coordinator.ops.cli import doctor, drain, events, service_app
+    from .coordinator.ops.status_cli import status
     from .mesh.demo.cli import demo
     from .teacher.cli import app as teacher
 
@@ -29,7 +30,11 @@ def _app() -> typer.Typer:
     app.callback()(_edl)
     app.add_typer(coordinator, name="coordinator", help="Who is alive, and who serves whom.")
     app.add_typer(teacher, name="teacher", help="Serve a model as a teacher.")
+    app.add_typer(service_app, name="service", help="Services: list, show, upgrade.")
     app.command("status")(status)
+    app.command("events")(events)
+    app.command("drain")(drain)
+    app.command("doctor")(doctor)
     app.command("demo")(demo)
     app.command("bench")(bench)
     return app

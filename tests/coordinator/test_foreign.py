@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from edl.coordinator import keys
-from edl.coordinator.discovery import live_managers
 from edl.coordinator.embedded import start_embedded
-from edl.coordinator.facts import report_facts, student_from, teacher_from
-from edl.coordinator.overview import mesh_status
-from edl.coordinator.redis_registry import RedisRegistry
-from edl.coordinator.registry import Member
+from edl.coordinator.manager.facts import report_facts, report_from, teacher_from
+from edl.coordinator.manager.overview import Overview
+from edl.coordinator.registry import LogEntry, Member, MemberBeat, Plan, Row, keys
+from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
 
@@ -44,41 +43,169 @@ def test_names_that_we_would_not_write_are_passed_over(registry: RedisRegistry) 
     assert registry.services() == ["s"]
     assert [m.member for m in registry.members("teachers", "s")] == ["good"]
     assert registry.changes("teachers", "s", cursor).members == ()
-    status = mesh_status(registry, [])
+    status = Overview(registry).status()
     assert [t.teacher_id for t in status.services[0].teachers] == ["good"]
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "9007199254740992", "-5"])
+def test_numbers_that_we_would_not_write_stop_nobody(registry: RedisRegistry, score: str) -> None:
+    for name in ("good", "odd"):
+        registry.register("teachers", "s", name, {"incarnation": "1"}, 30.0)
+    cursor = registry.changes("teachers", "s").cursor
+    registry._redis.zadd(keys.changes("teachers", "s"), {"odd": score})
+    registry._redis.zadd(keys.leases("teachers", "s"), {"odd": score})
+    assert [m.member for m in registry.members("teachers", "s")] == ["good"]
+    assert registry.changes("teachers", "s").full
+    registry.beat("teachers", "s", "good", 30.0, incarnation=1, facts={"state": "draining"})
+    changed = registry.changes("teachers", "s", cursor)
+    assert "good" in [m.member for m in changed.members]
+    registry.beat("teachers", "s", "good", 30.0, incarnation=1, facts={"state": "serving"})
+    again = registry.changes("teachers", "s", changed.cursor)
+    assert [m.facts["state"] for m in again.members if m.member == "good"] == ["serving"]
+    assert registry.sweep("teachers", "s") == ["odd"]
 
 
 def test_a_key_of_another_type_is_said_to_be_refused(registry: RedisRegistry) -> None:
     registry._redis.set(keys.leases("teachers", "s"), "a string")
-    with pytest.raises(RegistryUnavailable, match="refuses a command") as error:
+    with pytest.raises(RegistryUnavailable, match="something of another kind") as error:
         registry.register("teachers", "s", "t", {"incarnation": "1"}, 30.0)
     assert "\n" not in str(error.value)
+
+
+def test_facts_of_another_type_are_those_of_nobody(registry: RedisRegistry) -> None:
+    for name in ("good", "odd"):
+        registry.register("teachers", "s", name, {"incarnation": "1"}, 30.0)
+    registry._redis.delete(keys.facts("teachers", "s", "odd"))
+    registry._redis.lpush(keys.facts("teachers", "s", "odd"), "x")
+    assert [m.member for m in registry.members("teachers", "s")] == ["good"]
+    assert [m.member for m in registry.changes("teachers", "s", 1).members] == ["good"]
+    assert [m.member for m in registry.read("teachers", "s", ["odd", "good"])] == ["good"]
+    with pytest.raises(RegistryUnavailable, match="something of another kind"):
+        registry.beat_many("teachers", "s", [MemberBeat("good", 1), MemberBeat("odd", 1)], 30.0)
+    assert registry.beat("teachers", "s", "good", 30.0, incarnation=1)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        keys.leader("s"), keys.assignment("s"), keys.assignment_changes("s"), keys.admitted("s"),
+        keys.events("s"), keys.plan("s"),
+    ],
+)  # fmt: skip
+def test_a_table_of_another_type_gives_an_error_or_is_read_past(
+    registry: RedisRegistry, key: str
+) -> None:
+    registry._redis.set(key, "a string")
+    deeds: list[Callable[[], object]] = [
+        lambda: registry.lead("s", "a#1", 30.0),
+        lambda: registry.write("s", "a#1", (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
+        lambda: registry.table("s"),
+        lambda: registry.table("s", (1, 0)),
+        lambda: registry.admitted("s"),
+        lambda: registry.events("s"),
+        lambda: registry.events("s", last=3),
+        lambda: registry.plan("s"),
+        lambda: registry.set_plan("s", Plan("c"), 0),
+        lambda: registry.move_plan("s", "a#1", (1, 1), Plan("c"), LogEntry("upgrade", "c", "")),
+        lambda: registry.resign("s", "a#1"),
+    ]
+    for deed in deeds:
+        with contextlib.suppress(RegistryUnavailable):
+            deed()
+
+
+NONSENSE = ["", "null", "[]", "{", '{"teachers": 5}', '{"teachers": [1], "lost": []}', "[" * 9000]
+
+
+@pytest.mark.parametrize("text", NONSENSE)
+def test_rows_that_no_leader_wrote_are_passed_over(registry: RedisRegistry, text: str) -> None:
+    registry.lead("s", "a#1", 30.0)
+    registry.write("s", "a#1", (0, 0), (1, 1), {"j/0": Row(("t",))})
+    registry.write("s", "a#1", (1, 1), (1, 2), {"j/1": Row(("u",))})
+    registry._redis.hset(keys.assignment("s"), mapping={"j/1": text, "a b": "{}", "=x": "1"})
+    assert registry.table("s").rows == {"j/0": Row(("t",))}
+    news = registry.table("s", (1, 1))
+    assert (dict(news.rows), news.gone) == ({}, ("j/1",))
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "1e5", "9" * 40, ""])
+def test_an_epoch_that_is_no_number_is_a_table_that_was_never_written(
+    registry: RedisRegistry, text: str
+) -> None:
+    names: dict[Any, Any] = {"=term": text, "=counter": text, "=floor": text}
+    registry._redis.hset(keys.assignment("s"), mapping=names)
+    registry._redis.hset(keys.plan("s"), mapping={"version": text, "since_ms": text})
+    registry._redis.hset(keys.admitted("s"), mapping={"t": text, "a b": "1", "good": "2"})
+    assert registry.lead("s", "a#1", 30.0).epoch == (0, 0)
+    assert registry.table("s").epoch == (0, 0)
+    assert registry.write("s", "a#1", (0, 0), (1, 1), {"j/0": Row()})
+    assert registry.table("s", (1, 0)).epoch == (1, 1)
+    assert registry.plan("s").version == 0
+    entry = LogEntry("upgrade", "c", "")
+    assert registry.move_plan("s", "a#1", (1, 1), Plan("c"), entry)
+    assert registry.admitted("s")["good"] == 2
+    assert set(registry.admitted("s")) <= {"good", "t"}
+
+
+def test_events_without_our_fields_are_read(registry: RedisRegistry) -> None:
+    registry._redis.xadd(keys.events("s"), {b"\xff": b"\xff", "kind": "odd"}, id="5-1")
+    (entry,) = registry.events("s")
+    assert entry == LogEntry("odd", "", "", id="5-1", time_ms=5)
+
+
+def test_a_write_whose_answer_was_lost_may_come_twice(registry: RedisRegistry) -> None:
+    """The client sends a command again when the connection breaks before the answer comes."""
+    registry.lead("s", "a#1", 30.0)
+    sent: list[tuple[Any, ...]] = []
+    run = registry._redis.evalsha
+
+    def send_twice(*args: Any) -> Any:
+        run(*args)
+        sent.append(args)
+        return run(*args)
+
+    registry.write("s", "a#1", (0, 0), (1, 1), {"j/0": Row()})  # the server knows the script now
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(registry._redis, "evalsha", send_twice)
+        event = [LogEntry("lost", "t", "")]
+        assert registry.write("s", "a#1", (1, 1), (1, 2), {"j/0": None}, event)
+    assert len(sent) == 1
+    assert len(registry.events("s")) == 1
+    assert not registry.write("s", "a#1", (1, 1), (1, 2), {"j/0": Row()})
+
+
+def test_who_lags_behind_what_is_remembered_reads_the_whole_table(
+    registry: RedisRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edl.coordinator.registry.redis_table._KEPT", 10)
+    registry.lead("s", "a#1", 30.0)
+    registry.write("s", "a#1", (0, 0), (1, 0), {"j/0": Row()})
+    for n in range(20):
+        assert registry.write("s", "a#1", (1, n), (1, n + 1), {f"j/{n}": Row((f"t{n}",))})
+    assert registry._redis.zcard(keys.assignment_changes("s")) == 10
+    for since in range(21):
+        table = registry.table("s", (1, since))
+        assert table.full == (since < 10)
+        assert len(table.rows) == (20 if table.full else 20 - since)
 
 
 def test_facts_of_a_wrong_kind_are_left_out() -> None:
     facts = {
         "incarnation": "many", "slots": "-1", "in_flight": "99999999999999", "t_t_seconds": "x",
-        "address": "h:1", "unheard": "of",
+        "address": "h:1", "unheard": "of", "instance_key": "secret", "lanes": "no",
     }  # fmt: skip
     teacher = teacher_from(Member("t", facts, 1.5))
     assert teacher == pb.Teacher(teacher_id="t", address="h:1", lease_remaining_s=1.5)
     assert Member("t", facts).incarnation == 0
+    assert Member("t", {"incarnation": "9" * 5000}).incarnation == 0
 
 
 def test_a_report_comes_back_from_its_facts_as_it_was() -> None:
     report = pb.StudentReport(
         protocol_version=1, service="s", student_id="j/0", incarnation=2**60, want=3, priority=-2,
         t_s_seconds=1 / 3, volume_bytes=2**40, teachers=["a", "b"], term=2**50, state="steady",
+        unreachable=2, data_epoch=7, content_id="c",
     )  # fmt: skip
-    facts = report_facts(report, ("a",))
+    facts = report_facts(report)
     assert all(isinstance(value, str) for value in facts.values())
-    status = student_from(Member("j/0", facts, 2.0))
-    assert status.report == report
-    assert list(status.assigned) == ["a"]
-
-
-def test_the_oldest_manager_comes_first(registry: RedisRegistry) -> None:
-    for address, started in (("h:1", "2000"), ("h:2", "999"), ("h:3", "odd"), ("h:4", "1000")):
-        facts = {"incarnation": "1", "started_ms": started}
-        registry.register("managers", "", address, facts, 30.0)
-    assert [a for a in live_managers(registry) if a != "h:3"] == ["h:2", "h:4", "h:1"]
+    assert report_from(Member("j/0", facts, 2.0)) == report

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from edl.coordinator import Heartbeat, MemoryRegistry
-from edl.errors import LeaseSuperseded, RegistryUnavailable
+from edl.coordinator.embedded import start_embedded
+from edl.coordinator.registry import Beat
+from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.tests.ground.programs import wait_for
 
 TTL_S = 0.3
@@ -22,7 +27,7 @@ class Recording(MemoryRegistry):
         super().__init__()
         self.beats: list[dict[str, str]] = []
 
-    def beat(self, *args: Any, **options: Any) -> bool:
+    def beat(self, *args: Any, **options: Any) -> Beat:
         self.beats.append(dict(options["facts"]))
         return super().beat(*args, **options)
 
@@ -152,3 +157,112 @@ def test_an_owner_that_cannot_describe_itself_is_still_alive(
     heart.stop(leave=False)
     assert alive(registry)
     assert any("its beats go on" in record.getMessage() for record in caplog.records)
+
+
+def test_a_drain_that_was_asked_for_is_told_once_and_the_lease_stays(registry: Recording) -> None:
+    asked: list[bool] = []
+
+    def drain() -> None:
+        asked.append(True)
+        raise RuntimeError("its owner is in trouble")
+
+    facts = {"incarnation": "5", "state": "serving"}
+    heart = Heartbeat(registry, "teachers", "s", "t", lambda: facts, TTL_S, on_drain=drain)
+    heart.start()
+    assert registry.request_drain("s", "t")
+    wait_for(lambda: bool(asked))
+    beats = len(registry.beats)
+    wait_for(lambda: len(registry.beats) >= beats + 3)
+    assert asked == [True]
+    assert alive(registry)
+    assert registry.members("teachers", "s")[0].draining
+    heart.stop()
+
+
+def test_a_registry_that_refuses_our_user_is_survived(
+    registry: Recording, heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Beat:
+        refused.append(True)
+        raise Forbidden("the Redis user may not do this")
+
+    refused: list[bool] = []
+    heartbeat.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "beat", refuse)
+        wait_for(lambda: len(refused) >= 2)
+        assert not heartbeat.answering
+    wait_for(lambda: heartbeat.answering and alive(registry))
+
+
+def test_small_steps_of_a_measured_time_reach_managers_when_they_add_up(
+    registry: Recording, heartbeat: Heartbeat, facts: dict[str, str]
+) -> None:
+    def tell(t_t: str) -> tuple[str, ...]:
+        facts["t_t_seconds"] = t_t
+        beats = len(registry.beats)
+        heartbeat.update()
+        wait_for(lambda: {"t_t_seconds": t_t} in registry.beats[beats:])
+        wait_for(lambda: registry.members("teachers", "s")[0].facts["t_t_seconds"] == t_t)
+        changes = registry.changes("teachers", "s", cursor)
+        return tuple(member.facts["t_t_seconds"] for member in changes.members)
+
+    facts["t_t_seconds"] = "0.100"
+    heartbeat.start()
+    cursor = registry.changes("teachers", "s").cursor
+    assert [tell("0.104"), tell("0.108")] == [(), ()]
+    assert tell("0.112") == ("0.112",)
+
+
+def test_members_that_start_together_do_not_beat_together(registry: Recording) -> None:
+    times: list[float] = []
+
+    class Timed(MemoryRegistry):
+        def beat(self, *args: Any, **options: Any) -> Beat:
+            times.append(time.monotonic())
+            return super().beat(*args, **options)
+
+    shared = Timed()
+    hearts = [
+        Heartbeat(shared, "teachers", "s", f"t{n}", lambda: {"incarnation": "1"}, 3.0)
+        for n in range(40)
+    ]
+    for heart in hearts:
+        heart.start()
+    wait_for(lambda: len(times) >= 40)
+    for heart in hearts:
+        heart.stop(leave=False)
+    first = sorted(times)[:40]
+    assert first[-1] - first[0] > 0.4  # of the interval of a second
+    assert max(b - a for a, b in itertools.pairwise(first)) < 0.4
+
+
+def test_of_the_beats_of_a_busy_teacher_five_in_six_are_plain_commands() -> None:
+    process, url = start_embedded()
+    registry = RedisRegistry(url)
+    asked = itertools.count()
+    ttl_s = 0.9
+    heart = Heartbeat(
+        registry, "teachers", "s", "t",
+        lambda: {"incarnation": "5", "in_flight": str(next(asked))}, ttl_s,
+    )  # fmt: skip
+
+    def told() -> int:
+        (member,) = registry.members("teachers", "s")
+        return int(member.facts["in_flight"])
+
+    def calls(name: str) -> int:
+        return int(registry._redis.info("commandstats").get(f"cmdstat_{name}", {}).get("calls", 0))
+
+    try:
+        heart.start()
+        wait_for(lambda: told() > 2)  # from here on, facts go with the whole beats
+        before = {name: calls(name) for name in ("zadd", "hset", "evalsha")}
+        wait_for(lambda: calls("zadd") >= before["zadd"] + 18)  # each sort of beat has one
+        beats, whole, scripts = (calls(name) - before[name] for name in before)
+    finally:
+        heart.stop()
+        registry.close()
+        process.stop()
+    assert scripts == 0
+    assert 3 <= whole <= beats / 4, (whole, beats)

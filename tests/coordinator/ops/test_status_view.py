@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from edl.coordinator.status import render, to_json, volume_bar
+from edl.coordinator.ops.status_view import render, to_json, volume_bar
 from edl.proto import coordinator_pb2 as pb
 
 
@@ -22,13 +22,20 @@ def mesh() -> pb.MeshStatus:
     teacher = pb.Teacher(
         teacher_id="t1", address="10.0.0.1:5000", state="serving", device="cpu", slots=4,
         in_flight=2, t_t_seconds=0.0021, samples_per_second=476.2, lease_remaining_s=5.5,
+        admission="admitted",
     )  # fmt: skip
     service = pb.ServiceStatus(
         name="digits",
-        teachers=[teacher, pb.Teacher(teacher_id="t2", state="draining")],
+        teachers=[teacher, pb.Teacher(teacher_id="t2", state="draining", admission="admitted")],
         students=[pb.StudentStatus(report=report, assigned=["t1"], lease_remaining_s=5.0)],
         term=9,
         counter=3,
+        teacher_count=2,
+        student_count=1,
+        teacher_states={"serving": 1, "draining": 1},
+        student_states={"source_wait": 1},
+        samples_per_second=1234.5,
+        leader="127.0.0.1:4000",
     )
     return pb.MeshStatus(services=[service], managers=["127.0.0.1:4000"], redis_time_ms=123)
 
@@ -57,6 +64,37 @@ def test_who_serves_whom_stands_in_the_teachers_row() -> None:
     (idle,) = [row for row in rows if row.strip().startswith("t2")]
     assert "job/0" in serving
     assert "job/0" not in idle
+
+
+@pytest.mark.parametrize(
+    ("admission", "state"),
+    [("admitted", "serving"), ("refused: it does not answer", "refused"), ("", "waiting")],
+)
+def test_a_teacher_that_students_are_not_given_does_not_look_as_if_it_served(
+    admission: str, state: str
+) -> None:
+    status = mesh()
+    status.services[0].teachers[0].admission = admission
+    (row,) = [row for row in drawn(status).splitlines() if row.strip().startswith("t1")]
+    assert row.split()[2] == state
+
+
+def test_a_mesh_too_large_for_a_table_says_how_much_is_left_out() -> None:
+    status = mesh()
+    status.services[0].teacher_count = 10_000
+    assert "... 2 of 10,000 teachers, those that need a look first; --all" in drawn(status)
+    assert "--all" not in drawn(mesh())
+
+
+def test_unusual_states_are_counted_under_the_heading() -> None:
+    assert "teachers: 1 draining, 1 serving; students: 1 source wait" in drawn(mesh())
+
+
+def test_a_service_without_a_leader_and_one_that_is_upgraded_say_so() -> None:
+    status = mesh()
+    status.services[0].leader, status.services[0].next_content_id = "", "C2"
+    assert "no manager leads" in drawn(status)
+    assert "upgrade to C2" in drawn(status)
 
 
 def test_an_empty_mesh_is_said_in_words() -> None:

@@ -1,0 +1,154 @@
+"""A manager's metrics: read from its view when somebody scrapes, so that they cost nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from .manager.views import DeskView, LeaderView, ManagerView, ServiceView
+
+#: Why a call may be refused; each is there from the start, so that its first increase is seen.
+REASONS: Final = (
+    "unauthenticated",
+    "forbidden",
+    "malformed",
+    "too_large",
+    "rate_limited",
+    "wrong_instance",
+    "version",
+    "overloaded",
+)
+_PREFIX: Final = "edl_coordinator"
+
+_V = TypeVar("_V", LeaderView, DeskView)
+
+_OF_LEADER: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
+    "term": ("First part of the epoch of the service's assignments.", lambda v: v.term),
+    "assignment_counter": ("Second part of that epoch.", lambda v: v.counter),
+    "recovering": ("1 while assignments may only grow, after a new term.", lambda v: v.recovering),
+    "idle_teachers": ("Live teachers that no student is assigned.", lambda v: v.idle),
+    "students": ("Students with a lease.", lambda v: v.students),
+    "leader_look_seconds": ("Latest look at the registry, solving included.", lambda v: v.look_s),
+    "solve_seconds": ("Latest computation of assignments.", lambda v: v.solve_s),
+}
+_OF_LEADER_TOTAL: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
+    "rows_written": ("Assignments written by this manager.", lambda v: v.rows),
+    "recoveries": ("Terms that this manager began.", lambda v: v.recoveries),
+    "admission_refusals": ("Probes of teachers that ended in a refusal.", lambda v: v.refusals),
+}
+_OF_DESK: Final[Mapping[str, tuple[str, Callable[[DeskView], float]]]] = {
+    "streams": ("Subscriptions that this manager holds.", lambda v: v.streams),
+    "wanted_teachers": ("Teachers that its students want.", lambda v: v.wanted),
+    "assigned_teachers": ("Teachers that they are assigned.", lambda v: v.assigned),
+    "samples_per_second": ("Rate at which they train.", lambda v: v.samples_per_second),
+    "starved_seconds": ("What they have waited for labels, summed.", lambda v: v.starved_s),
+    "blocked_seconds": ("What a full buffer has paused them, summed.", lambda v: v.blocked_s),
+    "source_wait_seconds": (
+        "What they waited for their source, summed.",
+        lambda v: v.source_wait_s,
+    ),
+    "desk_look_seconds": ("Latest look at the table of assignments.", lambda v: v.look_s),
+}
+_OF_DESK_TOTAL: Final[Mapping[str, tuple[str, Callable[[DeskView], float]]]] = {
+    "assignments_pushed": ("Assignments sent to students.", lambda v: v.pushed),
+}
+
+
+class CoordinatorMetrics:
+    """The metrics of one manager, in a registry of their own.
+
+    Attributes:
+        registry: what `MetricsServer` serves.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._refused = Counter(
+            f"{_PREFIX}_refused",
+            "Calls and streams that were refused.",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in REASONS:
+            self._refused.labels(reason)
+
+    def refused(self, reason: str) -> None:
+        """Count a refusal; in any thread."""
+        self._refused.labels(reason if reason in REASONS else "malformed").inc()
+
+    def watch(self, view: Callable[[], ManagerView]) -> None:
+        """Add what the manager tells of itself; once."""
+        self.registry.register(_Views(view))
+
+
+class _Views(Collector):
+    def __init__(self, view: Callable[[], ManagerView]) -> None:
+        self._view = view
+
+    def collect(self) -> Iterable[Metric]:
+        view = self._view()
+        answering = f"{_PREFIX}_registry_answering"
+        yield GaugeMetricFamily(answering, "1 while Redis answers.", value=view.answering)
+        yield from _roles(view.services)
+        leading = [(s.name, s.leading) for s in view.services if s.leading is not None]
+        desks = [(s.name, s.desk) for s in view.services if s.desk is not None]
+        yield from _gauges(_OF_LEADER, leading)
+        yield from _counters(_OF_LEADER_TOTAL, leading)
+        yield _states(
+            "teachers",
+            "Live teachers, as the leader sees them.",
+            {n: v.teachers for n, v in leading},
+        )
+        yield from _gauges(_OF_DESK, desks)
+        yield from _counters(_OF_DESK_TOTAL, desks)
+        yield _states(
+            "subscribed_students",
+            "Students whose streams this manager holds.",
+            {name: desk.students for name, desk in desks},
+        )
+
+
+def _roles(services: Iterable[ServiceView]) -> Iterator[Metric]:
+    leading = GaugeMetricFamily(
+        f"{_PREFIX}_leading", "1 at the manager that leads the service.", labels=["service"]
+    )
+    known = GaugeMetricFamily(
+        f"{_PREFIX}_leader_known", "1 while some manager leads the service.", labels=["service"]
+    )
+    for service in services:
+        leading.add_metric([service.name], service.leading is not None)
+        known.add_metric([service.name], service.leader != "" or service.leading is not None)
+    yield leading
+    yield known
+
+
+def _gauges(
+    table: Mapping[str, tuple[str, Callable[[_V], float]]], views: Iterable[tuple[str, _V]]
+) -> Iterator[Metric]:
+    for name, (text, value) in table.items():
+        gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["service"])
+        for service, view in views:
+            gauge.add_metric([service], value(view))
+        yield gauge
+
+
+def _counters(
+    table: Mapping[str, tuple[str, Callable[[_V], float]]], views: Iterable[tuple[str, _V]]
+) -> Iterator[Metric]:
+    for name, (text, value) in table.items():
+        counter = CounterMetricFamily(f"{_PREFIX}_{name}", text, labels=["service"])
+        for service, view in views:
+            counter.add_metric([service], value(view))
+        yield counter
+
+
+def _states(name: str, text: str, of: Mapping[str, Mapping[str, int]]) -> Metric:
+    gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["service", "state"])
+    for service, states in of.items():
+        for state, amount in states.items():
+            gauge.add_metric([service, state], amount)
+    return gauge

@@ -1,0 +1,1 @@
+"""What operators type: `edl status`, `drain`, `events`, `service` and `doctor`."""

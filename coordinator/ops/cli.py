@@ -1,0 +1,209 @@
+"""Command lines of operators: `edl drain`, `edl events`, `edl service ...` and `edl doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from ...errors import UsageError
+from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
+from ..config import DEFAULT_URL
+from .options import Coordinator, Json, Service, console, quiet_grpc
+
+service_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+
+
+def drain(
+    teacher: Annotated[
+        str,
+        typer.Argument(metavar="[TEACHER]", help="Id of the teacher, as `edl status` shows it."),
+    ] = "",
+    host: Annotated[str, typer.Option(help="All teachers of this machine instead.")] = "",
+    service: Service = "",
+    coordinator: Coordinator = DEFAULT_URL,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Ask teachers to finish what they have and leave; no label is lost.
+
+    They get nothing new from this moment, and their processes end by themselves within their grace
+    period. Needs a token of the role admin, where tokens are asked for.
+    """
+    quiet_grpc()
+    from ..calling.client import drain as ask
+
+    asked = ask(
+        coordinator,
+        service=service,
+        teacher_id=teacher,
+        host=host,
+        security=client_security(tls_ca, tls_cert, tls_key, token_file),
+    )
+    for name in asked:
+        typer.echo(f"draining {name}")
+
+
+def events(
+    service: Service = "",
+    last: Annotated[
+        int, typer.Option(min=0, help="So many of the log, the latest; 0: all that it holds.")
+    ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    json: Json = False,
+    coordinator: Coordinator = DEFAULT_URL,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Show what happened in the mesh, and why: who came, was lost, drained, was given to whom."""
+    quiet_grpc()
+    from ..calling.client import watch
+    from .event_lines import to_json, to_text
+
+    security = client_security(tls_ca, tls_cert, tls_key, token_file)
+    out = console()
+    try:
+        for event in watch(
+            coordinator, service=service, last=last, follow=follow, security=security
+        ):
+            if json:
+                print(to_json(event), flush=True)
+            else:
+                out.print(to_text(event), soft_wrap=True)
+    except KeyboardInterrupt:
+        if not follow:  # which is ended in no other way
+            raise
+
+
+@service_app.callback()
+def service_commands() -> None:
+    """Services: sets of teachers that label alike."""
+
+
+@service_app.command("list")
+def list_services(
+    json: Json = False,
+    coordinator: Coordinator = DEFAULT_URL,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Show each service in a line."""
+    quiet_grpc()
+    import json as format_
+
+    from ..calling.client import fetch_status
+    from . import service_view
+
+    security = client_security(tls_ca, tls_cert, tls_key, token_file)
+    found = fetch_status(coordinator, max_members=1, security=security).services
+    if json:
+        print(format_.dumps([service_view.to_json(service) for service in found], indent=2))
+    elif found:
+        console().print(service_view.table(found))
+    else:
+        typer.echo("no service: start a teacher, 'edl-teacher serve --model ... --service NAME'")
+
+
+@service_app.command("show")
+def show_service(
+    name: Annotated[str, typer.Argument(metavar="SERVICE", help="Its name.")],
+    json: Json = False,
+    coordinator: Coordinator = DEFAULT_URL,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Show one service: who leads it, how it is, which contents its members are on."""
+    quiet_grpc()
+    import json as format_
+
+    from ..calling.client import fetch_status
+    from . import service_view
+
+    security = client_security(tls_ca, tls_cert, tls_key, token_file)
+    found = fetch_status(coordinator, name, max_members=1, security=security).services
+    if not found:
+        raise UsageError(f"there is no service {name!r}: 'edl service list' shows all")
+    if json:
+        print(format_.dumps(service_view.to_json(found[0]), indent=2))
+    else:
+        console().print(service_view.details(found[0]))
+
+
+@service_app.command("upgrade")
+def upgrade_service(
+    name: Annotated[str, typer.Argument(metavar="SERVICE", help="Its name.")],
+    content: Annotated[
+        str,
+        typer.Option(
+            help="The content to move to: `edl service show` names those that are served."
+        ),
+    ],
+    at: Annotated[
+        Literal["epoch", "now"],
+        typer.Option(
+            help="epoch: each student when it begins its next epoch, so that every epoch is of one "
+            "content; now: at once."
+        ),
+    ] = "epoch",
+    coordinator: Coordinator = DEFAULT_URL,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Move a service to another model: start teachers of it under the same service first.
+
+    A student is never labelled by both at once, and stays where it is while no teacher of the new
+    content serves. `edl service show` tells how many are still to move; then the old teachers can
+    be drained.
+    """
+    quiet_grpc()
+    from ..calling.client import upgrade
+
+    security = client_security(tls_ca, tls_cert, tls_key, token_file)
+    typer.echo(upgrade(coordinator, name, content, at, security=security))
+
+
+def doctor(
+    json: Json = False,
+    coordinator: Coordinator = DEFAULT_URL,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Check, from this machine, whether a student or an operator here would be served.
+
+    Redis, its clock and its memory, the service managers, versions, credentials, each service and
+    whether its teachers can be reached from here. Exits with 1 when something is wrong.
+    """
+    quiet_grpc()
+    import json as format_
+
+    from .doctor import examine
+    from .findings import render, to_json
+
+    findings = []
+    out = console()
+    for finding in examine(
+        coordinator, lambda: client_security(tls_ca, tls_cert, tls_key, token_file)
+    ):
+        findings.append(finding)
+        if not json:
+            out.print(render(finding), soft_wrap=True)
+    if json:
+        print(format_.dumps([to_json(finding) for finding in findings], indent=2))
+    if any(finding.level == "wrong" for finding in findings):
+        raise typer.Exit(1)

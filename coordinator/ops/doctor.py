@@ -1,0 +1,235 @@
+"""Examines a mesh from where it runs: what would a student, or an operator, here run into?
+
+Each check yields findings and goes on; what a failed check makes impossible is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from ... import __version__
+from ...errors import AccessError, EdlError, UnavailableError
+from ...proto import coordinator_pb2 as pb
+from ...proto.security import ClientSecurity, is_loopback
+from ..calling.client import ask_status
+from ..registry import Registry, connect, masked
+from ..registry.records import Member
+from .findings import Finding, doubt, well, wrong
+from .reaching import refusal
+
+#: Clocks of two machines further apart are worth a word: incarnations are made from them.
+CLOCK_S: Final = 2.0
+#: A Redis further away makes every beat late.
+ROUND_TRIP_S: Final = 0.05
+_PINGS: Final = 5
+#: Teachers of a service whose addresses are tried.
+_TRIED: Final = 20
+
+
+def examine(url: str, security: Callable[[], ClientSecurity | None]) -> Iterator[Finding]:
+    """Look at everything, from Redis to the teachers.
+
+    Args:
+        url: Redis URL of the mesh.
+        security: gives what managers are called with; it may raise an EdlError, which is a finding.
+    """
+    yield well("this machine", f"edl-dist {__version__}")
+    try:
+        registry = connect(url)
+    except EdlError as error:
+        yield wrong("URL", str(error))
+        return
+    try:
+        yield from _redis(registry)
+        credentials = security()
+        yield from _credentials(credentials, url)
+        yield from _managers(registry, credentials)
+    except EdlError as error:
+        yield wrong(_about(error), str(error))
+    finally:
+        registry.close()
+
+
+def _redis(registry: Registry) -> Iterator[Finding]:
+    """Whether it answers, how fast, and what time it has."""
+    waits = []
+    for _ in range(_PINGS):
+        began = time.monotonic()
+        server_ms = registry.time_ms()
+        waits.append(time.monotonic() - began)
+    wait_s = sorted(waits)[_PINGS // 2]
+    text = f"{registry.url} answers in {wait_s * 1000:.1f} ms"
+    if wait_s > ROUND_TRIP_S:
+        yield doubt("Redis", text, "it is far away: give leases a longer TTL, or move it nearer")
+    else:
+        yield well("Redis", text)
+    yield from _clock(server_ms / 1000 - time.time())
+    yield from _settings(registry)
+
+
+def _clock(ahead_s: float) -> Iterator[Finding]:
+    words = f"Redis's clock is {abs(ahead_s):.2f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
+    if abs(ahead_s) > CLOCK_S:
+        yield doubt(
+            "clock",
+            words,
+            "leases go by Redis's clock alone, but a student that starts anew on a machine whose "
+            "clock is behind looks older than its ghost: let NTP set the clocks",
+        )
+    else:
+        yield well("clock", words)
+
+
+def _settings(registry: Registry) -> Iterator[Finding]:
+    try:
+        info = registry.server_info()
+    except AccessError:
+        yield well("Redis settings", "may not be read with these credentials, which need not be")
+        return
+    if not info:
+        return
+    version = f"{info.get('server_name', 'redis')} {info.get('version') or '?'}"
+    role = info.get("role", "master")
+    if role != "master":
+        yield wrong("Redis", f"{version} is a {role}", "name the master, or its Sentinels")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        yield doubt(
+            "Redis memory",
+            f"{version} throws keys away when its memory is full ({policy})",
+            "set maxmemory-policy to noeviction: a lease that is thrown away is a death",
+        )
+    else:
+        yield well("Redis", version)
+
+
+def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]:
+    if security is None:
+        yield well("credentials", "none are named: managers are called in the clear")
+        return
+    parts = (["TLS"] if security.tls else []) + (["a token"] if security.token_file else [])
+    yield well("credentials", " and ".join(parts))
+    if url.startswith(("redis://", "redis+sentinel://")) and not _is_near(url):
+        yield doubt(
+            "credentials",
+            f"{masked(url)} is reached without TLS",
+            "write rediss:// if Redis speaks it: a password on this way can be read",
+        )
+
+
+def _managers(registry: Registry, security: ClientSecurity | None) -> Iterator[Finding]:
+    """Each manager that holds a lease; and the mesh, as the first that answers tells it."""
+    members = registry.members("managers", "")
+    if not members:
+        yield wrong(
+            "managers",
+            "none is registered",
+            f"start one: edl coordinator serve --redis {registry.url}",
+        )
+        return
+    status: pb.MeshStatus | None = None
+    for member in members:
+        yield from _reachable_by_others(member, registry.url)
+        try:
+            began = time.monotonic()
+            status = ask_status(member.member, max_members=_TRIED, security=security)
+            took_s = time.monotonic() - began
+        except EdlError as error:
+            yield wrong(f"manager {member.member}", str(error), _advice(error))
+            continue
+        yield well(f"manager {member.member}", f"answers in {took_s * 1000:.0f} ms")
+        yield from _version(f"manager {member.member}", member.facts.get("version", ""))
+    if len(members) == 1:
+        yield doubt("managers", "there is one only", "a second one takes over when it dies")
+    if status is not None:
+        yield from _services(status)
+
+
+def _reachable_by_others(member: Member, url: str) -> Iterator[Finding]:
+    if is_loopback(_host(member.member)) and not _is_near(url):
+        yield wrong(
+            f"manager {member.member}",
+            "is registered under an address that only its own machine reaches",
+            "start it with --host, and --advertise if others know the machine by another name",
+        )
+
+
+def _version(about: str, version: str) -> Iterator[Finding]:
+    if version and version != __version__:
+        yield doubt(about, f"runs edl-dist {version}, this machine {__version__}")
+
+
+def _services(status: pb.MeshStatus) -> Iterator[Finding]:
+    if not status.services:
+        yield doubt("services", "none: no teacher and no student is registered")
+    for service in status.services:
+        yield from _service(service)
+        yield from _teachers(service)
+
+
+def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
+    about = f"service {service.name}"
+    if service.student_count and not service.leader:
+        yield wrong(about, "no manager computes its assignments", "see the managers' logs")
+    states = service.teacher_states
+    refused = states.get("refused", 0)
+    serving = states.get("serving", 0)
+    if refused:
+        yield wrong(
+            about,
+            f"{refused} teachers are refused",
+            "'edl events' says why of each",
+        )
+    starved = service.student_states.get("starved", 0)
+    text = (
+        f"{serving} teachers serve {service.student_count} students, "
+        f"{service.assigned} of {service.wanted} wanted are assigned"
+    )
+    if service.student_count and not serving:
+        yield wrong(about, "students wait, and no teacher serves", "start one")
+    elif starved:
+        yield doubt(about, f"{text}; {starved} students starve", "start more teachers")
+    else:
+        yield well(about, text)
+
+
+def _teachers(service: pb.ServiceStatus) -> Iterator[Finding]:
+    """Whether their addresses can be reached from here: of some, those that need a look first."""
+    tried = [teacher for teacher in service.teachers if teacher.address][:_TRIED]
+    deaf = {t.teacher_id: why for t in tried if (why := refusal(t.address))}
+    for name, why in deaf.items():
+        yield wrong(
+            f"teacher {name}",
+            f"cannot be reached from here: {why}",
+            "start it with --host, and --advertise with what students can dial",
+        )
+    if tried and not deaf:
+        all_of = "all" if len(tried) == service.teacher_count else f"{len(tried)}"
+        yield well(f"service {service.name}", f"{all_of} teachers tried can be reached from here")
+
+
+def _about(error: EdlError) -> str:
+    """What an error that ended the examination was about."""
+    return "Redis" if isinstance(error, UnavailableError) else "credentials"
+
+
+def _advice(error: EdlError) -> str:
+    if isinstance(error, AccessError):
+        return "give --token-file, or --tls-cert and --tls-key, of somebody whom it knows"
+    return "is it up, and may this machine dial it? With TLS there, give --tls-ca"
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _is_near(url: str) -> bool:
+    """Whether a Redis URL names this machine alone."""
+    place = url.partition("://")[2].rpartition("@")[2].partition("/")[0]
+    if url.startswith(("unix:", "memory:")):
+        return True
+    return all(
+        is_loopback(_host(f"{one}:0" if ":" not in one else one)) for one in place.split(",")
+    )

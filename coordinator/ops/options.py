@@ -1,0 +1,30 @@
+"""The options that the commands of operators share, and how they print."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PLAIN_WIDTH = 160  # of what goes to a file or a pipe
+
+Coordinator = Annotated[str, typer.Option(envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")]
+Service = Annotated[str, typer.Option(help="This service only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def console() -> Console:
+    """Where tables go: as wide as the terminal, or wide enough for a file."""
+    from rich.console import Console
+
+    found = Console()
+    return found if found.is_terminal else Console(width=_PLAIN_WIDTH)
+
+
+def quiet_grpc() -> None:
+    """Its own lines about sockets are for its developers; ours say what they mean."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,0 +1,250 @@
+"""`MeshStatus` for people and for programs: tables for a terminal, a stable structure for JSON.
+
+The JSON form:
+
+```
+{"redis_time_ms": int, "managers": ["host:port", ...],
+ "services": [
+   {every field of message ServiceStatus, but:
+    "teachers": [{every field of message Teacher, "serves": [student ids]}, ...],
+    "students": [{every field of message StudentReport,
+                  "assigned": [teacher ids], "lease_remaining_s": float, "reason": str}, ...]},
+   ...]}
+```
+
+Fields have the names of `coordinator.proto`; new ones may be added, none is renamed or removed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...proto import coordinator_pb2 as pb
+from ..manager.summary import state_of
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+_STYLES = {
+    "serving": "green",
+    "steady": "green",
+    "draining": "yellow",
+    "refused": "bold red",
+    "waiting": "yellow",
+    "blocked": "cyan",
+    "source_wait": "yellow",
+    "starved": "bold red",
+}
+_BAR_CELLS = 10
+#: Numbers, the head of each in two short lines: a table of 80 columns has to hold them all.
+_TEACHER_NUMBERS = ("t_t\nms", "samples\nper s", "in\nflight", "lease\ns")
+_STUDENT_NUMBERS = (
+    "has/\nwant",
+    "\nn",
+    "samples\nper s",
+    "star-\nved s",
+    "block-\ned s",
+    "source\nwait s",
+    "re-\nsends",
+    "volume\n| is lt",
+)
+
+
+def to_json(status: pb.MeshStatus) -> dict[str, Any]:
+    """The structure that the head of this file describes."""
+    return {
+        "redis_time_ms": status.redis_time_ms,
+        "managers": list(status.managers),
+        "services": [_service_json(service) for service in status.services],
+    }
+
+
+def _service_json(service: pb.ServiceStatus) -> dict[str, Any]:
+    serves = _serves(service)
+    return {
+        **_fields(service),
+        "teachers": [
+            {**_fields(teacher), "serves": serves[teacher.teacher_id]}
+            for teacher in service.teachers
+        ],
+        "students": [
+            {
+                **_fields(student.report),
+                "assigned": list(student.assigned),
+                "lease_remaining_s": student.lease_remaining_s,
+                "reason": student.reason,
+            }
+            for student in service.students
+        ],
+    }
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return {
+        field.name: _plain(getattr(message, field.name), repeated=field.is_repeated)
+        for field in message.DESCRIPTOR.fields
+    }
+
+
+def _plain(value: Any, *, repeated: bool) -> Any:
+    if not repeated:
+        return value
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+def _serves(service: pb.ServiceStatus) -> defaultdict[str, list[str]]:
+    """Teacher id -> ids of the students that it is assigned to."""
+    serves: defaultdict[str, list[str]] = defaultdict(list)
+    for student in service.students:
+        for teacher in student.assigned:
+            serves[teacher].append(student.report.student_id)
+    return serves
+
+
+def render(status: pb.MeshStatus, service_asked: str = "") -> RenderableType:
+    """Tables of each service's teachers and students; `service_asked` is the one asked for."""
+    from rich.console import Group
+    from rich.text import Text
+
+    managers = ", ".join(status.managers) or "none"
+    parts: list[RenderableType] = [Text(f"service managers: {managers}", style="dim")]
+    if not status.services:
+        where = f" for service {service_asked!r}" if service_asked else ""
+        parts.append(Text(f"no teacher and no student is registered{where}"))
+    for service in status.services:
+        parts += [Text(), _heading(service)]
+        if service.teachers:
+            parts += [Text(), _teacher_table(service)]
+            parts += _left_out(len(service.teachers), service.teacher_count, "teachers")
+        if service.students:
+            parts += [Text(), _student_table(service.students)]
+            parts += _left_out(len(service.students), service.student_count, "students")
+    return Group(*parts)
+
+
+def _left_out(shown: int, count: int, what: str) -> list[RenderableType]:
+    """That a table is not whole, and how to see the rest."""
+    from rich.text import Text
+
+    if shown >= count:
+        return []
+    return [Text(f"... {shown:,} of {count:,} {what}, those that need a look first; --all", "dim")]
+
+
+def _heading(service: pb.ServiceStatus) -> Text:
+    from rich.text import Text
+
+    heading = Text(service.name, style="bold")
+    heading.append(
+        f"  {_count(service.teacher_count, 'teacher')}, {_count(service.student_count, 'student')}"
+        f", {service.samples_per_second:,.0f} samples/s",
+        style="not bold",
+    )
+    if service.student_count and not service.leader:
+        heading.append("  no manager leads", style="bold red")
+    if service.next_content_id:
+        heading.append(f"  upgrade to {service.next_content_id}", style="not bold magenta")
+    states = _states(service)
+    if states:
+        heading.append(f"\n{states}", style="not bold dim")
+    return heading
+
+
+def _states(service: pb.ServiceStatus) -> str:
+    """How many are in which state, where not all are in the usual one."""
+    kinds = (("teachers", service.teacher_states), ("students", service.student_states))
+    unusual = {"teachers": {"serving"}, "students": {"steady"}}
+    return "; ".join(
+        f"{what}: " + ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
+        for what, states in kinds
+        if set(states) - unusual[what]
+    ).replace("_", " ")
+
+
+def _teacher_table(service: pb.ServiceStatus) -> Table:
+    table = _table(("teacher", "address", "state", "device"), _TEACHER_NUMBERS, "serves")
+    serves = _serves(service)
+    for teacher in service.teachers:
+        table.add_row(
+            teacher.teacher_id,
+            teacher.address,
+            _state(state_of(teacher.admission, teacher.state)),
+            teacher.device,
+            f"{teacher.t_t_seconds * 1000:.3g}" if teacher.t_t_seconds else "-",
+            f"{teacher.samples_per_second:,.0f}",
+            f"{teacher.in_flight}/{teacher.slots}" if teacher.slots else str(teacher.in_flight),
+            f"{teacher.lease_remaining_s:.1f}",
+            ", ".join(serves[teacher.teacher_id]) or "-",
+        )
+    return table
+
+
+def _student_table(students: Iterable[pb.StudentStatus]) -> Table:
+    table = _table(("student", "state"), _STUDENT_NUMBERS, "\nof ut")
+    for student in students:
+        report = student.report
+        table.add_row(
+            report.student_id,
+            _state(report.state),
+            f"{len(student.assigned)}/{report.want}",
+            str(report.needed or "-"),
+            f"{report.samples_per_second:,.0f}",
+            f"{report.starved_seconds:.1f}",
+            f"{report.blocked_seconds:.1f}",
+            f"{report.source_wait_seconds:.1f}",
+            str(report.resends),
+            volume_bar(report.volume_bytes, report.lower_bytes, report.upper_bytes),
+            f"{_size(report.volume_bytes)} of {_size(report.upper_bytes)}",
+        )
+    return table
+
+
+def _table(texts: Iterable[str], numbers: Iterable[str], last: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold dim")
+    for head in texts:
+        table.add_column(head, overflow="fold")
+    for head in numbers:
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column(last, overflow="fold")
+    return table
+
+
+def _state(state: str) -> Text:
+    from rich.text import Text
+
+    return Text(state.replace("_", " ") or "-", style=_STYLES.get(state, ""))
+
+
+def volume_bar(volume_bytes: int, lower_bytes: int, upper_bytes: int) -> Text:
+    """A bar that is full at ut, with a mark at lt."""
+    from rich.text import Text
+
+    if upper_bytes == 0:
+        return Text("-")
+    filled = min(_BAR_CELLS, round(_BAR_CELLS * volume_bytes / upper_bytes))
+    mark = min(_BAR_CELLS - 1, int(_BAR_CELLS * lower_bytes / upper_bytes))
+    style = "cyan" if volume_bytes >= upper_bytes else "green" if volume_bytes else "red"
+    bar = Text()
+    for cell in range(_BAR_CELLS):
+        full = cell < filled
+        bar.append("|" if cell == mark else "█" if full else "░", style=style if full else "dim")
+    return bar
+
+
+def _size(count_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count_bytes < 1024:
+            return f"{count_bytes:.3g} {unit}"
+        count_bytes /= 1024
+    return f"{count_bytes:.3g} TiB"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,138 @@
+"""The page's addresses: its files, its feed, and the one thing that it can do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from ...errors import (
+    EdlError,
+    Forbidden,
+    RateLimited,
+    RegistryUnavailable,
+    RetryableError,
+    Unauthenticated,
+    UsageError,
+)
+from .access import Access
+from .feed import Feed
+from .guard import Guard
+from .source import Source
+
+_STATIC: Final = Path(__file__).parent / "static"
+_KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_MAX_BODY: Final = 4096
+_PING_S: Final = 10.0
+#: Seconds that one page may take to read what it is told; then its connection is closed.
+_SEND_S: Final = 15.0
+_STATUS: Final[tuple[tuple[type[EdlError], int], ...]] = (
+    (Unauthenticated, 401),
+    (Forbidden, 403),
+    (UsageError, 400),
+    (RateLimited, 429),
+    (RegistryUnavailable, 503),
+    (RetryableError, 503),
+)
+
+
+def make_app(source: Source, access: Access, feed: Feed, *, local: bool) -> ASGIApp:
+    """The application; `feed.run` has to run beside it, in the same loop."""
+    files = {path.name: path.read_bytes() for path in _STATIC.iterdir() if path.suffix in _KINDS}
+
+    def file(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in files:
+            return JSONResponse({"error": "there is no such page"}, 404)
+        return Response(files[name], media_type=_KINDS[Path(name).suffix])
+
+    def who(request: Request) -> Response:
+        return JSONResponse(access.describe(_authorization(request)))
+
+    def look(request: Request) -> Response:
+        access.check_view(_authorization(request))
+        feed.check_room()
+        return EventSourceResponse(
+            _stream(feed), ping=_PING_S, send_timeout=_SEND_S, cleanup_timeout=1.0
+        )
+
+    async def drain(request: Request) -> Response:
+        access.check_drain(_authorization(request))
+        service, teacher = _named(await _body(request))
+        await asyncio.to_thread(source.drain, service, teacher)
+        return JSONResponse({"draining": teacher})
+
+    async def sorry(_: Request, error: Exception) -> Response:
+        code = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+        headers = {"WWW-Authenticate": "Bearer"} if code == 401 else None
+        return JSONResponse({"error": str(error)}, code, headers)
+
+    app = Starlette(
+        routes=[
+            Route("/", _in_loop(file), methods=["GET"]),
+            Route("/static/{name}", _in_loop(file), methods=["GET"]),
+            Route("/api/access", _in_loop(who), methods=["GET"]),
+            Route("/api/feed", _in_loop(look), methods=["GET"]),
+            Route("/api/drain", drain, methods=["POST"]),
+        ],
+        exception_handlers={EdlError: sorry},
+    )
+    return Guard(app, local)
+
+
+def _in_loop(answer: Any) -> Any:
+    """As a coroutine: what only looks something up needs no worker thread."""
+
+    async def endpoint(request: Request) -> Response:
+        response: Response = answer(request)
+        return response
+
+    return endpoint
+
+
+async def _stream(feed: Feed) -> AsyncIterator[ServerSentEvent]:
+    async with contextlib.aclosing(feed.messages()) as messages:
+        async for message in messages:
+            yield ServerSentEvent(message, event="mesh", sep="\n")
+
+
+def _authorization(request: Request) -> str:
+    return request.headers.get("authorization", "")
+
+
+async def _body(request: Request) -> object:
+    """A small JSON body. Raises UsageError."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise UsageError("this takes application/json")
+    data = b""
+    with contextlib.suppress(ClientDisconnect):
+        async for piece in request.stream():
+            data += piece
+            if len(data) > _MAX_BODY:
+                raise UsageError(f"this takes at most {_MAX_BODY} bytes")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise UsageError("the body is no JSON") from None
+
+
+def _named(body: object) -> tuple[str, str]:
+    match body:
+        case {"service": str(service), "teacher": str(teacher)} if service and teacher:
+            return service, teacher
+    raise UsageError('say which teacher: {"service": NAME, "teacher": ID}')

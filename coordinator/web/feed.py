@@ -1,0 +1,181 @@
+"""One reading of the mesh for all who look at the page, and only while somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from ...errors import EdlError, RateLimited
+from ...proto import coordinator_pb2 as pb
+from .picture import Document, Picture
+from .source import Source
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two readings of a small mesh, and of one too large to read often.
+FAST_S: Final = 0.5
+SLOW_S: Final = 5.0
+#: Teachers and students that are still read at `FAST_S`.
+_FAST_MEMBERS: Final = 1500
+_LOG: Final = 500
+_LOG_AT_FIRST: Final = 200
+_BACKLOG: Final = 8
+#: Pages at once.
+MAX_VIEWERS: Final = 32
+
+Message = dict[str, Any]
+
+
+class Feed:
+    """Reads a source again and again, and tells every viewer what has changed.
+
+    Args:
+        source: the mesh; its methods run in worker threads.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._picture = Picture()
+        self._events: deque[Message] = deque(maxlen=_LOG)
+        self._seen: dict[str, str] = {}
+        self._viewers: set[asyncio.Queue[str | None]] = set()
+        self._new: set[asyncio.Queue[str | None]] = set()
+        self._wanted = asyncio.Event()
+        self._error = ""
+        self._mistake = ""
+        self._ended = False
+
+    async def run(self) -> None:
+        """Until it is cancelled; then every stream ends."""
+        try:
+            while True:
+                await self._wanted.wait()
+                began_s = time.monotonic()
+                await self._round()
+                pause_s = began_s + interval_s(self._members()) - time.monotonic()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._newcomer(), max(0.05, pause_s))
+        finally:
+            self._ended = True
+            for viewer in self._viewers | self._new:
+                viewer.put_nowait(None)
+
+    async def messages(self) -> AsyncGenerator[str, None]:
+        """What one page is told: the whole mesh first, then changes; each a JSON object.
+
+        Raises:
+            RateLimited: too many look already. It is raised by `check_room`, before any message.
+        """
+        viewer: asyncio.Queue[str | None] = asyncio.Queue()
+        with self._viewing(viewer):
+            while not self._ended and (message := await viewer.get()) is not None:
+                yield message
+
+    def check_room(self) -> None:
+        """Raises RateLimited while too many look."""
+        if len(self._viewers) + len(self._new) >= MAX_VIEWERS:
+            raise RateLimited(f"{MAX_VIEWERS} pages are open on this manager: close one")
+
+    @contextmanager
+    def _viewing(self, viewer: asyncio.Queue[str | None]) -> Iterator[None]:
+        self._new.add(viewer)
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._viewers.discard(viewer)
+            self._new.discard(viewer)
+            if not self._viewers and not self._new:
+                self._wanted.clear()
+
+    async def _newcomer(self) -> None:
+        while not self._new:
+            await asyncio.sleep(0.05)
+
+    async def _round(self) -> None:
+        changes: Document = {}
+        events: list[Message] = []
+        try:
+            status, news = await asyncio.to_thread(self._read)
+            changes = self._picture.update(status, news, time.monotonic())
+            events = [_event(event) for event in news]
+            now_ms, self._error = status.redis_time_ms, ""
+        except EdlError as error:
+            now_ms, self._error = 0, str(error)
+        except Exception as error:  # the page outlives a mistake of ours
+            if repr(error) != self._mistake:
+                log.exception("the page could not be drawn; it goes on")
+            self._mistake = repr(error)
+            now_ms, self._error = 0, "this manager could not draw the mesh; its log says why"
+        self._events.extend(events)
+        self._tell({"now_ms": now_ms, "error": self._error}, changes, events)
+
+    def _read(self) -> tuple[pb.MeshStatus, list[pb.Event]]:
+        status = self._source.status()
+        news: list[pb.Event] = []
+        for service in status.services:
+            seen = self._seen.get(service.name, "")
+            found = self._source.events(service.name, seen, 0 if seen else _LOG_AT_FIRST)
+            if found:
+                self._seen[service.name] = found[-1].id
+                news += found
+        news.sort(key=lambda event: event.time_ms)
+        return status, news
+
+    def _tell(self, head: Message, changes: Document, events: list[Message]) -> None:
+        change = _json(head | {"changes": changes, "events": events})
+        whole = ""
+        for viewer in self._viewers | self._new:
+            behind = viewer.qsize() >= _BACKLOG
+            if viewer in self._viewers and not behind:
+                viewer.put_nowait(change)
+                continue
+            whole = whole or self._whole(head)
+            while behind and not viewer.empty():  # what it has not read is in the whole
+                viewer.get_nowait()
+            viewer.put_nowait(whole)
+        self._viewers |= self._new
+        self._new.clear()
+
+    def _whole(self, head: Message) -> str:
+        return _json(
+            head
+            | {
+                "whole": self._picture.document,
+                "events": list(self._events),
+                "interval_s": interval_s(self._members()),
+            }
+        )
+
+    def _members(self) -> int:
+        document = self._picture.document
+        return len(document["teachers"]) + len(document["students"])
+
+
+def interval_s(members: int) -> float:
+    """Seconds between two readings of a mesh of so many."""
+    return min(SLOW_S, max(FAST_S, FAST_S * members / _FAST_MEMBERS))
+
+
+def _event(event: pb.Event) -> Message:
+    return {
+        "service": event.service,
+        "id": event.id,
+        "time_ms": event.time_ms,
+        "kind": event.kind,
+        "subject": event.subject,
+        "text": event.text,
+        "gained": sorted(set(event.after) - set(event.before)),
+        "lost": sorted(set(event.before) - set(event.after)),
+    }
+
+
+def _json(message: Message) -> str:
+    return json.dumps(message, separators=(",", ":"))

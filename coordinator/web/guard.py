@@ -1,0 +1,64 @@
+"""What holds for every answer of the page: its headers, and requests made under other names."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Nothing comes from anywhere else, nothing inline runs, nobody frames it, nothing is kept.
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Guard:
+    """Wraps an application: adds `HEADERS`, and refuses strange `Host`s on loopback.
+
+    A page elsewhere can let its own name point at 127.0.0.1, and would then read what only this
+    machine may read; the name gives it away.
+
+    Args:
+        app: what is guarded.
+        local: it listens on loopback, so that it is called by the names of this machine only.
+    """
+
+    def __init__(self, app: ASGIApp, local: bool) -> None:
+        self._app = app
+        self._local = local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        if scope["type"] != "http":
+            return
+        if self._local and not _is_here(Headers(scope=scope).get("host", "")):
+            answer = JSONResponse({"error": "this page is called by 127.0.0.1 or localhost"}, 421)
+            await answer(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
+
+
+def _is_here(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,155 @@
+"""The page's server: uvicorn on a thread with its own loop, for one manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ...errors import UsageError
+from ...metrics import split_listen
+from ...proto.security import Gate, TlsFiles, is_loopback, reloading_context
+from ..config import check_free, join_address
+from .access import Access
+from .app import make_app
+from .feed import MAX_VIEWERS, Feed
+from .source import Source
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 64
+_MAX_CONNECTIONS: Final = 4 * MAX_VIEWERS
+_MAX_HEAD: Final = 16 * 1024
+_REQUEST_S: Final = 10.0
+_GRACE_S: Final = 1
+
+
+class WebServer:
+    """Serves the live page of a mesh.
+
+    Whoever reaches it may look, unless other machines reach it and there are tokens: then looking
+    needs a viewer's. A drain always needs the token of an administrator.
+
+    Args:
+        source: the mesh.
+        listen: "PORT" or "HOST:PORT"; port 0: any free one.
+        gate: knows the tokens; None, or one that asks for nothing: there are none.
+        insecure: allow a host that other machines can reach, though nobody is authenticated.
+        tls: certificate and key for https, read again when they change; None: plain http.
+
+    Raises:
+        UsageError: `listen` is no address of this machine, or other machines reach it and nobody
+            is authenticated and `insecure` is False; or certificate or key cannot be used.
+        AddressInUse: another process listens there.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        listen: str,
+        gate: Gate | None = None,
+        insecure: bool = False,
+        *,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        host, port = split_listen(listen)
+        known = gate if gate is not None and gate.authenticates else None
+        local = is_loopback(host)
+        if known is None and not local and not insecure:
+            raise UsageError(
+                f"the page on {host} can be seen from other machines: listen on 127.0.0.1, give "
+                "--tokens FILE, or say --insecure if the network is trusted"
+            )
+        if known is not None and not local and tls is None:
+            log.warning("tokens that are typed into the page on %s travel unencrypted", host)
+        check_free(host, port)
+        self._feed = Feed(source)
+        access = Access(known, guarded=known is not None and not local)
+        app = make_app(source, access, self._feed, local=local)
+        self._server = uvicorn.Server(_config(app, tls))
+        self._scheme = "http" if tls is None else "https"
+        self._socket = _listen(host, port)
+        self._thread = threading.Thread(target=self._run, name="edl-page", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where the page is, for a browser on this machine."""
+        host, port = self._socket.getsockname()[:2]
+        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"{self._scheme}://{join_address(shown, port)}/"
+
+    def start(self) -> str:
+        """Begin; once only. Returns `url`."""
+        self._thread.start()
+        return self.url
+
+    def stop(self) -> None:
+        """End every connection and the thread; again without effect."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        feeding = asyncio.create_task(self._feed.run())
+        serving = asyncio.create_task(self._server.serve([self._socket]))
+        while not self._server.should_exit and not serving.done():
+            await asyncio.sleep(0.1)
+        feeding.cancel()  # ends the streams, which the server waits for
+        with contextlib.suppress(asyncio.CancelledError):
+            await feeding
+        await serving
+
+
+class _Connection(H11Protocol):
+    """A connection that has to make its request in time."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(_REQUEST_S, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+def _config(app: Any, tls: TlsFiles | None) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=_Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level=logging.CRITICAL,  # it would log addresses that strangers make up
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=_MAX_HEAD,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    config.load()
+    if tls is not None:
+        config.ssl = reloading_context(tls)  # uvicorn's own would keep its first certificate
+    return config
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    listener.listen(_BACKLOG)
+    return listener

@@ -1,0 +1,95 @@
+"""Calls to a service manager as a client of another maker would make them: raw bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+
+from edl.proto import coordinator_pb2 as pb
+from edl.proto.version import PROTOCOL_VERSION
+
+_SERVICE = "edl.coordinator.v1.Coordinator"
+_TIMEOUT_S = 20.0
+
+Metadata = Sequence[tuple[str, str]]
+
+
+def report(**fields: Any) -> pb.StudentReport:
+    """A good report of student j/0 of service s, but for `fields`."""
+    defaults = {
+        "protocol_version": PROTOCOL_VERSION,
+        "service": "s",
+        "student_id": "j/0",
+        "incarnation": 1,
+        "want": 1,
+    }
+    return pb.StudentReport(**{**defaults, **fields})
+
+
+@contextmanager
+def open_stream(
+    address: str, *sent: Message | bytes, metadata: Metadata = ()
+) -> Iterator[tuple[Any, threading.Event]]:
+    """A call of Subscribe that has sent these reports, and the event that closes our side."""
+    over = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield from (each if isinstance(each, bytes) else each.SerializeToString() for each in sent)
+        over.wait(_TIMEOUT_S)
+
+    channel: Any
+    with grpc.insecure_channel(address) as channel:
+        call = channel.stream_stream(f"/{_SERVICE}/Subscribe")(
+            requests(), timeout=_TIMEOUT_S, metadata=metadata
+        )
+        try:
+            yield call, over
+        finally:
+            over.set()
+            call.cancel()
+
+
+def next_assignment(call: Any) -> pb.Assignment:
+    """What comes down next."""
+    return pb.Assignment.FromString(next(call))
+
+
+def end_of(call: Any) -> tuple[str, str]:
+    """The code and details by which a stream ends."""
+    with pytest.raises(grpc.RpcError) as error:
+        for _ in call:
+            pass
+    return _code(error.value)
+
+
+def subscribe(address: str, *sent: Message | bytes, metadata: Metadata = ()) -> tuple[str, str]:
+    """How a stream of these reports, which is not half-closed, ends."""
+    with open_stream(address, *sent, metadata=metadata) as (call, _):
+        return end_of(call)
+
+
+def ask(
+    address: str, method: str, request: Message | bytes = b"", *, metadata: Metadata = ()
+) -> tuple[str, str]:
+    """How a call of one message ends: ("OK", "") or its code and details."""
+    data = request if isinstance(request, bytes) else request.SerializeToString()
+    channel: Any
+    with grpc.insecure_channel(address) as channel:
+        try:
+            channel.unary_unary(f"/{_SERVICE}/{method}")(
+                data, timeout=_TIMEOUT_S, metadata=metadata
+            )
+        except grpc.RpcError as error:
+            return _code(error)
+    return "OK", ""
+
+
+def _code(error: BaseException) -> tuple[str, str]:
+    assert isinstance(error, grpc.Call)
+    return error.code().name, error.details() or ""

@@ -1,0 +1,124 @@
+"""A manager that does what a test says: remembers what came, and pushes what it is told to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+from edl.coordinator import MemoryRegistry
+from edl.coordinator.limits import Limits
+from edl.coordinator.manager.claims import Claimant
+from edl.coordinator.service import CoordinatorServer
+from edl.coordinator.service.stream import Outgoing
+from edl.errors import EdlError
+from edl.proto import coordinator_pb2 as pb
+from edl.proto.security import ServerSecurity
+from edl.proto.version import PROTOCOL_VERSION
+
+_NUMBER = count(1)
+
+
+@dataclass
+class Ended:
+    """How a stream ended."""
+
+    student_id: str
+    clean: bool
+
+
+@dataclass
+class ScriptedManager:
+    """Gives every student that comes the same teachers, and refuses whom it is told to."""
+
+    beat_s: float = 0.1
+    epoch: tuple[int, int] = (100, 1)
+    teachers: list[str] = field(default_factory=lambda: ["t1"])
+    refuse: EdlError | None = None
+    callers: list[Claimant] = field(default_factory=list)
+    reports: list[pb.StudentReport] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    streams: dict[str, Outgoing] = field(default_factory=dict)
+    mesh: pb.MeshStatus = field(default_factory=pb.MeshStatus)
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    answering: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.answering.set()
+
+    def subscribe(self, stream: Outgoing, report: pb.StudentReport, caller: Claimant) -> None:
+        self.callers.append(caller)
+        self.reports.append(report)
+        if self.refuse is not None:
+            stream.close(self.refuse)
+            return
+        self.streams[report.student_id] = stream
+        self.push(report.student_id)
+
+    def report(self, stream: Outgoing, report: pb.StudentReport) -> None:
+        self.reports.append(report)
+
+    def end(self, stream: Outgoing, report: pb.StudentReport, *, clean: bool) -> None:
+        self.ended.append(Ended(report.student_id, clean))
+
+    def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
+        self.asked.append((service, max_members))
+        assert self.answering.wait(20.0)
+        if self.refuse is not None:
+            raise self.refuse
+        return self.mesh
+
+    def push(self, student_id: str, epoch: tuple[int, int] | None = None) -> None:
+        """Send a student its teachers, as of an epoch."""
+        term, counter = epoch or self.epoch
+        self.streams[student_id].push(
+            pb.Assignment(
+                protocol_version=PROTOCOL_VERSION,
+                term=term,
+                counter=counter,
+                teachers=[pb.Teacher(teacher_id=t, address=f"{t}:1") for t in self.teachers],
+            )
+        )
+
+
+@dataclass
+class Served:
+    """A scripted manager that listens, and the registry that names it."""
+
+    url: str
+    registry: MemoryRegistry
+    manager: ScriptedManager
+    server: CoordinatorServer
+    address: str
+    refused: list[str]
+
+    def retire(self) -> None:
+        """End its lease and its server."""
+        self.registry.leave("managers", "", self.address)
+        self.server.stop(grace_s=0.0)
+
+
+@contextmanager
+def served(
+    url: str = "",
+    *,
+    security: ServerSecurity | None = None,
+    limits: Limits | None = None,
+    host: str = "127.0.0.1",
+) -> Iterator[Served]:
+    """One scripted manager over a registry in memory; ends with the body."""
+    url = url or f"memory://served-{next(_NUMBER)}"
+    registry = MemoryRegistry.shared(url)
+    manager, refused = ScriptedManager(), list[str]()
+    server = CoordinatorServer(
+        manager, registry, security=security, limits=limits, on_refused=refused.append
+    )
+    address = f"{host}:{server.start(host, 0)}"
+    registry.register("managers", "", address, {"incarnation": "1"}, 600.0)
+    try:
+        yield Served(url, registry, manager, server, address, refused)
+    finally:
+        manager.answering.set()
+        server.stop(grace_s=0.1)

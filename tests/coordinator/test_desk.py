@@ -1,0 +1,136 @@
+"""The desk: what goes down which stream, and what stands in the registry; in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from edl.coordinator.manager.facts import MANAGER
+
+from .world import GRACE_S, SERVICE, STEP_S, TTL_S, World
+
+
+@pytest.fixture
+def world() -> World:
+    world = World(managers=2)
+    for name in ("a", "b"):
+        world.teacher(name, slots="4")
+    return world
+
+
+def test_nothing_is_told_twice(world: World) -> None:
+    student = world.student("j/0")
+    world.run(GRACE_S + 1)
+    count = len(student.stream.assignments)
+    world.run(2 * TTL_S)
+    assert len(student.stream.assignments) == count
+
+
+def test_a_change_of_a_teacher_that_matters_is_told_and_no_other(world: World) -> None:
+    student = world.student("j/0")
+    world.run(GRACE_S + 1)
+    count = len(student.stream.assignments)
+    world.registry.beat("teachers", SERVICE, "a", TTL_S, incarnation=1, facts={"t_t_seconds": "9"})
+    world.run(1)
+    assert len(student.stream.assignments) == count
+    world.registry.beat("teachers", SERVICE, "a", TTL_S, incarnation=1, facts={"slots": "8"})
+    world.run(1, until=lambda: len(student.stream.assignments) > count)
+    assert {t.teacher_id: t.slots for t in student.stream.assignments[-1].teachers}["a"] == 8
+
+
+def test_a_teacher_started_anew_is_told_and_not_as_lost(world: World) -> None:
+    student = world.student("j/0")
+    world.run(GRACE_S + 1)
+    world.teacher("a", 2)
+    world.run(1, until=lambda: student.stream.assignments[-1].teachers[0].incarnation == 2)
+    assert "a" not in student.stream.assignments[-1].lost
+
+
+def test_what_concerns_the_leader_is_written_at_once_and_the_rest_in_time(world: World) -> None:
+    student = world.student("j/0")
+    world.run(GRACE_S + 1)
+
+    def kept(name: str) -> str:
+        return world.registry.members("students", SERVICE)[0].facts[name]
+
+    student.fields |= {"want": 5, "volume_bytes": 7}
+    student.tell()
+    world.run(2 * STEP_S)
+    assert (kept("want"), kept("volume_bytes")) == ("5", "7")
+    student.fields["volume_bytes"] = 8
+    student.tell()
+    world.run(2 * STEP_S)
+    assert kept("volume_bytes") == "7"
+    world.run(TTL_S / 2)
+    assert kept("volume_bytes") == "8"
+
+
+def test_the_clean_end_of_an_old_stream_does_not_end_a_student_that_has_moved(
+    world: World,
+) -> None:
+    student = world.student("j/0", at=0)
+    world.run(GRACE_S)
+    old, manager = student.stream, world.managers[0]
+    student.subscribe(world.managers[1])
+    world.run(1)
+    manager.desk.ended(old, "j/0", clean=True)
+    world.run(1)
+    (member,) = world.registry.members("students", SERVICE)
+    assert member.facts[MANAGER] == "m1:1"
+    assert student.stream.error is None
+    assert not world.log("gone")
+
+
+def test_a_student_that_slept_beyond_its_lease_is_served_again(world: World) -> None:
+    student = world.student("j/0")
+    world.run(GRACE_S + 1)
+    tell, student.tell = student.tell, lambda: None  # type: ignore[method-assign]
+    world.run(TTL_S + 3, until=lambda: bool(world.log("gone")))
+    assert "no report" in world.log("gone")[0].text
+    student.tell = tell  # type: ignore[method-assign]
+    count = len(student.stream.assignments)
+    world.run(3, until=lambda: len(student.stream.assignments) > count)
+    assert student.stream.teachers == ["a", "b"]
+
+
+def test_students_wait_for_a_registry_that_is_away_and_are_let_in_afterwards(
+    world: World,
+) -> None:
+    world.registry.set_available(False)
+    student = world.student("j/0")
+    world.run(1)
+    assert student.stream.teachers is None
+    assert student.stream.error is None
+    world.registry.set_available(True)
+    world.run(2, until=lambda: student.stream.teachers == ["a", "b"])
+
+
+def test_a_desk_without_students_is_idle_in_time(world: World) -> None:
+    student = world.student("j/0")
+    world.run(1)
+    desk = world.managers[0].desk
+    assert not desk.is_idle(world.now)
+    desk.ended(student.stream, "j/0", clean=True)
+    world.run(1)
+    assert world.registry.names("students", SERVICE) == set()
+    assert not desk.is_idle(world.now)
+    world.students.clear()
+    world.run(3 * TTL_S)
+    assert desk.is_idle(world.now + 3 * TTL_S)
+    assert desk.view().streams == 0
+
+
+def test_a_teacher_that_moved_while_its_manager_was_cut_off_for_a_minute_is_told(
+    world: World,
+) -> None:
+    student, manager = world.student("j/0"), world.managers[0]
+    world.run(GRACE_S + 1)
+    manager.alive = False  # the registry answers all others, and stays the same
+    world.teacher("a", 2, slots="4", address="elsewhere:1")
+    world.run(61)
+    for number in range(40):  # so many that the registry forgets what is older than a minute
+        world.registry.register("teachers", SERVICE, f"brief{number}", {"incarnation": "1"}, TTL_S)
+        world.registry.leave("teachers", SERVICE, f"brief{number}")
+    manager.alive = True
+    world.run(GRACE_S)
+    told = {t.teacher_id: t for t in student.stream.assignments[-1].teachers}
+    assert (told["a"].incarnation, told["a"].address) == (2, "elsewhere:1")

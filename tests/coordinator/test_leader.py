@@ -1,0 +1,418 @@
+"""Who leads, terms, recovery: several managers over one registry in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from edl.coordinator.registry import FACTS_TTLS, Row
+from edl.errors import LeaseSuperseded, RegistryUnavailable
+
+from .world import GRACE_S, LEADER_TTL_S, SERVICE, TTL_S, World
+
+
+@pytest.fixture
+def world() -> World:
+    return World(managers=2)
+
+
+def settled(world: World, teachers: int = 4, want: int = 2) -> None:
+    """Teachers, and a student at each manager, past the first recovery."""
+    for number in range(teachers):
+        world.teacher(f"t{number}")
+    for number in range(len(world.managers)):
+        world.student(f"j/{number}", at=number, want=want)
+    world.run(GRACE_S + 1)
+    assert all(len(s.stream.teachers or []) == want for s in world.students)
+
+
+def sets(world: World) -> list[list[str] | None]:
+    return [student.stream.teachers for student in world.students]
+
+
+def test_one_leads_and_all_push(world: World) -> None:
+    settled(world)
+    assert len(world.leading) == 1
+    held = [name for teachers in sets(world) for name in teachers or []]
+    assert sorted(held) == ["t0", "t1", "t2", "t3"]
+
+
+def test_the_first_assignment_has_all_a_student_needs_to_call(world: World) -> None:
+    world.teacher("a", slots="4")
+    student = world.student("j/0", want=1)
+    world.run(1)
+    told = student.stream.assignments[-1]
+    assert (told.teachers[0].address, told.teachers[0].incarnation) == ("a:1", 1)
+    assert (told.live_teachers, told.counter > 0, bool(told.reason)) == (1, True, True)
+    assert told.term >= int(world.now * 1000) - 2000
+
+
+def test_when_the_leader_dies_another_one_leads_in_a_higher_term(world: World) -> None:
+    settled(world, teachers=5)
+    (leader,) = world.leading
+    before, term = sets(world), world.registry.table(SERVICE).epoch[0]
+    world.kill(leader)
+    world.teacher("late")  # nobody leads when it registers
+    world.students[world.managers.index(leader)].subscribe(
+        world.managers[1 - world.managers.index(leader)]
+    )
+    world.students[0].fields["want"] = 4
+    began = world.now
+    world.run(10, until=lambda: "late" in [t for s in sets(world) for t in s or []])
+    assert world.now - began <= LEADER_TTL_S + 1.0
+    assert world.registry.table(SERVICE).epoch[0] > term
+    world.run(GRACE_S + TTL_S)
+    after = sets(world)
+    assert all(set(old or []) <= set(new or []) for old, new in zip(before, after, strict=True))
+    assert [e.subject for e in world.log("registered")].count("late") == 1
+    assert not world.log("gone")
+    assert not world.log("lost")
+
+
+def test_a_student_of_a_dead_manager_is_neither_gone_nor_reshuffled(world: World) -> None:
+    settled(world)
+    before = sets(world)
+    follower = next(m for m in world.managers if m not in world.leading)
+    world.kill(follower)
+    world.run(TTL_S / 2)
+    world.students[world.managers.index(follower)].subscribe(world.leading[0])
+    world.run(3 * TTL_S)
+    assert sets(world) == before
+    assert not world.log("gone")
+    assert len(world.log("subscribed")) == 2
+
+
+def test_a_leader_paused_between_computing_and_writing_cannot_write(world: World) -> None:
+    settled(world)
+    (old,) = world.leading
+    term = old.leader._term
+    assert term is not None
+    world.kill(old)  # it sleeps, with this in its hands
+    term._rows["j/0"] = Row(("stale",), reason="stale")
+    world.run(LEADER_TTL_S + 1, until=lambda: bool(world.leading))
+    stands = world.registry.table(SERVICE)
+    old.leader._write(term)
+    assert world.registry.table(SERVICE) == stands
+    assert old.leader.view is None
+    old.alive = True
+    world.run(1)
+    assert len(world.leading) == 1
+    assert world.leading[0] is not old
+
+
+def test_an_emptied_registry_strips_nobody_and_the_term_grows(world: World) -> None:
+    settled(world)
+    before, epoch = sets(world), world.students[0].stream.epoch
+    world.registry.clear()
+    world.run(TTL_S + TTL_S / 3)
+    assert sets(world) == before
+    assert set(world.registry.table(SERVICE).rows) == {"j/0", "j/1"}
+    assert world.students[0].stream.epoch > epoch
+    world.run(2 * TTL_S)
+    assert sets(world) == before
+    assert not world.log("lost")
+    assert not world.log("gone")
+
+
+def test_an_emptied_registry_and_new_managers_believe_the_readers(world: World) -> None:
+    settled(world)
+    before = sets(world)
+    for manager in list(world.managers):
+        world.kill(manager)
+    world.registry.clear()
+    fresh = World(managers=2)
+    fresh.registry, world.managers = world.registry, []
+    for number, student in enumerate(world.students):
+        manager = type(fresh.managers[0])(world, f"n{number}:1", None)
+        world.managers.append(manager)
+        student.subscribe(manager)
+    teachers, world.teachers = world.teachers, {}
+    world.run(TTL_S / 2)
+    assert sets(world) == before  # by their ids alone: nobody has registered yet
+    world.teachers = teachers
+    world.run(3 * TTL_S)
+    assert sets(world) == before
+
+
+def test_who_does_not_come_back_in_time_is_lost(world: World) -> None:
+    settled(world)
+    held = (sets(world)[0] or [])[0]
+    world.registry.clear()
+    del world.teachers[held]
+    world.run(GRACE_S - 1)
+    assert held in (sets(world)[0] or [])
+    world.run(2.5)
+    assert held not in (sets(world)[0] or [])
+    assert list(world.students[0].stream.assignments[-1].lost) == [held]
+    assert [e.subject for e in world.log("lost")] == [held]
+
+
+def test_an_outage_takes_nothing_away(world: World) -> None:
+    settled(world)
+    before = sets(world)
+    world.registry.set_available(False)
+    world.run(2 * TTL_S)  # all leases run out in the meantime
+    assert sets(world) == before
+    world.registry.set_available(True)
+    world.run(3 * TTL_S)
+    assert sets(world) == before
+    assert not world.log("lost")
+    assert not world.log("gone")
+
+
+def test_an_outage_that_outlasts_all_facts_takes_nothing_away(world: World) -> None:
+    settled(world)
+    before = sets(world)
+    world.registry.set_available(False)
+    world.run((FACTS_TTLS + 1) * TTL_S)
+    world.registry.set_available(True)
+    teachers, world.teachers = world.teachers, {}
+    world.run(1.0)  # managers come back first
+    assert sets(world) == before
+    world.teachers = teachers
+    world.run(3 * TTL_S)
+    assert sets(world) == before
+    assert not [*world.log("left"), *world.log("lost"), *world.log("gone")]
+
+
+def test_a_death_while_there_was_no_manager_is_told_when_recovery_ends(world: World) -> None:
+    settled(world)
+    held = (sets(world)[0] or [])[0]
+    del world.teachers[held]
+    for manager in world.managers:
+        world.kill(manager)
+    world.run(2.5 * TTL_S)
+    (fresh,) = World(managers=1).managers
+    manager = type(fresh)(world, "n:1", None)
+    world.managers.append(manager)
+    world.run(GRACE_S + 1)
+    assert [e.subject for e in world.log("lost")] == [held]
+    assert not world.log("left")
+
+
+def test_a_teacher_that_left_by_itself_is_out_at_once_even_in_recovery(world: World) -> None:
+    settled(world)
+    world.registry.clear()
+    world.run(1)
+    held = (sets(world)[0] or [])[0]
+    del world.teachers[held]
+    world.registry.leave("teachers", SERVICE, held)
+    world.run(0.5, until=lambda: held not in (sets(world)[0] or []))
+    assert not world.students[0].stream.assignments[-1].lost
+
+
+def test_a_teacher_that_left_while_nobody_led_is_out_with_the_new_term(world: World) -> None:
+    settled(world)
+    (leader,) = world.leading
+    student = world.students[1 - world.managers.index(leader)]
+    held = (student.stream.teachers or [])[0]
+    world.kill(leader)
+    del world.teachers[held]
+    world.registry.leave("teachers", SERVICE, held)
+    world.run(LEADER_TTL_S + 1, until=lambda: held not in (student.stream.teachers or []))
+    assert [e.subject for e in world.log("left")] == [held]
+
+
+def test_a_death_is_told_soon_after_the_lease(world: World) -> None:
+    settled(world)
+    held = (sets(world)[0] or [])[0]
+    del world.teachers[held]
+    world.run(TTL_S + 0.3, until=lambda: held not in (sets(world)[0] or []))
+    assert list(world.students[0].stream.assignments[-1].lost) == [held]
+    assert "lease ran out" in world.log("lost")[0].text
+
+
+def test_a_reader_ahead_of_the_table_raises_the_term(world: World) -> None:
+    settled(world)
+    term = world.registry.table(SERVICE).epoch[0]
+    ahead = world.students[0].stream.assignments[-1]
+    ahead.term, ahead.counter = term + 5_000_000, 7
+    world.run(3, until=lambda: world.registry.table(SERVICE).epoch[0] > term + 5_000_000)
+    world.run(1, until=lambda: world.students[0].stream.epoch > (term + 5_000_000, 7))
+
+
+def test_a_reader_that_lies_about_its_term_raises_nothing(world: World) -> None:
+    settled(world)
+    term = world.registry.table(SERVICE).epoch[0]
+    world.students[0].stream.assignments[-1].term = 1 << 62
+    world.run(2 * TTL_S)
+    assert world.registry.table(SERVICE).epoch[0] == term
+
+
+def test_a_reader_that_lies_about_its_term_hides_no_other(world: World) -> None:
+    settled(world)
+    term = world.registry.table(SERVICE).epoch[0]
+    world.students[0].stream.assignments[-1].term = 1 << 62
+    world.run(1)
+    world.students[1].stream.assignments[-1].term = term + 5_000_000
+    world.run(GRACE_S + 1, until=lambda: world.registry.table(SERVICE).epoch[0] > term + 5_000_000)
+    world.run(1, until=lambda: world.students[1].stream.epoch > (term + 5_000_000, 7))
+
+
+def test_a_restarted_rank_supersedes_its_ghost_at_another_manager(world: World) -> None:
+    settled(world)
+    ghost = world.students[0]
+    before = ghost.stream.teachers
+    again = world.student("j/0", at=1, incarnation=2)
+    world.run(1, until=lambda: isinstance(ghost.stream.error, LeaseSuperseded))
+    world.run(1, until=lambda: again.stream.teachers == before)
+    late = world.student("j/0", at=0, incarnation=1)
+    world.run(1, until=lambda: isinstance(late.stream.error, LeaseSuperseded))
+    assert again.stream.error is None
+    assert "incarnation 2" in world.log("subscribed")[-1].text
+
+
+def test_a_stop_gives_the_lead_to_the_next_at_once(world: World) -> None:
+    settled(world)
+    (leader,) = world.leading
+    world.kill(leader)
+    leader.election.stop()
+    world.run(0.2, until=lambda: bool(world.leading))
+
+
+def test_a_drain_is_told_and_logged_with_its_cause(world: World) -> None:
+    settled(world, teachers=5)
+    held = (sets(world)[0] or [])[0]
+    world.registry.request_drain(SERVICE, held)
+    world.run(1, until=lambda: held not in (sets(world)[0] or []))
+    assert not world.students[0].stream.assignments[-1].lost
+    (entry,) = world.log("draining")
+    assert (entry.subject, "by request" in entry.text) == (held, True)
+    (assigned,) = [e for e in world.log("assigned") if held in e.before and held not in e.after]
+    assert assigned.subject == "j/0"
+
+
+def test_a_leader_that_looks_before_it_knows_of_an_outage_takes_nobody_out(world: World) -> None:
+    settled(world)
+    world.registry.set_available(False)
+    world.now += 2 * TTL_S
+    world.registry.set_available(True)
+    (leader,) = world.leading
+    leader.leader.look(world.now)
+    assert world.registry.names("teachers", SERVICE) == {"t0", "t1", "t2", "t3"}
+
+
+def test_a_death_is_told_once_though_readers_still_hold_the_dead_in_a_new_term(
+    world: World,
+) -> None:
+    settled(world)
+    held = (sets(world)[0] or [])[0]
+    del world.teachers[held]
+    world.run(TTL_S + 0.3, until=lambda: bool(world.log("lost")))
+    world.registry.restart()
+    world.run(2 * GRACE_S)
+    assert [e.subject for e in world.log("lost")] == [held]
+    assert held not in [name for stream in sets(world) for name in stream or []]
+
+
+def test_the_death_of_an_idle_teacher_is_told_though_the_registry_forgot_it(world: World) -> None:
+    settled(world, teachers=5)
+    held = {name for stream in sets(world) for name in stream or []}
+    (idle,) = set(world.teachers) - held
+    del world.teachers[idle]
+    world.registry.clear()
+    world.run(2 * GRACE_S)
+    assert [e.subject for e in world.log("lost")] == [idle]
+
+
+def test_a_leader_that_looks_before_it_knows_of_a_fail_over_takes_nobody_out(world: World) -> None:
+    settled(world)
+    stale = world.registry.snapshot()
+    world.run(2 * TTL_S)
+    world.registry.restore(stale)  # where all leases have run out
+    (leader,) = world.leading
+    leader.leader.look(world.now)
+    assert world.registry.names("teachers", SERVICE) == {"t0", "t1", "t2", "t3"}
+    world.run(2 * TTL_S)
+    assert not world.log("lost")
+
+
+def test_a_fail_over_to_a_stale_replica_strips_nobody(world: World) -> None:
+    for number in range(4):
+        world.teacher(f"t{number}")
+    student = world.student("j/0", want=1)
+    world.run(GRACE_S + 1)
+    stale = world.registry.snapshot()
+    student.fields |= {"want": 4, "state": "starved"}
+    world.run(2, until=lambda: len(student.stream.teachers or []) == 4)
+    epoch = student.stream.epoch
+    late = world.student("j/1", at=1, want=1)
+    world.run(GRACE_S)
+    before = sets(world)
+    world.registry.restore(stale)
+    world.run(TTL_S + TTL_S / 3)
+    now = sets(world)
+    assert all(set(old or []) <= set(new or []) for old, new in zip(before, now, strict=True))
+    assert student.stream.epoch > epoch
+    assert set(world.registry.table(SERVICE).rows) == {"j/0", "j/1"}
+    assert late.stream.error is None
+    assert not world.log("lost")
+
+
+@pytest.mark.parametrize("second", ["emptied", "stale"])
+def test_two_restarts_before_the_first_write_strip_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    for name in ("t0", "t1"):
+        world.teacher(name)
+    world.run(GRACE_S + 1)
+    stale = world.registry.snapshot()
+    (leader,) = world.leading
+    (other,) = (m for m in world.managers if m is not leader)
+    world.student("j/0", at=world.managers.index(other), want=2)
+    world.run(2, until=lambda: sets(world) == [["t0", "t1"]])
+    world.kill(other)  # only the leader knows what its student had
+    world.registry.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.registry, "write", unwritable)
+        world.run(1)
+    assert not world.registry.table(SERVICE).rows
+    if second == "stale":
+        world.registry.restore(stale)
+    else:
+        world.registry.clear()
+    world.run(1)
+    assert world.registry.table(SERVICE).rows["j/0"].teachers == ("t0", "t1")
+
+
+def unwritable(*_: object) -> bool:
+    raise RegistryUnavailable("it hangs")
+
+
+def test_what_a_mistake_of_the_rule_has_swallowed_is_read_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled(world)
+    before = sets(world)
+    with monkeypatch.context() as patch:
+        patch.setattr("edl.coordinator.manager.term.rule.reduce", mistaken)
+        world.teacher("late")
+        with pytest.raises(ZeroDivisionError):
+            world.run(2)
+    world.students[0].fields["want"] = 3
+    world.run(5, until=lambda: "late" in (sets(world)[0] or []))
+    world.run(GRACE_S + 1)
+    assert all(
+        set(old or []) <= set(new or []) for old, new in zip(before, sets(world), strict=True)
+    )
+    assert [entry.subject for entry in world.log("registered")].count("late") == 1
+    assert len(world.leading) == 1
+
+
+def test_a_mistake_that_comes_back_does_not_read_everything_at_each_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, failed = World(managers=1), 0
+    settled(world)
+    monkeypatch.setattr("edl.coordinator.manager.term.rule.reduce", mistaken)
+    world.teacher("late")
+    end = world.now + 5
+    while world.now < end:
+        try:
+            world.run(end - world.now)
+        except ZeroDivisionError:
+            failed += 1
+    assert 2 <= failed <= 6
+
+
+def mistaken(*_: object) -> None:
+    raise ZeroDivisionError

@@ -1,0 +1,118 @@
+"""A real Chromium without a window, and what a test asks of a page in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+#: What keeps a fresh browser from talking to anybody but the page.
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@contextmanager
+def chromium(width: int = 1280, height: int = 800) -> Iterator[Browser]:
+    """Skips without Chromium on a developer's machine; fails where CI is set."""
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        message = "chromium and chromedriver are not installed"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = program
+        for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        chrome = webdriver.Chrome(options=options, service=Service(driver))
+        try:
+            chrome.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+            )
+            yield Browser(chrome)
+        finally:
+            chrome.quit()
+
+
+class Browser:
+    """One page in Chromium."""
+
+    def __init__(self, chrome: webdriver.Chrome) -> None:
+        self.chrome = chrome
+
+    def open(self, url: str) -> None:
+        self.chrome.get(url)
+
+    def one(self, selector: str) -> WebElement:
+        return self.chrome.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.chrome.find_elements(By.CSS_SELECTOR, selector)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.chrome.execute_script(script, *arguments)
+
+    def run_until_done(self, script: str) -> Any:
+        """Run a script whose last argument is a function that takes its result."""
+        return self.chrome.execute_async_script(script)
+
+    def state_of(self, key: str) -> str | None:
+        """The state in which a node is drawn; None: it is not there."""
+        find = (
+            "const node = [...document.querySelectorAll('#stage [data-key]')]"
+            ".find(one => one.dataset.key === arguments[0]);"
+            "return node ? node.dataset.state : null"
+        )
+        state: str | None = self.run(find, key)
+        return state
+
+    def click(self, key: str) -> None:
+        self.run(
+            "[...document.querySelectorAll('#stage [data-key]')]"
+            ".find(one => one.dataset.key === arguments[0]).click()",
+            key,
+        )
+
+    def until(self, what: Callable[[], object], timeout_s: float = 10.0) -> float:
+        """Wait until something holds; returns the seconds that it took."""
+        began = time.monotonic()
+        while not _holds(what):
+            if time.monotonic() - began > timeout_s:
+                raise AssertionError(f"it did not come within {timeout_s:g} s")
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+    def errors(self) -> list[str]:
+        """What the console has said since the last call, warnings and errors."""
+        entries: list[dict[str, str]] = self.chrome.get_log("browser")  # type: ignore[no-untyped-call]
+        return [e["message"] for e in entries if e["level"] in ("WARNING", "SEVERE")]
+
+
+def _holds(what: Callable[[], object]) -> bool:
+    try:
+        return bool(what())
+    except StaleElementReferenceException:  # the page has drawn it anew meanwhile
+        return False

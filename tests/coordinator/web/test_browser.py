@@ -1,0 +1,201 @@
+"""The page in a real browser, on scripted meshes: what it draws, at what size, and when cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from edl.coordinator.web.server import WebServer
+from edl.proto import coordinator_pb2 as pb
+from edl.proto.security import Gate
+
+from .browser import Browser, chromium
+from .conftest import ADMIN, VIEWER
+from .scripted_mesh import ScriptedMesh, scene
+
+Serve = Callable[..., str]
+S = "resnet101"
+
+
+@pytest.fixture
+def browser(serve: Serve) -> Iterator[Browser]:
+    """One for each test, which must not leave the processes of a browser behind.
+
+    It depends on `serve`, so that it ends before the page that it shows.
+    """
+    with chromium() as browser:
+        yield browser
+        browser.open("about:blank")
+        assert browser.errors() == []
+
+
+def live(browser: Browser) -> bool:
+    return browser.one("#link").get_attribute("data-state") == "live"
+
+
+def test_a_small_mesh_is_drawn_with_its_links(
+    browser: Browser, serve: Serve, script: ScriptedMesh
+) -> None:
+    browser.open(serve())
+    browser.until(
+        lambda: (
+            len(browser.all("#hosts .tile")) == 6 and len(browser.all("#students .student")) == 2
+        )
+    )
+    assert len(browser.all("#links path")) == 6
+    assert [host.text for host in browser.all(".host h3")] == ["p4-01", "p4-02"]
+    assert browser.one("#managers").text == "2 managers: 10.0.0.1:7500 (leads), 10.0.0.2:7500"
+    assert "samples/s" in browser.one(".service").text
+    gauge = browser.one("#students .gauge i").get_attribute("style")
+    assert gauge is not None
+    assert "width" in gauge
+    script.kill(S, "p4-01-2")
+    browser.until(lambda: browser.state_of(f"{S} p4-01-2") == "lost")
+    browser.until(lambda: browser.all("#events li[data-kind=lost]"))
+    script.refuse(S, "p4-01-3", "its content is another one")
+    browser.until(lambda: browser.state_of(f"{S} p4-01-3") == "refused")
+    script.put(S, "imagenet-r50/0", "starved")
+    browser.until(lambda: browser.state_of(f"{S} imagenet-r50/0") == "starved")
+
+
+def test_a_node_tells_all_about_itself_and_its_links(browser: Browser, serve: Serve) -> None:
+    browser.open(serve())
+    browser.until(lambda: browser.all("#hosts .tile"))
+    browser.click(f"{S} imagenet-r50/1")
+    browser.until(lambda: "imagenet-r50/1" in browser.one("#details h2").text)
+    details = browser.one("#details").text
+    for word in ("buffer", "lt", "starved", "wants 3", "the first assignment of a new term"):
+        assert word in details
+    browser.until(lambda: len(browser.all("#links path.lit")) == 3)
+    assert len(browser.all("#hosts .near")) == 3
+    browser.all("#details .peers button")[0].click()
+    browser.until(lambda: "teacher of resnet101" in browser.one("#details").text)
+    assert "0 s left" not in browser.one("#details").text
+    browser.one("body").send_keys(Keys.ESCAPE)
+    browser.until(lambda: browser.one("#details h2").text == "Legend")
+
+
+def test_it_is_used_with_the_keyboard(browser: Browser, serve: Serve) -> None:
+    browser.open(serve())
+    browser.until(lambda: browser.all("#hosts .tile"))
+    assert len(browser.all("#stage button[tabindex='0']")) == 2  # one stop on each side
+    browser.run("document.querySelector('#hosts .tile').focus()")
+    browser.run("return document.activeElement")
+    browser.chrome.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    assert browser.chrome.switch_to.active_element.get_attribute("data-key") == f"{S} p4-01-2"
+    browser.chrome.switch_to.active_element.send_keys(Keys.ENTER)
+    browser.until(lambda: "p4-01-2" in browser.one("#details h2").text)
+
+
+def test_the_log_is_filtered(browser: Browser, serve: Serve, script: ScriptedMesh) -> None:
+    script.kill(S, "p4-01-1")
+    browser.open(serve())
+    browser.until(lambda: browser.all("#events li[data-kind=lost]"))
+    browser.one("#filter").send_keys("P4-01-1")
+    browser.until(lambda: len(browser.all("#events li")) < 8)
+    assert all("p4-01-1" in row.text for row in browser.all("#events li"))
+    browser.one("#filter").send_keys("nobody")
+    browser.until(lambda: browser.one("#events").text == "Nothing matches.")
+
+
+def test_a_teacher_is_drained_with_an_administrators_token(
+    browser: Browser, serve: Serve, script: ScriptedMesh, gate: Gate
+) -> None:
+    browser.open(serve(gate=gate))
+    browser.until(lambda: browser.all("#hosts .tile"))
+    browser.click(f"{S} p4-02-0")
+    browser.until(lambda: browser.all("#drain"))
+    browser.one("#drain").click()
+    browser.until(lambda: browser.one("#token").is_displayed())
+    browser.one("#token").send_keys("wrong", Keys.ENTER)
+    browser.until(lambda: "not known" in browser.one("#keyerror").text)
+    browser.one("#token").clear()
+    browser.one("#token").send_keys(ADMIN, Keys.ENTER)
+    browser.until(lambda: browser.one("#key").text == "Administrator")
+    browser.one("#drain").click()
+    assert script.drained == []  # the first click only asks
+    browser.until(lambda: browser.one("#drain").text == "Drain it now")
+    browser.one("#drain").click()
+    browser.until(lambda: script.drained == [(S, "p4-02-0")])
+    browser.until(lambda: browser.state_of(f"{S} p4-02-0") == "draining")
+    kept = browser.run("return JSON.stringify([localStorage, sessionStorage, document.cookie])")
+    assert ADMIN not in kept + browser.chrome.current_url
+
+
+def test_beyond_this_machine_it_asks_for_a_token_first(
+    browser: Browser, serve: Serve, gate: Gate
+) -> None:
+    browser.open(serve("0.0.0.0:0", gate=gate))
+    browser.until(lambda: browser.one("#token").is_displayed())
+    assert "viewer's token" in browser.one("#keytext").text
+    assert browser.all("#hosts .tile") == []
+    browser.one("#token").send_keys(VIEWER, Keys.ENTER)
+    browser.until(lambda: browser.all("#hosts .tile"))
+    assert browser.one("#key").text == "Viewer"
+    refused = [line for line in browser.errors() if "401" not in line]
+    assert refused == []
+
+
+def test_cut_off_it_says_so_and_comes_back(browser: Browser, script: ScriptedMesh) -> None:
+    server = WebServer(script, "0")
+    url = server.start()
+    browser.open(url)
+    browser.until(lambda: browser.all("#hosts .tile"))
+    server.stop()
+    browser.until(lambda: "disconnected, retrying" in browser.one("#link").text)
+    assert len(browser.all("#hosts .tile")) == 6  # what was known stays
+    again = WebServer(script, url.rstrip("/").rpartition("//")[2])
+    again.start()
+    try:
+        browser.until(lambda: live(browser), 15)
+    finally:
+        again.stop()
+    lost = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+    assert [line for line in browser.errors() if not any(word in line for word in lost)] == []
+
+
+def test_an_empty_mesh_says_what_to_type(browser: Browser) -> None:
+    server = WebServer(ScriptedMesh(0, 0), "0")
+    browser.open(server.start())
+    try:
+        browser.until(lambda: "edl-teacher serve" in browser.one("#empty").text)
+    finally:
+        browser.open("about:blank")
+        server.stop()
+
+
+def test_a_name_that_looks_like_markup_is_only_text(
+    browser: Browser, serve: Serve, script: ScriptedMesh
+) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    script.teachers[S][name] = pb.Teacher(
+        teacher_id=name, host="<b>h</b>", state="serving", t_t_seconds=0.002
+    )
+    browser.open(serve())
+    browser.until(lambda: browser.state_of(f"{S} {name}") == "idle")
+    assert browser.all("#stage img") == []
+    assert name in browser.one("#hosts").text
+
+
+def test_500_teachers_are_drawn_in_time(browser: Browser) -> None:
+    script = scene(500)
+    server = WebServer(script, "0")
+    try:
+        browser.open(server.start())
+        assert browser.until(lambda: len(browser.all("#hosts .tile")) == 500) < 5
+        victim = list(script.teachers[S])[-1]
+        script.kill(S, victim)
+        assert browser.until(lambda: browser.state_of(f"{S} {victim}") == "lost") < 3
+        student = next(iter(script.students[S]))
+        browser.click(f"{S} {student}")
+        browser.until(lambda: len(browser.all("#links path.lit")) > 10)
+        busy_ms = browser.run_until_done(  # one whole drawing, measured inside the browser
+            "const began = performance.now(); document.querySelector('.service').click();"
+            "requestAnimationFrame(() => setTimeout(() => arguments[0](performance.now() - began)))"
+        )
+        assert busy_ms < 500
+    finally:
+        browser.open("about:blank")
+        server.stop()

@@ -1,0 +1,139 @@
+"""The document that the page draws: states, ghosts, and changes that rebuild it exactly."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from edl.coordinator.web.picture import GHOST_S, Document, Picture, difference, draw
+from edl.proto import coordinator_pb2 as pb
+
+from .scripted_mesh import ScriptedMesh, scene
+
+S = "resnet"
+
+
+def mesh(*teachers: pb.Teacher, assigned: tuple[str, ...] = ()) -> pb.MeshStatus:
+    student = pb.StudentStatus(
+        report=pb.StudentReport(service=S, student_id="job/0", state="steady"), assigned=assigned
+    )
+    service = pb.ServiceStatus(name=S, teachers=teachers, students=[student])
+    return pb.MeshStatus(services=[service], managers=["b:1", "a:1"], redis_time_ms=1_000_000)
+
+
+def teacher(name: str, **fields: Any) -> pb.Teacher:
+    return pb.Teacher(teacher_id=name, address="node:1", state="serving", **fields)
+
+
+def event(kind: str, subject: str) -> pb.Event:
+    return pb.Event(service=S, id="1-1", kind=kind, subject=subject)
+
+
+@pytest.mark.parametrize(
+    ("changes", "assigned", "state"),
+    [
+        ({}, ("t",), "serving"),
+        ({}, (), "idle"),
+        ({"admission": "admitted"}, ("t",), "serving"),
+        ({"admission": "another content"}, ("t",), "refused"),
+        ({"state": "draining"}, ("t",), "draining"),
+    ],
+)
+def test_the_state_of_a_teacher(
+    changes: dict[str, str], assigned: tuple[str, ...], state: str
+) -> None:
+    one = teacher("t")
+    for name, value in changes.items():
+        setattr(one, name, value)
+    assert draw(mesh(one, assigned=assigned))["teachers"][f"{S} t"]["state"] == state
+
+
+def test_a_teacher_without_a_host_stands_where_it_is_reached() -> None:
+    rows = draw(mesh(teacher("t"), teacher("u", host="rack-7")))["teachers"]
+    assert [row["host"] for row in rows.values()] == ["node", "rack-7"]
+
+
+def test_a_lease_that_was_not_prolonged_is_no_change() -> None:
+    before = mesh(teacher("t", lease_remaining_s=5.0))
+    later = mesh(teacher("t", lease_remaining_s=3.0))
+    later.redis_time_ms += 2000
+    assert "teachers" not in difference(draw(before), draw(later))
+
+
+def test_a_lost_teacher_fades_and_then_goes() -> None:
+    picture = Picture()
+    picture.update(mesh(teacher("t", samples_per_second=5)), [], 0.0)
+    changes = picture.update(mesh(), [event("lost", "t")], 1.0)
+    assert changes["teachers"][f"{S} t"] == {"state": "lost", "rate": 0.0}
+    assert picture.update(mesh(), [], GHOST_S) == {}
+    assert picture.update(mesh(), [], 1.0 + GHOST_S)["teachers"] == {f"{S} t": None}
+
+
+@pytest.mark.parametrize(
+    ("last_state", "kind", "shown"),
+    [("serving", "left", "left"), ("draining", "", "left"), ("draining", "lost", "lost")],
+)
+def test_the_log_says_how_a_teacher_went(last_state: str, kind: str, shown: str) -> None:
+    picture = Picture()
+    one = teacher("t")
+    one.state = last_state
+    picture.update(mesh(one), [], 0.0)
+    picture.update(mesh(), [], 1.0)
+    picture.update(mesh(), [event(kind, "t")] if kind else [], 1.5)
+    assert picture.document["teachers"][f"{S} t"]["state"] == shown
+
+
+def test_the_log_is_believed_before_an_older_status() -> None:
+    picture = Picture()
+    status = mesh(teacher("t"))
+    picture.update(status, [], 0.0)
+    lost = event("lost", "t")
+    lost.time_ms = status.redis_time_ms + 1
+    picture.update(status, [lost], 0.5)
+    assert picture.document["teachers"][f"{S} t"]["state"] == "lost"
+    status.redis_time_ms += 2  # it is there again
+    picture.update(status, [], 1.0)
+    assert picture.document["teachers"][f"{S} t"]["state"] == "idle"
+
+
+def test_a_teacher_that_comes_back_is_no_ghost() -> None:
+    picture = Picture()
+    picture.update(mesh(teacher("t")), [], 0.0)
+    picture.update(mesh(), [event("lost", "t")], 1.0)
+    picture.update(mesh(teacher("t")), [], 2.0)
+    assert picture.document["teachers"][f"{S} t"]["state"] == "idle"
+    picture.update(mesh(), [], 3.0)
+    assert f"{S} t" in picture.document["teachers"]
+
+
+def laid(document: Document, changes: Document) -> Document:
+    """What the page does with changes (mesh.js)."""
+    result = copy.deepcopy(document)
+    for table, rows in changes.items():
+        for key, row in rows.items():
+            if row is None:
+                del result[table][key]
+            else:
+                result[table].setdefault(key, {}).update(row)
+    return result
+
+
+def test_changes_laid_over_a_document_give_the_next_one() -> None:
+    script = scene(60)
+    picture = Picture()
+    picture.update(script.status(), [], 0.0)
+    for step in range(1, 30):
+        before = copy.deepcopy(picture.document)
+        if step % 5 == 0:
+            script.kill("resnet101", list(script.teachers["resnet101"])[-1])
+        changes = picture.update(script.status(), [], float(step))
+        assert laid(before, changes) == picture.document
+
+
+def test_what_stands_still_costs_nothing() -> None:
+    status = ScriptedMesh(500, 20).status()
+    picture = Picture()
+    picture.update(status, [], 0.0)
+    assert picture.update(status, [], 0.5) == {}
