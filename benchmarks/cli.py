@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import pkgutil
 from pathlib import Path
@@ -13,6 +14,8 @@ import typer
 
 from ..errors import UsageError
 from .report import Report
+
+_SIZES = "Sizes, of a benchmark that has them"
 
 
 def bench(
@@ -26,6 +29,16 @@ def bench(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 when a goal does not hold.")
     ] = False,
+    teachers: Annotated[
+        int | None, typer.Option(min=10, help="How many.", rich_help_panel=_SIZES)
+    ] = None,
+    students: Annotated[
+        int | None, typer.Option(min=1, help="How many.", rich_help_panel=_SIZES)
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=5, help="Length of each phase.", rich_help_panel=_SIZES),
+    ] = None,
 ) -> None:
     """Run one benchmark of those listed below."""
     from rich.console import Console
@@ -36,7 +49,9 @@ def bench(
         return
     if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
         raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
-    report = run(name, quick=quick)
+    asked = {"teachers": teachers, "students": students, "seconds": seconds}
+    sizes = {option: value for option, value in asked.items() if value is not None}
+    report = run(name, quick=quick, **sizes)
     report.show(Console())
     if json_file is not None:
         _write(report, json_file)
@@ -44,16 +59,19 @@ def bench(
         raise typer.Exit(1)
 
 
-def run(name: str, *, quick: bool = False) -> Report:
-    """Run the benchmark called `name`.
+def run(name: str, *, quick: bool = False, **sizes: float) -> Report:
+    """Run the benchmark called `name`, with those sizes of it that differ from its defaults.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is none of that name, or it has no such size.
     """
     known = benchmarks()
     if name not in known:
         raise UsageError(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
-    report: Report = importlib.import_module(f".{name}", __package__).run(quick=quick)
+    measure = importlib.import_module(f".{name}", __package__).run
+    for size in sizes.keys() - inspect.signature(measure).parameters.keys():
+        raise UsageError(f"the benchmark {name!r} has no --{size}")
+    report: Report = measure(quick=quick, **sizes)
     return report
 
 
@@ -61,6 +79,8 @@ def benchmarks() -> dict[str, str]:
     """Each benchmark's name and the first line of its docstring; none of them is imported."""
     found = {}
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.ispkg:
+            continue
         tree = ast.parse((Path(__file__).parent / f"{module.name}.py").read_text("utf-8"))
         has_run = any(
             isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body

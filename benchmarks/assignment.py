@@ -1,0 +1,113 @@
+"""Seconds that the assignment rule takes for one change, and for a rebuild from nothing."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ..scheduler import assignment as rule
+from .report import Estimate, Goal, Report, Row, interleaved
+
+FULL_TEACHERS, FULL_STUDENTS = 10_000, 1_000
+LIMIT_CHANGE_S: Final = 0.05
+LIMIT_REBUILD_S: Final = 1.0
+#: Samples per second of the kinds of teachers in the pool.
+SPEEDS: Final = (20.0, 20.0, 80.0)
+#: Ranks of one job.
+RANKS: Final = 4
+#: Changes that are timed together in one round.
+CHANGES: Final = 10
+#: More is wanted than there is, so that each change moves somebody.
+OVERBOOKED: Final = 1.5
+
+
+def run(quick: bool, teachers: int = FULL_TEACHERS, students: int = FULL_STUDENTS) -> Report:
+    """A teacher comes, a teacher is lost, a student asks for more, and everything anew.
+
+    Args:
+        quick: a tenth of the members.
+        teachers: how many there are.
+        students: how many there are.
+    """
+    if quick:
+        teachers, students = max(teachers // 10, 10), max(students // 10, 1)
+    service = Service(teachers, students)
+    cases: dict[str, Callable[[], float]] = {
+        "a teacher comes": service.join_s,
+        "a teacher is lost": service.loss_s,
+        "a student wants another number": service.want_s,
+        "rebuild": service.rebuild_s,
+    }
+    rounds = interleaved(*cases.values())
+    rows: list[Row] = []
+    goals = []
+    for case, figures in zip(cases, zip(*rounds, strict=True), strict=True):
+        estimate = Estimate.of(figures)
+        rows.append(
+            {
+                "case": case,
+                "teachers": teachers,
+                "students": students,
+                "cpu_s": estimate.value,
+                "low": estimate.low,
+                "high": estimate.high,
+            }
+        )
+        limit = LIMIT_REBUILD_S if case == "rebuild" else LIMIT_CHANGE_S
+        goals.append(Goal.judge(f"CPU seconds, {case}", estimate, "<=", limit))
+    return Report(rows, goals)
+
+
+class Service:
+    """A service of its full size, in which things change one by one."""
+
+    def __init__(self, teachers: int, students: int) -> None:
+        self._rng = random.Random(0)
+        self._now = 0.0
+        self._names = [f"teacher-{number}" for number in range(teachers)]
+        self._fresh = (f"new-{number}" for number in itertools.count())
+        self._want = max(round(OVERBOOKED * teachers / students), 1)
+        self._students = [f"job-{n // RANKS}/{n % RANKS}" for n in range(students)]
+        self._all: list[rule.AssignmentEvent] = [self._up(name) for name in self._names]
+        self._all += [rule.StudentReported(name, self._want) for name in self._students]
+        self._state = rule.AssignmentState()
+        self.rebuild_s()
+
+    def rebuild_s(self) -> float:
+        """Everybody comes at once, to a manager that knows nothing."""
+        self._state = rule.AssignmentState()
+        self._names = [event.teacher_id for event in self._all if isinstance(event, rule.TeacherUp)]
+        return self._reduce_s([self._all])
+
+    def join_s(self) -> float:
+        names = [next(self._fresh) for _ in range(CHANGES)]
+        self._names += names
+        return self._reduce_s([[self._up(name)] for name in names])
+
+    def loss_s(self) -> float:
+        lost = [self._names.pop(self._rng.randrange(len(self._names))) for _ in range(CHANGES)]
+        return self._reduce_s([[rule.TeacherDown(name, lost=True)] for name in lost])
+
+    def want_s(self) -> float:
+        names = self._rng.choices(self._students, k=CHANGES)
+        wants = [self._rng.randint(1, 2 * self._want) for _ in range(CHANGES)]
+        return self._reduce_s(
+            [
+                [rule.StudentReported(name, want, urgent=True)]
+                for name, want in zip(names, wants, strict=True)
+            ]
+        )
+
+    def _up(self, name: str) -> rule.TeacherUp:
+        return rule.TeacherUp(name, 1, speed=self._rng.choice(SPEEDS), content_id="c")
+
+    def _reduce_s(self, batches: Sequence[Sequence[rule.AssignmentEvent]]) -> float:
+        """CPU seconds that one batch takes, on average."""
+        began = time.process_time()
+        for events in batches:
+            self._now += 0.05
+            self._state, _ = rule.reduce(self._state, events, self._now)
+        return (time.process_time() - began) / len(batches)

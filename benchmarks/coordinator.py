@@ -1,0 +1,260 @@
+"""Redis and a service manager under 10,000 teachers and 1,000 students: CPU shares and latencies.
+
+The members are simulated (`crowd`), the protocols are real: each teacher registers and beats with
+one packet per beat, answers probes, and dies or joins; each student holds a stream, and reports
+each second. Redis and the manager are processes of their own. After all have been admitted, three
+phases are measured: nothing happens; teachers die at random moments; every student wants more than
+there is, and teachers join.
+
+The same is done with a tenth of the members, and the cost of one change and of a rebuild is taken
+from the assignment rule itself, at full size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from ..coordinator.calling.client import ask_status
+from ..coordinator.embedded import start_embedded
+from ..coordinator.manager.summary import ADMITTED
+from ..errors import ProcessFailed
+from ..supervise import Process, python_command, start
+from . import assignment
+from .crowd.beats import SPEEDS
+from .crowd.schedule import READY, TOLD
+from .report import Goal, Report, Row
+
+if TYPE_CHECKING:
+    import redis
+
+SERVICE: Final = "crowd"
+TTL_S: Final = 6.0
+FULL_TEACHERS, FULL_STUDENTS = 10_000, 1_000
+#: Of the teachers, so many are wanted at first: the rest replace the dead at once.
+WANTED_SHARE: Final = 0.9
+#: Of the teachers, so many die, and so many join.
+CHANGED_SHARE: Final = 0.02
+#: Limits at full size; those of CPU time, in cores, are in proportion to the teachers.
+REDIS_CORES, MANAGER_CORES = 0.12, 1.0
+JOIN_S, DEATH_S = 0.5, 0.25
+_READY_S: Final = 180.0
+_MANAGER_READY: Final = r"coordinator ready: (\S+) manager (\S+)"
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one crowd measured.
+
+    Attributes:
+        teachers: how many there were.
+        students: how many there were.
+        quiet: CPU seconds per second of "redis" and "manager" while nothing happens.
+        busy: the same while teachers die and join.
+        join_s: from a teacher's registration until a student has it, one for each that joined.
+        death_s: from the end of a lease until the student is told, one for each dead that served.
+        beats_per_s: beats per second, of all teachers.
+        late_s: how far the latest beat was behind its time: the crowd itself must keep up.
+    """
+
+    teachers: int
+    students: int
+    quiet: Mapping[str, float]
+    busy: Mapping[str, float]
+    join_s: Sequence[float]
+    death_s: Sequence[float]
+    beats_per_s: float
+    late_s: float
+
+
+def run(
+    quick: bool,
+    teachers: int = FULL_TEACHERS,
+    students: int = FULL_STUDENTS,
+    seconds: float = 20.0,
+) -> Report:
+    """A crowd of the wanted size and one of a tenth of it, one after the other.
+
+    Args:
+        quick: only a tenth of the members, and phases of 5 seconds.
+        teachers: how many.
+        students: how many.
+        seconds: length of each phase.
+    """
+    tenth = max(teachers // 10, 10), max(students // 10, 1)
+    sizes = [tenth] if quick else [(teachers, students), tenth]
+    seconds = 5.0 if quick else seconds
+    runs = [measure(*size, seconds) for size in sizes]
+    goals = [goal for figures in runs for goal in _goals(figures)]
+    goals += assignment.run(quick=quick, teachers=teachers, students=students).goals
+    return Report([_row(figures) for figures in runs], goals)
+
+
+def measure(teachers: int, students: int, seconds: float) -> Run:
+    """Let one crowd come, be, die and join.
+
+    Raises:
+        ProcessFailed: a part of it did not start, or ended by itself.
+    """
+    changes = max(round(teachers * CHANGED_SHARE), 5)
+    want = max(round(teachers * WANTED_SHARE / students), 1)
+    # So that all are wanted, and the new: a fast teacher counts as several.
+    more = math.ceil(teachers / students * max(SPEEDS) / min(SPEEDS))
+    with ExitStack() as ending:
+        server, url = start_embedded()
+        ending.callback(server.stop)
+        manager = _member(ending, "edl", "coordinator", "serve", "--redis", url, "--ttl", TTL_S)
+        address = manager.expect(_MANAGER_READY, _READY_S)[2]
+        folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-crowd-")))
+        crowds = {
+            folder / kind: _member(
+                ending, f"{__package__}.crowd.{kind}", url, SERVICE, folder / kind, *arguments
+            )
+            for kind, arguments in (
+                ("teachers", (teachers, TTL_S, changes, seconds)),
+                ("students", (students, want, more)),
+            )
+        }
+        there, here = crowds.values()
+        for crowd in crowds.values():
+            crowd.expect(READY, _READY_S)
+        _await_admission(address, teachers)
+        meter = ending.enter_context(_meter(url, manager))
+        time.sleep(TTL_S)  # what their coming left to do is done
+        quiet = meter.over(seconds)
+        _next_phase(there, here)
+        dying = meter.over(seconds + TTL_S)
+        _next_phase(here)
+        time.sleep(TTL_S)  # everybody has all that there is
+        _next_phase(there)
+        joining = meter.over(seconds + JOIN_S)
+        _next_phase(there, here)
+        came, told = (_figures(process, file) for file, process in crowds.items())
+    return Run(
+        teachers=teachers,
+        students=students,
+        quiet=quiet,
+        busy={name: max(dying[name], joining[name]) for name in dying},
+        join_s=_latencies(came["joined"], told["gained"]),
+        death_s=[late - TTL_S for late in _latencies(_served(came, told), told["lost"])],
+        beats_per_s=came["beats"] / came["beating_s"],
+        late_s=came["late_s"],
+    )
+
+
+class _Meter:
+    """Reads what Redis and the manager have used."""
+
+    def __init__(self, client: redis.Redis, manager: Process) -> None:
+        self._client = client
+        self._stat = Path(f"/proc/{manager.pid}/stat")
+
+    def over(self, seconds: float) -> dict[str, float]:
+        """CPU seconds of each per second, over the next `seconds`."""
+        began, before = time.monotonic(), self._used_s()
+        time.sleep(seconds)
+        took_s = time.monotonic() - began
+        return {name: (used - before[name]) / took_s for name, used in self._used_s().items()}
+
+    def _used_s(self) -> dict[str, float]:
+        info: Any = self._client.info("cpu")
+        fields = self._stat.read_text().rpartition(")")[2].split()
+        return {
+            "redis": info["used_cpu_sys"] + info["used_cpu_user"],
+            "manager": (int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        }
+
+
+@contextmanager
+def _meter(url: str, manager: Process) -> Iterator[_Meter]:
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        yield _Meter(client, manager)
+
+
+def _member(ending: ExitStack, module: str, *arguments: object) -> Process:
+    process = start(python_command(module.rpartition(".")[2], module, *arguments))
+    ending.callback(process.stop)
+    return process
+
+
+def _await_admission(manager: str, teachers: int) -> None:
+    """Until all were probed; those that need a look come first in the status, so one tells."""
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline:
+        (seen,) = ask_status(manager, service=SERVICE, max_members=1).services
+        if seen.teacher_count == teachers and seen.teachers[0].admission == ADMITTED:
+            return
+        time.sleep(1.0)
+    raise ProcessFailed(f"{teachers} teachers were not admitted within {_READY_S:g} s")
+
+
+def _next_phase(*crowds: Process) -> None:
+    for crowd in crowds:
+        crowd.send_signal(signal.SIGUSR1)
+
+
+def _figures(crowd: Process, file: Path) -> dict[str, Any]:
+    crowd.expect(TOLD, _READY_S)
+    figures: dict[str, Any] = json.loads(file.read_text())
+    return figures
+
+
+def _served(came: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, float]:
+    """The dead that a student had: of an idle one, nobody need be told."""
+    died: dict[str, float] = came["died"]
+    return {
+        name: at
+        for name, at in died.items()
+        if name in told["lost"] or (name in told["gained"] and told["freed"].get(name, at) >= at)
+    }
+
+
+def _latencies(since: Mapping[str, float], until: Mapping[str, float]) -> list[float]:
+    """Seconds from one moment to the other of each; infinite where the other never came."""
+    return [until.get(name, math.inf) - at for name, at in since.items()]
+
+
+def _goals(figures: Run) -> list[Goal]:
+    size = figures.teachers / FULL_TEACHERS
+    of = f"of {figures.teachers:,} x {figures.students:,}"
+    return [
+        Goal.judge(f"cores of Redis, {of}", figures.quiet["redis"], "<=", REDIS_CORES * size),
+        Goal.judge(f"cores of manager, {of}", figures.quiet["manager"], "<=", MANAGER_CORES * size),
+        Goal.judge(f"join to assignment p99, s, {of}", _p99(figures.join_s), "<=", JOIN_S),
+        Goal.judge(f"death beyond TTL p99, s, {of}", _p99(figures.death_s), "<=", DEATH_S),
+    ]
+
+
+def _row(figures: Run) -> Row:
+    return {
+        "teachers": figures.teachers,
+        "students": figures.students,
+        "beats_per_s": figures.beats_per_s,
+        "latest_beat_s": figures.late_s,
+        "redis_cores": figures.quiet["redis"],
+        "redis_cores_busy": figures.busy["redis"],
+        "manager_cores": figures.quiet["manager"],
+        "manager_cores_busy": figures.busy["manager"],
+        "join_p50_s": statistics.median(figures.join_s),
+        "join_p99_s": _p99(figures.join_s),
+        "death_p50_s": statistics.median(figures.death_s),
+        "death_p99_s": _p99(figures.death_s),
+    }
+
+
+def _p99(samples: Sequence[float]) -> float:
+    ranked = sorted(samples)
+    return ranked[math.ceil(0.99 * len(ranked)) - 1]

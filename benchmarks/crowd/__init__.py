@@ -1,0 +1,1 @@
+"""Simulated members of a mesh, many in one process, over the real protocols."""

@@ -1,0 +1,165 @@
+"""What a simulated teacher says to Redis: the scripts and commands of a real one."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from typing import Final, Self
+
+from ...coordinator.registry import FACTS_TTLS, PLAIN_TTLS, keys
+from ...coordinator.registry.records import MemberBeat
+from ...coordinator.registry.redis_beats import (
+    beat_call,
+    plain_beat,
+    register_call,
+    whole_beat,
+)
+from ...coordinator.registry.redis_session import Call, script
+from ...errors import EdlError, RegistryUnavailable
+from .probed import INCARNATION, KEY
+from .resp import Connection, OnReply, command, integers, text
+
+#: Samples per second of the kinds of teachers in the crowd; a new one for each name, by its hash.
+SPEEDS: Final = (20.0, 20.0, 80.0)
+_SLOTS: Final = 4
+
+
+class Wire:
+    """Registers and beats for any name, over whichever connection is next.
+
+    Attributes:
+        error: the first that a beat has met; None: every lease stands.
+    """
+
+    def __init__(
+        self, connections: list[Connection], service: str, ttl_s: float, address: str
+    ) -> None:
+        self.error: EdlError | None = None
+        self._connections = connections
+        self._service = service
+        self._leases = keys.leases("teachers", service)
+        self._ttl_ms = round(ttl_s * 1000)
+        self._whole: dict[str, tuple[float, int]] = {}  # name -> our clock and Redis's, then
+        self._address = address
+        self._turn = 0
+        self._rng = random.Random(0)
+
+    @classmethod
+    async def open(
+        cls, connections: list[Connection], service: str, ttl_s: float, address: str
+    ) -> Self:
+        """Make the scripts known to Redis, and the service."""
+        for name in ("register", "beat"):
+            text(await connections[0].ask(command("SCRIPT", "LOAD", script(name)[0])))
+        integers(await connections[0].ask(command("ZADD", keys.SERVICES, 1, service)))
+        return cls(connections, service, ttl_s, address)
+
+    async def register(self, name: str) -> None:
+        """Begin the lease of a teacher, with the facts of a real one."""
+        t_t_s = 1 / self._rng.choice(SPEEDS)
+        facts = {
+            "incarnation": str(INCARNATION),
+            "address": self._address,
+            "protocol": "oip",
+            "content_id": "sha256:0123456789abcdef",
+            "numerics_id": "paddle-3.3.1/fp32/8/1/avx512",
+            "verified": "declared",
+            "device": "cpu",
+            "state": "serving",
+            "slots": str(_SLOTS),
+            "lanes": "1",
+            "t_t_seconds": f"{t_t_s:.2g}",
+            "in_flight": "0",
+            "samples_per_second": "0",
+            "model": self._service,
+            "host": f"host-{self._rng.randrange(1000)}",
+            "instance_key": KEY,
+        }
+        call = register_call("teachers", self._service, name, facts, self._ttl_ms)
+        found = integers(await self._next().ask(_evalsha("register", call)))
+        if found != [1]:
+            raise RegistryUnavailable(f"{name} was not registered")
+
+    def beat(self, name: str) -> None:
+        """Prolong it, as `RedisBeats` does; replies are looked at when they come.
+
+        With each whole beat a teacher at work tells how much it works.
+        """
+        at_s, redis_ms = self._whole.get(name, (0.0, 0))
+        if not redis_ms:
+            call = beat_call("teachers", self._service, MemberBeat(name, INCARNATION), self._ttl_ms)
+            self._next().post(_evalsha("beat", call), partial(self._began, name))
+            return
+        elapsed_s = time.monotonic() - at_s
+        deadline_ms = redis_ms + round(elapsed_s * 1000) + self._ttl_ms
+        if elapsed_s < self._ttl_ms / 1000 * PLAIN_TTLS:
+            packet = command(*plain_beat(self._leases, name, deadline_ms))
+            self._next().post(packet, partial(self._settled, name))
+            return
+        facts = {
+            "in_flight": str(self._rng.randrange(_SLOTS)),
+            "samples_per_second": f"{self._rng.uniform(15, 25):.4g}",
+        }
+        beat = MemberBeat(name, INCARNATION, facts)
+        call = beat_call("teachers", self._service, beat, self._ttl_ms)
+        words = whole_beat(call, beat, deadline_ms, self._ttl_ms)
+        handlers: list[OnReply] = [
+            partial(self._told_time, name),
+            self._heard,
+            partial(self._settled, name),
+            self._told_left,
+            *[self._heard] * (len(words) - 4),
+        ]
+        self._next().post(b"".join(command(*one) for one in words), *handlers)
+
+    def _began(self, name: str, reply: bytes | RegistryUnavailable) -> None:
+        kept, now_ms = self._numbers(reply, 2)
+        if kept:
+            self._whole[name] = time.monotonic(), now_ms
+        else:
+            self._fail(RegistryUnavailable(f"the lease of {name} has run out: its beats came late"))
+
+    def _settled(self, name: str, reply: bytes | RegistryUnavailable) -> None:
+        (moved,) = self._numbers(reply, 1)
+        if not moved:
+            self._whole.pop(name, None)
+            self.beat(name)
+
+    def _told_time(self, name: str, reply: bytes | RegistryUnavailable) -> None:
+        if isinstance(reply, RegistryUnavailable):
+            self._fail(reply)
+        else:
+            seconds, micros = (int(part) for part in reply.split(b"\r\n")[2:5:2])
+            self._whole[name] = time.monotonic(), seconds * 1000 + micros // 1000
+
+    def _told_left(self, reply: bytes | RegistryUnavailable) -> None:
+        (left_ms,) = self._numbers(reply, 1)
+        if left_ms < (FACTS_TTLS - 1) * self._ttl_ms:
+            packet = command("PEXPIRE", self._leases, FACTS_TTLS * self._ttl_ms)
+            self._next().post(packet, self._heard)
+
+    def _heard(self, reply: bytes | RegistryUnavailable) -> None:
+        if isinstance(reply, RegistryUnavailable):
+            self._fail(reply)
+
+    def _numbers(self, reply: bytes | RegistryUnavailable, count: int) -> list[int]:
+        """What Redis answered; ones when it did not, which `error` says."""
+        try:
+            if isinstance(reply, RegistryUnavailable):
+                raise reply
+            return integers(reply)
+        except RegistryUnavailable as error:
+            self._fail(error)
+            return [1] * count
+
+    def _fail(self, error: EdlError) -> None:
+        self.error = self.error or error
+
+    def _next(self) -> Connection:
+        self._turn = (self._turn + 1) % len(self._connections)
+        return self._connections[self._turn]
+
+
+def _evalsha(name: str, call: Call) -> bytes:
+    return command("EVALSHA", script(name)[1], len(call.keys), *call.keys, *call.args)
