@@ -1,8 +1,9 @@
 """A teacher's life in haste, over and over, each ended by SIGKILL at a random point.
 
 `python -m edl.tests.system.registering URL KILLS SEED`: forks processes that do nothing but
-register, beat and leave, kills each after 0-30 ms, looks at the keys after each, and prints how
-many it killed; or the first key that would have stayed for ever, and exits 1.
+register, beat, leave and write the assignment table, kills each after 0-30 ms, looks at the keys
+after each, and prints how many it killed; or the first key that would have stayed for ever, and
+exits 1.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import signal
 import sys
 import time
 
-from edl.coordinator.redis_registry import RedisRegistry
+from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Row
+from edl.coordinator.registry.redis_registry import RedisRegistry
 
 AT_ONCE = 4
 TTL_S = 0.2
@@ -42,8 +44,12 @@ for _, key in ipairs(redis.call('KEYS', 'edl:*:teachers')) do
     end
   end
 end
-for _, key in ipairs(redis.call('KEYS', 'edl:*:changes')) do
-  if redis.call('PTTL', key) < 0 then bad[#bad + 1] = key .. ' has no expiry' end
+for _, pattern in ipairs({'*:changes', '*:student*', '*:leader', '*:assignment', '*:admitted',
+  '*:plan', '*:events', '*:manager:*', 'managers'})
+do
+  for _, key in ipairs(redis.call('KEYS', 'edl:' .. pattern)) do
+    if redis.call('PTTL', key) < 0 then bad[#bad + 1] = key .. ' has no expiry' end
+  end
 end
 return bad
 """
@@ -75,6 +81,27 @@ def live(registry: RedisRegistry, number: int) -> None:
             )  # fmt: skip
         if incarnation % 3 == 0:
             registry.leave("teachers", f"s{number % 3}", name, incarnation)
+        assign(registry, f"s{number % 3}", name, incarnation)
+
+
+def assign(registry: RedisRegistry, service: str, name: str, incarnation: int) -> None:
+    """What the managers of a service write: drains, the table, the log, the plan, students."""
+    token, student = f"m{os.getpid()}#1", f"job/{name}"
+    registry.request_drain(service, name)
+    registry.register_many("students", service, {student: {"incarnation": "1"}}, TTL_S)
+    registry.beat_many("students", service, [MemberBeat(student, 1, {"want": "2"})], TTL_S)
+    registry.sweep("teachers", service)
+    stands = registry.lead(service, token, TTL_S)
+    row = Row((name,)) if incarnation % 2 else None
+    epoch = (stands.term or stands.time_ms, stands.counter + 1)
+    events = [LogEntry("assigned", student, "in haste", (), (name,))]
+    admitted = {name: incarnation if incarnation % 2 else None}
+    registry.write(service, token, stands.epoch, epoch, {student: row}, events, admitted)
+    registry.set_plan(service, Plan("c", at="now"), registry.plan(service).version)
+    plan = registry.plan(service)
+    registry.move_plan(service, token, epoch, plan, LogEntry("upgrade", "c", "in haste"))
+    if incarnation % 5 == 0:
+        registry.resign(service, token)
 
 
 def main(url: str, kills: int, seed: int) -> int:
@@ -83,6 +110,9 @@ def main(url: str, kills: int, seed: int) -> int:
     registry.register("managers", "", "h:1", {"incarnation": "1"}, TTL_S)  # loads the scripts
     registry.beat("managers", "", "h:1", TTL_S, incarnation=1)
     registry.leave("managers", "", "h:1")
+    registry.register("teachers", "s0", "t0", {"incarnation": "0"}, TTL_S)
+    assign(registry, "s0", "t0", 1)
+    registry.resign("s0", f"m{os.getpid()}#1")
     for start in range(0, kills, AT_ONCE):
         ends = {}
         for number in range(start, min(start + AT_ONCE, kills)):

@@ -17,23 +17,36 @@ from edl.proto.arena import Array
 from edl.teacher.backends.paddle_runtime import import_paddle
 
 MODEL = "edl.tests.system.slow_network:network"
+#: Other content, whose labels are `3 x + 2`.
+NEXT_MODEL = "edl.tests.system.slow_network:next_network"
 #: Names the file that holds the seconds per sample.
 SECONDS_VARIABLE = "EDL_TEST_SECONDS_PER_SAMPLE"
+#: How many times slower than the file says this one teacher is; 1 where it is not set.
+FACTOR_VARIABLE = "EDL_TEST_SLOWER_BY"
 FEATURES = 16
 
 
-def labels_of(x: Array) -> Array:
-    """What any teacher must answer."""
-    return x * np.float32(3) + np.float32(1)
+def labels_of(x: Array, offset: float = 1.0) -> Array:
+    """What any teacher must answer; one of the next content has an `offset` of 2."""
+    return x * np.float32(3) + np.float32(offset)
 
 
 def network() -> Any:
+    return _network(1.0)
+
+
+def next_network() -> Any:
+    return _network(2.0)
+
+
+def _network(offset: float) -> Any:
     paddle = import_paddle()
     pace = Path(os.environ[SECONDS_VARIABLE])
+    factor = float(os.environ.get(FACTOR_VARIABLE, "1"))
 
     class Slow(paddle.nn.Layer):  # type: ignore[misc,name-defined]  # paddle is imported late
         def forward(self, x: Any) -> Any:
-            time.sleep(float(pace.read_text()) * x.shape[0])
-            return {"soft": x * 3.0 + 1.0}
+            time.sleep(float(pace.read_text()) * factor * x.shape[0])
+            return {"soft": x * 3.0 + offset}
 
     return Slow(), [paddle.static.InputSpec([None, FEATURES], "float32", "x")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -10,19 +11,26 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from edl.coordinator import Heartbeat, Subscription, connect, fetch_status
 from edl.coordinator.embedded import free_port, start_embedded
-from edl.errors import EdlError
+from edl.errors import EdlError, Forbidden
 from edl.proto import coordinator_pb2 as pb
+from edl.proto.security import ClientSecurity
 from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import python, wait_for, wait_gone
+from edl.tests.proto.security.authority import Authority, write_secret
 
 START_S = 30.0
 TTL_S = 1.5
+LEADER_TTL_S = 0.8
+#: The teachers of these tests are leases, with nobody at their addresses.
+LEASES_ONLY = ("--ttl", TTL_S, "--leader-ttl", LEADER_TTL_S, "--no-admission")
 
 
 @dataclass
@@ -46,7 +54,7 @@ def ready(process: Process) -> Coordinator:
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
-    process = serve("--redis-port", 0, "--ttl", TTL_S)
+    process = serve("--redis-port", 0, *LEASES_ONLY)
     yield ready(process)
     process.stop()
 
@@ -129,6 +137,14 @@ def test_its_redis_dies_with_it_even_by_sigkill(coordinator: Coordinator) -> Non
         (["--redis", "redis://127.0.0.1:1"], 69, "Redis at redis://127.0.0.1:1 does not answer"),
         (["--redis", "127.0.0.1:6379"], 2, "named by a URL"),
         (["--host", "0.0.0.0"], 2, "--insecure"),
+        (["--host", "0.0.0.0", "--tokens", "TOKENS"], 2, "the Redis that is started"),
+        (["--tokens", "/no/such/file"], 2, "/no/such/file"),
+        (["--tls-cert", "/no/such/file"], 2, "without its key"),
+        (["--tls-ca", "/no/such/file"], 2, "--tls-cert"),
+        (["--metrics-listen", "TAKEN"], 69, "TAKEN"),
+        (["--metrics-listen", "0.0.0.0:0"], 2, "--insecure"),
+        (["--http", "nonsense"], 2, "nonsense"),
+        (["--leader-ttl", "0"], 2, "leader"),
         (["--host", "no.such.host.invalid", "--insecure"], 2, "cannot listen on no.such.host"),
         (["--port", "TAKEN"], 69, "another process listens on 127.0.0.1:"),
         (["--redis-port", "TAKEN"], 69, "--redis-port"),
@@ -138,10 +154,18 @@ def test_its_redis_dies_with_it_even_by_sigkill(coordinator: Coordinator) -> Non
         (["--nonsense"], 2, "--nonsense"),
     ],
 )
-def test_what_cannot_work_is_said_in_one_line(args: list[str], code: int, said: str) -> None:
+def test_what_cannot_work_is_said_in_one_line(
+    args: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    tokens = write_secret(tmp_path / "tokens", "admin ruling")
+    if "--redis" not in args and "--redis-port" not in args:
+        args = [*args, "--redis-port", "0"]
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
-        process = serve(*(arg.replace("TAKEN", port) for arg in args))
+        said = said.replace("TAKEN", port)
+        process = serve(
+            *(arg.replace("TAKEN", port).replace("TOKENS", str(tokens)) for arg in args)
+        )
         assert process.wait(START_S) == code
     lines = [line for line in process.tail() if "WARNING" not in line]
     assert len(lines) == 1
@@ -211,6 +235,7 @@ def test_redis_killed_and_back_empty_takes_no_teacher_away(
     members.teacher("t3")
     student = members.student()
     wait_for(lambda: student.teachers == ["t1", "t2", "t3"])
+    whole_set = len(student.told)
     for child in psutil.Process(coordinator.process.pid).children(recursive=True):
         if "valkey" in child.name() or "redis" in child.name():
             child.kill()
@@ -226,7 +251,7 @@ def test_redis_killed_and_back_empty_takes_no_teacher_away(
     # What was dead is found out after the grace: nobody was.
     grace_over = time.monotonic() + 2 * TTL_S
     wait_for(lambda: time.monotonic() > grace_over)
-    assert all(len(told.teachers) == 3 and not told.lost for told in student.told[1:])
+    assert all(len(told.teachers) == 3 and not told.lost for told in student.told[whole_set:])
     assert whole()
     members.teacher("t4")
     first.stop(leave=False)
@@ -241,13 +266,91 @@ def test_a_manager_that_hangs_is_left_for_another(
     student = members.student(want=1)
     wait_for(lambda: student.teachers == ["t1"])
     first = student.told[-1].term
-    other = ready(serve("--redis", coordinator.url, "--ttl", TTL_S))
+    other = ready(serve("--redis", coordinator.url, *LEASES_ONLY))
     coordinator.process.send_signal(signal.SIGSTOP)
     # Its Redis is a process of its own, and goes on.
-    wait_for(lambda: student.told[-1].term > first, timeout_s=30.0)
-    assert student.teachers == ["t1"]
+    stopped = time.monotonic()
+    members.teacher("t2")
+    student.subscription.report(pb.StudentReport(incarnation=1, want=2))
+    wait_for(lambda: student.teachers == ["t1", "t2"], timeout_s=30.0)
+    assert time.monotonic() - stopped < 12.0
+    assert student.told[-1].term > first
     coordinator.process.send_signal(signal.SIGCONT)
     assert other.process.stop() == 0
+
+
+def test_several_managers_over_one_redis_share_its_students(
+    coordinator: Coordinator, members: Members
+) -> None:
+    other = ready(serve("--redis", coordinator.url, *LEASES_ONLY))
+    addresses = {coordinator.address, other.address}
+    wait_for(lambda: set(fetch_status(coordinator.url).managers) == addresses)
+    members.teacher("t1")
+    students = [members.student(f"j/{number}", want=1) for number in range(8)]
+    wait_for(lambda: all(student.teachers == ["t1"] for student in students))
+
+    def whole() -> bool:  # a manager reads for all who ask, so what it says is a little old
+        services = fetch_status(coordinator.url).services
+        return [(len(s.students), s.leader in addresses) for s in services] == [(8, True)]
+
+    wait_for(whole)
+    assert other.process.stop() == 0
+    wait_for(lambda: list(fetch_status(coordinator.url).managers) == [coordinator.address])
+    late = members.student("late/0", want=1)
+    wait_for(lambda: late.teachers == ["t1"])
+
+
+def test_metrics_and_the_page_are_served_where_it_says() -> None:
+    process = serve("--redis-port", 0, "--metrics-listen", 0, "--http", 0, *LEASES_ONLY)
+    metrics = process.expect(r"metrics at (http://\S+)", START_S)[1]
+    page = process.expect(r"page of the mesh is at (http://\S+)", START_S)[1]
+    ready(process)
+    assert "edl_coordinator_" in httpx.get(metrics, timeout=10.0).text
+    assert "<html" in httpx.get(page, timeout=10.0).text
+    assert process.stop(grace_s=10.0) == 0
+
+
+def test_certificates_and_tokens_are_asked_for(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    files = authority.issue("manager", "viewer:manager")
+    tokens = write_secret(tmp_path / "tokens", "student:j learning\nadmin:root ruling\n")
+    process = serve(
+        *("--redis-port", 0, *LEASES_ONLY, "--tokens", tokens),
+        *("--tls-cert", files.certificate, "--tls-key", files.key, "--tls-ca", files.ca),
+    )
+    url = ready(process).url
+    ours = authority.issue("ours", "anybody")
+    root = ClientSecurity(ours, write_secret(tmp_path / "root", "ruling"))
+    learner = ClientSecurity(ours, write_secret(tmp_path / "learner", "learning"))
+    assert fetch_status(url, security=root).managers
+    with pytest.raises(Forbidden, match="viewer"):
+        fetch_status(url, security=learner)
+    with pytest.raises(EdlError, match="does not answer"):
+        fetch_status(url)
+    told: list[pb.Assignment] = []
+    subscription = Subscription(url, "s", "j/0", security=learner)
+    subscription.start(told.append)
+    subscription.report(pb.StudentReport(incarnation=1, want=1))
+    wait_for(lambda: bool(told))
+    subscription.stop()
+    assert process.stop(grace_s=10.0) == 0
+    assert not any("learning" in line or "ruling" in line for line in process.tail(500))
+
+
+def test_acl_prints_users_with_hashes_and_no_password(tmp_path: Path) -> None:
+    teacher = write_secret(tmp_path / "teacher", "a-teachers-password\n")
+    arguments = ("acl", "--service", "resnet", "--teacher-password-file", teacher)
+    process = start(python_command("acl", "edl.coordinator.cli", *arguments))
+    assert process.wait(START_S) == 0
+    lines = process.tail()
+    assert [line.split()[1] for line in lines] == [
+        "edl-teacher-resnet",
+        "edl-reader",
+        "edl-manager",
+    ]
+    assert hashlib.sha256(b"a-teachers-password").hexdigest() in lines[0]
+    assert "password>" in lines[1]
+    assert not any("a-teachers-password" in line for line in lines)
 
 
 STUDENT = """
@@ -290,6 +393,9 @@ def test_a_student_that_leaves_gives_its_teacher_back_at_once(
     members.teacher("t2")
     heir = members.student("heir/0", want=2)
     wait_for(lambda: heir.teachers == ["t1", "t2"])
+    # A manager that has just begun to lead takes nothing from anybody.
+    recovered = time.monotonic() + 2 * TTL_S
+    wait_for(lambda: time.monotonic() > recovered)
     leaver = start(python(STUDENT, coordinator.url, "leave"))
     leaver.expect("has 1", START_S)
     leaver.expect("left", START_S)

@@ -1,4 +1,4 @@
-"""Whenever a teacher dies, nothing of it stays in Redis for ever."""
+"""Whenever a teacher or a manager dies, nothing of it stays in Redis for ever."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from edl.coordinator.embedded import start_embedded
-from edl.coordinator.redis_registry import RedisRegistry
+from edl.coordinator.registry import LogEntry, Plan, Row
+from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.supervise import python_command, start
 from edl.tests.ground.programs import wait_for
 from edl.tests.system.registering import audit
@@ -58,6 +59,27 @@ def test_no_teacher_key_without_a_deadline_at_any_moment(
     assert registry._redis.info("commandstats")["cmdstat_evalsha"]["calls"] > 2 * kills
     for pattern in ("edl:*:teacher:*", "edl:*:teachers"):  # the dead are gone by themselves
         wait_for(lambda p=pattern: not registry._redis.keys(p), timeout_s=5)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "edl:{s}:leader", "edl:{s}:assignment", "edl:{s}:assignment:changes", "edl:{s}:admitted",
+        "edl:{s}:events", "edl:{s}:plan", "edl:{s}:student:j/0", "edl:{s}:students", "edl:managers",
+        "edl:{edl:managers}:manager:h:1", "edl:{edl:managers}:managers:changes",
+    ],
+)  # fmt: skip
+def test_each_key_that_managers_write_has_an_expiry(registry: RedisRegistry, key: str) -> None:
+    registry.register("managers", "", "h:1", {"incarnation": "1"}, 30.0)
+    registry.register("students", "s", "j/0", {"incarnation": "1"}, 30.0)
+    registry.lead("s", "m#1", 30.0)
+    log = [LogEntry("assigned", "j/0", "")]
+    assert registry.write("s", "m#1", (0, 0), (1, 1), {"j/0": Row()}, log, {"t": 1})
+    assert registry.move_plan("s", "m#1", (1, 1), Plan("c"), log[0])
+    assert registry._redis.exists(key)
+    assert audit(registry) == []
+    registry._redis.persist(key)
+    assert f"{key} has no expiry" in audit(registry)
 
 
 def test_the_audit_sees_what_it_looks_for(registry: RedisRegistry) -> None:

@@ -9,25 +9,28 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
-import psutil
 import pytest
 
 from edl.coordinator.embedded import start_embedded
-from edl.coordinator.registry import Member, connect
-from edl.proto import inference_pb2 as pb
-from edl.proto import tensors
-from edl.proto.arena import Array
-from edl.supervise import Command, Process, python_command, start
+from edl.supervise import start
 from edl.tests.ground.programs import wait_for, wait_gone
+from edl.tests.system.teacher_process import (
+    ANSWER_S,
+    START_S,
+    STEERED,
+    command,
+    members,
+    refusal,
+    serving,
+)
 from edl.tests.teacher.networks import (
     HOLD,
     HOLD_VARIABLE,
@@ -36,85 +39,6 @@ from edl.tests.teacher.networks import (
     export,
     export_without_outputs,
 )
-
-STEERED = "edl.tests.teacher.networks:steered"
-START_S = 60.0
-ANSWER_S = 30.0
-
-
-class Teacher:
-    """A teacher process that is ready, and a client of it."""
-
-    def __init__(self, process: Process, address: str) -> None:
-        self.process = process
-        self.address = address
-        self._channel = grpc.insecure_channel(address)
-
-    def ask(self, order: float = 0.0, timeout_s: float = ANSWER_S) -> tensors.InferResponse:
-        x = np.full((3, 4), 0.5, dtype=np.float32)
-        x[0, 0] = order
-        return self.infer(inputs={"x": x}, timeout_s=timeout_s)
-
-    def infer(self, inputs: dict[str, Array], timeout_s: float = ANSWER_S) -> tensors.InferResponse:
-        data = tensors.encode_request(model_name="m", inputs=inputs)
-        call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
-        return tensors.decode_response(call(data, timeout=timeout_s))
-
-    def probe(self, method: str, response: type[Any]) -> Any:
-        path = f"/inference.GRPCInferenceService/{method}"
-        call = self._channel.unary_unary(path, None, response.FromString)
-        return call(b"", timeout=ANSWER_S)
-
-    @property
-    def live(self) -> bool:
-        return bool(self.probe("ServerLive", pb.ServerLiveResponse).live)
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.probe("ServerReady", pb.ServerReadyResponse).ready)
-
-    def busy(self) -> bool:
-        """Whether every slot is taken; asks for labels to find out."""
-        try:
-            self.ask()
-        except grpc.RpcError as error:
-            vendor: Any = error
-            return bool(vendor.code() is grpc.StatusCode.RESOURCE_EXHAUSTED)
-        return False
-
-    def predictor(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
-        return child
-
-    def close(self) -> None:
-        self._channel.close()
-        self.process.stop()
-
-
-def command(*arguments: str, **env: str) -> Command:
-    return python_command("teacher", "edl.teacher", "serve", *arguments, env=env)
-
-
-@contextmanager
-def serving(*arguments: str, model: str = STEERED, **env: str) -> Iterator[Teacher]:
-    process = start(command("--model", model, "--service", "m", *arguments, **env))
-    try:
-        ready = process.expect(r"^teacher ready: \S+ m on (\S+)$", START_S)
-        teacher = Teacher(process, ready[1])
-        try:
-            yield teacher
-        finally:
-            teacher.close()
-    finally:
-        process.stop()
-
-
-def refusal(call: Callable[[], object]) -> grpc.StatusCode:
-    with pytest.raises(grpc.RpcError) as caught:
-        call()
-    error: Any = caught.value
-    code: grpc.StatusCode = error.code()
-    return code
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +52,6 @@ def redis_url() -> Iterator[str]:
 def hold(tmp_path: Path) -> Path:
     """The file whose coming into being lets held batches go."""
     return tmp_path / "go"
-
-
-def members(url: str) -> list[Member]:
-    registry = connect(url)
-    try:
-        return registry.members("teachers", "m")
-    finally:
-        registry.close()
 
 
 def test_it_says_what_it_does_in_order_and_one_line_on_stdout(tmp_path: Path) -> None:
@@ -152,7 +68,7 @@ def test_it_says_what_it_does_in_order_and_one_line_on_stdout(tmp_path: Path) ->
 
 
 def test_the_predictor_killed_in_mid_request_costs_that_request_only(hold: Path) -> None:
-    with serving(**{HOLD_VARIABLE: str(hold)}) as teacher, ThreadPoolExecutor(1) as pool:
+    with serving(env={HOLD_VARIABLE: str(hold)}) as teacher, ThreadPoolExecutor(1) as pool:
         before = teacher.ask().outputs["logits"].copy()
         held = pool.submit(refusal, lambda: teacher.ask(HOLD))
         predictor = teacher.predictor()
@@ -175,7 +91,7 @@ def test_a_model_that_crashes_by_a_request_is_started_again_and_one_of_nan_is_co
 
 
 def test_a_model_that_takes_its_time_keeps_nothing_else_waiting(hold: Path) -> None:
-    with serving("--slots", "1", **{HOLD_VARIABLE: str(hold)}) as teacher:
+    with serving("--slots", "1", env={HOLD_VARIABLE: str(hold)}) as teacher:
         teacher.ask()  # connected, so that the next one's time is not spent on that
         # Its client loses patience; the batch stays in the model, and so does its slot.
         code = refusal(lambda: teacher.ask(HOLD, timeout_s=2.0))
@@ -192,7 +108,7 @@ def test_a_model_that_takes_its_time_keeps_nothing_else_waiting(hold: Path) -> N
 def test_sigterm_drains_leaves_the_registry_and_ends_by_0(redis_url: str, hold: Path) -> None:
     arguments = ("--coordinator", redis_url, "--teacher-id", "t1")
     with (
-        serving(*arguments, **{HOLD_VARIABLE: str(hold)}) as teacher,
+        serving(*arguments, env={HOLD_VARIABLE: str(hold)}) as teacher,
         ThreadPoolExecutor(1) as pool,
     ):
         (member,) = members(redis_url)
@@ -210,6 +126,23 @@ def test_sigterm_drains_leaves_the_registry_and_ends_by_0(redis_url: str, hold: 
         assert held.result(ANSWER_S).parameters["draining"] is True
         assert teacher.process.wait(ANSWER_S) == 0
         assert members(redis_url) == []
+
+
+def test_sigterm_under_load_breaks_no_request() -> None:
+    with serving() as teacher, ThreadPoolExecutor(2) as pool:
+
+        def ask_until_it_leaves(_: int) -> int:
+            answered = 1
+            while not teacher.ask().parameters["draining"]:
+                answered += 1
+            return answered
+
+        clients = [pool.submit(ask_until_it_leaves, number) for number in range(2)]
+        for _ in range(50):
+            teacher.ask()
+        teacher.process.send_signal(signal.SIGTERM)
+        assert min(client.result(ANSWER_S) for client in clients) > 10
+        assert teacher.process.wait(ANSWER_S) == 0
 
 
 def test_ctrl_c_drains_too_and_ends_by_130() -> None:
@@ -307,7 +240,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         code, line = fails("--model", STEERED, "--port", port)
     assert code == 69
-    assert line.startswith(f"edl-teacher: 127.0.0.1:{port} is in use by another process")
+    assert line.startswith(f"edl-teacher: another process listens on 127.0.0.1:{port}")
 
 
 def test_a_redis_that_does_not_answer() -> None:

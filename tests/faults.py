@@ -1,0 +1,146 @@
+"""Faults between processes, commanded by a test: a TCP proxy that cuts, stalls and inspects."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+_CHUNK_BYTES = 1 << 16
+_LOOK_S = 0.02
+
+
+@dataclass(eq=False)
+class _Pair:
+    """One connection through the proxy."""
+
+    client: socket.socket
+    server: socket.socket
+
+    def other(self, side: socket.socket) -> socket.socket:
+        return self.server if side is self.client else self.client
+
+    def close(self) -> None:
+        for side in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                side.close()
+
+
+class FaultProxy:
+    """Listens on a free port of loopback and hands every byte on to `target`, unless told not to.
+
+    Args:
+        target: `host:port`.
+        on_request: called in the proxy's thread with each chunk that a client sends, before it is
+            handed on; what it does in the meantime delays that chunk.
+    """
+
+    def __init__(self, target: str, *, on_request: Callable[[bytes], None] | None = None) -> None:
+        self._target = _split(target)
+        self._on_request = on_request
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._selector = selectors.DefaultSelector()
+        self._pairs: dict[socket.socket, _Pair] = {}
+        self._breaking = threading.Event()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    def partition(self) -> None:
+        """From now on nothing passes, and nobody is told: connections stay open and silent."""
+        self._flowing.clear()
+
+    def heal(self) -> None:
+        """Everything that was held back passes, and all that comes."""
+        self._flowing.set()
+
+    def redirect(self, target: str) -> None:
+        """Break every connection; those that come after go to `target`."""
+        self._target = _split(target)
+        self._breaking.set()
+
+    def __enter__(self) -> Self:
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(5.0)
+        for pair in set(self._pairs.values()):
+            pair.close()
+        self._selector.close()
+        self._listener.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if not self._flowing.is_set():
+                self._stopping.wait(_LOOK_S)
+                continue
+            if self._breaking.is_set():
+                self._breaking.clear()
+                for pair in set(self._pairs.values()):
+                    self._close(pair)
+            for key, _ in self._selector.select(_LOOK_S):
+                side = key.fileobj
+                assert isinstance(side, socket.socket)
+                if side is self._listener:
+                    self._accept()
+                elif side in self._pairs:  # else its pair was closed a moment ago
+                    self._pass_on(side)
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        try:
+            server = socket.create_connection(self._target, timeout=5.0)
+        except OSError:
+            client.close()
+            return
+        pair = _Pair(client, server)
+        for side in (client, server):
+            self._pairs[side] = pair
+            self._selector.register(side, selectors.EVENT_READ)
+
+    def _pass_on(self, side: socket.socket) -> None:
+        pair = self._pairs[side]
+        try:
+            data = side.recv(_CHUNK_BYTES)
+            if data and side is pair.client and self._on_request is not None:
+                self._on_request(data)
+            if data:
+                pair.other(side).sendall(data)
+                return
+        except OSError:
+            pass
+        self._close(pair)
+
+    def _close(self, pair: _Pair) -> None:
+        for end in (pair.client, pair.server):
+            self._selector.unregister(end)
+            del self._pairs[end]
+        pair.close()
+
+
+def _split(target: str) -> tuple[str, int]:
+    host, _, port = target.rpartition(":")
+    return host, int(port)

@@ -1,0 +1,1 @@
+"""Strangers and liars at every port of the mesh: refused, counted, and nobody else notices."""

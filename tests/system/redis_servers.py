@@ -1,0 +1,183 @@
+"""Real Redis servers with options of a test's own: with users, replicas, sentinels, behind TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+import trustme
+
+from edl.coordinator.embedded import free_port, server_program
+from edl.supervise import Command, Process, start
+from edl.tests.ground.programs import wait_for
+
+READY = r"Ready to accept connections"
+SENTINEL_READY = r"Sentinel ID is|\+monitor"
+MASTER = "mesh"
+DOWN_AFTER_MS = 400
+
+
+@contextmanager
+def redis_server(*options: str, port: int = 0) -> Iterator[tuple[Process, int]]:
+    """A server on loopback that keeps nothing; its process and port."""
+    port = port or free_port()
+    argv = (server_program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", *options)
+    process = start(Command("redis", argv, guard=True))
+    try:
+        process.expect(READY, 15.0)
+        yield process, port
+    finally:
+        process.stop(grace_s=1.0)
+
+
+@dataclass
+class Watched:
+    """A master, its replica, and the sentinels that watch them.
+
+    Attributes:
+        ports: of the master, then of the replica.
+        processes: of those.
+        sentinels: ports.
+    """
+
+    ports: tuple[int, int]
+    processes: tuple[Process, Process]
+    sentinels: tuple[int, ...] = ()
+    folder: Path = field(default_factory=Path)
+
+    @property
+    def url(self) -> str:
+        """What a mesh would be given."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
+        return f"redis+sentinel://{hosts}/{MASTER}"
+
+    def kill_master(self) -> None:
+        """SIGKILL, as a machine that is gone."""
+        self.processes[0].kill()
+
+
+@contextmanager
+def watched_redis(folder: Path, sentinels: int = 1) -> Iterator[Watched]:
+    """A master with a replica in step, and sentinels that know both."""
+    with ExitStack() as stack:
+        master, port = stack.enter_context(redis_server("--dir", str(folder)))
+        replica, other = stack.enter_context(
+            redis_server(
+                "--replicaof",
+                f"127.0.0.1 {port}",
+                "--repl-diskless-sync-delay",
+                "0",
+                "--dir",
+                str(folder),
+            )
+        )
+        wait_for(lambda: _info(other)["master_link_status"] == "up")
+        ports = tuple(
+            stack.enter_context(_sentinel(folder / f"sentinel{n}.conf", port, sentinels // 2 + 1))
+            for n in range(sentinels)
+        )
+        for sentinel in ports:
+            wait_for(lambda s=sentinel: _knows_all(s, sentinels))  # type: ignore[misc]
+        yield Watched((port, other), (master, replica), ports, folder)
+
+
+@contextmanager
+def _sentinel(config: Path, master_port: int, quorum: int) -> Iterator[int]:
+    port = free_port()
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\n"
+        f"sentinel monitor {MASTER} 127.0.0.1 {master_port} {quorum}\n"
+        f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n"
+        f"sentinel failover-timeout {MASTER} 3000\n"
+    )
+    argv = (server_program(), str(config), "--sentinel")
+    process = start(Command("sentinel", argv, guard=True))
+    try:
+        process.expect(SENTINEL_READY, 15.0)
+        yield port
+    finally:
+        process.stop(grace_s=1.0)
+
+
+def _info(port: int) -> dict[str, object]:
+    with redis.Redis(port=port, decode_responses=True, protocol=2) as client:
+        answer: dict[str, object] = client.info("replication")
+        return answer
+
+
+def _knows_all(port: int, sentinels: int) -> bool:
+    with redis.Redis(port=port, decode_responses=True, protocol=2) as client:
+        state = client.sentinel_master(MASTER)
+    return bool(state["num-slaves"] == 1 and state["num-other-sentinels"] == sentinels - 1)
+
+
+class TlsProxy:
+    """Ends TLS before a server that speaks none, as stunnel does. Close it at the end.
+
+    Args:
+        port: of the server.
+        authority: signs its certificate.
+        client_authority: whose certificates clients have to show; None: none is asked for.
+        name: the host name or address in its certificate.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        authority: trustme.CA,
+        client_authority: trustme.CA | None = None,
+        name: str = "127.0.0.1",
+    ) -> None:
+        self._upstream = port
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name).configure_cert(self._context)
+        if client_authority is not None:
+            client_authority.configure_trust(self._context)
+            self._context.verify_mode = ssl.CERT_REQUIRED
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._accept, name="tls-proxy")]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        """End it and its connections."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(10.0)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        self._listener.settimeout(0.05)
+        while not self._over.is_set():
+            with contextlib.suppress(TimeoutError):
+                plain, _ = self._listener.accept()
+                thread = threading.Thread(target=self._serve, args=(plain,), name="tls-proxy")
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        plain.settimeout(5.0)
+        with (
+            contextlib.suppress(OSError),
+            plain,
+            self._context.wrap_socket(plain, server_side=True) as client,
+            socket.create_connection(("127.0.0.1", self._upstream)) as server,
+            selectors.DefaultSelector() as ready,
+        ):
+            ready.register(client, selectors.EVENT_READ, server)
+            ready.register(server, selectors.EVENT_READ, client)
+            while not self._over.is_set():
+                for key, _ in ready.select(0.05):
+                    data = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+                    if not data:
+                        return
+                    key.data.sendall(data)

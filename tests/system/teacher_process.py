@@ -1,0 +1,118 @@
+"""A teacher as a real process, and a client of it, for tests of both together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from edl.coordinator.registry import Member, connect
+from edl.proto import inference_pb2 as pb
+from edl.proto import tensors
+from edl.proto.arena import Array
+from edl.proto.security import ClientSecurity, open_channel
+from edl.supervise import Command, Process, python_command, start
+
+STEERED = "edl.tests.teacher.networks:steered"
+START_S = 60.0
+ANSWER_S = 30.0
+
+
+class Teacher:
+    """A teacher process that is ready, and a client of it."""
+
+    def __init__(self, process: Process, address: str, client: ClientSecurity | None) -> None:
+        self.process = process
+        self.address = address
+        self._channel = open_channel(address, client)
+
+    def ask(
+        self, order: float = 0.0, timeout_s: float = ANSWER_S, **request: Any
+    ) -> tensors.InferResponse:
+        x = np.full((3, 4), 0.5, dtype=np.float32)
+        x[0, 0] = order
+        return self.infer({"x": x}, timeout_s, **request)
+
+    def infer(
+        self, inputs: dict[str, Array], timeout_s: float = ANSWER_S, **request: Any
+    ) -> tensors.InferResponse:
+        data = tensors.encode_request(model_name="m", inputs=inputs, **request)
+        call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
+        return tensors.decode_response(call(data, timeout=timeout_s))
+
+    def probe(self, method: str, response: type[Any]) -> Any:
+        path = f"/inference.GRPCInferenceService/{method}"
+        call = self._channel.unary_unary(path, None, response.FromString)
+        return call(b"", timeout=ANSWER_S)
+
+    @property
+    def live(self) -> bool:
+        return bool(self.probe("ServerLive", pb.ServerLiveResponse).live)
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.probe("ServerReady", pb.ServerReadyResponse).ready)
+
+    def busy(self) -> bool:
+        """Whether every slot is taken; asks for labels to find out."""
+        try:
+            self.ask()
+        except grpc.RpcError as error:
+            vendor: Any = error
+            return bool(vendor.code() is grpc.StatusCode.RESOURCE_EXHAUSTED)
+        return False
+
+    def predictor(self) -> psutil.Process:
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
+    def disconnect(self) -> None:
+        self._channel.close()
+
+    def close(self) -> None:
+        self.disconnect()
+        self.process.stop()
+
+
+def command(*arguments: str, **env: str) -> Command:
+    return python_command("teacher", "edl.teacher", "serve", *arguments, env=env)
+
+
+@contextmanager
+def serving(
+    *arguments: str,
+    model: str = STEERED,
+    client: ClientSecurity | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Teacher]:
+    process = start(command("--model", model, "--service", "m", *arguments, **(env or {})))
+    try:
+        ready = process.expect(r"^teacher ready: \S+ m on (\S+)$", START_S)
+        teacher = Teacher(process, ready[1], client)
+        try:
+            yield teacher
+        finally:
+            teacher.close()
+    finally:
+        process.stop()
+
+
+def refusal(call: Callable[[], object]) -> grpc.StatusCode:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    error: Any = caught.value
+    code: grpc.StatusCode = error.code()
+    return code
+
+
+def members(url: str) -> list[Member]:
+    registry = connect(url)
+    try:
+        return registry.members("teachers", "m")
+    finally:
+        registry.close()

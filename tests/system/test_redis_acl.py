@@ -1,0 +1,210 @@
+"""Users of a real server: each can do all of its job, and nothing beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.coordinator import Heartbeat
+from edl.coordinator.calling.discovery import live_managers
+from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect, keys
+from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.errors import Forbidden, RegistryUnavailable, Unauthenticated
+from edl.tests.ground.programs import wait_for
+from edl.tests.system.redis_servers import redis_server
+
+PASSWORDS = {"edl-teacher-s": "for-teachers", "edl-reader": "for-readers", "edl-manager": "m/:@"}
+TTL_S = 0.4
+FACTS = {"incarnation": "1", "address": "h:1", "state": "serving"}
+
+
+@dataclass
+class Users:
+    """The registry of each user, on one server."""
+
+    port: int
+    teacher: RedisRegistry
+    reader: RedisRegistry
+    manager: RedisRegistry
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    file = tmp_path_factory.mktemp("acl") / "users.acl"
+    file.write_text("\n".join(["user default off", *acl.rules("s", PASSWORDS), ""]))
+    with redis_server("--aclfile", str(file)) as (_, port):
+        yield port
+
+
+@pytest.fixture
+def users(port: int, tmp_path: Path) -> Iterator[Users]:
+    registries = []
+    for user in acl.users("s"):
+        secret = tmp_path / user
+        secret.touch(mode=0o600)
+        secret.write_text(PASSWORDS[user] + "\n")
+        registries.append(
+            RedisRegistry(f"redis://{user}@127.0.0.1:{port}/0?password_file={secret}")
+        )
+    found = Users(port, *registries)
+    yield found
+    for kind in ("teachers", "students"):
+        for name in found.manager.names(kind, "s"):
+            found.manager.leave(kind, "s", name)
+    for registry in registries:
+        registry.close()
+
+
+def test_a_teacher_lives_drains_and_leaves(users: Users) -> None:
+    facts, drained = dict(FACTS), []
+    heart = Heartbeat(
+        users.teacher, "teachers", "s", "t", lambda: facts, TTL_S,
+        on_drain=lambda: drained.append(True),
+    )  # fmt: skip
+    heart.start()
+    facts["in_flight"] = "3"
+    wait_for(lambda: users.manager.members("teachers", "s")[0].facts.get("in_flight") == "3")
+    deadline = users.manager.time_ms() + TTL_S * 3000
+    wait_for(lambda: users.manager.time_ms() > deadline)
+    assert [m.member for m in users.manager.members("teachers", "s")] == ["t"]
+    assert heart.answering
+    assert users.manager.request_drain("s", "t")
+    wait_for(lambda: bool(drained))
+    heart.stop()
+    assert users.manager.names("teachers", "s") == set()
+    assert users.manager.changes("teachers", "s", 1).left == ("t",)
+
+
+def test_a_reader_finds_managers(users: Users) -> None:
+    users.manager.register("managers", "", "127.0.0.1:5", {"incarnation": "1"}, 30.0)
+    assert live_managers(users.reader) == ["127.0.0.1:5"]
+    users.manager.leave("managers", "", "127.0.0.1:5")
+
+
+def test_a_manager_does_all_that_managers_do(users: Users) -> None:
+    manager = users.manager
+    users.teacher.register("teachers", "s", "t", FACTS, TTL_S)
+    assert manager.services() == ["s"]
+    manager.register_many("students", "s", {"j/0": {"incarnation": "1"}}, 30.0)
+    manager.beat_many("students", "s", [MemberBeat("j/0", 1, {"want": "2"})], 30.0)
+    assert manager.read("students", "s", ["j/0"])[0].facts["want"] == "2"
+    assert manager.lead("s", "m#1", 30.0).leader == "m#1"
+    rows = {"j/0": Row(("t",))}
+    assert manager.write("s", "m#1", (0, 0), (5, 1), rows, [LogEntry("a", "b", "c")], {"t": 1})
+    assert manager.write("s", "m#1", (5, 1), (6, 0), {"j/0": None}, (), {"t": None})
+    assert manager.table("s", (6, 0)).gone == ()
+    assert manager.admitted("s") == {}
+    assert [e.kind for e in manager.events("s")] == ["a"]
+    assert manager.set_plan("s", Plan("c1"), 0)
+    assert manager.move_plan("s", "m#1", (6, 0), Plan("c2", version=1), LogEntry("a", "b", "c"))
+    assert manager.plan("s").content_id == "c2"
+    wait_for(lambda: manager.sweep("teachers", "s") == ["t"])
+    assert manager.changes("teachers", "s").lost == ("t",)
+    assert manager.resign("s", "m#1")
+    assert manager.server_info()["role"] == "master"
+
+
+Deed = Callable[[Registry], object]
+OF_TEACHERS: dict[str, Deed] = {
+    "another service": lambda r: r.register("teachers", "other", "t", FACTS, 30.0),
+    "students": lambda r: r.register("students", "s", "j/0", {"incarnation": "1"}, 30.0),
+    "managers": lambda r: r.members("managers", ""),
+    "a manager's lease": lambda r: r.register("managers", "", "h:1", {"incarnation": "1"}, 30.0),
+    "to lead": lambda r: r.lead("s", "x#1", 30.0),
+    "the table": lambda r: r.table("s"),
+    "the log": lambda r: r.events("s"),
+    "the plan": lambda r: r.set_plan("s", Plan("evil"), 0),
+    "a leader's plan": lambda r: r.move_plan(
+        "s", "x#1", (0, 0), Plan("x"), LogEntry("a", "b", "c")
+    ),
+    "the list of services": lambda r: r.services(),
+    "other teachers' facts": lambda r: r.members("teachers", "s"),
+}
+OF_READERS: dict[str, Deed] = {
+    "a teacher's lease": lambda r: r.register("teachers", "s", "t", FACTS, 30.0),
+    "a manager's lease": lambda r: r.register("managers", "", "h:1", {"incarnation": "1"}, 30.0),
+    "to end a lease": lambda r: r.leave("managers", "", "h:1"),
+    "teachers": lambda r: r.members("teachers", "s"),
+    "the table": lambda r: r.table("s"),
+    "to lead": lambda r: r.lead("s", "x#1", 30.0),
+}
+
+
+@pytest.mark.parametrize("deed", OF_TEACHERS)
+def test_a_teacher_is_refused_everything_else(users: Users, deed: str) -> None:
+    users.teacher.register("teachers", "s", "t", FACTS, 30.0)
+    with pytest.raises(Forbidden, match=r"user .* may not do this") as error:
+        OF_TEACHERS[deed](users.teacher)
+    assert "edl coordinator acl" in str(error.value)
+    assert "for-teachers" not in str(error.value)
+
+
+@pytest.mark.parametrize("deed", OF_READERS)
+def test_a_reader_is_refused_everything_else(users: Users, deed: str) -> None:
+    with pytest.raises(Forbidden, match=r"user .* may not do this"):
+        OF_READERS[deed](users.reader)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("ACL", "LIST"), ("SHUTDOWN",),
+        ("SCRIPT", "FLUSH"), ("GET", "edl:{s}:leader"), ("ZREM", "edl:services", "s"),
+        ("PEXPIRE", "edl:services", "1"), ("ZRANGE", "edl:services", "0", "-1"),
+        ("HGET", "edl:{s}:student:j/0", "secret"), ("SET", "edl:{s}:teachers", "x"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("user", ["teacher", "reader"])
+def test_commands_that_are_nobodys_job(users: Users, user: str, command: tuple[str, ...]) -> None:
+    registry: RedisRegistry = getattr(users, user)
+    client: Any = registry._redis
+    with pytest.raises(Forbidden), registry._translated():
+        client.execute_command(*command)
+
+
+def test_a_manager_is_kept_to_the_keys_of_the_mesh(users: Users) -> None:
+    with pytest.raises(Forbidden), users.manager._translated():
+        users.manager._redis.set("somebody-elses", "x")
+    with pytest.raises(Forbidden), users.manager._translated():
+        users.manager._redis.flushall()
+
+
+def test_a_wrong_password_and_none_are_told_apart_from_a_silent_server(users: Users) -> None:
+    for login in ("", "edl-reader:wrong@", "nobody:wrong@"):
+        registry = connect(f"redis://{login}127.0.0.1:{users.port}")
+        with pytest.raises(Unauthenticated, match="refuses our user or password") as error:
+            registry.time_ms()
+        assert "wrong@" not in str(error.value)
+        registry.close()
+
+
+def test_a_password_that_was_rotated_is_taken_at_the_next_connection(
+    users: Users, tmp_path: Path
+) -> None:
+    file = tmp_path / "rotated"
+    file.touch(mode=0o600)
+    file.write_text(PASSWORDS["edl-reader"])
+    url = f"redis://edl-reader@127.0.0.1:{users.port}?password_file={file}"
+    registry = RedisRegistry(url)
+    assert registry.members("managers", "") == []
+    file.write_text("an old one")
+    registry.close()
+    with pytest.raises(Unauthenticated):
+        registry.members("managers", "")
+    file.unlink()
+    with pytest.raises(RegistryUnavailable, match=r"rotated cannot be read"):
+        registry.members("managers", "")
+    file.touch(mode=0o600)
+    file.write_text(PASSWORDS["edl-reader"])
+    assert registry.members("managers", "") == []
+    registry.close()
+
+
+def test_a_stolen_teacher_may_name_a_service_and_it_is_forgotten(users: Users) -> None:
+    users.teacher._redis.zadd(keys.SERVICES, {"junk": 1})
+    assert "junk" not in users.manager.services()
+    assert users.manager._run("forget", [keys.SERVICES], "junk", 0) == 0
