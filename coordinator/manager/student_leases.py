@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -95,7 +96,9 @@ class StudentLeases:
         except LeaseSuperseded as error:
             self._written.pop(wish.student_id, None)
             return error
-        self._written[wish.student_id] = _Written(wish.incarnation, facts, now, facts)
+        # As if written some time ago: who came together is not to be written together for ever.
+        ago_s = random.random() * self._ttl_s / _WRITES_PER_TTL
+        self._written[wish.student_id] = _Written(wish.incarnation, facts, now - ago_s, facts)
         return None
 
     def write(self, wishes: Iterable[Wish], now: float) -> Outcome:
