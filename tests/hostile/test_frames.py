@@ -19,6 +19,9 @@ from edl.tests.teacher.bench import Bench
 
 _KEPT_OPEN = 50
 
+# Good clients draw their pauses from `random` in threads of their own meanwhile.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
 
 @pytest.fixture
 def control() -> Iterator[ControlPlane]:

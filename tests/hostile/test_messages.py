@@ -36,6 +36,9 @@ _COUNTED = {
     Code.FAILED_PRECONDITION: "wrong_instance",
 }
 
+# Good clients draw their pauses from `random` in threads of their own meanwhile.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
 
 @pytest.fixture
 def control() -> Iterator[ControlPlane]:
