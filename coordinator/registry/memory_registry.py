@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ...errors import LeaseSuperseded, RegistryUnavailable
 from . import FACTS_TTLS, keys
-from .memory_table import MemoryTables
+from .memory_table import EVENTS, MemoryTables
 from .noted import concerns_managers
 from .records import DRAIN, Beat, Changes, Kind, Mandate, Member, MemberBeat
 
@@ -49,13 +49,19 @@ class MemoryRegistry(MemoryTables):
     Args:
         clock: seconds since 1970; a test passes its own and moves it.
         url: what it calls itself.
+        events: how many the log of a service keeps.
     """
 
     _named: ClassVar[dict[str, MemoryRegistry]] = {}
     _named_lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, clock: Callable[[], float] = time.time, url: str = "memory://") -> None:
-        super().__init__(clock, self._check_available)
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        url: str = "memory://",
+        events: int = EVENTS,
+    ) -> None:
+        super().__init__(clock, self._check_available, events)
         self._url = url
         self._tables: defaultdict[tuple[Kind, str], _Table] = defaultdict(_Table)
         self._number = 0

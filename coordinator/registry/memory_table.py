@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from . import keys
 from .records import Epoch, Leadership, LogEntry, Plan, Row, Table
 
-_EVENTS = 10_000
+EVENTS = 10_000
 
 
 @dataclass(slots=True)
@@ -34,10 +34,12 @@ class MemoryTables:
     Args:
         clock: seconds since 1970.
         check: raises RegistryUnavailable during an outage.
+        events: how many the log of a service keeps.
     """
 
-    def __init__(self, clock: Callable[[], float], check: Callable[[], None]) -> None:
+    def __init__(self, clock: Callable[[], float], check: Callable[[], None], events: int) -> None:
         self._clock = clock
+        self._events = events
         self._check = check
         self._lock = threading.RLock()
         self._services: defaultdict[str, _Service] = defaultdict(_Service)
@@ -153,4 +155,4 @@ class MemoryTables:
         last_ms, number = keys.event_place(held.events[-1].id) if held.events else (0, 0)
         place = (now_ms, 0) if now_ms > last_ms else (last_ms, number + 1)
         held.events.append(replace(event, id=f"{place[0]}-{place[1]}", time_ms=place[0]))
-        del held.events[:-_EVENTS]
+        del held.events[: -self._events]

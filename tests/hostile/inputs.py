@@ -43,6 +43,11 @@ class Input:
     method: str
     message: bytes
 
+    def __repr__(self) -> str:
+        """What to send again, of what is too large only its size."""
+        shown = f"bytes({len(self.message)})" if self.message is TOO_LARGE else repr(self.message)
+        return f"Input({self.method!r}, {shown})"
+
 
 def report(**fields: Any) -> control.StudentReport:
     """A report as an honest student sends it."""
@@ -116,7 +121,7 @@ def _of(honest: dict[str, bytes], odd: st.SearchStrategy[Input]) -> st.SearchStr
         lambda method, edits: Input(method, bend(honest[method], edits)), methods, EDITS
     )
     noise = st.builds(Input, methods, st.binary(max_size=64))
-    large = st.builds(Input, methods, st.just(TOO_LARGE))
+    large = st.builds(lambda method: Input(method, TOO_LARGE), methods)
     kinds = [bent] * 8 + [odd] * 6 + [noise] * 4 + [large]
     return st.sampled_from(kinds).flatmap(lambda kind: kind)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import psutil
@@ -18,23 +17,6 @@ from edl.tests.hostile.storm import FRAMES, storm
 from edl.tests.teacher.bench import Bench
 
 _KEPT_OPEN = 50
-
-# Good clients draw their pauses from `random` in threads of their own meanwhile.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-
-
-@pytest.fixture
-def control() -> Iterator[ControlPlane]:
-    plane = ControlPlane()
-    yield plane
-    plane.close()
-
-
-@pytest.fixture
-def data() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 @pytest.mark.parametrize("count", FRAMES)

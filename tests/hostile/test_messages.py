@@ -7,7 +7,7 @@ is taken at once; while a good client is served.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,23 +35,6 @@ _COUNTED = {
     Code.RESOURCE_EXHAUSTED: "too_large",
     Code.FAILED_PRECONDITION: "wrong_instance",
 }
-
-# Good clients draw their pauses from `random` in threads of their own meanwhile.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-
-
-@pytest.fixture
-def control() -> Iterator[ControlPlane]:
-    plane = ControlPlane()
-    yield plane
-    plane.close()
-
-
-@pytest.fixture
-def data() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 @pytest.mark.parametrize("count", MESSAGES)
@@ -84,6 +67,8 @@ def _expected_of_a_manager(one: Input) -> tuple[Code, ...]:
         return (Code.INVALID_ARGUMENT,)
     if one.method == "Subscribe" and message.protocol_version != PROTOCOL_VERSION:
         return (Code.OUT_OF_RANGE,)
+    if one.method == "Watch" and message.follow:  # unless it names no service, it goes on
+        return Code.DEADLINE_EXCEEDED, Code.INVALID_ARGUMENT
     return Code.OK, Code.INVALID_ARGUMENT, Code.ALREADY_EXISTS, Code.PERMISSION_DENIED
 
 
