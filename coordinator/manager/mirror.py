@@ -117,10 +117,6 @@ class Mirror:
         ]
         return tuple(name for name in late if self._drop(name))
 
-    def is_missing(self, name: str) -> bool:
-        """Whether a member is only believed to be there."""
-        return name in self._missing
-
     def _drop(self, name: str) -> bool:
         self._missing.pop(name, None)
         return self.members.pop(name, None) is not None

@@ -26,14 +26,16 @@ from .events import (
     Ticked,
     When,
 )
+from .fleet import Fleet, TeacherEntry
 from .reducer import content_of, next_due, plan_is_complete, prevailing_content, reduce
-from .state import AssignmentState, Plan, StudentEntry, TeacherEntry
+from .state import AssignmentState, Plan, StudentEntry
 
 __all__ = [
     "AssignmentEvent",
     "AssignmentState",
     "Change",
     "ContentPlanned",
+    "Fleet",
     "Plan",
     "RecoveryBegan",
     "RecoveryEnded",

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from .fleet import Fleet, Pool
 from .idle import Idle
 from .loads import Loads
 from .power import EPS
-from .state import StudentEntry, TeacherEntry
+from .state import StudentEntry
 
 NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
 """Classes of claims, the strongest first; who has only a part of a teacher, and lacks the rest of
@@ -46,18 +47,21 @@ class Board:
     """The teachers that serve one content, and the students that are on it.
 
     Args:
-        teachers: those that may be assigned, in order of arrival.
+        fleet: all teachers.
+        pool: those that serve the content.
         growing: whether nobody may lose anything, so that whoever has none shares with anyone.
     """
 
-    def __init__(self, teachers: Mapping[str, TeacherEntry], growing: bool) -> None:
-        self.teachers = teachers
+    idle: Idle  # once it is open
+
+    def __init__(self, fleet: Fleet, pool: Pool, growing: bool) -> None:
         self.seats: list[Seat] = []
         self.holders: dict[str, tuple[Seat, ...]] = {}
-        self._power = {name: entry.power for name, entry in teachers.items()}
-        self.powers = sorted(set(self._power.values()))
-        self.idle = Idle(teachers, self.powers)
-        self.loads = Loads(teachers, self.holders, growing)
+        self.powers = sorted(pool.of_power)
+        self.loads = Loads(fleet, pool.power, self.holders, growing)
+        self._fleet = fleet
+        self._pool = pool
+        self._power = pool.power
 
     # -- building
 
@@ -78,20 +82,28 @@ class Board:
     def believe(self, seat: Seat, teachers: Iterable[str]) -> None:
         """What a student holds from before, as far as it is there; before the board is open."""
         holders, known, alone = self.holders, self._power, (seat,)
-        for name in teachers:
+        mine = dict.fromkeys(teachers, alone)
+        if mine.keys() <= known.keys() and holders.keys().isdisjoint(mine):
+            holders.update(mine)  # as below, but there may be ten thousand of them
+            seat.held += mine
+            seat.own = sum(map(known.__getitem__, mine))
+            return
+        for name in mine:
             if name in holders:
                 self._join(seat, name)
                 seat.held.append(name)
-            elif name in known:  # as `give` does, but there may be ten thousand of them
+            elif name in known:
                 holders[name] = alone
                 seat.held.append(name)
                 seat.own += known[name]
 
     def open(self) -> None:
         """All that hold something are seated: the other teachers are idle."""
-        for name in self.teachers:
-            if name not in self.holders:
-                self.idle.put(name)
+        self.idle = Idle(self._fleet, self._pool, self.holders)
+
+    def __len__(self) -> int:
+        """How many teachers there are."""
+        return len(self._power)
 
     # -- what is asked
 
@@ -102,6 +114,9 @@ class Board:
 
     def power(self, teacher: str) -> float:
         return self._power[teacher]
+
+    def host(self, teacher: str) -> str:
+        return self._fleet[teacher].host
 
     def part(self, seat: Seat, teacher: str) -> float:
         """How much of a teacher's time a student can use: 0 to 1."""
@@ -120,12 +135,16 @@ class Board:
     def is_served(self, seat: Seat) -> bool:
         return self.level(seat) >= seat.need - EPS
 
-    def claim_class(self, seat: Seat, without: float = 0.0) -> int:
-        """How strong its claim is, or would be after giving a teacher of power `without`."""
-        heads = len(seat.held) - seat.shared - (without > 0)
+    def least(self, seat: Seat) -> float:
+        """Power of the weakest teacher that it holds."""
+        return min(map(self._power.__getitem__, seat.held))
+
+    def claim_class(self, seat: Seat, level: float, *, gives: int = 0) -> int:
+        """How strong its claim is at a level, or would be after giving so many of its teachers."""
+        heads = len(seat.held) - seat.shared - gives
         if heads + seat.shared <= 0:
             return NOTHING
-        if self.level(seat) - without >= seat.need - EPS:
+        if level >= seat.need - EPS:
             return SERVED
         if heads == 0:
             return A_PART
@@ -177,7 +196,7 @@ class Board:
 
 
 def boards(
-    teachers: Mapping[str, TeacherEntry],
+    teachers: Fleet,
     students: Mapping[str, StudentEntry],
     keeping: bool,
     newcomers: Iterable[str],
@@ -190,17 +209,13 @@ def boards(
         keeping: whether what somebody holds already may be held by a newcomer too.
         newcomers: students that say themselves what they hold.
     """
-    by_content: dict[str, dict[str, TeacherEntry]] = {}
-    for name, teacher in teachers.items():
-        if not teacher.draining:
-            by_content.setdefault(teacher.content_id, {})[name] = teacher
     made: dict[str, Board] = {}
     new = frozenset(newcomers)
     for arrival, (name, entry) in enumerate(students.items()):
         content = entry.content_id
         board = made.get(content)
         if board is None:
-            board = made[content] = Board(by_content.get(content, {}), keeping)
+            board = made[content] = Board(teachers, teachers.pool(content), keeping)
         seat = board.seat(name, arrival, entry)
         held = entry.teachers
         if name in new and not keeping:

@@ -16,7 +16,7 @@ Rank = tuple[int, int, float]
 def rank(board: Board, seat: Seat, without: float = 0.0) -> Rank:
     """What a student can claim, or could claim if it gave a teacher of power `without`."""
     level = board.level(seat) - without
-    return board.claim_class(seat, without), -seat.priority, round(level, 6)
+    return board.claim_class(seat, level, gives=int(without > 0)), -seat.priority, round(level, 6)
 
 
 def beats(claim: Rank, other: Rank) -> bool:
@@ -125,4 +125,4 @@ class Givers:
         return None
 
     def _after(self, seat: Seat) -> Rank:
-        return rank(self._board, seat, min(map(self._board.power, seat.held)))
+        return rank(self._board, seat, self._board.least(seat))

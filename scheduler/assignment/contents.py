@@ -9,15 +9,11 @@ epochs, and is moved then, or at once where the plan says "now"; and only to wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
-from .state import AssignmentState, Plan, StudentEntry, TeacherEntry
-
-
-def serving(teachers: Mapping[str, TeacherEntry]) -> frozenset[str]:
-    """The contents that can be had."""
-    return frozenset(entry.content_id for entry in teachers.values() if not entry.draining)
+from .fleet import Fleet
+from .state import AssignmentState, Plan, StudentEntry
 
 
 def target(plan: Plan) -> str:
@@ -25,9 +21,7 @@ def target(plan: Plan) -> str:
     return plan.next or plan.current
 
 
-def settle_plan(
-    plan: Plan, teachers: Mapping[str, TeacherEntry], students: Mapping[str, StudentEntry]
-) -> Plan:
+def settle_plan(plan: Plan, teachers: Fleet, students: Mapping[str, StudentEntry]) -> Plan:
     """Without an operator's word, the service has what its students or else its teachers have."""
     if plan.declared:
         return plan
@@ -38,23 +32,21 @@ def settle_plan(
     return replace(plan, current=prevailing(teachers, students)[0] or plan.current)
 
 
-def prevailing(
-    teachers: Mapping[str, TeacherEntry], students: Mapping[str, StudentEntry]
-) -> tuple[str, int, int]:
+def prevailing(teachers: Fleet, students: Mapping[str, StudentEntry]) -> tuple[str, int, int]:
     """What most students are on, else what most teachers serve: students have labels of it already.
 
     Returns:
         The content ("": there is none), how many students are on it, how many teachers serve it.
     """
     on = Counter(entry.content_id for entry in students.values() if entry.labelled)
-    serving = Counter(entry.content_id for entry in teachers.values() if not entry.draining)
+    serving = Counter({content: len(pool.power) for content, pool in teachers.pools.items()})
     named = [content for content in on or serving if content]
     content = max(named, key=lambda name: (on[name], serving[name]), default="")
     return content, on[content], serving[content]
 
 
 def settle(
-    entry: StudentEntry, plan: Plan, served: frozenset[str], between: bool, recovering: bool
+    entry: StudentEntry, plan: Plan, served: Container[str], between: bool, recovering: bool
 ) -> StudentEntry:
     """The student on the content that it is to have now, and told which comes next.
 
@@ -85,7 +77,7 @@ def settle(
 def is_complete(state: AssignmentState) -> bool:
     """Whether an upgrade is on, can be had, and no student is on another content any more."""
     goal = state.plan.next
-    return bool(goal) and goal in serving(state.teachers) and _all_on(state.students.values(), goal)
+    return bool(goal) and goal in state.teachers.pools and _all_on(state.students.values(), goal)
 
 
 def _all_on(students: Iterable[StudentEntry], content: str) -> bool:

@@ -9,8 +9,9 @@ from typing import assert_never
 from .. import steadying
 from . import events as ev
 from . import pace as paces
+from .fleet import TeacherEntry
 from .power import is_known, need_of, power_class
-from .state import AssignmentState, Plan, StudentEntry, TeacherEntry
+from .state import AssignmentState, Plan, StudentEntry
 
 
 class Intake:
@@ -28,7 +29,7 @@ class Intake:
 
     def __init__(self, state: AssignmentState, now: float) -> None:
         self.now = now
-        self.teachers = dict(state.teachers)
+        self.teachers = state.teachers.copy()
         self.students = dict(state.students)
         self.anchor, self.plan, self.recovering = state.anchor, state.plan, state.recovering
         self.lost: set[str] = set()
@@ -86,7 +87,7 @@ class Intake:
         entry = TeacherEntry(event.incarnation, pace, event.content_id, event.host)
         if entry == known:
             return
-        self.teachers[name] = entry
+        self.teachers.put(name, entry)
         if known is not None and replace(known, pace=pace) == entry:
             self._paced(name, known.power, pace.power)
             return
@@ -110,13 +111,14 @@ class Intake:
     def _draining(self, name: str) -> None:
         known = self.teachers.get(name)
         if known is not None and not known.draining:
-            self.teachers[name] = replace(known, draining=True)
+            self.teachers.put(name, replace(known, draining=True))
             self.why[name] = f"teacher {name} drains"
             self._happened()
 
     def _down(self, name: str, lost: bool) -> None:
-        if self.teachers.pop(name, None) is None:
+        if name not in self.teachers:
             return
+        self.teachers.drop(name)
         if lost:
             self.lost.add(name)
         self.why[name] = f"teacher {name} was lost" if lost else f"teacher {name} has left"
@@ -161,10 +163,11 @@ class Intake:
             self.moved = True
 
     def _ticked(self) -> None:
-        for teacher, known in self.teachers.items():
+        for teacher in list(self.teachers.doubted):
+            known = self.teachers[teacher]
             pace = paces.elapse(known.pace, self.now)
             if pace is not known.pace:
-                self.teachers[teacher] = replace(known, pace=pace)
+                self.teachers.put(teacher, replace(known, pace=pace))
                 self._paced(teacher, known.power, pace.power)
         for name, entry in self.students.items():
             steady = steadying.elapse(entry.steady, self.now)

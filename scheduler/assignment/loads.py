@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from .state import TeacherEntry
+from .fleet import Fleet
 
 if TYPE_CHECKING:
     from .board import Seat
@@ -18,18 +18,21 @@ class Loads:
     """Loads are computed when first asked for, and followed from then on.
 
     Args:
-        teachers: all that may be held.
+        fleet: all teachers.
+        power: of those that may be held.
         holders: who holds each of those that are held now.
         growing: whether one more may be seated anywhere.
     """
 
     def __init__(
         self,
-        teachers: Mapping[str, TeacherEntry],
+        fleet: Fleet,
+        power: Mapping[str, float],
         holders: Mapping[str, Sequence[Seat]],
         growing: bool,
     ) -> None:
-        self._teachers = teachers
+        self._fleet = fleet
+        self._power = power
         self._holders = holders
         self._growing = growing
         self._loads: dict[str, float] = {}
@@ -45,7 +48,7 @@ class Loads:
 
     def part(self, seat: Seat, teacher: str) -> float:
         """How much of a teacher's time a student can use: 0 to 1."""
-        return min(1.0, seat.need / self._teachers[teacher].power)
+        return min(1.0, seat.need / self._power[teacher])
 
     def may_share(self, teacher: str) -> bool:
         """Whether it is the only teacher of those that hold it, so that one more may sit there."""
@@ -67,7 +70,7 @@ class Loads:
     def offer(self, teacher: str) -> None:
         """One more may be seated there now, or its load is another."""
         if self._heaps is not None and self.may_share(teacher):
-            entry = self._teachers[teacher]
+            entry = self._fleet[teacher]
             for key in {(entry.power, ""), (entry.power, entry.host)}:
                 heappush(self._heaps.setdefault(key, []), (self.of(teacher), teacher))
 
@@ -77,7 +80,7 @@ class Loads:
             self._heaps = {}
             for teacher in self._holders:
                 if self.may_share(teacher):
-                    entry = self._teachers[teacher]
+                    entry = self._fleet[teacher]
                     for key in {(entry.power, ""), (entry.power, entry.host)}:
                         self._heaps.setdefault(key, []).append((self.of(teacher), teacher))
             for heap in self._heaps.values():

@@ -48,8 +48,7 @@ def reduce(
 def next_due(state: AssignmentState) -> float | None:
     """When time alone changes something next, so that `Ticked` is due; None: never."""
     wishes = (entry.steady.due for entry in state.students.values())
-    doubts = (entry.pace.doubt for entry in state.teachers.values())
-    dues = chain(wishes, (doubt.due for doubt in doubts if doubt is not None))
+    dues = chain(wishes, state.teachers.doubted.values())
     return min((due for due in dues if due is not None), default=None)
 
 
@@ -73,7 +72,7 @@ def _settle_contents(facts: Intake) -> None:
     if not (facts.moved or facts.between):
         return
     facts.plan = contents.settle_plan(facts.plan, facts.teachers, facts.students)
-    served = contents.serving(facts.teachers)
+    served = facts.teachers.pools.keys()
     for name, entry in facts.students.items():
         settled = contents.settle(
             entry, facts.plan, served, name in facts.between, facts.recovering

@@ -58,7 +58,7 @@ def repair(board: Board) -> None:
         _part(board, seat)
     for seat in board.seats:
         _give_back(board, seat)
-    if board.teachers:
+    if len(board):
         for _ in range(ROUNDS):
             if not _Repair(board).run():
                 break
@@ -79,7 +79,7 @@ class _Repair:
         self._moved = False  # somebody made room
         self._turned_away = False  # somebody could not be helped
         self._stale = False  # and others have more or less since then
-        self._steps = STEPS * (len(board.seats) + len(board.teachers))
+        self._steps = STEPS * (len(board.seats) + len(board))
 
     def run(self) -> bool:
         """Whether another look may find more: somebody made room, or was turned away too early."""
@@ -89,7 +89,7 @@ class _Repair:
             if board.idle:
                 self._take(seat, board.idle.fitting(seat.need - seat.own, seat.host))
             elif not self._help(seat):
-                if seat.held and self._is_plain:
+                if seat.held and self._all_compete:
                     break  # what is beyond this claim is beyond the weaker ones
                 self._turned_away = True
         while board.idle and (relief := sharing.relief(board)) is not None:
@@ -165,7 +165,8 @@ class _Repair:
         return True
 
     def _trade(self, seat: Seat) -> bool:
-        self._trades = self._trades or Trades(self._board)
+        if self._trades is None:
+            self._trades = Trades(self._board)
         other = self._trades.trade(seat)
         if other is None:
             return False
@@ -175,9 +176,9 @@ class _Repair:
         return True
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether teachers are alike and none is shared: then all claims compete for the same."""
-        return len(self._board.powers) == 1 and not self._board.shared
+    def _all_compete(self) -> bool:
+        """Whether claims compete for the same: nobody shares, and nobody is known to trade."""
+        return not (self._board.shared or (self._trades and self._trades.anybody))
 
     def _settled(self, seat: Seat) -> None:
         _give_back(self._board, seat)  # a large teacher may replace small ones
@@ -207,7 +208,7 @@ def _give_back(board: Board, seat: Seat) -> None:
     if seat.shared or not seat.held or seat.own - board.powers[0] < seat.need - EPS:
         return
     for teacher in list(reversed(seat.held)):
-        if board.claim_class(seat, board.power(teacher)) == SERVED:
+        if board.claim_class(seat, seat.own - board.power(teacher), gives=1) == SERVED:
             _return(board, seat, teacher)
 
 
@@ -224,7 +225,7 @@ def _to_give(board: Board, giver: Seat, claim: Rank, seat: Seat) -> str:
         name = giver.held[index]
         power = board.power(name)
         waste = unmet - power if power <= unmet else 1e6 + power
-        return waste, board.teachers[name].host != seat.host, -index
+        return waste, board.host(name) != seat.host, -index
 
     allowed = [
         index

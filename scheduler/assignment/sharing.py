@@ -25,7 +25,7 @@ def roomy(board: Board, seat: Seat, but: str = "") -> str | None:
     for name in {other.held[0]: None for other in board.seats if len(other.held) == 1}:
         if name == but or not _has_room(board, seat, name):
             continue
-        far = not seat.host or board.teachers[name].host != seat.host
+        far = not seat.host or board.host(name) != seat.host
         fit = far, -board.loads.of(name)
         if best is None or fit < best:
             best, found = fit, name

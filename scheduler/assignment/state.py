@@ -7,27 +7,7 @@ from dataclasses import dataclass, field
 
 from ..steadying import Steady
 from .events import When
-from .pace import Pace
-
-
-@dataclass(frozen=True, slots=True)
-class TeacherEntry:
-    """What is known of a teacher.
-
-    Attributes:
-        pace: the class of its speed.
-    """
-
-    incarnation: int = 0
-    pace: Pace = field(default_factory=Pace)
-    content_id: str = ""
-    host: str = ""
-    draining: bool = False
-
-    @property
-    def power(self) -> float:
-        """How many of the service's usual teachers it is worth."""
-        return self.pace.power
+from .fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +66,7 @@ class AssignmentState:
         recovering: sets only grow.
     """
 
-    teachers: Mapping[str, TeacherEntry] = field(default_factory=dict)
+    teachers: Fleet = field(default_factory=Fleet)
     students: Mapping[str, StudentEntry] = field(default_factory=dict)
     anchor: float = 0.0
     plan: Plan = Plan()

@@ -16,6 +16,11 @@ class Trades:
             for seat in board.seats:
                 self._offer(seat)
 
+    @property
+    def anybody(self) -> bool:
+        """Whether there is anybody who would trade."""
+        return bool(self._spare)
+
     def trade(self, seat: Seat) -> Seat | None:
         """Trade one of the student's own teachers for a more powerful one; returns with whom."""
         if seat.shared or not seat.held or not self._spare:

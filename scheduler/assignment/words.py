@@ -20,7 +20,6 @@ class Words:
     def __init__(self, facts: Intake, notes: Mapping[str, list[str]]) -> None:
         self._facts = facts
         self._notes = notes
-        self._serving: Counter[str] | None = None
         self._asking: Counter[str] | None = None
 
     def about(self, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
@@ -55,19 +54,14 @@ class Words:
         has = f"{len(entry.teachers)} of {entry.want} wanted"
         if len(entry.teachers) >= entry.want:
             return has
-        serving, asking = self._serving_of(entry.content_id), self._asking_for(entry.content_id)
+        serving = len(self._facts.teachers.pool(entry.content_id).power)
+        asking = self._asking_for(entry.content_id)
         if not serving:
             content = f" {entry.content_id}" if entry.content_id else ""
             return f"{has}, as no teacher serves{content or ''}"
         teachers = "1 teacher serves" if serving == 1 else f"{serving} teachers serve"
         students = "1 student" if asking == 1 else f"{asking} students"
         return f"{has}, as {teachers} {students}"
-
-    def _serving_of(self, content: str) -> int:
-        if self._serving is None:
-            entries = self._facts.teachers.values()
-            self._serving = Counter(entry.content_id for entry in entries if not entry.draining)
-        return self._serving[content]
 
     def _asking_for(self, content: str) -> int:
         if self._asking is None:

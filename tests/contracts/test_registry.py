@@ -326,6 +326,32 @@ def test_plain_beats_end_with_the_lease_of_another_or_none(bench: Bench) -> None
     assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=2)
 
 
+def test_many_that_beat_again_tell_figures_that_managers_need_not_hear_of(bench: Bench) -> None:
+    registry, names = bench.registry, ["j/0", "j/1", "j/2"]
+    for name in names:
+        registry.register("students", "s", name, {"incarnation": "1", "want": "1"}, TTL_S)
+
+    def beat(volume: int) -> list[Beat]:
+        beats = [MemberBeat(name, 1, {"volume_bytes": str(volume)}) for name in names]
+        return registry.beat_many("students", "s", beats, TTL_S)
+
+    assert beat(1) == [Beat.KEPT] * 3
+    bench.pass_s(TTL_S / 2)
+    cursor = registry.changes("students", "s").cursor
+    assert beat(2) == [Beat.KEPT] * 3
+    assert registry.changes("students", "s", cursor).members == ()
+    for member in registry.members("students", "s"):
+        assert member.facts["volume_bytes"] == "2"
+        assert member.remaining_s > TTL_S * 0.6
+    bench.another.register("students", "s", "j/0", {"incarnation": "2", "want": "1"}, TTL_S)
+    registry.leave("students", "s", "j/1", 1)
+    assert beat(3) == [Beat.UNKNOWN, Beat.UNKNOWN, Beat.KEPT]
+    assert {m.member: m.incarnation for m in registry.members("students", "s")} == {
+        "j/0": 2,
+        "j/2": 1,
+    }
+
+
 def test_a_ghost_that_was_stopped_is_told_when_it_wakes(bench: Bench) -> None:
     registry, ghost = bench.registry, bench.another
     enter(ghost, "t1", 1)
