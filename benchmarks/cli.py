@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import inspect
 import json
+import logging
 import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UsageError
 from .report import Report
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SIZES = "Sizes, of a benchmark that has them"
 
@@ -51,7 +57,8 @@ def bench(
         raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
     asked = {"teachers": teachers, "students": students, "seconds": seconds}
     sizes = {option: value for option, value in asked.items() if value is not None}
-    report = run(name, quick=quick, **sizes)
+    with _progress(Console(stderr=True)):
+        report = run(name, quick=quick, **sizes)
     report.show(Console())
     if json_file is not None:
         _write(report, json_file)
@@ -88,6 +95,32 @@ def benchmarks() -> dict[str, str]:
         if has_run and module.name != "cli":
             found[module.name] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[None]:
+    """What a long benchmark is at, as it logs it: on a terminal one line that changes."""
+    from rich.markup import escape
+
+    with console.status("measures ...") as status:
+
+        class Shown(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                text = record.getMessage()
+                if console.is_terminal:
+                    status.update(escape(text))
+                else:
+                    console.print(escape(text), highlight=False, soft_wrap=True)
+
+        log, handler = logging.getLogger(__package__), Shown()
+        level = log.level
+        log.setLevel(logging.INFO)
+        log.addHandler(handler)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(level)
 
 
 def _write(report: Report, path: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import platform
 import random
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -123,14 +124,21 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print the tables."""
+        from rich.measure import Measurement
         from rich.table import Table
 
         described = self.machine
         console.print(f"{described['cpu']}, {described['cores']} cores, {described['os']}")
-        rows = Table(*(self.rows[0] if self.rows else ()))
+        names = list(self.rows[0]) if self.rows else []
+        rows = Table(*names)
         for row in self.rows:
             rows.add_row(*map(_text, row.values()))
-        console.print(rows)
+        wide = console.options.update(max_width=sys.maxsize)
+        columns = Table.grid(padding=(0, 2))  # the same with a figure to a line
+        for name in names:
+            columns.add_row(name, *(_text(row[name]) for row in self.rows))
+        width, other = (Measurement.get(console, wide, t).maximum for t in (rows, columns))
+        console.print(rows if width <= max(console.width, other) else columns)
         goals = Table("goal", "value", "95 % interval", "limit", "holds")
         for goal in self.goals:
             spread = "" if goal.low is None else f"{_text(goal.low)} .. {_text(goal.high)}"
