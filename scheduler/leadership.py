@@ -32,7 +32,7 @@ def is_ahead(reported: tuple[int, int], epoch: tuple[int, int], time_ms: int) ->
     return reported > epoch and is_believable(reported[0], time_ms)
 
 
-def grace_s(ttl_s: float, beats_per_ttl: int) -> float:
+def grace_s(ttl_s: float, beats_per_ttl: float) -> float:
     """How long everyone has to come back after the registry was away: one TTL and one beat."""
     return ttl_s * (1 + 1 / beats_per_ttl)
 

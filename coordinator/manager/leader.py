@@ -7,6 +7,7 @@ that leads alone, except for verdicts, which come from any thread.
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import random
 import time
@@ -19,15 +20,16 @@ from ...scheduler import leadership as rule
 from ...scheduler.admission import Admission, Identity
 from ..config import ManagerConfig
 from ..heartbeat import BEATS_PER_TTL
-from ..registry import FACTS_TTLS, Epoch, Member, Plan, Registry, Row
+from ..registry import FACTS_TTLS, Changes, Epoch, Kind, Member, Plan, Registry, Row
 from .admission import Prober, Verdict
 from .election import Election, Standing
+from .mirror import Mirror
 from .term import Beginning, Term
 from .views import LeaderView
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at what changes seldom: the plan, the leases of students.
+#: Seconds between two looks at what changes seldom: the plan.
 _SELDOM_S = 0.25
 #: Seconds between two counts for the metrics.
 _VIEW_S = 0.25
@@ -83,10 +85,16 @@ class Leader:
         self._ground: _Ground | None = None
         self._wrote_s = 0.0
         self._mistake_s = float("-inf")
+        self._due_s = math.inf
         self._seldom_s = self._compared_s = self._viewed_s = float("-inf")
         self._verdicts: queue.SimpleQueue[tuple[Identity, Verdict]] = queue.SimpleQueue()
         self._view: LeaderView | None = None
         self._sums = LeaderView()
+
+    @property
+    def due_s(self) -> float:
+        """When a lease runs out that nothing prolongs, by the clock of `look`; infinite: never."""
+        return self._due_s
 
     @property
     def view(self) -> LeaderView | None:
@@ -217,18 +225,13 @@ class Leader:
 
     def _read(self, term: Term, now: float) -> None:
         registry, service = self._registry, self.service
-        mandate = self._election.mandate()
-        if mandate is not None:
-            registry.sweep("teachers", service, mandate)
         seldom = now - self._seldom_s >= _SELDOM_S
         if seldom:
             self._seldom_s = now
-            if mandate is not None:
-                registry.sweep("students", service, mandate)
             term.hear_plan(registry.plan(service))
-        teachers, students = term.teachers.mirror, term.students.mirror
-        term.hear_teachers(registry.changes("teachers", service, teachers.cursor_at(now)), now)
-        term.hear_students(registry.changes("students", service, students.cursor_at(now)), now)
+        self._due_s = math.inf
+        term.hear_teachers(self._changes("teachers", term.teachers.mirror, now), now)
+        term.hear_students(self._changes("students", term.students.mirror, now), now)
         recovered = term.recovery_is_over(now)
         if now - self._compared_s >= self._ttl_s / BEATS_PER_TTL or recovered:
             self._compared_s = now
@@ -238,6 +241,16 @@ class Leader:
             plan, entry = moved
             if registry.move_plan(service, self._token, term.epoch, plan, entry):
                 term.planned(plan)
+
+    def _changes(self, kind: Kind, mirror: Mirror, now: float) -> Changes:
+        """What has happened, the deaths of this moment included where they may be told."""
+        cursor, mandate = mirror.cursor_at(now), self._election.mandate()
+        changes = self._registry.changes(kind, self.service, cursor)
+        if changes.due_s <= 0 and mandate is not None:
+            self._registry.sweep(kind, self.service, mandate)
+            changes = self._registry.changes(kind, self.service, cursor)
+        self._due_s = min(self._due_s, now + changes.due_s)
+        return changes
 
     def _probe(self, term: Term, now: float) -> None:
         admission = term.teachers.admission

@@ -248,8 +248,10 @@ class Manager:
                     if leader.look(time.monotonic()):
                         self._events.put(_Poke())
             time.sleep(_SPACING_S)
-            left_s = began_s + self._interval_s(survivor) - time.monotonic()
-            self._leading.wait(max(0.0, left_s))
+            # Who dies before the next look is due is noticed at that moment.
+            deaths = [leader.due_s for leader in self._leaders.values() if leader.due_s > began_s]
+            due_s = min([began_s + self._interval_s(survivor), *deaths])
+            self._leading.wait(max(0.0, due_s - time.monotonic()))
             self._leading.clear()
 
     def _leader(self, service: str) -> Leader:

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 #: Seconds, in TTLs, for which a member's beats do no more than raise its deadline, as far as there
-#: is nothing to tell that cannot wait: of six beats one does all (`redis_beats`).
+#: is nothing to tell that cannot wait: of five beats one does all (`redis_beats`).
 PLAIN_TTLS: Final = 1.85
 #: Facts outlive the deadline by this factor of the TTL, so that the dead can be named.
 FACTS_TTLS: Final = 5
@@ -143,8 +143,9 @@ class Registry(Protocol):
         """What happened since `cursor`; all members for 0.
 
         Facts are read for changed members only, so that looking every 100 ms costs nearly nothing
-        when nothing happened. A cursor older than a minute may miss changes: start again from 0.
-        Who left is known by its own mark, not by what has expired: an outage makes nobody leave.
+        when nothing happened; and it says when a sweep is worth its price. A cursor older than a
+        minute may miss changes: start again from 0. Who left is known by its own mark, not by what
+        has expired: an outage makes nobody leave.
         """
         ...
 

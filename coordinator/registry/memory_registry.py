@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 from collections import defaultdict
@@ -206,7 +207,8 @@ class MemoryRegistry(MemoryTables):
                 if name in table.deadlines
             )
             lost = tuple(name for name in names if name not in table.deadlines)
-            return Changes(max([cursor, *(at for at, _ in numbers)]), members, tuple(left), lost)
+            cursor = max([cursor, *(at for at, _ in numbers)])
+            return Changes(cursor, members, tuple(left), lost, due_s=_due_s(table, now))
 
     def sweep(self, kind: Kind, service: str, mandate: Mandate | None = None) -> list[str]:
         with self._lock:
@@ -281,6 +283,7 @@ class MemoryRegistry(MemoryTables):
             tuple(name for name in left if name not in living),
             tuple(name for name in there if name not in living),
             full=True,
+            due_s=_due_s(table, now),
         )
 
     def _check_available(self) -> None:
@@ -305,3 +308,7 @@ class MemoryRegistry(MemoryTables):
         oldest = now_us - int(_CHANGES_S * 1e6)
         if len(table.changed) > 2 * len(table.deadlines) + 16:
             table.changed = {m: n for m, n in table.changed.items() if n > oldest}
+
+
+def _due_s(table: _Table, now: float) -> float:
+    return min(table.deadlines.values(), default=math.inf) - now

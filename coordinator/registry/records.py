@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -81,6 +82,8 @@ class Changes:
         lost: ids of those that a sweep took out after their deadline.
         full: `members` are all that there are, not only the changed ones; `left` and `lost` are
             those of the last minute.
+        due_s: seconds until a sweep takes somebody out, unless there is a beat before; never
+            above 0 when it would now; infinite when nobody is there.
     """
 
     cursor: int
@@ -88,6 +91,7 @@ class Changes:
     left: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     full: bool = False
+    due_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

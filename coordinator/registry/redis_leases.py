@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from . import keys
@@ -58,21 +60,18 @@ class RedisLeases(RedisBeats):
         return set(names)
 
     def changes(self, kind: Kind, service: str, cursor: int = 0) -> Changes:
-        key = keys.changes(kind, service)
         with self._translated():
             if cursor == 0:
-                return self._all(kind, service, key)
-            now_ms, found = self._read(
-                lambda pipe: pipe.zrangebyscore(key, f"({cursor}", "+inf", withscores=True)
-            )
+                return self._all(kind, service)
+            now_ms, due_s, found = self._noted(kind, service, f"({cursor}")
             changed = [
                 (name, number)
                 for name, number in found
                 if keys.is_change(name) and _sane(number, now_ms)
             ]
             if not changed:
-                return Changes(cursor)
-            return self._changed(kind, service, changed)
+                return Changes(cursor, due_s=due_s)
+            return replace(self._changed(kind, service, changed), due_s=due_s)
 
     def sweep(self, kind: Kind, service: str, mandate: Mandate | None = None) -> list[str]:
         its = [keys.leases(kind, service), keys.changes(kind, service)]
@@ -105,9 +104,24 @@ class RedisLeases(RedisBeats):
                 self._run("forget", [keys.SERVICES], name, _FORGET_AGE_MS)
         return named
 
-    def _all(self, kind: Kind, service: str, key: str) -> Changes:
+    def _noted(self, kind: Kind, service: str, after: str) -> tuple[float, float, Any]:
+        """Server time in ms, `Changes.due_s`, and the numbers of changes, in one round trip."""
+        leases = keys.leases(kind, service)
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.zrange(leases, 0, 0, withscores=True)
+            pipe.zrange(leases, -1, -1, withscores=True)
+            pipe.zrangebyscore(keys.changes(kind, service), after, "+inf", withscores=True)
+            (seconds, micros), first, last, noted = pipe.execute()
+        now_ms = int(seconds) * 1000 + int(micros) / 1000
+        if not first:
+            return now_ms, math.inf, noted
+        odd = last[0][1] >= now_ms + _DAY_MS
+        return now_ms, 0.0 if odd else (first[0][1] - now_ms) / 1000, noted
+
+    def _all(self, kind: Kind, service: str) -> Changes:
         # Reading the numbers first, a change in between is seen twice rather than never.
-        now_ms, noted = self._read(lambda pipe: pipe.zrange(key, 0, -1, withscores=True))
+        now_ms, due_s, noted = self._noted(kind, service, "-inf")
         sane = [(n, at) for n, at in noted if keys.is_change(n) and _sane(at, now_ms)]
         start = int(max((at for _, at in sane), default=now_ms * 1000))
         members = tuple(self.members(kind, service))
@@ -119,6 +133,7 @@ class RedisLeases(RedisBeats):
             tuple(name for name in left if name not in living),
             tuple(name for name in there if name not in living),
             full=True,
+            due_s=due_s,
         )
 
     def _changed(self, kind: Kind, service: str, changed: Sequence[tuple[str, float]]) -> Changes:

@@ -310,6 +310,21 @@ def test_reading_everything_names_those_that_went_within_the_last_minute(bench: 
     assert dead.remaining_s <= 0
 
 
+def test_a_reading_says_when_the_next_deadline_passes(bench: Bench) -> None:
+    registry = bench.registry
+    assert registry.changes("teachers", "s").due_s == float("inf")
+    enter(registry, "t1")
+    bench.pass_s(TTL_S / 2)
+    enter(registry, "t2")
+    everything = registry.changes("teachers", "s")
+    assert 0 < everything.due_s <= TTL_S / 2
+    assert 0 < registry.changes("teachers", "s", everything.cursor).due_s <= everything.due_s
+    bench.pass_s(TTL_S * 0.6)
+    assert registry.changes("teachers", "s", everything.cursor).due_s <= 0
+    registry.sweep("teachers", "s")
+    assert 0 < registry.changes("teachers", "s", everything.cursor).due_s < TTL_S / 2
+
+
 def test_plain_beats_end_with_the_lease_of_another_or_none(bench: Bench) -> None:
     registry = bench.registry
     enter(registry, "t1", 1)
