@@ -25,7 +25,7 @@ class ManagerConfig:
         ttl_s: seconds without a report after which a student is gone; also its own lease's TTL.
         leader_ttl_s: seconds that its lease on leading a service lasts without being prolonged.
         admission: teachers are probed before students hear of them.
-        sweep_s: seconds between two looks for members whose deadline has passed.
+        sweep_s: seconds between two looks at the registry, unless a deadline passes before.
         outage_sweep_s: the same while the registry does not answer.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -219,6 +220,31 @@ def test_an_outage_takes_nothing_away_and_is_logged_once(
     wait_for(lambda: len(stream.assignments) > before)  # a new term
     told = [[t.teacher_id for t in told.teachers] for told in stream.assignments[before:]]
     assert told == [["a"]] * len(told)
+
+
+def test_each_death_is_noticed_at_its_moment_however_seldom_one_looks(
+    registry: MemoryRegistry,
+) -> None:
+    lives_s = {"a": 4.5, "b": 5.2, "c": 5.9}
+    dies_s = {name: time.monotonic() + life_s for name, life_s in lives_s.items()}
+    for name, life_s in lives_s.items():
+        facts = {"incarnation": "1", "address": f"{name}:1"}
+        registry.register("teachers", "s", name, facts, life_s)
+    config = ManagerConfig(ttl_s=2.0, leader_ttl_s=30.0, sweep_s=2.0, admission=False)
+    manager = Manager(registry, config, address="m:1")
+    manager.start()
+    try:
+        stream = subscribe(manager, want=3)
+
+        def is_told_of(dead: str) -> bool:
+            manager.report(stream, report(want=3))
+            return dead not in (stream.teachers or ())
+
+        for name, at_s in dies_s.items():
+            wait_for(partial(is_told_of, name))
+            assert -0.01 <= time.monotonic() - at_s < 0.5
+    finally:
+        manager.stop()
 
 
 def test_a_teacher_is_probed_before_students_hear_of_it(

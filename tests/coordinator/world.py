@@ -7,6 +7,7 @@ from typing import Any
 
 from edl.coordinator import MemoryRegistry
 from edl.coordinator.config import ManagerConfig
+from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.coordinator.manager.admission import Verdict
 from edl.coordinator.manager.claims import Claimant
 from edl.coordinator.manager.desk import Desk
@@ -15,9 +16,10 @@ from edl.coordinator.manager.leader import Leader
 from edl.coordinator.registry import LogEntry, Member
 from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.leadership import grace_s
 
 TTL_S = 6.0
-GRACE_S = TTL_S * 4 / 3
+GRACE_S = grace_s(TTL_S, BEATS_PER_TTL)
 LEADER_TTL_S = 2.0
 STEP_S = 0.05
 SERVICE = "s"

@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 from edl.coordinator.embedded import start_embedded
+from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.distill_reader import DistilReader
 from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
+from edl.scheduler.leadership import grace_s
 from edl.supervise import Process, python_command, start
 from edl.tests.system.conftest import SPEC, TTL_S, Batches
 
 PACE_S = 0.02 / 8
 #: A TTL, a beat and, on a busy machine, the start of a command line.
-HEALED_S = TTL_S + TTL_S / 3 + 5.0
+HEALED_S = grace_s(TTL_S, BEATS_PER_TTL) + 5.0
 
 
 class Mesh:

@@ -16,12 +16,14 @@ import redis as raw
 
 from edl.coordinator import Subscription, fetch_status
 from edl.coordinator.embedded import free_port, start_embedded
+from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.coordinator.registry.redis_session import script
 from edl.distill_reader import DistilReader
 from edl.errors import EdlError, LeaseSuperseded
 from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.leadership import grace_s
 from edl.supervise import Process
 from edl.tests.faults import FaultProxy
 from edl.tests.ground.programs import wait_for
@@ -195,7 +197,7 @@ def test_a_fail_over_to_a_stale_replica_takes_no_teacher_from_a_reader(
                 return seen is not None and seen.term > before.term and is_whole(seen)
 
             batches += taken_until(iterator, whole_again)
-            assert time.monotonic() - failed_over_at < TTL_S * 4 / 3 + 1.0
+            assert time.monotonic() - failed_over_at < grace_s(TTL_S, BEATS_PER_TTL) + 1.0
             batches += iterator
             assert reader.stats.resends == 0
         source.check(batches)
@@ -227,7 +229,7 @@ def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_he
             cut_at = time.monotonic()
             batches += taken_until(iterator, lambda: "far" not in reader.stats.teachers)
             out_s = time.monotonic() - cut_at
-            assert TTL_S * 2 / 3 - 0.2 < out_s < TTL_S + 1.0
+            assert TTL_S - TTL_S / BEATS_PER_TTL - 0.2 < out_s < TTL_S + 1.0
             data.heal()
             leases.heal()
             batches += taken_until(iterator, lambda: "far" in reader.stats.teachers)
