@@ -51,8 +51,13 @@ class ManagerConfig:
             )
 
 
-def check_free(host: str, port: int) -> None:
+def check_free(host: str, port: int, option: str = "--port") -> None:
     """Find out, before gRPC does and prints it, whether one can listen there.
+
+    Args:
+        host: an address of this machine.
+        port: 0 for any.
+        option: what names the port on the command line.
 
     Raises:
         UsageError: `host` is no address of this machine.
@@ -71,7 +76,7 @@ def check_free(host: str, port: int) -> None:
         where = join_address(host, port)
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(
-                f"another process listens on {where}: choose another port with --port, 0 for any"
+                f"another process listens on {where}: choose another port with {option}, 0 for any"
             ) from None
         raise UsageError(f"cannot listen on {where}: {error.strerror or error}") from None
 

@@ -67,6 +67,11 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check_exposure(self.host, self.security, self.insecure, "the service manager")
+        if self.redis is not None and self.redis_port is not None:
+            raise UsageError(
+                "--redis-port is of a Redis that is started here, and --redis names a running one: "
+                "give one of both"
+            )
         if self.redis is None and not is_loopback(self.host) and not self.insecure:
             raise UsageError(
                 f"the Redis that is started with it would be open to everybody who reaches "

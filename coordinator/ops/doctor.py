@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ... import __version__
-from ...errors import AccessError, EdlError, UnavailableError
+from ...errors import AccessError, EdlError, UnavailableError, UsageError
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, is_loopback
 from ..calling.client import ask_status
@@ -189,8 +189,11 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
     )
     if service.student_count and not serving:
         yield wrong(about, "students wait, and no teacher serves", "start one")
-    elif starved:
+    elif starved and service.assigned < service.wanted:
         yield doubt(about, f"{text}; {starved} students starve", "start more teachers")
+    elif starved:
+        advice = "they ask for one more as long as they do, up to their teachers_max"
+        yield doubt(about, f"{text}; {starved} students starve", advice)
     else:
         yield well(about, text)
 
@@ -218,6 +221,8 @@ def _about(error: EdlError) -> str:
 def _advice(error: EdlError) -> str:
     if isinstance(error, AccessError):
         return "give --token-file, or --tls-cert and --tls-key, of somebody whom it knows"
+    if isinstance(error, UsageError):  # about a file of ours, and says what to do
+        return ""
     return "is it up, and may this machine dial it? With TLS there, give --tls-ca"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ...errors import RateLimited, RegistryUnavailable
+from ...errors import RateLimited, RegistryUnavailable, UnavailableError
 from ..registry import LogEntry, Registry, keys
 from .calls import in_thread
 
@@ -32,25 +32,34 @@ class Listener:
 
     def __init__(self, service: str) -> None:
         self.service = service
-        self._queue: asyncio.Queue[Said] = asyncio.Queue(_BEHIND)
+        self._queue: asyncio.Queue[Said | None] = asyncio.Queue(_BEHIND + 1)
         self._lost = False
 
     def put(self, said: Said) -> None:
         """One more; a watcher that is far behind loses its stream rather than we our memory."""
-        try:
+        if self._queue.qsize() < _BEHIND:
             self._queue.put_nowait(said)
-        except asyncio.QueueFull:
+        else:
             self._lost = True
+
+    def end(self) -> None:
+        """Nothing comes any more; there is always room for this."""
+        if not self._queue.full():
+            self._queue.put_nowait(None)
 
     async def next(self) -> Said:
         """The next one, waiting for it.
 
         Raises:
             RateLimited: the watcher was so slow that some are lost.
+            UnavailableError: nothing comes any more.
         """
         if self._lost:
             raise RateLimited(f"this watcher is {_BEHIND} events behind the log: begin again")
-        return await self._queue.get()
+        said = await self._queue.get()
+        if said is None:
+            raise UnavailableError("this service manager ends: ask another")
+        return said
 
 
 class LogTail:
@@ -81,7 +90,9 @@ class LogTail:
             self._listeners.discard(listener)
 
     async def stop(self) -> None:
-        """End the reading."""
+        """End the reading, and all who listen."""
+        for listener in self._listeners:
+            listener.end()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

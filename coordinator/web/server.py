@@ -68,7 +68,7 @@ class WebServer:
             )
         if known is not None and not local and tls is None:
             log.warning("tokens that are typed into the page on %s travel unencrypted", host)
-        check_free(host, port)
+        check_free(host, port, "--http")
         self._feed = Feed(source)
         access = Access(known, guarded=known is not None and not local)
         app = make_app(source, access, self._feed, local=local)

@@ -10,6 +10,8 @@ from ... import errors
 from ...proto import coordinator_pb2 as pb
 from ...proto.channel import Channel
 from ...proto.version import PROTOCOL_VERSION
+from ...scheduler import hunger
+from ...scheduler.flow_values import State
 from ...scheduler.ledger import Ledger
 from ..config import ReaderConfig
 from .contents import Contents
@@ -40,8 +42,7 @@ class Teller:
     """Tells the trainer and the coordinator how the reader is. Used by the engine's thread alone.
 
     A report goes out at once when something has changed that the coordinator acts on, and at its
-    pace otherwise. That the student starves is told at once, that it no longer does at the pace:
-    a student may starve for a moment at every batch.
+    pace otherwise. That the student starves is told as `scheduler.hunger` finds it: at once.
     """
 
     def __init__(self, config: ReaderConfig, channel: Channel, roster: Roster) -> None:
@@ -53,7 +54,8 @@ class Teller:
         self._stats_at = self._reported_at = 0.0
         self._resends_told = 0
         self._told: tuple[Any, ...] = ()
-        self._starved_told = False
+        self._hunger = hunger.Hunger()
+        self._starves_told = False
 
     def start(self) -> None:
         """Serve metrics, if that is wanted.
@@ -99,18 +101,19 @@ class Teller:
 
     def tell(self, view: View, now: float) -> None:
         """Look whether something is to be told now."""
-        decision, switch = view.governor.decision, view.contents.switch
-        starved = decision.state == "starved"
-        news = (decision.want, view.pool.unreachable, switch.data_epoch, switch.told)
-        changed = news != self._told or (starved and not self._starved_told)
+        governor, switch = view.governor, view.contents.switch
+        self._hunger = hunger.follow(self._hunger, governor.memory.starved_s, now)
+        starves = self._hunger.starves
+        news = (governor.decision.want, view.pool.unreachable, switch.data_epoch, switch.told)
+        changed = news != self._told or (starves and not self._starves_told)
         # A resend is told at once: so the trainer's count is right when the batch arrives there.
         resent = view.ledger.resends != self._resends_told
         if changed or resent or now - self._stats_at >= STATS_EVERY_S:
             self._stats_at, self._resends_told = now, view.ledger.resends
             self._tell_trainer(view, now)
         if changed or now - self._reported_at >= REPORT_EVERY_S:
-            self._reported_at, self._told, self._starved_told = now, news, starved
-            self._roster.report(report(self._config, view, now))
+            self._reported_at, self._told, self._starves_told = now, news, starves
+            self._roster.report(report(self._config, view, starves, now))
 
     def _tell_trainer(self, view: View, now: float) -> None:
         figures = stats(view)
@@ -146,7 +149,7 @@ def stats(view: View) -> dict[str, Any]:
     }
 
 
-def report(config: ReaderConfig, view: View, now: float) -> pb.StudentReport:
+def report(config: ReaderConfig, view: View, starves: bool, now: float) -> pb.StudentReport:
     """For the coordinator."""
     ledger, governor, switch = view.ledger, view.governor, view.contents.switch
     memory, decision, figures = governor.memory, governor.decision, governor.figures
@@ -174,9 +177,14 @@ def report(config: ReaderConfig, view: View, now: float) -> pb.StudentReport:
         teachers=ledger.teachers,
         term=view.epoch[0],
         counter=view.epoch[1],
-        state=decision.state,
+        state="starved" if starves else _otherwise(decision.state),
         host=socket.gethostname(),
         unreachable=view.pool.unreachable,
         data_epoch=switch.data_epoch,
         content_id=switch.told,
     )
+
+
+def _otherwise(state: State) -> State:
+    """The state of a student that does not starve, though it may wait at this moment."""
+    return "steady" if state == "starved" else state

@@ -141,7 +141,8 @@ class Gate:
         if not caller.may_be(student_id):
             raise self._refuse(
                 Forbidden(
-                    f"{student_id!r} is none of those that the credential of a {caller} may be"
+                    f"{student_id!r} is none of those that the credential of a {caller} may be: "
+                    "a reader names its job by job=..."
                 )
             )
 

@@ -92,8 +92,8 @@ def test_a_bad_answer_to_what_is_wanted_does(bench: Bench) -> None:
 def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
     bench = Bench(teachers_min=2, priority=-3)
     try:
-        told = report(bench.engine._config, bench.engine._view(), 0.0)
-        assert (told.min, told.priority) == (2, -3)
+        told = report(bench.engine._config, bench.engine._view(), starves=True, now=0.0)
+        assert (told.min, told.priority, told.state) == (2, -3, "starved")
         assert told.want >= told.min
     finally:
         bench.close()
