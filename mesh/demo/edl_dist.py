@@ -215,8 +215,9 @@ def _open_reader(
             upper_bytes=settings.upper_batches * one,
             lower_bytes=settings.lower_batches * one,
             job=JOB,
-            # All from the start, so that a run of seconds does not spend half on finding its n.
-            teachers_min=settings.teachers,
+            # All from the start, so that a run of seconds does not spend half on finding its n; and
+            # more than there are, as one that seems fast on a busy machine counts as several.
+            teachers_min=4 * settings.teachers,
             wait_timeout_s=GATHER_S,
         )
     with reader:
