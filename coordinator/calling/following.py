@@ -50,7 +50,12 @@ def follow_log(
         except (UnavailableError, AccessError) as error:
             if not reading.begun:
                 raise
-            log.debug("the log is looked for at another manager: %s", error)
+            # One manager's death is nothing to speak of; that there is no other, once.
+            log.log(
+                logging.WARNING if attempt == 1 else logging.DEBUG,
+                "the log cannot be read now, and goes on when it can: %s",
+                error,
+            )
         attempt += 1
         time.sleep(delay_s(attempt, rng, cap_s=_CAP_S))
 

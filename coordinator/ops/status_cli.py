@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from ...errors import UsageError
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ..config import DEFAULT_URL
 from .options import Coordinator, Service, console, quiet_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.console import RenderableType
 
     from ...proto import coordinator_pb2 as pb
 
@@ -53,29 +56,36 @@ def status(
     )
     try:
         if json:
-            _print_json(ask, watch)
+            _print_json(ask, service, watch)
         elif watch:
             _watch(ask, service)
         else:
             from .status_view import render
 
-            console().print(render(ask(), service))
+            console().print(render(_found(ask(), service), service))
     except KeyboardInterrupt:
         if not watch:  # which is ended in no other way
             raise
 
 
-def _print_json(ask: Callable[[], pb.MeshStatus], again: bool) -> None:
+def _found(mesh: pb.MeshStatus, service: str) -> pb.MeshStatus:
+    if service and not mesh.services:
+        raise UsageError(f"there is no service {service!r}: 'edl service list' shows all")
+    return mesh
+
+
+def _print_json(ask: Callable[[], pb.MeshStatus], service: str, again: bool) -> None:
     """One document; with `again`, one in a line each second."""
     import json
     import time
 
     from .status_view import to_json
 
+    if not again:
+        print(json.dumps(to_json(_found(ask(), service)), indent=2))
+        return
     while True:
-        print(json.dumps(to_json(ask()), indent=None if again else 2), flush=True)
-        if not again:
-            return
+        print(json.dumps(to_json(ask())), flush=True)
         time.sleep(_REFRESH_S)
 
 
@@ -88,10 +98,20 @@ def _watch(ask: Callable[[], pb.MeshStatus], service: str) -> None:
     from ...errors import UnavailableError
     from .status_view import render
 
-    with Live(render(ask(), service), console=console(), auto_refresh=False) as live:
+    def look() -> RenderableType:
+        try:
+            return render(ask(), service)
+        except UnavailableError as error:  # it may come back
+            return Text(str(error), style="bold red")
+
+    out = console()
+    first = render(ask(), service)
+    if not out.is_terminal:  # a file, a pipe: one table after another
+        out.print(first)
         while True:
             time.sleep(_REFRESH_S)
-            try:
-                live.update(render(ask(), service), refresh=True)
-            except UnavailableError as error:  # it may come back
-                live.update(Text(str(error), style="bold red"), refresh=True)
+            out.print(look())
+    with Live(first, console=out, auto_refresh=False) as live:
+        while True:
+            time.sleep(_REFRESH_S)
+            live.update(look(), refresh=True)

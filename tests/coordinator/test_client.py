@@ -447,8 +447,14 @@ def test_a_log_is_followed_over_an_outage_of_the_registry(mesh: Served) -> None:
     watcher.end(mesh.registry, "s")
 
 
-def test_a_log_is_followed_over_the_deaths_of_managers_each_event_once() -> None:
+def test_a_log_is_followed_over_the_deaths_of_managers_each_event_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     url = "memory://followed"
+
+    def complaints() -> int:
+        return sum("cannot be read now" in record.message for record in caplog.records)
+
     with served(url) as first:
         begin_service(first.registry, "s")
         say(first.registry, "s", "long ago", "one")
@@ -456,12 +462,14 @@ def test_a_log_is_followed_over_the_deaths_of_managers_each_event_once() -> None
         wait_for(lambda: watcher.texts == ["one"])
         first.retire()
         say(first.registry, "s", "two", "three")
+        wait_for(lambda: complaints() == 1)
         with served(url) as second:
             wait_for(lambda: watcher.texts == ["one", "two", "three"])
             say(first.registry, "s", "four")
             wait_for(lambda: watcher.texts[-1] == "four")
             watcher.end(second.registry, "s")
     assert watcher.texts == ["one", "two", "three", "four"]
+    assert complaints() == 1
 
 
 def test_who_may_not_follow_the_log_is_told_so(tmp_path: Path) -> None:

@@ -205,6 +205,25 @@ def test_status_shows_the_mesh_as_a_table_and_as_json(
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
+def test_status_of_a_service_that_is_not_there_fails(
+    coordinator: Coordinator, form: list[str]
+) -> None:
+    code, lines = status("--coordinator", coordinator.url, "--service", "nope", *form)
+    assert code == 2
+    assert any("no service 'nope'" in line for line in lines)
+
+
+def test_watching_into_a_file_prints_one_table_after_another(coordinator: Coordinator) -> None:
+    process = start(
+        python_command("status", "edl", "status", "--coordinator", coordinator.url, "--watch")
+    )
+    try:
+        wait_for(lambda: sum("service managers" in line for line in process.tail(500)) >= 2)
+    finally:
+        process.stop()
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
 def test_watching_ends_cleanly_by_ctrl_c(coordinator: Coordinator, form: list[str]) -> None:
     arguments = ("status", "--coordinator", coordinator.url, "--watch", *form)
     terminal = {"FORCE_COLOR": "1"}  # lets rich believe in one
