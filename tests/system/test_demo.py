@@ -15,8 +15,9 @@ import pytest
 
 from edl.supervise import Process, python_command, start
 
-#: For a machine that does many other things; alone the short demo takes less than 15 s.
-ENDS_WITHIN_S = 100.0
+#: Only a demo that hangs takes longer: alone the short one takes less than 15 s, on a machine that
+#: does many other things it took 100.
+ENDS_WITHIN_S = 300.0
 INTERRUPTED = 130
 TERMINATED = 143
 
