@@ -17,6 +17,7 @@ EdlError
 │   └── Forbidden           a known one, for something else
 ├── TeacherError          a teacher did not give a usable answer
 │   ├── TeacherLost         its connection ended
+│   │   └── DeadlineExceeded  the time that there was for an answer is over
 │   ├── RetryableError      it failed this time; ask again, here or elsewhere
 │   │   └── RateLimited       too much at once: ask again later, and less
 │   ├── WrongInstance       another incarnation answered
@@ -107,12 +108,24 @@ class TeacherLost(TeacherError):
     """The connection to the teacher ended, or it did not answer in time."""
 
 
+class DeadlineExceeded(TeacherLost):
+    """The time that there was for an answer is over."""
+
+
 class RetryableError(TeacherError):
     """The teacher failed this time; the same request may succeed here or elsewhere."""
 
 
 class RateLimited(RetryableError):
-    """Too much at once from one peer; the same request may succeed later."""
+    """Too much at once from one peer; the same request may succeed later.
+
+    Attributes:
+        retry_after_s: seconds until there will likely be room; None where nobody can say.
+    """
+
+    def __init__(self, message: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class WrongInstance(TeacherError):
@@ -120,7 +133,15 @@ class WrongInstance(TeacherError):
 
 
 class BadAnswer(TeacherError):
-    """The answer fails its checks: names, shape, dtype, finiteness."""
+    """The answer fails its checks: names, shape, dtype, finiteness.
+
+    Attributes:
+        output: the output that fails; empty where it is not one alone, or is not known.
+    """
+
+    def __init__(self, message: str = "", output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
 
 
 class RequestRefused(TeacherError):

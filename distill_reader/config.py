@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from ..errors import UsageError
 from ..proto.security import ClientSecurity, TlsFiles
+from .label_forms import AS_GIVEN, LabelForms
 
 #: A field of a batch: its place in a tuple or list, its key in a dict.
 FieldKey = int | str
@@ -29,6 +30,7 @@ class ReaderConfig:
         teachers: addresses `host:port` to use without a coordinator.
         feeds: pairs of (model input or None, field of the batch); empty: fields in their order.
         fetches: model outputs to ask for; empty: all of them.
+        labels: in which form each output is asked for.
         upper_bytes: `ut` of the paper's Algorithm 1; above it no new batch is pulled.
         lower_bytes: `lt`; below it pulling goes on.
         job: name of the training that this reader belongs to.
@@ -50,6 +52,7 @@ class ReaderConfig:
     teachers: tuple[str, ...] = ()
     feeds: tuple[tuple[str | None, FieldKey], ...] = ()
     fetches: tuple[str, ...] = ()
+    labels: LabelForms = AS_GIVEN
     upper_bytes: int = DEFAULT_UPPER_BYTES
     lower_bytes: int = DEFAULT_UPPER_BYTES // 2
     job: str = "job"
@@ -91,6 +94,7 @@ class ReaderConfig:
             raise UsageError("window must be at least 1 and request_timeout_s above 0")
         if "/" in self.job or self.rank < 0:
             raise UsageError(f"job {self.job!r} must not hold '/', rank {self.rank} not below 0")
+        self.labels.check_fetched(self.fetches)
 
     @property
     def student_id(self) -> str:
@@ -109,6 +113,7 @@ class ReaderConfig:
                 "teachers": tuple(value["teachers"]),
                 "feeds": tuple((name, key) for name, key in value["feeds"]),
                 "fetches": tuple(value["fetches"]),
+                "labels": LabelForms.from_json(value["labels"]),
                 "security": ClientSecurity.from_json(told) if (told := value["security"]) else None,
             }
         )

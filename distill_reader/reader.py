@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from ..errors import UsageError
 from .config import DEFAULT_UPPER_BYTES, Feeds, ReaderConfig, feed_pairs, security_of
+from .label_forms import LabelForms
 from .pipeline import Pipeline
 from .stats import ReaderStats
 
@@ -34,6 +35,14 @@ class DistilReader:
             `[0]` or `["image"]`, or a dict from model input to field. By default the fields that
             bear the names of inputs, else the first ones.
         fetches: model outputs that come back, as soft labels, in this order; by default all.
+        label_form: in which form soft labels travel: "float32", "bfloat16", "float16" or "topk:K";
+            for every output, or by output, as in `{"logits": "topk:20"}`. By default as the model
+            gives them.
+        temperature: have the teacher send softmax(logits / temperature) in place of logits; for
+            every output, or by output.
+        expand_labels: soft labels come out as dense float32 in whichever form they travelled: what
+            top-k has left out shares its mass evenly. False: as they travelled, top-k as three
+            arrays, values, indices (int64) and tail mass.
         upper_bytes: `ut` of Algorithm 1: above so many bytes of labelled batches none is pulled.
         lower_bytes: `lt`: below so many bytes pulling goes on; by default half of `upper_bytes`.
         job: name of this training in the mesh.
@@ -71,6 +80,9 @@ class DistilReader:
         teachers: Sequence[str] = (),
         feeds: Feeds | None = None,
         fetches: Sequence[str] | None = None,
+        label_form: str | Mapping[str, str] | None = None,
+        temperature: float | Mapping[str, float] | None = None,
+        expand_labels: bool = True,
         upper_bytes: int = DEFAULT_UPPER_BYTES,
         lower_bytes: int | None = None,
         job: str = "job",
@@ -101,6 +113,7 @@ class DistilReader:
             teachers=tuple(teachers),
             feeds=feed_pairs(feeds),
             fetches=tuple(fetches or ()),
+            labels=LabelForms.given(label_form, temperature, expand_labels),
             upper_bytes=upper_bytes,
             lower_bytes=upper_bytes // 2 if lower_bytes is None else lower_bytes,
             job=job,

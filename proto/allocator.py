@@ -2,7 +2,7 @@
 
 By default every buffer of some megabytes is mapped afresh and its pages are zeroed one fault at a
 time: two thirds of the time that a 19 MB message takes. Processes of ours that move batches (the
-teacher's socket side, the reader's engine) call this once at their start; a user's process is not
+teacher's two, the reader's engine) call this once at their start; a user's process is not
 ours to tune.
 """
 

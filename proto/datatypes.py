@@ -110,6 +110,17 @@ def element_count(shape: Sequence[int], itemsize: int) -> int:
     return count
 
 
+def nbytes_of(datatype: str, shape: Sequence[int]) -> int | None:
+    """Bytes of an array; None for BYTES, whose elements differ.
+
+    Raises:
+        WireError: unknown datatype or impossible shape.
+    """
+    dtype = dtype_of(datatype)
+    count = element_count(shape, dtype.itemsize)
+    return None if datatype == "BYTES" else count * dtype.itemsize
+
+
 def from_bytes(raw: memoryview, datatype: str, shape: Sequence[int]) -> Array:
     """The array in `raw`.
 

@@ -10,9 +10,13 @@ is taken by `WrongInstance`, and UNIMPLEMENTED is what gRPC itself answers for a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Final
+
 import grpc
 
 from ..errors import (
+    DeadlineExceeded,
     EdlError,
     Forbidden,
     LeaseSuperseded,
@@ -43,6 +47,7 @@ _SENT: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Forbidden, Code.PERMISSION_DENIED),
     (RateLimited, Code.RESOURCE_EXHAUSTED),
     (RetryableError, Code.ABORTED),
+    (DeadlineExceeded, Code.DEADLINE_EXCEEDED),
     (TeacherLost, Code.UNAVAILABLE),
     (UnavailableError, Code.UNAVAILABLE),
     (Exception, Code.INTERNAL),
@@ -64,10 +69,13 @@ _READ: dict[grpc.StatusCode, type[EdlError]] = {
     Code.UNAUTHENTICATED: Unauthenticated,
     Code.PERMISSION_DENIED: Forbidden,
     Code.UNAVAILABLE: TeacherLost,
-    Code.DEADLINE_EXCEEDED: TeacherLost,
+    Code.DEADLINE_EXCEEDED: DeadlineExceeded,
     Code.CANCELLED: TeacherLost,
 }
 
+#: Trailing metadata: milliseconds after which to try again. It is gRPC's own name, so clients that
+#: retry by themselves go by it too.
+PUSHBACK: Final = "grpc-retry-pushback-ms"
 #: gRPC's words for a message above a side's limit. Its code says "try again", but the same bytes
 #: will never fit.
 _TOO_LARGE = "larger than max"
@@ -84,8 +92,23 @@ def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
     return code, message if len(message) <= _MAX_DETAILS else message[: _MAX_DETAILS - 1] + "…"
 
 
-def from_status(code: grpc.StatusCode, details: str | None) -> EdlError:
+def to_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
+    """What goes beside the status, as trailing metadata: when to try again."""
+    after_s = error.retry_after_s if isinstance(error, RateLimited) else None
+    return () if after_s is None else ((PUSHBACK, str(max(1, round(after_s * 1000)))),)
+
+
+def from_status(
+    code: grpc.StatusCode,
+    details: str | None,
+    metadata: Iterable[Sequence[str | bytes]] = (),
+) -> EdlError:
     """The error that a client raises for a call that ended with `code`.
+
+    Args:
+        code: the status.
+        details: its words.
+        metadata: the trailing metadata, as pairs.
 
     Raises:
         ValueError: `code` is OK.
@@ -95,4 +118,13 @@ def from_status(code: grpc.StatusCode, details: str | None) -> EdlError:
         raise ValueError(f"{code} is not an error")
     if code is Code.RESOURCE_EXHAUSTED and _TOO_LARGE in (details or ""):
         kind = RequestRefused
-    return kind(details or f"the peer answered {code.name} and nothing else")
+    error = kind(details or f"the peer answered {code.name} and nothing else")
+    if isinstance(error, RateLimited):
+        error.retry_after_s = _pushback_s(metadata)
+    return error
+
+
+def _pushback_s(metadata: Iterable[Sequence[str | bytes]]) -> float | None:
+    said = next((value for name, value in metadata if name == PUSHBACK), "")
+    # Below 0 a server says "never", of which we make no more than "I cannot say when".
+    return int(said) / 1000 if said.isascii() and said.isdigit() and len(said) < 10 else None

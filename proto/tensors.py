@@ -12,7 +12,7 @@ it allocates before is bounded by a small multiple of the message's size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,7 +21,8 @@ from google.protobuf.message import DecodeError, Message
 from ..errors import WireError
 from . import inference_pb2 as pb
 from .contents import from_contents
-from .datatypes import Array, datatype_of, dtype_of, from_bytes, shown, to_bytes
+from .datatypes import Array, datatype_of, dtype_of, from_bytes, nbytes_of, shown, to_bytes
+from .places import REGION, Place
 from .wire import MAX_MESSAGE_BYTES, Buffer, bytes_field, take_out
 
 __all__ = [
@@ -43,9 +44,15 @@ _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 #: Parameters of a tensor which change what its message means, so that ignoring them would give
 #: wrong arrays; they belong to extensions of the protocol that are not spoken here.
-_NOT_SPOKEN = ("shared_memory_region", "classification")
+_NOT_SPOKEN = ("classification",)
+
+#: Reads what lies at a place in shared memory.
+Read = Callable[[Place], memoryview]
 
 _Tensor = pb.ModelInferRequest.InferInputTensor | pb.ModelInferResponse.InferOutputTensor
+_Described = (
+    pb.ModelInferRequest.InferRequestedOutputTensor | pb.ModelInferResponse.InferOutputTensor
+)
 _M = TypeVar("_M", bound=Message)
 
 
@@ -59,6 +66,7 @@ class InferRequest:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     inputs: dict[str, Array] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()  # the outputs asked for; empty: every one
+    output_parameters: dict[str, dict[str, Parameter]] = field(default_factory=dict)  # of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ class InferResponse:
     request_id: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     outputs: dict[str, Array] = field(default_factory=dict)
+    output_parameters: dict[str, dict[str, Parameter]] = field(default_factory=dict)
 
 
 def encode_request(
@@ -80,6 +89,7 @@ def encode_request(
     model_version: str = "",
     request_id: str = "",
     parameters: Mapping[str, Parameter] = {},
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
 ) -> bytes:
     """A serialised `ModelInferRequest`.
 
@@ -91,6 +101,7 @@ def encode_request(
         model_version: empty lets the server choose.
         request_id: comes back in the response.
         parameters: named values beside the tensors; integers from -2^63 to 2^64 - 1.
+        output_parameters: the same for single outputs, by their names.
 
     Raises:
         WireError: a dtype or parameter that the protocol has no place for, or more than 2 GiB.
@@ -108,19 +119,23 @@ def encode_request(
                 for name, array in inputs.items()
             ],
             outputs=[
-                pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs
+                pb.ModelInferRequest.InferRequestedOutputTensor(
+                    name=name, parameters=_to_parameters(output_parameters.get(name, {}))
+                )
+                for name in outputs
             ],
         )
     except ValueError as error:  # protobuf: text that is not Unicode
         raise WireError(f"the request cannot be sent: {error}") from None
-    return _join(header, _RAW_INPUTS, inputs.values())
+    return _join(header, _RAW_INPUTS, map(to_bytes, inputs.values()))
 
 
-def decode_request(data: Buffer) -> InferRequest:
+def decode_request(data: Buffer, read: Read | None = None) -> InferRequest:
     """What a serialised `ModelInferRequest` says.
 
     Args:
         data: the message; it lives on as long as the arrays do, and must not be changed meanwhile.
+        read: reads the inputs that lie in shared memory; None: none may, and no output either.
 
     Returns:
         The request. Arrays are read-only; those of fixed-size datatypes that were sent raw are
@@ -132,14 +147,15 @@ def decode_request(data: Buffer) -> InferRequest:
     rest, raws = take_out(data, _RAW_INPUTS)
     message = _parse(pb.ModelInferRequest, rest)
     for wanted in message.outputs:
-        _check_parameters(wanted.name, wanted.parameters)
+        _check_parameters(wanted.name, wanted.parameters, read)
     return InferRequest(
         model_name=message.model_name,
         model_version=message.model_version,
         request_id=message.id,
         parameters=_from_parameters(message.parameters),
-        inputs=_arrays(message.inputs, raws),
+        inputs=_arrays(message.inputs, raws, read),
         outputs=tuple(wanted.name for wanted in message.outputs),
+        output_parameters=_of_tensors(message.outputs),
     )
 
 
@@ -150,8 +166,14 @@ def encode_response(
     model_version: str = "",
     request_id: str = "",
     parameters: Mapping[str, Parameter] = {},
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
+    elsewhere: Collection[str] = (),
 ) -> bytes:
-    """A serialised `ModelInferResponse`; arguments and errors as in `encode_request`."""
+    """A serialised `ModelInferResponse`; arguments and errors as in `encode_request`.
+
+    Of the outputs named in `elsewhere` only what they are is said: their elements are in shared
+    memory already.
+    """
     try:
         header = pb.ModelInferResponse(
             model_name=model_name,
@@ -160,14 +182,18 @@ def encode_response(
             parameters=_to_parameters(parameters),
             outputs=[
                 pb.ModelInferResponse.InferOutputTensor(
-                    name=name, datatype=datatype_of(array.dtype), shape=array.shape
+                    name=name,
+                    datatype=datatype_of(array.dtype),
+                    shape=array.shape,
+                    parameters=_to_parameters(output_parameters.get(name, {})),
                 )
                 for name, array in outputs.items()
             ],
         )
     except ValueError as error:  # protobuf: text that is not Unicode
         raise WireError(f"the response cannot be sent: {error}") from None
-    return _join(header, _RAW_OUTPUTS, outputs.values())
+    here = (b"" if name in elsewhere else to_bytes(array) for name, array in outputs.items())
+    return _join(header, _RAW_OUTPUTS, here)
 
 
 def decode_response(data: Buffer) -> InferResponse:
@@ -180,13 +206,13 @@ def decode_response(data: Buffer) -> InferResponse:
         request_id=message.id,
         parameters=_from_parameters(message.parameters),
         outputs=_arrays(message.outputs, raws),
+        output_parameters=_of_tensors(message.outputs),
     )
 
 
-def _join(header: Message, raw_field: int, arrays: Iterable[Array]) -> bytes:
+def _join(header: Message, raw_field: int, raws: Iterable[Buffer]) -> bytes:
     parts: list[Buffer] = [header.SerializeToString()]
-    for array in arrays:
-        memory = to_bytes(array)
+    for memory in raws:
         parts += (bytes_field(raw_field, len(memory)), memory)
     total = sum(map(len, parts))
     if total > MAX_MESSAGE_BYTES:
@@ -201,29 +227,61 @@ def _parse(kind: type[_M], data: bytes) -> _M:
         raise WireError(f"not a {kind.DESCRIPTOR.name}: its fields cannot be parsed") from None
 
 
-def _arrays(tensors: Sequence[_Tensor], raws: Sequence[memoryview]) -> dict[str, Array]:
-    if raws and len(raws) != len(tensors):
-        raise WireError(f"{len(tensors)} tensors are named, raw contents are given for {len(raws)}")
+def _arrays(
+    tensors: Sequence[_Tensor], raws: Sequence[memoryview], read: Read | None = None
+) -> dict[str, Array]:
+    for tensor in tensors:
+        _check_parameters(tensor.name, tensor.parameters, read)
+    here = [tensor for tensor in tensors if REGION not in tensor.parameters]
+    if raws and len(raws) != len(here):
+        raise WireError(f"{len(here)} tensors are named, raw contents are given for {len(raws)}")
+    left = iter(raws)
     arrays: dict[str, Array] = {}
-    for index, tensor in enumerate(tensors):
+    for tensor in tensors:
         if tensor.name in arrays:
             raise WireError(f"tensor {shown(tensor.name)} is given twice")
-        _check_parameters(tensor.name, tensor.parameters)
         try:
-            if not raws:
+            if read is not None and REGION in tensor.parameters:
+                array = _read(tensor, read)
+            elif not raws:
                 array = from_contents(tensor.contents, tensor.datatype, tensor.shape)
             elif tensor.HasField("contents"):
                 raise WireError("contents and raw contents are both given")
             else:
-                array = from_bytes(raws[index], tensor.datatype, tensor.shape)
+                array = from_bytes(next(left), tensor.datatype, tensor.shape)
         except WireError as error:
             raise WireError(f"tensor {shown(tensor.name)}: {error}") from None
         arrays[tensor.name] = array
     return arrays
 
 
-def _check_parameters(tensor: str, parameters: Mapping[str, pb.InferParameter]) -> None:
-    for name in _NOT_SPOKEN:
+def _read(tensor: _Tensor, read: Read) -> Array:
+    if tensor.HasField("contents"):
+        raise WireError("contents and a place in shared memory are both given")
+    place = Place.named_by(_from_parameters(tensor.parameters))
+    assert place is not None
+    return read_at(place, tensor.datatype, tensor.shape, read)
+
+
+def read_at(place: Place, datatype: str, shape: Sequence[int], read: Read) -> Array:
+    """The array at a place in shared memory, which must be just as large.
+
+    Raises:
+        WireError: it is not, or there is no such array; and what `read` raises.
+    """
+    expected = nbytes_of(datatype, shape)
+    if expected not in (None, place.nbytes):  # before anything of that size is allocated
+        raise WireError(
+            f"{datatype} of shape {list(shape)} needs {expected} bytes, its place has "
+            f"{place.nbytes}"
+        )
+    return from_bytes(read(place), datatype, shape)
+
+
+def _check_parameters(
+    tensor: str, parameters: Mapping[str, pb.InferParameter], read: Read | None = None
+) -> None:
+    for name in _NOT_SPOKEN if read is not None else (*_NOT_SPOKEN, REGION):
         if name in parameters:
             raise WireError(f"tensor {shown(tensor)}: the extension {name} is not spoken here")
 
@@ -244,6 +302,11 @@ def _to_parameter(name: str, value: Parameter) -> pb.InferParameter:
     if isinstance(value, str):
         return pb.InferParameter(string_param=value)
     raise WireError(f"parameter {shown(name)} cannot be sent: {shown(str(value))}")
+
+
+def _of_tensors(tensors: Iterable[_Described]) -> dict[str, dict[str, Parameter]]:
+    """The parameters of those tensors that have any, by name."""
+    return {t.name: _from_parameters(t.parameters) for t in tensors if t.parameters}
 
 
 def _from_parameters(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Parameter]:

@@ -35,8 +35,10 @@ class DistillLoss:
         alpha: weight of the hard loss, at least 0.
         beta: weight of the soft loss, at least 0; one of the two must be above 0.
         temperature: T, above 0.
-        soft_label_is: what teachers send: `logits`, or `probabilities` (a softmax at temperature 1,
-            which is brought to temperature T here: p^(1/T), normalised).
+        soft_label_is: what teachers send: `logits`, or `probabilities` (which are brought to
+            temperature T here: p^(T0/T), normalised).
+        soft_label_temperature: T0, of the softmax that made the probabilities: what the reader was
+            told by `temperature=`, if it was. With logits it has no meaning and stays 1.
 
     Raises:
         UsageError: weights or a temperature that cannot work.
@@ -49,20 +51,28 @@ class DistillLoss:
         temperature: float = 1.0,
         *,
         soft_label_is: SoftLabelIs = "logits",
+        soft_label_temperature: float = 1.0,
     ) -> None:
         for name, weight in (("alpha", alpha), ("beta", beta)):
             if not (math.isfinite(weight) and weight >= 0):
                 raise UsageError(f"{name} is a weight: a finite number >= 0, not {weight}")
         if alpha == 0 and beta == 0:
             raise UsageError("alpha and beta are both 0: there is nothing to learn from")
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise UsageError(f"temperature must be a finite number above 0, not {temperature}")
+        for t in (temperature, soft_label_temperature):
+            if not (math.isfinite(t) and t > 0):
+                raise UsageError(f"temperature must be a finite number above 0, not {t}")
         if soft_label_is not in get_args(SoftLabelIs):
             raise UsageError(f"soft_label_is is one of {get_args(SoftLabelIs)}: {soft_label_is!r}")
+        if soft_label_is == "logits" and soft_label_temperature != 1:
+            raise UsageError(
+                "logits have no temperature: say soft_label_is='probabilities', or leave"
+                " soft_label_temperature out"
+            )
         self.alpha = alpha
         self.beta = beta
         self.temperature = temperature
         self.soft_label_is = soft_label_is
+        self.soft_label_temperature = soft_label_temperature
 
     def __call__(
         self,
@@ -126,7 +136,8 @@ class DistillLoss:
         if self.soft_label_is == "probabilities":
             # 0 has no logarithm; the smallest normal number stands for it and weighs nothing.
             soft_label = soft_label.clip(min=float(paddle.finfo(soft_label.dtype).tiny)).log()
-        return F.log_softmax(soft_label / self.temperature, axis=-1)
+        hotter = self.temperature / self.soft_label_temperature
+        return F.log_softmax(soft_label / hotter, axis=-1)
 
 
 def _weighted(weight: float, term: Any) -> Any:

@@ -11,6 +11,7 @@ from .. import supervise
 from ..lifecycle import configure_logging, run_cli, stop_on_signals
 from ..proto.security import options as credentials
 from . import options
+from .model_cli import bench, fingerprint
 
 app = typer.Typer(
     name="edl-teacher",
@@ -28,10 +29,21 @@ def teacher() -> None:
 @app.command(help=options.SERVE)
 def serve(
     model: options.Model,
-    device: options.Device = "cpu",
+    devices: options.Devices = "cpu",
     threads: options.Threads = 1,
-    micro_batch: options.MicroBatch = 8,
+    micro_batch: options.MicroBatch = "8",
+    deterministic: options.Deterministic = False,
+    batch_max: options.BatchMax = 0,
+    batch_delay: options.BatchDelay = 0.005,
+    batch_preferred: options.BatchPreferred = "",
     declared: options.Inputs = None,
+    outputs: options.Outputs = None,
+    backend: options.Backend = "auto",
+    rate: options.Rate = None,
+    precision: options.Precision = "fp32",
+    preprocess: options.Preprocess = None,
+    canary: options.Canary = None,
+    no_self_test: options.NoSelfTest = False,
     service: options.Service = None,
     coordinator: options.Coordinator = None,
     teacher_id: options.TeacherId = None,
@@ -41,11 +53,12 @@ def serve(
     port: options.Port = 0,
     advertise: options.Advertise = None,
     insecure: options.Insecure = False,
-    slots: options.Slots = 4,
+    slots: options.Slots = None,
     max_message_mib: options.MaxMessageMib = 256,
     max_calls: options.MaxCalls = 256,
     max_calls_per_peer: options.MaxCallsPerPeer = 64,
     receive_timeout: options.ReceiveTimeout = 10.0,
+    http: options.Http = None,
     metrics_listen: options.MetricsListen = None,
     tls_cert: credentials.TlsCert = None,
     tls_key: credentials.TlsKey = None,
@@ -56,30 +69,50 @@ def serve(
     """The command; `options.SERVE` says what it does."""
     supervise.end_with_parent()
     configure_logging(verbose)
+    from ..metrics import split_listen
     from ..proto.allocator import tune_allocator
     from ..proto.security import check_exposure, is_loopback
-    from .config import PredictorConfig, ServerConfig, TeacherConfig
+    from .config import SLOTS_PER_DEVICE, PredictorConfig, ServerConfig, TeacherConfig
+    from .devices import parse_devices
     from .model import TensorSpec
     from .serving import serve as serve_teacher
+    from .sizes import parse_batching, parse_micro_batch
 
     tune_allocator()
     security = credentials.server_security(tls_cert, tls_key, tls_ca, tokens)
     check_exposure(host, security, insecure, "the teacher")
+    if http is not None:
+        check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
     if not is_loopback(host) and (security is None or not security.authenticates):
         _say(f"warning: {host} takes requests from whoever reaches it")
-    inputs = tuple(TensorSpec.parse(text) for text in declared or ())
+    if no_self_test:
+        _say("warning: no self-test: nobody looks at what the model answers before it serves")
+    where = parse_devices(devices)
     config = TeacherConfig(
         service=service or model_name(model),
-        predictor=PredictorConfig(model, device, threads, micro_batch, inputs),
+        predictor=PredictorConfig(
+            model,
+            threads=threads,
+            micro_batch=parse_micro_batch(micro_batch),
+            inputs=tuple(map(TensorSpec.parse, declared or ())),
+            outputs=tuple(map(TensorSpec.parse, outputs or ())),
+            backend=backend,
+            precision=precision,
+            preprocess=tuple(preprocess or ()),
+            rate=rate,
+            self_test=not no_self_test,
+            canary=canary,
+        ),
         server=ServerConfig(
             host,
             port,
-            slots,
+            slots or SLOTS_PER_DEVICE * len(where),
             max_message_mib << 20,
             max_calls,
             max_calls_per_peer,
             receive_timeout,
             security,
+            http,
         ),
         coordinator=coordinator,
         teacher_id=teacher_id,
@@ -88,9 +121,16 @@ def serve(
         grace_s=grace,
         metrics_listen=metrics_listen,
         insecure=insecure,
+        devices=where,
+        batching=parse_batching(batch_max, batch_delay, batch_preferred),
+        deterministic=deterministic,
     )
     with stop_on_signals() as stop:
         serve_teacher(config, stop, on_ready=typer.echo, on_progress=_say)
+
+
+app.command("fingerprint")(fingerprint)
+app.command("bench")(bench)
 
 
 def model_name(model: str) -> str:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
 
 from ..errors import UsageError
 from ..proto.security import ServerSecurity
+from ..scheduler.batching import BatchRule
+from .backends import paced
+from .devices import Device
 from .model import TensorSpec
+
+#: What `--precision` may say.
+PRECISIONS: Final = ("fp32", "bf16")
+#: Requests that wait for a device or run on it, where nobody says otherwise.
+SLOTS_PER_DEVICE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +29,56 @@ class PredictorConfig:
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
         micro_batch: samples of one run; a request is cut into runs of this size. 4 to 8 is where
-            Paddle is fastest on CPUs.
+            Paddle is fastest on CPUs. None: it is measured at the start.
         inputs: inputs as the user declares them, where the model says less.
+        outputs: the same for outputs, where only a run would tell.
+        backend: what runs it, one of `backends.open.NAMES`; "auto" decides by the model.
+        precision: "fp32" or "bf16".
+        preprocess: what is done to a batch before the model, the first step first.
+        rate: samples per second of the device that backend "paced" emulates.
+        cores: the CPUs that the process is bound to; empty: any.
+        self_test: hold the model against the rules of `self_test` before it serves.
+        canary: file of what it answered when it was known to be good; None: there is none.
     """
 
     model: str
     device: str = "cpu"
     threads: int = 1
-    micro_batch: int = 8
+    micro_batch: int | None = 8
     inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    backend: str = "auto"
+    precision: str = "fp32"
+    preprocess: tuple[str, ...] = ()
+    rate: float | None = None
+    cores: tuple[int, ...] = ()
+    self_test: bool = True
+    canary: str | None = None
 
     def __post_init__(self) -> None:
-        if self.threads < 1 or self.micro_batch < 1:
+        if self.threads < 1 or (self.micro_batch is not None and self.micro_batch < 1):
             raise UsageError(
                 f"threads and micro-batch must be at least 1, got {self.threads} and "
                 f"{self.micro_batch}"
             )
+        if self.canary is not None and not self.self_test:
+            raise UsageError("a canary is compared by the self-test: leave --no-self-test out")
+        if self.precision not in PRECISIONS:
+            raise UsageError(
+                f"precision {self.precision!r}: expected one of {', '.join(PRECISIONS)}"
+            )
+        if (self.rate is not None) != (self.backend == paced.NAME):
+            raise UsageError(
+                f"backend {paced.NAME} emulates a device of a stated rate: give both or neither, "
+                f"not backend {self.backend} and a rate of {self.rate}"
+            )
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise UsageError(f"a device labels more than 0 samples per second, not {self.rate:g}")
+
+    def on(self, device: Device) -> Self:
+        """The predictor of `device`: of cores, one thread runs on each."""
+        threads = len(device.cores) or self.threads
+        return replace(self, device=device.name, cores=device.cores, threads=threads)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,12 +87,24 @@ class PredictorConfig:
             "threads": self.threads,
             "micro_batch": self.micro_batch,
             "inputs": [tensor.to_json() for tensor in self.inputs],
+            "outputs": [tensor.to_json() for tensor in self.outputs],
+            "backend": self.backend,
+            "precision": self.precision,
+            "preprocess": list(self.preprocess),
+            "rate": self.rate,
+            "cores": list(self.cores),
+            "self_test": self.self_test,
+            "canary": self.canary,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        inputs = tuple(TensorSpec.from_json(tensor) for tensor in value["inputs"])
-        return cls(**{**value, "inputs": inputs})
+        tensors = {
+            name: tuple(TensorSpec.from_json(tensor) for tensor in value[name])
+            for name in ("inputs", "outputs")
+        }
+        lists = {name: tuple(value[name]) for name in ("preprocess", "cores")}
+        return cls(**{**value, **tensors, **lists})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +120,18 @@ class ServerConfig:
         max_calls_per_peer: of one caller at one address.
         receive_s: seconds that a request may take to arrive, from the beginning of its call.
         security: certificates, and tokens that are let in; None: nobody is asked who calls.
+        http: "PORT" or "HOST:PORT" for the protocol over HTTP; None: gRPC only.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
-    slots: int = 4
+    slots: int = SLOTS_PER_DEVICE
     max_message_bytes: int = 256 << 20
     max_calls: int = 256
     max_calls_per_peer: int = 64
     receive_s: float = 10.0
     security: ServerSecurity | None = None
+    http: str | None = None
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -96,7 +153,7 @@ class TeacherConfig:
 
     Attributes:
         service: the name that students ask for; also the model's name on the wire.
-        predictor: how the model is run.
+        predictor: how the model is run on each device.
         server: the socket side.
         coordinator: Redis URL of the mesh; None serves alone.
         teacher_id: unique within the service; None takes the address.
@@ -105,6 +162,10 @@ class TeacherConfig:
         grace_s: seconds that a drain may take.
         metrics_listen: "PORT" or "HOST:PORT" for Prometheus; None: no metrics.
         insecure: let metrics be read from other machines though nobody is asked who reads.
+        devices: each has a predictor of its own; at least 1.
+        batching: how requests of different callers are merged.
+        deterministic: equal requests get equal bits, whatever else is asked meanwhile: nothing is
+            measured and chosen by the teacher itself, and nothing merged.
     """
 
     service: str
@@ -117,9 +178,40 @@ class TeacherConfig:
     grace_s: float = 30.0
     metrics_listen: str | None = None
     insecure: bool = False
+    devices: tuple[Device, ...] = (Device(),)
+    batching: BatchRule = field(default_factory=BatchRule)
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.ttl_s <= 3600:
             raise UsageError(f"a TTL is between 0.1 and 3600 seconds, not {self.ttl_s:g}")
         if not 0 <= self.grace_s <= 86_400:
             raise UsageError(f"a grace period is 0 to 86,400 seconds, not {self.grace_s:g}")
+        if self.deterministic:
+            self._refuse_what_changes_bits()
+
+    @property
+    def device_label(self) -> str:
+        """Where it runs, as others are told: an emulated device never passes for a real one."""
+        rate = self.predictor.rate
+        return ",".join(
+            str(device) if rate is None else paced.device_label(rate) for device in self.devices
+        )
+
+    @property
+    def predictors(self) -> tuple[PredictorConfig, ...]:
+        """One for each device."""
+        return tuple(self.predictor.on(device) for device in self.devices)
+
+    def _refuse_what_changes_bits(self) -> None:
+        if self.predictor.micro_batch is None:
+            raise UsageError(
+                "a deterministic teacher does not measure its micro-batch: name a number"
+            )
+        if self.batching.max_samples:
+            raise UsageError("a deterministic teacher merges no requests: leave batching out")
+        if len({(one.device.partition(":")[0], one.threads) for one in self.predictors}) > 1:
+            raise UsageError(
+                "the devices of a deterministic teacher are of one kind and have equally many "
+                f"cores, not {','.join(map(str, self.devices))}"
+            )

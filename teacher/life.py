@@ -13,14 +13,16 @@ from ..lifecycle import Stop
 from ..metrics import MetricsServer
 from ..proto.security import Gate
 from .advertise import advertised
+from .batcher import Batcher
 from .config import TeacherConfig
 from .drain import drain
 from .front.server import Server
 from .identity import Identity
 from .metrics import TeacherMetrics, TeacherView
-from .predictor_client import PredictorClient
+from .pool import PredictorPool
 from .registration import new_incarnation, new_registration
 from .servicer import Servicer
+from .shared_memory.regions import RegionLimits, SharedMemory
 from .traffic import Traffic
 
 #: How soon a wish to stop is seen while the model loads.
@@ -58,20 +60,25 @@ class Teacher:
         self._metrics = TeacherMetrics()
         self._traffic = Traffic(on_labelled=self._metrics.labelled)
         self._identity = Identity(config.service, "", new_incarnation(registry))
-        self._predictor = PredictorClient(
-            config.predictor,
-            config.server.slots,
-            on_progress=on_progress,
-            on_change=self._predictor_changed,
+        self._pool = PredictorPool(
+            config.predictors, on_progress=on_progress, on_change=self._predictors_changed
         )
+        self._batcher = Batcher(self._pool, config.server.slots, config.batching, self._metrics)
         gate = Gate(config.server.security, self._metrics.refused)
-        servicer = Servicer(self._identity, self._predictor, self._traffic)
+        servicer = Servicer(
+            self._identity,
+            self._batcher,
+            self._traffic,
+            SharedMemory(RegionLimits(place_bytes=config.server.max_message_bytes)),
+        )
         self._server = Server(config.server, servicer, gate, self._metrics, self._server_ended)
         try:
             self._address = advertised(config, self._server.port)
             self._identity.teacher_id = config.teacher_id or self._address
             self._metrics.watch(self._view)
             self._serve_metrics(gate)
+            if self._server.url is not None:
+                on_progress(f"HTTP on {self._server.url}/v2")
         except BaseException:
             self._server.stop(0)
             raise
@@ -79,16 +86,18 @@ class Teacher:
     def load(self) -> bool:
         """Answer probes, load the model and warm it up; False when a stop came first."""
         self._server.start()
-        self._predictor.start()
-        while not self._predictor.settled(_POLL_S):
+        self._batcher.start()
+        self._pool.start()
+        while not self._pool.settled(_POLL_S):
             if self._stop.requested:
                 return False
         return not self._stop.requested
 
     def enter(self) -> str:
         """Register with the mesh; the line that says so."""
-        loaded = self._predictor.require_loaded()
-        speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.predictor.device}"
+        loaded = self._pool.require_loaded()
+        self._metrics.serves(tensor.name for tensor in loaded.spec.outputs)
+        speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.device_label}"
         if self._registry is None:
             self._on_progress(f"{speed}; no coordinator was named, serving alone")
         else:
@@ -98,7 +107,7 @@ class Teacher:
                 self._config,
                 self._identity,
                 self._address,
-                self._predictor,
+                self._batcher,
                 self._traffic,
                 on_superseded=self._fail,
                 on_drain=self._asked_to_drain,
@@ -110,7 +119,7 @@ class Teacher:
 
     def leave(self) -> None:
         """Drain, if there is anything to serve by; raises what made it leave if no wish did."""
-        if self._predictor.failure is None:
+        if self._pool.failure is None:
             self._on_progress(f"draining{self._asked}")
             grace_s = self._config.grace_s
             drain(self._identity, self._traffic, self._server, self._heartbeat, grace_s)
@@ -121,7 +130,8 @@ class Teacher:
         """Let go of everything that is left, at once."""
         if self._heartbeat is not None:
             self._heartbeat.stop(leave=True)
-        self._predictor.stop()
+        self._batcher.stop()
+        self._pool.stop()
         self._server.stop(0)
         if self._metrics_server is not None:
             self._metrics_server.close()
@@ -142,7 +152,7 @@ class Teacher:
         self._on_progress(f"metrics on http://{self._metrics_server.address}/metrics")
 
     def _view(self) -> TeacherView:
-        loaded, heartbeat = self._predictor.loaded, self._heartbeat
+        loaded, heartbeat = self._pool.loaded, self._heartbeat
         return TeacherView(
             service=self._identity.service,
             teacher_id=self._identity.teacher_id,
@@ -150,12 +160,13 @@ class Teacher:
             version=__version__,
             content_id=loaded.spec.content_id if loaded else "",
             slots=self._config.server.slots,
-            micro_batch=self._config.predictor.micro_batch,
+            lanes=self._pool.lanes,
+            micro_batch=loaded.micro_batch if loaded else None,
             in_flight=self._traffic.in_flight,
-            t_t_s=self._traffic.t_t_s or (loaded.t_t_s if loaded else None),
-            loaded=self._predictor.ready,
+            t_t_s=self._pool.t_t_s if loaded else None,
+            loaded=self._pool.ready,
             draining=self._identity.draining,
-            restarts=self._predictor.restarts,
+            restarts=self._pool.restarts,
             heartbeat=heartbeat.answering if heartbeat else None,
         )
 
@@ -163,9 +174,10 @@ class Teacher:
         self._asked = ": asked by an administrator"
         self._stop.request()
 
-    def _predictor_changed(self) -> None:
-        if self._predictor.failure is not None:
-            self._fail(self._predictor.failure)
+    def _predictors_changed(self) -> None:
+        self._batcher.devices_changed()
+        if (failure := self._pool.failure) is not None:
+            self._fail(failure)
         elif self._heartbeat is not None:
             self._heartbeat.update()
 

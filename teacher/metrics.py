@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +17,8 @@ from .refusals import REASONS, reason_of
 
 #: Seconds: from a small batch on a GPU to a big one on an old CPU.
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+#: Samples of a batch.
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: answered: with labels. refused: the request's own doing. failed: try again, here or elsewhere.
 #: bad_answer: labels that are not finite. abandoned: the caller has gone meanwhile.
 _OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
@@ -33,12 +35,13 @@ class TeacherView:
         version: of this package.
         content_id: of the model; empty while it loads.
         slots: requests that wait for the model or run in it at once.
-        micro_batch: samples of one run.
+        lanes: devices that they run on side by side.
+        micro_batch: samples of one run; None while it is not known.
         in_flight: requests that are not answered yet.
-        t_t_s: device time in seconds per sample; None while it is not known.
+        t_t_s: device time in seconds per sample of one lane; None while it is not known.
         loaded: the model takes requests.
         draining: about to leave.
-        restarts: of the predictor process.
+        restarts: of predictor processes.
         heartbeat: whether the registry answered the last beat; None: it serves alone.
     """
 
@@ -48,7 +51,8 @@ class TeacherView:
     version: str
     content_id: str
     slots: int
-    micro_batch: int
+    lanes: int
+    micro_batch: int | None
     in_flight: int
     t_t_s: float | None
     loaded: bool
@@ -94,6 +98,23 @@ class TeacherMetrics:
             "edl_teacher_request_seconds", "Time from a request's last byte to its answer.",
             buckets=_BUCKETS, registry=r,
         )  # fmt: skip
+        self._queue_s = Histogram(
+            "edl_teacher_queue_seconds", "Time that a request waited for its turn at a device.",
+            buckets=_BUCKETS, registry=r,
+        )  # fmt: skip
+        self._batch_samples = Histogram(
+            "edl_teacher_batch_samples", "Samples handed to a device in one go.",
+            buckets=_SIZES, registry=r,
+        )  # fmt: skip
+        self._expired = Counter(
+            "edl_teacher_expired", "Requests that were not computed: their deadline was over.",
+            registry=r,
+        )  # fmt: skip
+        self._output_errors = Counter(
+            "edl_teacher_output_errors",
+            "Answers that were refused because this output of the model is no label.", ["output"],
+            registry=r,
+        )  # fmt: skip
         for outcome in _OUTCOMES:
             self._requests.labels(outcome)
         for reason in REASONS:
@@ -102,6 +123,11 @@ class TeacherMetrics:
     def watch(self, view: Callable[[], TeacherView]) -> None:
         """Show, besides, what `view` says at each scrape; once."""
         self.registry.register(_Views(view))
+
+    def serves(self, outputs: Iterable[str]) -> None:
+        """The model is known, and so what it may go wrong with."""
+        for output in outputs:
+            self._output_errors.labels(output)
 
     def refused(self, reason: str) -> None:
         """A call of any method was refused; `reason` is one of `refusals.REASONS`."""
@@ -112,6 +138,16 @@ class TeacherMetrics:
         self._samples.inc(samples)
         self._device_s.observe(device_s)
 
+    def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
+        """Requests that waited for so long go to a device together, as `samples`."""
+        self._batch_samples.observe(samples)
+        for seconds in queue_s:
+            self._queue_s.observe(seconds)
+
+    def expired(self) -> None:
+        """A request was not computed, as its deadline was over."""
+        self._expired.inc()
+
     @contextmanager
     def request(self, size_bytes: int) -> Iterator[RequestMeter]:
         """Around one request of `size_bytes`, from its last byte to its answer."""
@@ -121,6 +157,8 @@ class TeacherMetrics:
             yield meter
         except EdlError as error:
             meter.outcome = _outcome_of(error)
+            if isinstance(error, BadAnswer) and error.output:
+                self._output_errors.labels(error.output).inc()
             raise
         finally:
             self._request_s.observe(time.perf_counter() - start)
@@ -153,6 +191,7 @@ class _Views(Collector):
         )
         gauges: tuple[tuple[str, str, float | None], ...] = (
             ("slots", "Requests that wait for the model or run in it at once.", now.slots),
+            ("lanes", "Devices that requests run on side by side.", now.lanes),
             ("micro_batch_samples", "Samples of one run of the model.", now.micro_batch),
             ("in_flight_requests", "Requests that are not answered yet.", now.in_flight),
             ("sample_device_seconds", "t_t: device time of one sample, the median.", now.t_t_s),

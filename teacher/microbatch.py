@@ -49,6 +49,7 @@ def _run_rows(run: Run, inputs: Mapping[str, Array], start: int, stop: int) -> M
         if array.ndim == 0 or len(array) != stop - start:
             raise BadAnswer(
                 f"output {name!r} has shape {list(array.shape)} for {stop - start} samples: "
-                "its first dimension must be the batch"
+                "its first dimension must be the batch",
+                name,
             )
     return outputs

@@ -16,6 +16,7 @@ SERVE = (
 )
 
 _MODEL = "The model"
+_BATCHING = "Batching across requests"
 _MESH = "The mesh"
 _SOCKET = "The socket"
 
@@ -24,27 +25,94 @@ Model = Annotated[
     typer.Option(
         envvar="EDL_MODEL",
         rich_help_panel=_MODEL,
-        help="An exported Paddle model (folder, prefix or file: .json or .pdmodel, with .pdiparams "
-        "beside it), or a factory module:function that returns a paddle.nn.Layer, or one and a "
-        "list of InputSpec.",
+        help="A folder that holds a model, its file, or the file's name without the suffix: Paddle "
+        "(.json or .pdmodel, with .pdiparams beside it), ONNX (.onnx), PyTorch (.pt2 of "
+        "torch.export, .pt of TorchScript). Or a factory module:function that returns a "
+        "paddle.nn.Layer, a torch.nn.Module or a function on dicts of numpy arrays, alone or as "
+        "(model, \\[inputs]); a function that takes an argument is itself the model.",
     ),
 ]
-Device = Annotated[
-    str, typer.Option(envvar="EDL_DEVICE", rich_help_panel=_MODEL, help="cpu or gpu:N.")
+Devices = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_DEVICES",
+        rich_help_panel=_MODEL,
+        help="Where the model runs, a process on each: cpu, gpu:N, or cpu:CORES, which is bound to "
+        "these cores and runs a thread on each. Several with commas: cpu:0-1,cpu:2-3+6,gpu:0.",
+    ),
 ]
 Threads = Annotated[
     int,
     typer.Option(
-        min=1, envvar="EDL_THREADS", rich_help_panel=_MODEL, help="CPU threads of one run."
+        min=1,
+        envvar="EDL_THREADS",
+        rich_help_panel=_MODEL,
+        help="CPU threads of one run, where --devices names no cores.",
     ),
 ]
 MicroBatch = Annotated[
-    int,
+    str,
     typer.Option(
-        min=1,
         envvar="EDL_MICRO_BATCH",
         rich_help_panel=_MODEL,
-        help="Samples of one run; requests are cut to it. 4 to 8 is fastest on CPUs.",
+        help="Samples of one run; requests are cut to it. 4 to 8 is fastest on most CPUs; 'auto' "
+        "measures at the start, and chooses.",
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        envvar="EDL_DETERMINISTIC",
+        rich_help_panel=_MODEL,
+        help="Equal requests get equal bits, whatever else is asked: nothing is tuned by the "
+        "teacher itself, nothing merged.",
+    ),
+]
+BatchMax = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        envvar="EDL_BATCH_MAX",
+        rich_help_panel=_BATCHING,
+        help="Merge requests of equal shape up to so many samples; 0: merge none.",
+    ),
+]
+BatchDelay = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        envvar="EDL_BATCH_DELAY",
+        rich_help_panel=_BATCHING,
+        help="Seconds that a request waits at most for others while the device has room.",
+    ),
+]
+BatchPreferred = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_BATCH_PREFERRED",
+        rich_help_panel=_BATCHING,
+        help="Sizes in samples that go without waiting for more, with commas: 8,16.",
+    ),
+]
+Canary = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="EDL_CANARY",
+        rich_help_panel=_MODEL,
+        help="What the model answered when it was known to be good, as 'edl teacher fingerprint "
+        "--canary FILE' writes it: a model that answers otherwise does not serve.",
+    ),
+]
+NoSelfTest = Annotated[
+    bool,
+    typer.Option(
+        "--no-self-test",
+        envvar="EDL_NO_SELF_TEST",
+        rich_help_panel=_MODEL,
+        help="Serve without looking at what the model answers: finite, not the same for every "
+        "input, not the same for every class, like its canary.",
     ),
 ]
 Inputs = Annotated[
@@ -52,9 +120,56 @@ Inputs = Annotated[
     typer.Option(
         "--input",
         rich_help_panel=_MODEL,
-        help="An input as NAME:DATATYPE:DIMS (image:FP32:-1,3,224,224; -1 is free): for a factory "
-        "without InputSpec, or to fix dimensions that an exported model leaves free. Repeat it for "
-        "each input.",
+        help="An input as NAME:DATATYPE:DIMS (image:FP32:-1,3,224,224; -1 is free): for "
+        "TorchScript and for a factory that declares none, or to fix dimensions that a model "
+        "leaves free. With --preprocess, what comes over the wire. Repeat it for each input.",
+    ),
+]
+Outputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        rich_help_panel=_MODEL,
+        help="An output as NAME:DATATYPE:DIMS, for a factory or TorchScript: only what is named "
+        "here is served, and it is not looked for by a trial run. Repeat it for each output.",
+    ),
+]
+Backend = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_BACKEND",
+        rich_help_panel=_MODEL,
+        help="What runs the model: auto (by its files, or by what the factory returns), paddle, "
+        "onnx, torch, callable; or paced, an emulated accelerator: the model's answers, at the "
+        "speed that --rate states. Whatever a paced teacher says of itself says 'emulated'.",
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        envvar="EDL_RATE",
+        rich_help_panel=_MODEL,
+        help="Samples per second of the device that --backend paced emulates.",
+    ),
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_PRECISION",
+        rich_help_panel=_MODEL,
+        help="fp32, or bf16: for exported Paddle models on CPUs with avx512_bf16; how far its "
+        "answers are from those of fp32 is printed at the start.",
+    ),
+]
+Preprocess = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="EDL_PREPROCESS",
+        rich_help_panel=_MODEL,
+        help="Done to each batch before the model, in the process of the model: unit (bytes to "
+        "0..1), symmetric (to -1..1), imagenet (bytes, normalised as for ImageNet), nhwc (images "
+        "come channels last), or module:function of yours, from a dict of arrays to one. What "
+        "comes over the wire changes with it. Repeat it for further steps.",
     ),
 ]
 Service = Annotated[
@@ -144,13 +259,13 @@ Insecure = Annotated[
     ),
 ]
 Slots = Annotated[
-    int,
+    int | None,
     typer.Option(
         min=1,
         envvar="EDL_SLOTS",
         rich_help_panel=_SOCKET,
         help="Requests that wait for the model or run in it at once; one more is answered "
-        "RESOURCE_EXHAUSTED.",
+        "RESOURCE_EXHAUSTED, with the time after which to try again. Default: 4 for each device.",
     ),
 ]
 MaxMessageMib = Annotated[
@@ -189,6 +304,15 @@ ReceiveTimeout = Annotated[
         envvar="EDL_RECEIVE_TIMEOUT",
         rich_help_panel=_SOCKET,
         help="Seconds that a request may take to arrive. Raise it for big batches over slow links.",
+    ),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_HTTP",
+        rich_help_panel=_SOCKET,
+        help="PORT or HOST:PORT at which the protocol is spoken over HTTP too, with equal limits "
+        "and credentials; 0 takes a free port. It needs the extra 'http'.",
     ),
 ]
 MetricsListen = Annotated[

@@ -11,29 +11,29 @@ import argparse
 import json
 import os
 import sys
-import time
+from collections.abc import Sequence
+from functools import partial
 
 from .. import supervise
-from ..errors import EdlError, ModelError
+from ..errors import EdlError, ModelError, RetryableError
+from ..proto.allocator import tune_allocator
 from ..proto.arena import Arena
 from ..proto.channel import Channel, Message
-from . import jobs
-from .backends import Backend
-from .backends.open import open_backend
+from . import jobs, loading
 from .config import PredictorConfig
-from .finite import check_finite
+from .loading import Loaded
 from .microbatch import run_in_micro_batches
-from .warm_up import warm_up
+from .parts import Part, Result, label_parts
 
 
 class Predictor:
     """Serves jobs with a model that is loaded, one after another, in the order they came."""
 
-    def __init__(
-        self, backend: Backend, micro_batch: int, channel: Channel, inputs: Arena, outputs: Arena
-    ) -> None:
-        self._backend = backend
-        self._rows = backend.spec.rows_per_run(micro_batch)
+    def __init__(self, loaded: Loaded, channel: Channel, inputs: Arena, outputs: Arena) -> None:
+        self._run = partial(
+            run_in_micro_batches, loaded.backend.run, micro_batch=loaded.micro_batch
+        )
+        self._arrive = loaded.arrive
         self._channel = channel
         self._inputs = inputs
         self._outputs = outputs
@@ -47,41 +47,46 @@ class Predictor:
                 self._outputs.free(message["record"])
 
     def _label(self, job: Message) -> None:
+        parts = [Part.from_json(part) for part in job["parts"]]
+        self._arrive(job["at_s"])
+        results: Sequence[Result]
         try:
             inputs = jobs.arrays_at(job["inputs"], self._inputs)
-            start = time.perf_counter()
-            every = run_in_micro_batches(self._backend.run, inputs, self._rows)
-            device_seconds = time.perf_counter() - start
-            outputs = {name: every[name] for name in job["outputs"]}
-            check_finite(outputs)
-            record = self._outputs.put(list(outputs.values()))
+            results = label_parts(self._run, inputs, parts)
         except (EdlError, OSError) as error:
-            self._channel.send("failed", id=job["id"], **jobs.error_fields(error))
-            return
-        self._channel.send(
-            "done",
-            id=job["id"],
-            record=record.offset,
-            outputs=jobs.refs_to_json(outputs, record.arrays),
-            device_seconds=device_seconds,
-        )
+            results = [RetryableError(f"the job was lost: {error}")] * len(parts)
+        self._channel.send("done", id=job["id"], results=[self._told(r) for r in results])
+
+    def _told(self, result: Result) -> Message:
+        """A result as it stands in a message, its labels in shared memory."""
+        if isinstance(result, EdlError):
+            return {**jobs.error_fields(result)}
+        try:
+            record = self._outputs.put(list(result.outputs.values()))
+        except (EdlError, OSError) as error:
+            return {**jobs.error_fields(error)}
+        return {
+            "record": record.offset,
+            "outputs": jobs.refs_to_json(result.outputs, record.arrays),
+            "device_seconds": result.device_seconds,
+        }
 
 
-def load(config: PredictorConfig, channel: Channel) -> Backend | None:
-    """Open the model, warm it up and say so; None when it was refused, which is said too."""
+def load(config: PredictorConfig, channel: Channel) -> Loaded | None:
+    """Make the model ready and say so; None when it was refused, which is said too."""
     try:
-        channel.send("progress", text=f"loading {config.model}")
-        backend = open_backend(
-            config.model, threads=config.threads, device=config.device, inputs=config.inputs
-        )
-        channel.send("progress", text="warming up")
-        t_t_s = warm_up(backend, config.micro_batch)
+        loaded = loading.load(config, partial(_say, channel))
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
         return None
-    rows = backend.spec.rows_per_run(config.micro_batch)
-    channel.send("ready", spec=backend.spec.in_micro_batches(rows).to_json(), t_t_s=t_t_s)
-    return backend
+    rows = loaded.micro_batch
+    spec = loaded.backend.spec.in_micro_batches(rows).to_json()
+    channel.send("ready", spec=spec, t_t_s=loaded.t_t_s, micro_batch=rows)
+    return loaded
+
+
+def _say(channel: Channel, text: str) -> None:
+    channel.send("progress", text=text)
 
 
 def main() -> int:
@@ -96,14 +101,17 @@ def main() -> int:
     parser.add_argument("--config", required=True, help="PredictorConfig as JSON")
     given = parser.parse_args()
     config = PredictorConfig.from_json(json.loads(given.config))
+    if config.cores:
+        os.sched_setaffinity(0, config.cores)  # before a framework starts threads of its own
     # Last, so that a folder of the user's cannot hide an installed package.
     sys.path.append(os.getcwd())
+    tune_allocator()
     channel = Channel.attach(given.channel)
-    backend = load(config, channel)
-    if backend is None:
+    loaded = load(config, channel)
+    if loaded is None:
         return ModelError.exit_code
     inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)
-    Predictor(backend, config.micro_batch, channel, inputs, outputs).serve()
+    Predictor(loaded, channel, inputs, outputs).serve()
     return 0
 
 

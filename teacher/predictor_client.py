@@ -12,15 +12,15 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from ..errors import EdlError, ModelError, ProcessFailed, RateLimited, RetryableError
-from ..proto.arena import Array
+from ..errors import EdlError, ModelError, ProcessFailed, RetryableError
 from ..scheduler.backoff import delay_s
 from ..supervise.process import describe_exit
 from .config import PredictorConfig
 from .predictor_session import Answer, PredictorSession, Ready
+from .request import Request
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,6 @@ CRASH_WINDOW_S = 60.0
 _STOP_S = 5.0
 #: A process whose channel has ended gets this long to end too.
 _LAST_WORDS_S = 1.0
-
-
-class Overloaded(RateLimited):
-    """Every slot is taken."""
 
 
 class PredictorClient:
@@ -48,7 +44,6 @@ class PredictorClient:
 
     Args:
         config: what to run.
-        slots: requests that wait or run at once.
         on_progress: told in words how far a start is.
         on_change: called when `ready` or `failure` changes, from a thread of this client.
     """
@@ -56,7 +51,6 @@ class PredictorClient:
     def __init__(
         self,
         config: PredictorConfig,
-        slots: int,
         *,
         on_progress: Callable[[str], None] = log.info,
         on_change: Callable[[], None] = lambda: None,
@@ -66,8 +60,6 @@ class PredictorClient:
         self.failure: EdlError | None = None
         self.restarts = 0
         self._config = config
-        self._slots_total = slots
-        self._slots = threading.Semaphore(slots)
         self._on_progress = on_progress
         self._on_change = on_change
         self._session: PredictorSession | None = None
@@ -77,8 +69,14 @@ class PredictorClient:
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="predictor", daemon=True)
 
-    def start(self) -> None:
-        """Begin to start the process; `settled` tells how it went."""
+    def start(self, micro_batch: int | None = None) -> None:
+        """Begin to start the process; `settled` tells how it went.
+
+        Args:
+            micro_batch: what was measured for an equal device, so that it need not be again.
+        """
+        if micro_batch is not None:
+            self._config = replace(self._config, micro_batch=micro_batch)
         self._thread.start()
 
     def settled(self, timeout_s: float) -> bool:
@@ -96,34 +94,22 @@ class PredictorClient:
             raise self.failure
         return self.loaded is not None
 
-    @contextmanager
-    def label(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Iterator[Answer]:
-        """Have one batch labelled.
+    def run(self, requests: Sequence[Request]) -> list[Answer | EdlError]:
+        """Have requests of one shape labelled in one go.
+
+        Returns:
+            For each request its labels, which the caller has to release, or the error that it ends
+            with.
 
         Raises:
-            Overloaded: all slots are taken.
             RetryableError: the predictor is not ready, or ended meanwhile.
-            RequestRefused: the model cannot take these values.
-            BadAnswer: the labels are not finite.
         """
-        self.require_loaded()
-        if not self.ready:
-            raise RetryableError("the predictor is restarting")
         session = self._session
-        if session is None or not self._slots.acquire(blocking=False):
-            raise Overloaded(f"all {self._slots_total} slots of this teacher are taken: try later")
-        try:
-            with session.label(inputs, outputs) as answer:
-                self._answered = True
-                yield answer
-        finally:
-            self._slots.release()
-
-    def require_loaded(self) -> Ready:
-        """What is served; raises RetryableError before the first start has come to an end."""
-        if self.loaded is None:
-            raise RetryableError("the model is loading")
-        return self.loaded
+        if session is None or not self.ready:
+            raise RetryableError("the predictor is restarting")
+        results = session.run(requests)
+        self._answered = self._answered or any(isinstance(one, Answer) for one in results)
+        return results
 
     def stop(self) -> None:
         """End the process; requests that it has end by RetryableError."""
@@ -171,6 +157,7 @@ class PredictorClient:
             raise ModelError(
                 f"{self._config.model} changed while it was served: start a new teacher for it"
             )
+        self._config = replace(self._config, micro_batch=ready.micro_batch)  # measured once
         self.loaded = ready
         self.ready = True
         self._settled.set()

@@ -6,18 +6,23 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from .. import supervise
 from ..errors import EdlError, RetryableError
-from ..proto.arena import Arena, Array
+from ..proto.arena import Arena, Array, Record
 from ..proto.channel import Channel, Message
 from . import jobs
 from .config import PredictorConfig
 from .model import ModelSpec
+from .parts import Part
+from .request import Request
 
 #: What the number of threads is told by, to the libraries that a framework may use.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -25,15 +30,17 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The labels of one batch, in shared memory: valid until the `with` that gave them ends.
+    """The labels of one request, in shared memory: valid until `release`, which is called once.
 
     Attributes:
         outputs: by name.
-        device_seconds: time in the model for the whole batch.
+        device_seconds: time in the model for this request.
+        release: gives the memory back.
     """
 
     outputs: Mapping[str, Array]
     device_seconds: float
+    release: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +50,12 @@ class Ready:
     Attributes:
         spec: the model.
         t_t_s: device time in seconds per sample, as measured at the start.
+        micro_batch: samples of one run.
     """
 
     spec: ModelSpec
     t_t_s: float
+    micro_batch: int
 
 
 class PredictorSession:
@@ -76,42 +85,37 @@ class PredictorSession:
         """
         for message in self._channel:
             match message["kind"]:
-                case "done" | "failed":
+                case "done":
                     self._settle(message)
                 case "progress":
                     on_progress(message["text"])
                 case "ready":
-                    on_ready(Ready(ModelSpec.from_json(message["spec"]), message["t_t_s"]))
+                    spec = ModelSpec.from_json(message["spec"])
+                    on_ready(Ready(spec, message["t_t_s"], message["micro_batch"]))
                 case "refused":
                     raise jobs.error_of(message)
 
-    @contextmanager
-    def label(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Iterator[Answer]:
-        """Have one batch labelled, waiting for it.
+    def run(self, requests: Sequence[Request]) -> list[Answer | EdlError]:
+        """Have requests of one shape labelled in one go, waiting for it.
 
-        The inputs' memory is in use until the predictor has finished, also when the caller has long
-        lost interest; hence the wait has no timeout. A dead predictor ends it.
+        The inputs' memory is in use until the predictor has finished, also when the callers have
+        long lost interest; hence the wait has no timeout. A dead predictor ends it.
+
+        Returns:
+            For each request its labels, or the error that it ends with.
 
         Raises:
-            RetryableError: the predictor ended, or failed for want of a resource.
-            RequestRefused: the model cannot take these values.
-            BadAnswer: the labels are not finite.
+            RetryableError: the predictor ended, or there is no memory for the inputs.
         """
         try:
-            record = self._inputs.put(list(inputs.values()))
+            record, inputs = self._put(requests)
         except OSError as error:
             raise RetryableError(f"no shared memory for the request: {error}") from error
         try:
-            done = self._submit(jobs.refs_to_json(inputs, record.arrays), outputs).result()
-            if done["kind"] == "failed":
-                raise jobs.error_of(done)
-            try:
-                arrays = jobs.arrays_at(done["outputs"], self._outputs)
-                yield Answer(arrays, done["device_seconds"])
-            finally:
-                self._channel.send("free", record=done["record"])
+            done = self._submit(jobs.refs_to_json(inputs, record.arrays), requests).result()
         finally:
             self._inputs.free(record.offset)
+        return [self._result(told) for told in done["results"]]
 
     def fail_all(self, error: EdlError) -> None:
         """End every job, and any that comes later, by `error`: the predictor is gone."""
@@ -127,14 +131,38 @@ class PredictorSession:
         self._inputs.close()
         self._outputs.close()
 
-    def _submit(self, refs: Mapping[str, object], outputs: Sequence[str]) -> Future[Message]:
+    def _put(self, requests: Sequence[Request]) -> tuple[Record, Mapping[str, Array]]:
+        """The inputs of all requests in shared memory, one request after another."""
+        first = requests[0].inputs
+        samples = sum(request.samples for request in requests)
+        layouts = [(array.dtype, (samples, *array.shape[1:])) for array in first.values()]
+        record = self._inputs.allocate(layouts)
+        arrays = map(self._inputs.get, record.arrays)
+        inputs = dict(zip(first, arrays, strict=True))
+        for name, array in inputs.items():
+            start = 0
+            for request in requests:
+                stop = start + request.samples
+                np.copyto(array[start:stop], request.inputs[name])
+                start = stop
+        return record, inputs
+
+    def _result(self, told: Message) -> Answer | EdlError:
+        if "error" in told:
+            return jobs.error_of(told)
+        release = partial(self._channel.send, "free", record=told["record"])
+        arrays = jobs.arrays_at(told["outputs"], self._outputs)
+        return Answer(arrays, told["device_seconds"], release)
+
+    def _submit(self, refs: Mapping[str, object], requests: Sequence[Request]) -> Future[Message]:
         number, future = next(self._numbers), Future[Message]()
         with self._lock:
             if self._ended:
                 raise RetryableError("the predictor is restarting")
             self._jobs[number] = future
+        parts = [Part(r.samples, tuple(r.outputs), r.deadline_s).to_json() for r in requests]
         # A send that fails means that the predictor is gone; whoever listens then ends the job.
-        self._channel.send("job", id=number, inputs=refs, outputs=list(outputs))
+        self._channel.send("job", id=number, at_s=time.monotonic(), inputs=refs, parts=parts)
         return future
 
     def _settle(self, message: Message) -> None:
@@ -154,5 +182,12 @@ def _command(config: PredictorConfig, channel: int, inputs: int, outputs: int) -
         json.dumps(config.to_json()),
         pass_fds=(channel, inputs, outputs),
     )
+    return replace(command, env={**command.env, **surroundings(config)})
+
+
+def surroundings(config: PredictorConfig) -> dict[str, str]:
+    """Variables of a process that runs a model: libraries read them when they are loaded."""
     threads = dict.fromkeys(_THREAD_VARIABLES, str(config.threads))
-    return replace(command, env={**command.env, **threads, "GLOG_minloglevel": "2"})
+    # What is called fp32 is fp32: on GPUs, libraries would round products to the ten bits of TF32.
+    quiet_and_exact = {"GLOG_minloglevel": "2", "NVIDIA_TF32_OVERRIDE": "0"}
+    return {**threads, **quiet_and_exact}

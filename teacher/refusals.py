@@ -14,9 +14,12 @@ from ..errors import (
     WireError,
     WrongInstance,
 )
-from .predictor_client import Overloaded
 
 TOO_LARGE: Final = "too_large"
+
+
+class Overloaded(RateLimited):
+    """Every slot is taken."""
 
 
 class TooLarge(RateLimited):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
 
 from .. import __version__
 from ..coordinator.heartbeat import Heartbeat
@@ -15,9 +14,6 @@ from .config import TeacherConfig
 from .identity import Identity
 from .servicer import Labeller
 from .traffic import Traffic
-
-#: Requests that are worked on side by side: one process runs the model, on one device.
-PREDICTORS: Final = 1
 
 
 def new_registration(
@@ -41,8 +37,8 @@ def new_registration(
         config: the teacher.
         identity: who it is.
         address: where students reach it.
-        labeller: knows the model.
-        traffic: how busy it is, and how fast.
+        labeller: knows the model, how fast it is, and on how many devices.
+        traffic: how busy it is.
         on_superseded: a newer teacher has taken the id; in the heartbeat's thread.
         on_drain: an administrator wants it to leave; in the heartbeat's thread.
     """
@@ -56,12 +52,12 @@ def new_registration(
             "content_id": loaded.spec.content_id,
             "numerics_id": loaded.spec.numerics_id,
             "verified": "declared",
-            "device": config.predictor.device,
+            "device": config.device_label,
             "state": "draining" if identity.draining else "serving",
             "slots": str(config.server.slots),
-            "lanes": str(PREDICTORS),
+            "lanes": str(labeller.lanes),
             # Two digits: who reads it rounds it up, and a change wakes every manager.
-            "t_t_seconds": f"{traffic.t_t_s or loaded.t_t_s:.2g}",
+            "t_t_seconds": f"{labeller.t_t_s:.2g}",
             "in_flight": str(traffic.in_flight),
             "samples_per_second": f"{traffic.samples_per_second:.4g}",
             "model": config.service,  # its name on the wire

@@ -11,6 +11,7 @@ from ..lifecycle import Stop
 from .advertise import advertised
 from .backends.open import check_model
 from .config import TeacherConfig
+from .devices import check_cores
 from .life import Teacher
 
 
@@ -34,15 +35,18 @@ def serve(
 
     Raises:
         ModelError: the model cannot be served.
-        UsageError: the service or the teacher's id cannot be registered, the host is not ours, or
-            a file of credentials cannot be used.
+        UsageError: there is no such backend or preprocessing, the service or the teacher's id
+            cannot be registered, the host or a core is not ours, or a file of credentials cannot be
+            used.
         RegistryUnavailable: Redis does not answer.
         AccessError: Redis does not let this teacher in.
         AddressInUse: another process listens on the port.
         LeaseSuperseded: a newer teacher has taken this one's id.
         ProcessFailed: the predictor process keeps dying.
     """
-    check_model(config.predictor.model)
+    predictor = config.predictor
+    check_model(predictor.model, predictor.backend, predictor.preprocess)
+    check_cores(config.devices)
     with ExitStack() as leaving:
         registry = _registry(config, leaving)
         teacher = Teacher(config, stop, registry, on_progress)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..scheduler.rates import RecentMedian, RecentRate
+from ..scheduler.rates import RecentRate
 
 
 class Traffic:
@@ -34,7 +34,6 @@ class Traffic:
         self._in_flight = 0
         self._last_s = clock()
         self._rate = RecentRate()
-        self._seconds_per_sample = RecentMedian()
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -54,19 +53,12 @@ class Traffic:
         with self._changed:
             self.answered += 1
             self._rate.add(samples, self._clock())
-            self._seconds_per_sample.add(device_seconds / samples)
         self._on_labelled(samples, device_seconds)
 
     @property
     def in_flight(self) -> int:
         """Requests that have arrived and are not answered."""
         return self._in_flight
-
-    @property
-    def t_t_s(self) -> float | None:
-        """Device time in seconds per sample, the median of the last answers; None before any."""
-        with self._changed:
-            return self._seconds_per_sample.value
 
     @property
     def samples_per_second(self) -> float:

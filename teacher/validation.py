@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import RequestRefused
+from ..errors import RequestRefused, UsageError
+from ..proto.form_arrays import check_form
+from ..proto.forms import Form
 from ..proto.tensors import InferRequest, datatype_of
 from .model import ModelSpec, TensorSpec
+from .wanted import Wanted
 
 #: The only version of a model that a teacher serves; a request may also leave it open.
 MODEL_VERSION = "1"
@@ -22,14 +25,15 @@ def check_model(name: str, version: str, served: str) -> None:
         )
 
 
-def check_request(request: InferRequest, spec: ModelSpec) -> tuple[str, ...]:
+def check_request(request: InferRequest, spec: ModelSpec) -> tuple[Wanted, ...]:
     """Hold inputs and wanted outputs against `spec`.
 
     Returns:
-        The names of the outputs to answer with, in the order asked for; all where none is named.
+        The outputs to answer with, in the order asked for; all where none is named.
 
     Raises:
-        RequestRefused: a name, dtype or shape is not the model's, or the batch is empty.
+        RequestRefused: a name, dtype or shape is not the model's, the batch is empty, or an output
+            cannot have the form that is asked for.
     """
     _check_names("input", request.inputs, [tensor.name for tensor in spec.inputs])
     for tensor in spec.inputs:
@@ -39,7 +43,9 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[str, ...]:
         raise RequestRefused(f"the inputs differ in their first dimension, the batch: {rows}")
     if 0 in rows.values():
         raise RequestRefused("the batch is empty: expected at least 1 sample, got 0")
-    return _wanted(request.outputs, [tensor.name for tensor in spec.outputs])
+    names = _wanted(request.outputs, [tensor.name for tensor in spec.outputs])
+    outputs = {tensor.name: tensor for tensor in spec.outputs}
+    return tuple(Wanted(name, _form(request, outputs[name])) for name in names)
 
 
 def _check_input(tensor: TensorSpec, datatype: str, request: InferRequest) -> None:
@@ -71,3 +77,14 @@ def _wanted(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
     if len(set(asked)) < len(asked):
         raise RequestRefused(f"an output is asked for twice: got {list(asked)}")
     return asked or tuple(known)
+
+
+def _form(request: InferRequest, output: TensorSpec) -> Form | None:
+    own = request.output_parameters.get(output.name, {})
+    try:
+        form = Form.named_by(own, request.parameters)
+    except UsageError as error:
+        raise RequestRefused(f"output {output.name!r}: {error}") from None
+    if form is not None:
+        check_form(output.name, output.datatype, output.shape, form)
+    return form

@@ -21,7 +21,7 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.proto.security import Gate, ServerSecurity, listen
-from edl.proto.status import to_status
+from edl.proto.status import to_metadata, to_status
 from edl.supervise import end_with_parent
 
 SERVICE = "inference.GRPCInferenceService"
@@ -122,6 +122,7 @@ class ScriptedTeacher:
         try:
             outputs = self.behaviour(request)
         except EdlError as error:
+            context.set_trailing_metadata(to_metadata(error))
             context.abort(*to_status(error))
         return tensors.encode_response(
             model_name=request.model_name,

@@ -47,14 +47,15 @@ class Guard:
 
         if scope["type"] != "http":
             return
-        if self._local and not _is_here(Headers(scope=scope).get("host", "")):
+        if self._local and not is_here(Headers(scope=scope).get("host", "")):
             answer = JSONResponse({"error": "this page is called by 127.0.0.1 or localhost"}, 421)
             await answer(scope, receive, send_guarded)
             return
         await self._app(scope, receive, send_guarded)
 
 
-def _is_here(host: str) -> bool:
+def is_here(host: str) -> bool:
+    """Whether a request's `Host` is a name of this machine that only this machine uses."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name == "localhost":
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from ...errors import BadAnswer, RequestRefused, WrongInstance
 from ...proto.arena import Array
 from ...proto.tensors import InferResponse
+from ..label_forms import AS_GIVEN, LabelForms
+from .label_parts import labels_of, output_names, received
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Expected:
         content_id: the model content of the service, or empty where it is not known.
         outputs: names that must be there; empty: at least one.
         samples: rows that each output must have.
+        forms: in which form each output was asked for.
     """
 
     teacher_id: str
@@ -30,6 +33,7 @@ class Expected:
     content_id: str
     outputs: tuple[str, ...]
     samples: int
+    forms: LabelForms = AS_GIVEN
 
 
 def soft_labels(answer: InferResponse, expected: Expected) -> dict[str, Array]:
@@ -38,17 +42,20 @@ def soft_labels(answer: InferResponse, expected: Expected) -> dict[str, Array]:
     Raises:
         WrongInstance: another teacher, or another life of it, has answered.
         BadAnswer: names, rows, dtype or values are not what labels can be.
+        WireError: an output came in parts that contradict each other.
+        RequestRefused: an output cannot have the form that was asked for.
     """
     _check_instance(answer.parameters, expected)
-    names: Sequence[str] = expected.outputs or tuple(answer.outputs)
+    forms = expected.forms
+    names = expected.outputs or output_names(answer, forms)
     if not names:
         raise BadAnswer("the answer holds no outputs")
-    missing = [name for name in names if name not in answer.outputs]
-    if missing:
-        raise BadAnswer(f"the answer lacks {missing}, it has {list(answer.outputs)}")
-    labels = {name: answer.outputs[name] for name in names}
-    for name, label in labels.items():
-        _check_label(name, label, expected.samples)
+    labels: dict[str, Array] = {}
+    for name in names:
+        form = forms.of(name)
+        for part, array in received(answer, name, form).items():
+            _check_label(part, array, expected.samples)
+        labels |= labels_of(answer, name, form, expand=forms.expand)
     return labels
 
 

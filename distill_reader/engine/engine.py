@@ -265,8 +265,8 @@ class Engine:
             self._teller.fail(error, self._stream_epoch)
             return
         inputs = {name: self._ring.get(ref) for name, ref in refs.items()}
-        rows = rows_of(inputs.values())
-        self._pool.send(teacher, Job(number, inputs, self._config.fetches, rows))
+        config, rows = self._config, rows_of(inputs.values())
+        self._pool.send(teacher, Job(number, inputs, config.fetches, rows, config.labels))
 
     def _deliver(self, number: int) -> None:
         del self._batches[number]

@@ -21,6 +21,7 @@ from ...errors import (
     AccessError,
     BadAnswer,
     EdlError,
+    RateLimited,
     RequestRefused,
     RetryableError,
     TeacherLost,
@@ -33,6 +34,7 @@ from ...proto.arena import Arena, Array, Record
 from ...proto.security import ClientSecurity, open_channel
 from ...proto.status import from_status
 from ...scheduler.backoff import delay_s
+from ..label_forms import AS_GIVEN, LabelForms
 from .answers import Expected, device_seconds, refuse_what_is_not_finite, soft_labels
 
 _CHANNEL_OPTIONS = [
@@ -44,6 +46,8 @@ _CHANNEL_OPTIONS = [
 PROBE_TIMEOUT_S = 5.0
 #: A teacher that does not let the reader in is asked as rarely: an operator has to mend that.
 REFUSED_PAUSE_S = 5.0
+#: A teacher that is full is believed no more than this about when it will have room.
+FULL_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Job:
     inputs: Mapping[str, Array]
     fetches: tuple[str, ...]
     samples: int
+    forms: LabelForms = AS_GIVEN
     asked_at: float = field(default_factory=time.monotonic)
 
 
@@ -112,6 +117,7 @@ class TeacherLink:
     _jobs: SimpleQueue[Job | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
     _channel: grpc.Channel | None = None
+    _outputs: tuple[str, ...] = ()  # of the model, as the latest probe has found them
 
     def __post_init__(self) -> None:
         for _ in range(self.window):
@@ -184,6 +190,7 @@ class TeacherLink:
             )
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
             raise _translated(error) from None
+        self._outputs = tuple(tensor.name for tensor in metadata.outputs)
         return tuple(tensor.name for tensor in metadata.inputs)
 
     # --- requests
@@ -222,11 +229,15 @@ class TeacherLink:
     def _encoded(self, job: Job) -> bytes:
         peer = self.peer
         instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
+        outputs = job.fetches or self._outputs
+        asked = {name: job.forms.of(name) for name in outputs}
+        forms = {name: form.parameters() for name, form in asked.items() if form is not None}
         try:
             return tensors.encode_request(
                 model_name=peer.model,
                 inputs=job.inputs,
-                outputs=job.fetches,
+                outputs=outputs if forms else job.fetches,
+                output_parameters=forms,
                 request_id=str(job.number),
                 parameters=instance if peer.incarnation else {},
             )
@@ -236,7 +247,9 @@ class TeacherLink:
     def _expected(self, job: Job) -> Expected:
         peer = self.peer
         teacher_id = peer.teacher_id if peer.incarnation else ""
-        return Expected(teacher_id, peer.incarnation, peer.content_id, job.fetches, job.samples)
+        return Expected(
+            teacher_id, peer.incarnation, peer.content_id, job.fetches, job.samples, job.forms
+        )
 
     def _thread(self, target: Callable[[], None], role: str) -> None:
         name = f"edl-{role}-{self.peer.teacher_id}"
@@ -244,7 +257,13 @@ class TeacherLink:
 
 
 def pause_after(error: EdlError, failures: int) -> float:
-    """Seconds until a teacher is asked again that has failed so often, by `error` this time."""
+    """Seconds until a teacher is asked again that has failed so often, by `error` this time.
+
+    A teacher that is full and says when it will have room is asked then, however often it was full
+    before: it has not failed.
+    """
+    if isinstance(error, RateLimited) and error.retry_after_s is not None:
+        return min(error.retry_after_s, FULL_PAUSE_S)
     pause_s = delay_s(failures, random) if failures else 0.0
     return max(pause_s, REFUSED_PAUSE_S) if isinstance(error, AccessError) else pause_s
 
@@ -252,4 +271,4 @@ def pause_after(error: EdlError, failures: int) -> float:
 def _translated(error: Any) -> EdlError:
     if isinstance(error, ValueError):
         return TeacherLost("the connection is closed")
-    return from_status(error.code(), error.details() or "")
+    return from_status(error.code(), error.details() or "", error.trailing_metadata() or ())

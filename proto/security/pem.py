@@ -54,6 +54,17 @@ def _check_ca(context: ssl.SSLContext, path: Path, data: bytes) -> None:
         raise UsageError(f"CA {path} is no certificate in PEM form") from None
 
 
+def use_ca(context: ssl.SSLContext, ca: Path) -> None:
+    """Let those pass whose certificates `ca` has signed.
+
+    Raises:
+        UsageError: it cannot be read, or is no PEM.
+    """
+    data = _read("CA", ca)
+    assert data is not None
+    _check_ca(context, ca, data)
+
+
 def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     """Load a certificate and its key; after an error the context is not to be used.
 

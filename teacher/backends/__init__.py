@@ -23,7 +23,7 @@ class Backend(Protocol):
             inputs: every input of `spec`, validated against it, the batch along axis 0.
 
         Returns:
-            Every output of `spec`, in its order.
+            Every output of `spec`, in arrays that no later run touches; there may be others.
 
         Raises:
             RequestRefused: the model cannot take these values.

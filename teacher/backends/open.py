@@ -2,50 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from ...errors import ModelError
+from ...errors import ModelError, UsageError
 from ..model import TensorSpec
-from . import Backend
-from .paddle_files import find_model
+from . import Backend, callable, onnx, paced, paddle, torch
+from .factory import Made, is_factory, make
+from .files import find
+from .kind import Kind, Settings, Things
+from .precision import compared
+from .preprocess import check_hook, preprocessed
+
+#: Every backend, in the order in which they are asked whether a model is theirs. A new one is a
+#: file beside this and a name in this line.
+KINDS: tuple[Kind, ...] = (paddle.KIND, onnx.KIND, torch.KIND, callable.KIND)
+
+AUTO = "auto"
+#: What `--backend` may say.
+NAMES: tuple[str, ...] = (AUTO, *(kind.name for kind in KINDS), paced.NAME)
 
 
-def is_factory(model: str) -> bool:
-    """Whether `model` names a factory (`module:function`) rather than a path."""
-    module, colon, function = model.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
+def check_model(model: str, backend: str = AUTO, preprocess: Sequence[str] = ()) -> None:
+    """What can be said without loading a framework.
 
-
-def check_model(model: str) -> None:
-    """What can be said of `model` without loading a framework; raises ModelError."""
+    Raises:
+        ModelError: there is no such model, or its framework is not installed.
+        UsageError: there is no such backend or preprocessing.
+    """
+    kinds = _kinds(backend)
+    for name in preprocess:
+        check_hook(name)
     if not is_factory(model):
-        find_model(model)
+        find(model, kinds).kind.require_installed(model)
+    elif len(kinds) == 1:
+        kinds[0].require_installed(model)
 
 
 def open_backend(
-    model: str, *, threads: int = 1, device: str = "cpu", inputs: Sequence[TensorSpec] = ()
+    model: str,
+    *,
+    backend: str = AUTO,
+    threads: int = 1,
+    device: str = "cpu",
+    precision: str = "fp32",
+    inputs: Sequence[TensorSpec] = (),
+    outputs: Sequence[TensorSpec] = (),
+    preprocess: Sequence[str] = (),
+    rate: float | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Backend:
     """Load a model.
 
     Args:
-        model: path of an exported model (folder, prefix or file), or a factory `module:function`.
+        model: path of a model (folder, prefix or file), or a factory `module:function`.
+        backend: one of `NAMES`; "auto" decides by the files, or by what the factory returns.
         threads: CPU threads of one run.
         device: "cpu" or "gpu:N".
-        inputs: inputs as the user declares them, where the model says less.
+        precision: "fp32", or "bf16" where the backend has it.
+        inputs: as the user declares them, where the model says less; before preprocessing.
+        outputs: the same, where only a run would tell.
+        preprocess: what is done to a batch before the model, the first step first.
+        rate: samples per second of the device that "paced" emulates.
+        tell: given a line on how accurate a lower precision is.
 
     Raises:
         ModelError: there is none, it cannot be read, or it is not one that a teacher can serve.
+        UsageError: there is no such backend, or a rate is given without `paced` or missing with it.
     """
-    backend: Backend
-    if is_factory(model):
-        from .paddle_dygraph import PaddleDygraph
-
-        backend = PaddleDygraph(model, threads=threads, device=device, inputs=inputs)
-    else:
-        from .paddle_inference import PaddleInference
-
-        backend = PaddleInference(find_model(model), threads=threads, device=device, inputs=inputs)
-    for tensor in (*backend.spec.inputs, *backend.spec.outputs):
+    if (rate is not None) != (backend == paced.NAME):
+        raise UsageError(f"a rate is that of an emulated device: backend {paced.NAME} needs one")
+    settings = Settings(device, threads, precision, tuple(inputs), tuple(outputs))
+    if preprocess:
+        settings = replace(settings, inputs=())
+    opened = _open(model, _kinds(backend), settings)
+    if precision != "fp32":
+        exact = _open(model, _kinds(backend), replace(settings, precision="fp32"))
+        tell(compared(opened, exact, precision))
+    opened = preprocessed(opened, preprocess, inputs)
+    for tensor in (*opened.spec.inputs, *opened.spec.outputs):
         if not tensor.shape:
             raise ModelError(f"{tensor.name!r} has no dimensions: the first must be the batch")
-    return backend
+    return opened if rate is None else paced.Paced(opened, rate)
+
+
+def _kinds(backend: str) -> Sequence[Kind]:
+    """Those that may open the model; an emulated device has a model of any kind."""
+    if backend in (AUTO, paced.NAME):
+        return KINDS
+    named = [kind for kind in KINDS if kind.name == backend]
+    if not named:
+        raise UsageError(f"no backend {backend!r}: expected one of {', '.join(NAMES)}")
+    return named
+
+
+def _open(model: str, kinds: Sequence[Kind], settings: Settings) -> Backend:
+    if not is_factory(model):
+        found = find(model, kinds)
+        found.kind.require_installed(model)
+        return found.files.open(found.file, _at_precision(found.kind, settings))
+    made = make(model)
+    kind, things = _taker(made, kinds)
+    return things.open(made, _at_precision(kind, settings))
+
+
+def _taker(made: Made, kinds: Iterable[Kind]) -> tuple[Kind, Things]:
+    takers = [(kind, kind.things) for kind in kinds if kind.things is not None]
+    for kind, things in takers:
+        # A network can be called too: a function is what no framework knows.
+        if things.recognises(made.thing):
+            return kind, things
+    wanted = " or ".join(things.words for _, things in takers)
+    raise ModelError(
+        f"{made.name} returned {type(made.thing).__name__}: expected {wanted}, alone or with a "
+        "list of its inputs"
+        if wanted
+        else f"{made.name} is a factory, and this backend opens files alone"
+    )
+
+
+def _at_precision(kind: Kind, settings: Settings) -> Settings:
+    if settings.precision not in kind.precisions:
+        raise ModelError(
+            f"backend {kind.name} runs at {' or '.join(kind.precisions)}, not at "
+            f"{settings.precision}"
+        )
+    return settings

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from ...errors import ModelError, RequestRefused, RetryableError, WireError
-from ...proto.tensors import datatype_of
+from ...errors import ModelError, WireError
+from ...proto.datatypes import datatype_of
 from ..numerics import instruction_set
+from . import translation
+from .device import check_gpu, gpu_of
 
 
 def import_paddle() -> Any:
@@ -36,29 +37,26 @@ def check_device(paddle: Any, device: str) -> int | None:
     Raises:
         ModelError: there is no such device, or this paddle cannot use it.
     """
-    kind, _, number = device.partition(":")
-    if kind == "cpu" and not number:
+    if (index := gpu_of(device)) is None:
         return None
-    if kind != "gpu" or not (number or "0").isdigit():
-        raise ModelError(f"unknown device {device!r}: expected cpu or gpu:N")
     if not paddle.is_compiled_with_cuda():
         raise ModelError(
             f"device {device} asked for, but paddle {paddle.__version__} has no GPU support: "
             "install paddlepaddle-gpu"
         )
-    index, count = int(number or 0), paddle.device.cuda.device_count()
-    if index >= count:
-        raise ModelError(f"device {device} asked for, but there are {count} GPUs")
+    check_gpu(device, index, paddle.device.cuda.device_count())
     return index
 
 
-def numerics(paddle: Any, engine: str, gpu: int | None, threads: int) -> tuple[str, ...]:
+def numerics(
+    paddle: Any, engine: str, gpu: int | None, threads: int, precision: str = "fp32"
+) -> tuple[str, ...]:
     """What bits depend on with Paddle, in words; the micro-batch is added by who chooses it."""
     if gpu is None:
         where = ["cpu", f"threads={threads}", instruction_set()]
     else:
         where = ["gpu", paddle.device.cuda.get_device_name(gpu), f"cuda={paddle.version.cuda()}"]
-    return (f"{engine}-{paddle.__version__}", "fp32", *where)
+    return (f"{engine}-{paddle.__version__}", precision, *where)
 
 
 def datatype(dtype: Any) -> str:
@@ -72,22 +70,14 @@ def datatype(dtype: Any) -> str:
         raise ModelError(f"the model uses dtype {name}, which cannot be sent") from None
 
 
-@contextmanager
-def translated(doing: str) -> Iterator[None]:
+def translated(doing: str) -> AbstractContextManager[None]:
     """Errors of a run, as ours: Paddle raises Python's classes for the classes of its own.
 
     Raises:
         RetryableError: the device or its memory failed; the same values may do elsewhere.
         RequestRefused: anything else is about the values that were given.
     """
-    try:
-        yield
-    except NotImplementedError as error:  # a RuntimeError, but not one that time or place cures
-        raise RequestRefused(f"{doing} failed: {first_line(error)}") from error
-    except (MemoryError, OSError, SystemError, RuntimeError) as error:
-        raise RetryableError(f"{doing} failed: {first_line(error)}") from error
-    except Exception as error:  # an eager network is the user's code, which may raise anything
-        raise RequestRefused(f"{doing} failed: {first_line(error)}") from error
+    return translation.translated(doing, _may_pass, first_line)
 
 
 def first_line(error: BaseException) -> str:
@@ -96,3 +86,10 @@ def first_line(error: BaseException) -> str:
     notes = ("In user code", "[Hint", "[operator", "---")
     said = [line for line in lines if line and not line.startswith(notes)]
     return said[0] if said else type(error).__name__
+
+
+def _may_pass(error: Exception) -> bool:
+    """NotImplementedError is a RuntimeError, but not one that time or place cures."""
+    return isinstance(error, MemoryError | OSError | SystemError | RuntimeError) and not isinstance(
+        error, NotImplementedError
+    )

@@ -72,6 +72,10 @@ class CallTable:
         if owing is not None and owing.pop(call, self) is None and not owing:
             del self._owing[call.peer]
 
+    def owes(self, call: Call) -> None:
+        """`call` is a stream whose last request is answered: it owes the next."""
+        self._owing.setdefault(call.peer, {})[call] = None
+
     def end(self, call: Call) -> None:
         """`call` is over; an evicted one has ended before."""
         if call.evicted:

@@ -1,18 +1,20 @@
 """One call, from its first header to its status: who asks, its request in time, the answer.
 
-Every method is served as a stream of which one message is taken: on the wire that is the same, and
-it lets the caller be looked at before its request is read, and its request be awaited in vain.
-gRPC keeps back what nobody reads, so a request that is not read costs its sender's memory only;
-one that is read costs ours, up to the limit of all messages.
+Every method but `ModelStreamInfer` is served as a stream of which one message is taken: on the wire
+that is the same, and it lets the caller be looked at before its request is read, and its request be
+awaited in vain. gRPC keeps back what nobody reads, so a request that is not read costs its sender's
+memory only; one that is read costs ours, up to the limit of all messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -20,12 +22,14 @@ from google.protobuf.message import DecodeError, Message
 from ...errors import AccessError, EdlError, RateLimited, RetryableError, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.security import Gate
-from ...proto.status import to_status
+from ...proto.status import to_metadata, to_status
 from ..config import ServerConfig
 from ..metrics import TeacherMetrics
 from ..refusals import TOO_LARGE, TooLarge, reason_of
 from ..servicer import Servicer
+from ..shared_memory.visitors import Visitor
 from .calls import Call, CallTable
+from .streams import Streams
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 #: From the end of a broken call's messages to its being cancelled.
@@ -34,13 +38,19 @@ _HANG_UP_S: Final = 0.1
 _NAMES_BYTES: Final = 64 << 10
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_Admit = Callable[[_Context], str]
-_Answer = Callable[[bytes, _Context], Awaitable[bytes]]
-_Handler = Callable[[object, _Context], Awaitable[bytes]]
+_Admit = Callable[[_Context], Visitor]
+#: Given the request, whose it is, and when its caller has lost interest.
+_Answer = Callable[[bytes, Visitor, float | None], Awaitable[bytes]]
+_Handler = Callable[[object, _Context], Awaitable[Any]]
+_M = TypeVar("_M", bound=Message)
 
 
 class Methods:
     """The methods of the Open Inference Protocol as gRPC calls them; lives in one event loop.
+
+    Attributes:
+        infer_calls: the calls that have batches labelled, by whichever protocol they came.
+        streams: those of `ModelStreamInfer`.
 
     Args:
         config: the limits.
@@ -65,7 +75,8 @@ class Methods:
         self._threads = threads
         limits = (config.max_calls, config.max_calls_per_peer)
         # Apart, so that batches which fill the one leave room for questions in the other.
-        self._infer_calls, self._named_calls = CallTable(*limits), CallTable(*limits)
+        self.infer_calls, self._named_calls = CallTable(*limits), CallTable(*limits)
+        self.streams = Streams(self.infer_calls, self._count)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """By name; without (de)serializers, as malformed bytes are ours to refuse."""
@@ -81,27 +92,49 @@ class Methods:
             "ServerMetadata": self._unread(self._name, self._server_metadata),
             "ModelReady": self._named(s.model_ready, pb.ModelReadyRequest),
             "ModelMetadata": self._named(s.model_metadata, pb.ModelMetadataRequest),
-            "ModelInfer": self._read(self._student, self._infer_calls, self._model_infer),
+            "ModelStatistics": self._named(s.model_statistics, pb.ModelStatisticsRequest),
+            "RepositoryIndex": self._named(s.repository_index, pb.RepositoryIndexRequest),
+            "SystemSharedMemoryStatus": self._owned(
+                s.shared_memory_status, pb.SystemSharedMemoryStatusRequest
+            ),
+            "SystemSharedMemoryRegister": self._owned(
+                s.shared_memory_register, pb.SystemSharedMemoryRegisterRequest
+            ),
+            "SystemSharedMemoryUnregister": self._owned(
+                s.shared_memory_unregister, pb.SystemSharedMemoryUnregisterRequest
+            ),
+            "ModelInfer": self._read(self._student, self.infer_calls, self.infer),
         }
-        return {name: grpc.stream_unary_rpc_method_handler(m) for name, m in methods.items()}
+        unary = {name: grpc.stream_unary_rpc_method_handler(m) for name, m in methods.items()}
+        stream = grpc.stream_stream_rpc_method_handler(self._refusing(self._stream))
+        return {**unary, "ModelStreamInfer": stream}
 
     def unknown(self) -> None:
         """Somebody has called a method that is not here."""
         self._metrics.refused(reason_of(WireError()))
 
-    async def _model_infer(self, data: bytes, context: _Context) -> bytes:
+    async def infer(self, data: bytes, visitor: Visitor, deadline_s: float | None) -> bytes:
+        """Have one serialised request answered, on another thread; raises `errors` only."""
         with self._metrics.request(len(data)) as request:
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self._servicer.model_infer, data)
+            work = partial(self._servicer.model_infer, data, visitor, deadline_s)
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, work)
             request.answered(len(answer))
             return answer
+
+    async def _stream(self, context: _Context) -> None:
+        visitor, deadline_s = self._student(context), _deadline_s(context)
+        await self.streams.serve(
+            visitor, context, lambda data: self.infer(data, visitor, deadline_s)
+        )
 
     def _server_metadata(self, context: _Context) -> Message:
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
         context.set_trailing_metadata(self._servicer.proof(asked))
         return self._servicer.server_metadata(pb.ServerMetadataRequest())
 
-    def _unread(self, admit: _Admit, answer: Callable[[_Context], Message]) -> _Handler:
+    def _unread(
+        self, admit: Callable[[_Context], object], answer: Callable[[_Context], Message]
+    ) -> _Handler:
         """A method whose request has no fields: it is answered without being looked at."""
 
         async def serve(context: _Context) -> bytes:
@@ -113,55 +146,54 @@ class Methods:
     def _named(self, answer: Callable[[Any], Message], kind: type[Message]) -> _Handler:
         """A method whose request holds names; it is answered at once, in the event loop."""
 
-        async def parsed(data: bytes, context: _Context) -> bytes:
-            if len(data) > _NAMES_BYTES:
-                # gRPC's own words: by them a client knows that it need not try again.
-                raise TooLarge(
-                    f"a {kind.DESCRIPTOR.name} is larger than max ({len(data)} vs. {_NAMES_BYTES})"
-                )
-            try:
-                message = kind.FromString(data)
-            except DecodeError:  # ours to refuse: gRPC would call it an error of its own
-                raise WireError(f"these bytes are no {kind.DESCRIPTOR.name}") from None
-            return answer(message).SerializeToString()
+        async def parsed(data: bytes, *_: object) -> bytes:
+            return answer(_parse(data, kind)).SerializeToString()
 
         return self._read(self._name, self._named_calls, parsed)
+
+    def _owned(self, answer: Callable[[Any, Visitor], Message], kind: type[Message]) -> _Handler:
+        """The same where the names are of things that belong to the caller, a student."""
+
+        async def parsed(data: bytes, visitor: Visitor, _: float | None) -> bytes:
+            return answer(_parse(data, kind), visitor).SerializeToString()
+
+        return self._read(self._student, self._named_calls, parsed)
 
     def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Handler:
         """A method whose request is read once its caller is known."""
 
         async def serve(context: _Context) -> bytes:
-            call = calls.begin(admit(context))
+            visitor = admit(context)
+            call = calls.begin(visitor.owner)
             try:
                 data = await self._request(context, call)
                 calls.received(call)
-                return await answer(data, context)
+                return await answer(data, visitor, _deadline_s(context))
             finally:
                 calls.end(call)
 
         return self._refusing(serve)
 
-    def _refusing(self, serve: Callable[[_Context], Awaitable[bytes]]) -> _Handler:
+    def _refusing(self, serve: Callable[[_Context], Awaitable[Any]]) -> _Handler:
         """`serve` as gRPC calls it: our errors end the call, and are counted."""
 
-        async def refusing(_: object, context: _Context) -> bytes:
+        async def refusing(_: object, context: _Context) -> Any:
             try:
                 return await serve(context)
             except EdlError as error:
                 self._count(error)
-                status = to_status(error)
-            return await context.abort(*status)
+                status, beside = to_status(error), to_metadata(error)
+            return await context.abort(*status, beside)
 
         return refusing
 
-    def _anybody(self, context: _Context) -> str:
+    def _anybody(self, context: _Context) -> None:
         self._gate.called(context.peer())
-        return _host(context)
 
-    def _student(self, context: _Context) -> str:
+    def _student(self, context: _Context) -> Visitor:
         return self._name(context, "student")
 
-    def _name(self, context: _Context, role: str = "") -> str:
+    def _name(self, context: _Context, role: str = "") -> Visitor:
         """Who asks, as limits tell callers apart.
 
         Raises:
@@ -171,7 +203,7 @@ class Methods:
         caller = self._gate.admit(context.invocation_metadata(), identities, context.peer())
         if role:
             self._gate.require(caller, role)
-        return f"{caller.principal} at {_host(context)}"
+        return Visitor.of_peer(caller.principal, str(context.peer()))
 
     async def _request(self, context: _Context, call: Call) -> bytes:
         """The bytes of the request, within the time that there is for them."""
@@ -207,6 +239,19 @@ def _expire(limit: asyncio.Timeout) -> None:
         limit.reschedule(0.0)
 
 
-def _host(context: _Context) -> str:
-    """The address of the caller without its port: "ipv4:10.0.0.7"."""
-    return str(context.peer()).rpartition(":")[0]
+def _deadline_s(context: _Context) -> float | None:
+    """When nobody waits for the answer any more, on the monotonic clock; None: never."""
+    left_s = context.time_remaining()
+    return None if left_s is None else time.monotonic() + left_s
+
+
+def _parse(data: bytes, kind: type[_M]) -> _M:
+    if len(data) > _NAMES_BYTES:
+        # gRPC's own words: by them a client knows that it need not try again.
+        raise TooLarge(
+            f"a {kind.DESCRIPTOR.name} is larger than max ({len(data)} vs. {_NAMES_BYTES})"
+        )
+    try:
+        return kind.FromString(data)
+    except DecodeError:  # ours to refuse: gRPC would call it an error of its own
+        raise WireError(f"these bytes are no {kind.DESCRIPTOR.name}") from None

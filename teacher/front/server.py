@@ -11,17 +11,21 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
 from ...coordinator.config import check_free, join_address
+from ...errors import UsageError
 from ...proto.security import Gate, listen
 from ...proto.security.sturdy import aio_server
 from ..config import ServerConfig
 from ..metrics import TeacherMetrics
 from ..servicer import Servicer
 from .methods import SERVICE, Methods
+
+if TYPE_CHECKING:
+    from ..http.server import HttpServer
 
 #: Threads beyond the slots that take requests only to refuse them.
 _SPARE_THREADS: Final = 16
@@ -32,6 +36,8 @@ _KEEPALIVE_MS: Final = 20_000
 _KEEPALIVE_TIMEOUT_MS: Final = 10_000
 #: For TLS and the first frames of a connection.
 _HANDSHAKE_MS: Final = 10_000
+#: Between two looks for shared memory whose callers are gone.
+_SWEEP_S: Final = 10.0
 
 _T = TypeVar("_T")
 
@@ -45,6 +51,9 @@ class Server:
         gate: who may ask.
         metrics: told of every request and every refusal.
         on_ended: called in the server's thread when it has ended by itself.
+
+    Attributes:
+        url: of the protocol over HTTP; None: it is not spoken.
 
     Raises:
         AddressInUse: another process listens there.
@@ -61,6 +70,7 @@ class Server:
     ) -> None:
         check_free(config.host, config.port)
         self._config = config
+        self._servicer = servicer
         self._gate = gate
         self._on_ended = on_ended
         self._stopping = False
@@ -69,11 +79,16 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="edl-teacher-grpc", daemon=True)
         self._thread.start()
+        self._http: HttpServer | None = None
         try:
+            if config.http is not None:
+                calls = self._methods.infer_calls
+                self._http = _http_server()(config, servicer, gate, metrics, self._threads, calls)
             self._server = self._do(self._bind())
         except BaseException:
             self._end()
             raise
+        self.url = None if self._http is None else self._http.url
 
     def start(self) -> None:
         """Answer from now on."""
@@ -86,7 +101,7 @@ class Server:
         """
         self._stopping = True
         if self._thread.is_alive():
-            self._do(self._server.stop(grace_s))
+            self._do(self._leave(grace_s))
             self._end()
 
     async def _bind(self) -> grpc.aio.Server:
@@ -98,7 +113,21 @@ class Server:
 
     async def _start(self) -> None:
         await self._server.start()
+        if self._http is not None:
+            await self._http.start()
         self._watching = asyncio.create_task(self._watch())
+        self._sweeping = asyncio.create_task(self._sweep())
+
+    async def _leave(self, grace_s: float) -> None:
+        self._methods.streams.leave()
+        http = () if self._http is None else (self._http.stop(grace_s),)
+        await asyncio.gather(self._server.stop(grace_s), *http)
+
+    async def _sweep(self) -> None:
+        """Let go, now and then, of memory that callers have left behind."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._servicer.memory.sweep()
 
     async def _watch(self) -> None:
         """No server that answers nobody may look as if it lived."""
@@ -117,6 +146,16 @@ class Server:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._threads.shutdown(wait=False)
+
+
+def _http_server() -> type[HttpServer]:
+    try:
+        from ..http.server import HttpServer
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"HTTP needs {error.name}, which is not installed: pip install 'edl-dist[http]'"
+        ) from None
+    return HttpServer
 
 
 def _options(max_message_bytes: int) -> list[tuple[str, int]]:

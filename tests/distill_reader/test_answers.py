@@ -14,7 +14,10 @@ from edl.distill_reader.engine.answers import (
     refuse_what_is_not_finite,
     soft_labels,
 )
-from edl.errors import BadAnswer, RequestRefused, WrongInstance
+from edl.distill_reader.label_forms import LabelForms
+from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
+from edl.proto.form_arrays import encode
+from edl.proto.forms import Form
 from edl.proto.tensors import InferResponse
 
 EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)
@@ -57,7 +60,7 @@ def test_another_instance_or_content_is_not_taken(
     ("outputs", "message"),
     [
         ({}, "lacks"),
-        ({"other": LOGITS}, "lacks \\['logits'\\]"),
+        ({"other": LOGITS}, "lacks 'logits', it has \\['other'\\]"),
         ({"logits": np.zeros((3, 3))}, "for a batch of 2"),
         ({"logits": np.float32(1).reshape(())}, "for a batch of 2"),
         ({"logits": np.array([[1.0], [np.nan]])}, "not finite"),
@@ -88,3 +91,87 @@ def test_inputs_that_are_not_finite_are_named() -> None:
     refuse_what_is_not_finite(fine)
     with pytest.raises(RequestRefused, match="'y'"):
         refuse_what_is_not_finite({**fine, "y": np.array([np.inf], np.float16)})
+
+
+# --- forms
+
+ROWS = np.array([[1.0, 4.0, 2.0, -1.0], [0.0, 0.0, 5.0, 0.0]], np.float32)
+FORM = Form(None, 2)
+IN_PARTS = {part: FORM.parameters(4) for part in FORM.parts("logits")}
+
+
+def asked_for(form: str | None, temperature: float | None = None, expand: bool = True) -> Expected:
+    return replace(EXPECTED, forms=LabelForms.given(form, temperature, expand))
+
+
+def in_parts(**other: Any) -> InferResponse:
+    parts = encode("logits", ROWS, FORM)
+    return replace(answer({**parts, **other}), output_parameters=IN_PARTS)
+
+
+@pytest.mark.parametrize("outputs", [("logits",), ()])
+def test_labels_in_parts_become_dense(outputs: tuple[str, ...]) -> None:
+    labels = soft_labels(in_parts(), replace(asked_for("topk:2"), outputs=outputs))
+    assert list(labels) == ["logits"]
+    np.testing.assert_array_equal(labels["logits"][0, 1:3], [4.0, 2.0])
+    tail = np.log(np.exp(1.0) + np.exp(-1.0))
+    np.testing.assert_allclose(labels["logits"][0, ::3], tail - np.log(2), rtol=1e-6)
+
+
+def test_labels_can_stay_in_parts_with_indices_that_frameworks_take() -> None:
+    labels = soft_labels(in_parts(), asked_for("topk:2", expand=False))
+    assert {name: array.dtype.name for name, array in labels.items()} == {
+        "logits.values": "float32",
+        "logits.indices": "int64",
+        "logits.tail": "float32",
+    }
+    assert labels["logits.indices"].tolist() == [[1, 2], [2, 0]]
+    half = soft_labels(answer({"logits": ROWS}), asked_for("float16", expand=False))
+    assert half["logits"].dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("form", "temperature"),
+    [("topk:2", None), ("topk:2", 4.0), ("float16", None), ("bfloat16", 2.0), (None, 2.0)],
+)
+def test_a_server_that_knows_no_forms_gives_the_same_labels(
+    form: str | None, temperature: float | None
+) -> None:
+    expected = asked_for(form, temperature)
+    known = expected.forms.of("logits")
+    assert known is not None
+    said = dict.fromkeys(known.parts("logits"), known.parameters(4))
+    ours = replace(answer(dict(encode("logits", ROWS, known))), output_parameters=said)
+    foreign = answer({"logits": ROWS}, {})
+    own_words = replace(foreign, output_parameters={"logits": {"form": "row-major"}})
+    labels = soft_labels(ours, expected)["logits"]
+    assert labels.dtype == np.float32
+    for other in (foreign, own_words):
+        np.testing.assert_array_equal(soft_labels(other, expected)["logits"], labels)
+
+
+def test_each_output_has_the_form_that_was_asked_for_it() -> None:
+    forms = LabelForms.given({"logits": "topk:2"}, {"other": 1.0}, True)
+    both = answer({"logits": ROWS, "hidden": ROWS.astype("f8"), "other": ROWS})
+    labels = soft_labels(both, replace(EXPECTED, outputs=(), forms=forms))
+    assert list(labels) == ["logits", "hidden", "other"]
+    assert labels["hidden"].dtype == np.float64  # as the model gives it
+    np.testing.assert_allclose(labels["other"].sum(-1), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (in_parts(**{"logits.tail": np.zeros(3, "f4")}), BadAnswer, "for a batch of 2"),
+        (in_parts(**{"logits.tail": np.full(2, np.nan, "f4")}), BadAnswer, "not finite"),
+        (in_parts(**{"logits.indices": np.full((2, 2), 9, "u1")}), WireError, "do not go together"),
+        (replace(in_parts(), output_parameters={}), BadAnswer, "do not say topk:2"),
+        (answer({"logits.values": ROWS}), BadAnswer, "lacks 'logits'"),
+        (answer({"logits": ROWS.astype("i8")}), RequestRefused, "is for floats"),
+    ],
+)
+def test_parts_are_not_trusted_either(
+    given: InferResponse, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        soft_labels(given, asked_for("topk:2"))

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import UsageError
+from edl.proto.forms import Form
 
 GOOD: dict[str, Any] = {"service": "s", "teachers": ("127.0.0.1:1",)}
 
@@ -19,6 +21,7 @@ def test_it_survives_the_way_to_the_engine() -> None:
         fetches=("logits",),
         wait_timeout_s=None,
         priority=-3,
+        labels=LabelForms.given({"logits": "topk:20"}, 4, expand=False),
     )
     assert ReaderConfig.from_json(config.to_json()) == config
 
@@ -37,8 +40,41 @@ def test_it_survives_the_way_to_the_engine() -> None:
         ({"request_timeout_s": 0}, "request_timeout_s"),
         ({"job": "a/b"}, "job"),
         ({"rank": -1}, "rank"),
+        (
+            {"fetches": ("logits",), "labels": LabelForms.given({"logit": "float16"}, None, True)},
+            r"for output 'logit', and fetches are \['logits'\]",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ReaderConfig(**{**GOOD, **change})
+
+
+def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
+    assert LabelForms.given(None, None, True) == AS_GIVEN
+    assert AS_GIVEN.of("logits") is None
+    every = LabelForms.given("topk:20", None, True)
+    assert every.of("logits") == every.of("hidden") == Form(None, 20)
+    some = LabelForms.given({"logits": "topk:20"}, {"logits": 4, "aux": 2}, True)
+    assert some.of("logits") == Form(None, 20, 4.0)
+    assert some.of("aux") == Form(temperature=2.0)
+    assert some.of("hidden") is None
+
+
+@pytest.mark.parametrize(
+    ("form", "temperature", "message"),
+    [
+        ("topk", None, "there is no form 'topk'"),
+        ({"logits": "int8"}, None, "there is no form 'int8'"),
+        (20, None, "label_form is text"),
+        (None, 0, "above 0"),
+        (None, {"logits": "4"}, "a temperature is a number, not '4'"),
+        ("float16", True, "a temperature is a number"),
+    ],
+)
+def test_forms_that_do_not_exist_are_refused_at_once(
+    form: Any, temperature: Any, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        LabelForms.given(form, temperature, True)

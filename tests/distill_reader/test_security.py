@@ -9,8 +9,14 @@ import pytest
 
 from edl.distill_reader import DistilReader
 from edl.distill_reader.config import ReaderConfig, security_of
-from edl.distill_reader.engine.teacher_link import REFUSED_PAUSE_S, pause_after
-from edl.errors import NoTeacherAvailable, RetryableError, Unauthenticated, UsageError
+from edl.distill_reader.engine.teacher_link import FULL_PAUSE_S, REFUSED_PAUSE_S, pause_after
+from edl.errors import (
+    NoTeacherAvailable,
+    RateLimited,
+    RetryableError,
+    Unauthenticated,
+    UsageError,
+)
 from edl.proto.security import ServerSecurity
 from edl.tests.distill_reader.test_reader import Batches, check_epoch, until
 from edl.tests.proto.security.authority import Authority, write_secret
@@ -100,6 +106,13 @@ def test_no_batch_is_blamed_for_a_teacher_that_refuses_the_reader(
 def test_it_is_asked_again_after_seconds_not_at_once() -> None:
     assert pause_after(Unauthenticated("no"), 0) == REFUSED_PAUSE_S
     assert pause_after(RetryableError("busy"), 0) == 0.0
+
+
+def test_a_teacher_that_is_full_is_asked_again_when_it_says() -> None:
+    for failures in (0, 7):
+        assert pause_after(RateLimited("full", 0.25), failures) == 0.25
+    assert pause_after(RateLimited("full", 1e6), 0) == FULL_PAUSE_S
+    assert pause_after(RateLimited("full"), 0) == 0.0
 
 
 def test_only_file_names_travel_to_the_engine(authority: Authority, tmp_path: Path) -> None:

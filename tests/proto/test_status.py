@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from edl import errors
-from edl.proto.status import from_status, to_status
+from edl.proto.status import PUSHBACK, from_status, to_metadata, to_status
 
 Code = grpc.StatusCode
 
@@ -22,6 +22,7 @@ SENT = [
     (errors.Forbidden, Code.PERMISSION_DENIED),
     (errors.RateLimited, Code.RESOURCE_EXHAUSTED),
     (errors.TeacherLost, Code.UNAVAILABLE),
+    (errors.DeadlineExceeded, Code.DEADLINE_EXCEEDED),
     (errors.VersionMismatch, Code.OUT_OF_RANGE),
 ]
 
@@ -79,7 +80,27 @@ def test_what_is_not_the_batchs_fault_may_be_retried(code: grpc.StatusCode) -> N
 
 @pytest.mark.parametrize("code", [Code.DEADLINE_EXCEEDED, Code.CANCELLED])
 def test_a_call_without_an_end_is_a_lost_teacher(code: grpc.StatusCode) -> None:
-    assert type(from_status(code, "")) is errors.TeacherLost
+    assert isinstance(from_status(code, ""), errors.TeacherLost)
+
+
+@pytest.mark.parametrize(("after_s", "ms"), [(0.25, "250"), (0.0, "1"), (None, None)])
+def test_when_to_try_again_goes_beside_the_status(after_s: float | None, ms: str | None) -> None:
+    metadata = to_metadata(errors.RateLimited("full", after_s))
+    assert metadata == (() if ms is None else ((PUSHBACK, ms),))
+    error = from_status(Code.RESOURCE_EXHAUSTED, "full", [("other", "1"), *metadata])
+    assert isinstance(error, errors.RateLimited)
+    assert error.retry_after_s == (None if ms is None else int(ms) / 1000)
+
+
+@pytest.mark.parametrize("said", ["-1", "", "soon", "1.5", "\u00b2", "9" * 5000, b"x"])
+def test_a_hint_that_says_nothing_is_none(said: str | bytes) -> None:
+    error = from_status(Code.RESOURCE_EXHAUSTED, "full", [(PUSHBACK, said)])
+    assert isinstance(error, errors.RateLimited)
+    assert error.retry_after_s is None
+
+
+def test_other_errors_have_nothing_beside_them() -> None:
+    assert to_metadata(errors.RetryableError("x")) == to_metadata(ValueError("x")) == ()
 
 
 def test_details_fit_into_a_header() -> None:

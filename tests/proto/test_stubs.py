@@ -22,6 +22,12 @@ METHODS = [
     "ServerMetadata",
     "ModelMetadata",
     "ModelInfer",
+    "ModelStreamInfer",
+    "ModelStatistics",
+    "RepositoryIndex",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
 ]
 
 
@@ -91,7 +97,7 @@ def stock_descriptors() -> DescriptorPool:
 def test_every_message_is_that_of_a_stock_client() -> None:
     stock = stock_descriptors()
     ours = pb.DESCRIPTOR.message_types_by_name
-    assert len(ours) == 14
+    assert len(ours) == 31
     for name, message in ours.items():
         assert fields(message) == fields(stock.FindMessageTypeByName(f"inference.{name}")), name
 
@@ -104,5 +110,5 @@ def test_every_method_is_that_of_a_stock_client() -> None:
         theirs = stock.methods_by_name[method.name]
         assert method.input_type.full_name == theirs.input_type.full_name
         assert method.output_type.full_name == theirs.output_type.full_name
-        assert not theirs.client_streaming
-        assert not method.client_streaming
+        streams = theirs.client_streaming, theirs.server_streaming
+        assert (method.client_streaming, method.server_streaming) == streams

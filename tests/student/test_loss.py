@@ -89,6 +89,19 @@ def test_probabilities_give_the_same_loss_as_the_logits_they_came_from(paddle: A
     np.testing.assert_allclose(by_probabilities[1], by_logits[1], rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("made_at", [4.0, 2.0])
+def test_probabilities_that_were_made_at_a_temperature_give_it_too(
+    paddle: Any, made_at: float
+) -> None:
+    student, hard, teacher = batch(3)
+    by_logits = value_and_gradient(paddle, DistillLoss(0.3, 0.7, 4), student, hard, teacher)
+    loss = DistillLoss(0.3, 0.7, 4, soft_label_is="probabilities", soft_label_temperature=made_at)
+    sent = softmax(teacher / made_at)
+    by_probabilities = value_and_gradient(paddle, loss, student, hard, sent)
+    assert by_probabilities[0] == pytest.approx(by_logits[0], 1e-10)
+    np.testing.assert_allclose(by_probabilities[1], by_logits[1], rtol=1e-8, atol=1e-12)
+
+
 def test_probabilities_of_exactly_zero_are_finite(paddle: Any) -> None:
     student, _, _ = batch(4)
     one_hot = np.eye(CLASSES)[:BATCH].astype("float32")
@@ -171,6 +184,13 @@ def test_settings_that_cannot_work_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         DistillLoss(*arguments)
+
+
+def test_logits_have_no_temperature() -> None:
+    with pytest.raises(UsageError, match="say soft_label_is='probabilities'"):
+        DistillLoss(1, 1, 4, soft_label_temperature=4)
+    with pytest.raises(UsageError, match="temperature must be"):
+        DistillLoss(1, 1, 4, soft_label_is="probabilities", soft_label_temperature=0)
 
 
 def test_an_unknown_kind_of_soft_label_is_refused() -> None:

@@ -110,9 +110,9 @@ def refusal(call: Callable[[], object]) -> grpc.StatusCode:
     return code
 
 
-def members(url: str) -> list[Member]:
+def members(url: str, service: str = "m") -> list[Member]:
     registry = connect(url)
     try:
-        return registry.members("teachers", "m")
+        return registry.members("teachers", service)
     finally:
         registry.close()

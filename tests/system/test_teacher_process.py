@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +22,9 @@ import pytest
 
 from edl.coordinator.embedded import start_embedded
 from edl.supervise import start
+from edl.teacher.config import PredictorConfig
+from edl.teacher.fingerprint import take_canary
+from edl.teacher.loading import load
 from edl.tests.ground.programs import wait_for, wait_gone
 from edl.tests.system.teacher_process import (
     ANSWER_S,
@@ -39,6 +43,8 @@ from edl.tests.teacher.networks import (
     export,
     export_without_outputs,
 )
+
+LINEAR = "edl.tests.teacher.linear"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +68,10 @@ def test_it_says_what_it_does_in_order_and_one_line_on_stdout(tmp_path: Path) ->
         said = teacher.process.tail()
     assert said[0] == f"loading {model}"
     assert said[1] == "warming up"
-    assert "ms/sample on cpu; no coordinator was named" in said[2]
-    assert said[3].startswith("teacher ready: 127.0.0.1:")
-    assert len(said) == 4
+    assert said[2] == "self-test passed: finite, neither constant nor uniform"
+    assert "ms/sample on cpu; no coordinator was named" in said[3]
+    assert said[4].startswith("teacher ready: 127.0.0.1:")
+    assert len(said) == 5
 
 
 def test_the_predictor_killed_in_mid_request_costs_that_request_only(hold: Path) -> None:
@@ -87,6 +94,18 @@ def test_a_model_that_crashes_by_a_request_is_started_again_and_one_of_nan_is_co
         assert refusal(lambda: teacher.ask(KILL)) is grpc.StatusCode.ABORTED
         wait_for(lambda: teacher.ready, START_S)
         assert refusal(lambda: teacher.ask(NAN)) is grpc.StatusCode.INTERNAL
+        teacher.ask()
+
+
+def test_labels_that_are_not_finite_are_refused_and_counted_by_output() -> None:
+    with serving("--metrics-listen", "0") as teacher:
+        (said,) = [line for line in teacher.process.tail() if line.startswith("metrics on ")]
+        for _ in range(2):
+            assert refusal(lambda: teacher.ask(NAN)) is grpc.StatusCode.INTERNAL
+        with urllib.request.urlopen(said.removeprefix("metrics on "), timeout=ANSWER_S) as page:
+            told = page.read().decode()
+        assert 'edl_teacher_output_errors_total{output="logits"} 2.0' in told
+        assert 'edl_teacher_output_errors_total{output="twice"} 0.0' in told
         teacher.ask()
 
 
@@ -233,6 +252,47 @@ def test_a_model_without_outputs(tmp_path: Path) -> None:
     code, line = fails("--model", str(model))
     assert code == 2
     assert line.startswith(f"edl-teacher: {model} has 1 inputs and 0 outputs")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("not_loaded", "output 'logits' is constant: the same for 16 samples that differ"),
+        ("undecided", "output 'logits' is uniform: the same for all 5 classes, in every sample"),
+        ("overflowing", "output 'logits' holds 20 values of 20 that are NaN or infinite"),
+    ],
+)
+def test_a_model_that_fails_its_self_test_says_why_and_never_registers(
+    redis_url: str, model: str, words: str
+) -> None:
+    code, line = fails("--model", f"{LINEAR}:{model}", "--coordinator", redis_url)
+    assert code == 2
+    assert line.startswith(f"edl-teacher: the self-test failed: {words}")
+    assert members(redis_url, model) == []
+
+
+def test_a_model_that_does_not_agree_with_its_canary_does_not_serve(tmp_path: Path) -> None:
+    file = tmp_path / "canary"
+    loaded = load(PredictorConfig(f"{LINEAR}:good"), lambda text: None)
+    canary = take_canary(loaded, None, 1e-3, lambda text: None)
+    canary.save(file)
+    with serving("--canary", str(file), model=f"{LINEAR}:good") as teacher:
+        assert "agrees with its canary within 0.001" in teacher.process.tail()[2]
+    replace(canary, outputs={"logits": canary.outputs["logits"] * 1.1}).save(file)
+    code, line = fails("--model", f"{LINEAR}:good", "--canary", str(file))
+    assert code == 2
+    assert "output 'logits' differs from the canary by 0.091 of its greatest value" in line
+    replace(canary, content_id="0" * 64).save(file)
+    code, line = fails("--model", f"{LINEAR}:good", "--canary", str(file))
+    assert code == 2
+    assert line.startswith("edl-teacher: the canary is of content 000000000000, the model is ")
+
+
+def test_without_a_self_test_it_serves_and_warns() -> None:
+    with serving("--no-self-test", model=f"{LINEAR}:undecided") as teacher:
+        assert teacher.process.tail()[0].startswith("warning: no self-test")
+        x = np.ones((2, 4), np.float32)
+        np.testing.assert_array_equal(teacher.infer({"x": x}).outputs["logits"], np.full((2, 5), 4))
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from edl.proto.arena import Array
 from edl.proto.tensors import datatype_of
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.predictor_session import Answer, Ready
+from edl.teacher.wanted import Wanted, in_their_forms
 
 SPEC = ModelSpec(
     platform="fake",
@@ -47,23 +48,32 @@ class FakeBackend:
 
 
 class FakeLabeller:
-    """A predictor within the test's process; `before` is called in each request."""
+    """A batcher within the test's process; `before` is called in each request."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.ready = True
+        self.lanes = 1
+        self.t_t_s = 0.001
         self.before = before
         self.backend = FakeBackend()
+        self.deadlines_s: list[float | None] = []  # of the requests that came
 
     def require_loaded(self) -> Ready:
         if not self.ready:
             raise RetryableError("the model is loading")
-        return Ready(self.backend.spec, 0.001)
+        return Ready(self.backend.spec, 0.001, 8)
 
     @contextmanager
-    def label(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Iterator[Answer]:
+    def label(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[Wanted],
+        deadline_s: float | None = None,
+    ) -> Iterator[Answer]:
+        self.deadlines_s.append(deadline_s)
         self.before()
         every = self.backend.run(inputs)
-        yield Answer({name: every[name] for name in outputs}, 0.004)
+        yield Answer(in_their_forms(every, outputs), 0.004)
 
 
 def array(*shape: int, dtype: Any = np.float32) -> Array:

@@ -156,4 +156,4 @@ def test_limits_tell_callers_apart_by_who_they_are(
 
     monkeypatch.setattr(CallTable, "begin", watched)
     bench.infer()
-    assert seen == ["student:resnet at ipv4:127.0.0.1"]
+    assert seen == ["student:resnet at 127.0.0.1"]

@@ -16,10 +16,12 @@ from edl import teacher
 from edl.errors import UsageError
 from edl.lifecycle import Stop
 from edl.proto.security import ServerSecurity, TlsFiles
+from edl.scheduler.batching import BatchRule
 from edl.supervise import start
 from edl.teacher import cli, serving
 from edl.teacher.cli import app, model_name
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
+from edl.teacher.devices import Device
 from edl.teacher.model import TensorSpec
 from edl.tests.ground.programs import python
 
@@ -60,8 +62,87 @@ def test_the_defaults_serve_on_loopback_alone(served: list[TeacherConfig]) -> No
             grace_s=30.0,
             metrics_listen=None,
             insecure=False,
+            devices=(Device(),),
+            batching=BatchRule(),
+            deterministic=False,
         )
     ]
+
+
+def test_how_the_model_is_run(served: list[TeacherConfig]) -> None:
+    run(
+        *("--model", "nets:make", "--backend", "paced", "--rate", "1600"),
+        *("--output", "y:FP32:-1,10", "--preprocess", "nhwc", "--preprocess", "hooks:mine"),
+        env={"EDL_PRECISION": "bf16"},
+    )
+    (config,) = served
+    assert config.predictor == PredictorConfig(
+        "nets:make",
+        outputs=(TensorSpec("y", "FP32", (-1, 10)),),
+        backend="paced",
+        precision="bf16",
+        preprocess=("nhwc", "hooks:mine"),
+        rate=1600.0,
+    )
+    assert PredictorConfig.from_json(config.predictor.to_json()) == config.predictor
+
+
+def test_what_a_model_has_to_show(served: list[TeacherConfig]) -> None:
+    run("--model", "m:f", "--canary", "good.canary")
+    run("--model", "m:f", env={"EDL_NO_SELF_TEST": "1"})
+    assert [config.predictor.self_test for config in served] == [True, False]
+    assert [config.predictor.canary for config in served] == ["good.canary", None]
+    predictor = served[0].predictor
+    assert PredictorConfig.from_json(predictor.to_json()) == predictor
+    with pytest.raises(UsageError, match="leave --no-self-test out"):
+        run("--model", "m:f", "--canary", "good.canary", "--no-self-test")
+
+
+def test_how_requests_meet_devices(served: list[TeacherConfig]) -> None:
+    run(
+        *("--model", "m:f", "--devices", "cpu:0-1,cpu:3+5,gpu:0", "--threads", "7"),
+        *("--micro-batch", "auto", "--batch-max", "32", "--batch-preferred", "8,16"),
+        env={"EDL_BATCH_DELAY": "0.02"},
+    )
+    (config,) = served
+    assert [str(device) for device in config.devices] == ["cpu:0-1", "cpu:3+5", "gpu:0"]
+    assert [(p.device, p.cores, p.threads) for p in config.predictors] == [
+        ("cpu", (0, 1), 2),
+        ("cpu", (3, 5), 2),
+        ("gpu:0", (), 7),
+    ]
+    assert config.predictor.micro_batch is None
+    assert config.batching == BatchRule(32, 0.02, frozenset({8, 16}))
+    assert config.server.slots == 12
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--micro-batch", "0"),
+        ("--micro-batch", "many"),
+        ("--batch-max", "8", "--batch-preferred", "9"),
+        ("--batch-max", "8", "--batch-preferred", "4,x"),
+        ("--devices", "cpu:0,cpu:0"),
+        ("--devices", "tpu"),
+        ("--deterministic", "--micro-batch", "auto"),
+        ("--deterministic", "--batch-max", "8"),
+        ("--deterministic", "--devices", "cpu:0-1,cpu:2"),
+    ],
+)
+def test_sizes_and_devices_that_cannot_be_are_refused(
+    arguments: tuple[str, ...], served: list[TeacherConfig]
+) -> None:
+    with pytest.raises(UsageError):
+        run("--model", "m:f", *arguments)
+    assert not served
+
+
+def test_a_deterministic_teacher_may_have_several_equal_devices(
+    served: list[TeacherConfig],
+) -> None:
+    run("--model", "m:f", "--deterministic", "--devices", "cpu:0-1,cpu:2-3")
+    assert served[0].deterministic
 
 
 def test_a_flag_comes_before_the_environment_and_that_before_the_default(
@@ -75,6 +156,14 @@ def test_a_flag_comes_before_the_environment_and_that_before_the_default(
     assert config.server.slots == 9
     assert config.predictor.micro_batch == 4
     assert config.predictor.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
+
+
+def test_http_is_spoken_where_it_is_asked_for(served: list[TeacherConfig]) -> None:
+    run("--model", "m")
+    run("--model", "m", "--http", "127.0.0.1:8000")
+    assert [config.server.http for config in served] == [None, "127.0.0.1:8000"]
+    with pytest.raises(UsageError, match=r"the teacher's HTTP on 0\.0\.0\.0 can be reached"):
+        run("--model", "m", "--http", "0.0.0.0:8000")
 
 
 def test_beyond_loopback_only_when_asked_for(served: list[TeacherConfig]) -> None:
@@ -168,6 +257,7 @@ def test_configurations_that_cannot_work_are_refused() -> None:
     for make in (
         lambda: PredictorConfig("m", threads=0),
         lambda: PredictorConfig("m", micro_batch=0),
+        lambda: PredictorConfig("m", precision="fp8"),
         lambda: ServerConfig(slots=0),
         lambda: ServerConfig(max_calls=0),
         lambda: ServerConfig(max_calls_per_peer=0),
@@ -185,7 +275,8 @@ def test_times_that_nobody_can_wait_for_are_refused(setting: str, seconds: float
 
 
 def test_a_predictor_config_survives_json() -> None:
-    config = PredictorConfig("m", "gpu:1", 2, 4, (TensorSpec("x", "FP32", (-1, 4)),))
+    inputs = (TensorSpec("x", "FP32", (-1, 4)),)
+    config = PredictorConfig("m", "gpu:1", 2, None, inputs, cores=(0, 3))
     assert PredictorConfig.from_json(config.to_json()) == config
 
 

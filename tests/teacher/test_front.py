@@ -82,7 +82,7 @@ def test_who_hangs_up_before_the_request_is_not_to_blame(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = make()
-    table = bench.server._methods._infer_calls
+    table = bench.server._methods.infer_calls
     with half_open(bench, 3):
         wait_for(lambda: len(table) == 3)
         bench.infer()

@@ -98,11 +98,12 @@ def test_the_facts_are_the_fields_of_a_teacher(bench: Bench) -> None:
 
 def test_the_facts_follow_what_is_served(bench: Bench) -> None:
     bench.traffic.count_answer(samples=10, device_seconds=0.12345)
+    bench.labeller.t_t_s, bench.labeller.lanes = 0.012345, 2
     with bench.traffic.request():
         bench.heartbeat.update()
         wait_for(lambda: bench.facts()["in_flight"] == "1")
     facts = bench.facts()
-    assert facts["t_t_seconds"] == "0.012"
+    assert (facts["t_t_seconds"], facts["lanes"]) == ("0.012", "2")
     assert float(facts["samples_per_second"]) > 0
 
 

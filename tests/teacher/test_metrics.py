@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edl.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
 from edl.teacher.metrics import TeacherMetrics, TeacherView
-from edl.teacher.predictor_client import Overloaded
-from edl.teacher.refusals import REASONS, reason_of
+from edl.teacher.refusals import REASONS, Overloaded, reason_of
 
 #: Of counters and histograms, when they began; and the parts of histograms.
 HIDDEN = ("_created", "_sum", "_count", "_bytes_total")
@@ -22,6 +21,7 @@ VIEW = TeacherView(
     version="1.0",
     content_id="c0ffee",
     slots=4,
+    lanes=2,
     micro_batch=8,
     in_flight=3,
     t_t_s=0.0125,
@@ -48,6 +48,8 @@ def test_the_view_is_shown_as_it_is_at_the_scrape() -> None:
         "edl_teacher_samples_total": 0,
         "edl_teacher_predictor_restarts_total": 2,
         "edl_teacher_slots": 4,
+        "edl_teacher_lanes": 2,
+        "edl_teacher_expired_total": 0,
         "edl_teacher_micro_batch_samples": 8,
         "edl_teacher_in_flight_requests": 3,
         "edl_teacher_sample_device_seconds": 0.0125,
@@ -67,9 +69,10 @@ def test_the_view_is_shown_as_it_is_at_the_scrape() -> None:
 
 def test_what_is_not_known_is_not_shown() -> None:
     metrics = TeacherMetrics()
-    metrics.watch(lambda: replace(VIEW, t_t_s=None, heartbeat=None))
+    metrics.watch(lambda: replace(VIEW, t_t_s=None, micro_batch=None, heartbeat=None))
     now = shown(metrics)
     assert "edl_teacher_sample_device_seconds" not in now
+    assert "edl_teacher_micro_batch_samples" not in now
     assert "edl_teacher_heartbeat_answering" not in now
 
 
@@ -94,6 +97,30 @@ def test_each_request_has_one_outcome(error: BaseException, outcome: str) -> Non
     }
     assert counts == {name: float(name == outcome) for name in counts}
     assert metrics.registry.get_sample_value("edl_teacher_request_seconds_count") == 1
+
+
+def test_a_batch_is_counted_once_and_the_wait_of_each_of_its_requests() -> None:
+    metrics = TeacherMetrics()
+    metrics.dispatched(12, [0.02, 0.3, 0.0])
+    metrics.expired()
+    now = shown(metrics)
+    assert (now["edl_teacher_batch_samples_count"], now["edl_teacher_batch_samples_sum"]) == (1, 12)
+    assert now["edl_teacher_queue_seconds_count"] == 3
+    assert now["edl_teacher_queue_seconds_sum"] == pytest.approx(0.32)
+    assert now["edl_teacher_expired_total"] == 1
+
+
+def test_answers_are_counted_by_the_output_that_was_no_label() -> None:
+    metrics = TeacherMetrics()
+    name = "edl_teacher_output_errors_total"
+    metrics.serves(["logits", "hidden"])
+    assert metrics.registry.get_sample_value(name, {"output": "logits"}) == 0
+    for error in (BadAnswer("NaN", "logits"), BadAnswer("NaN", "logits"), BadAnswer("rows")):
+        with pytest.raises(BadAnswer), metrics.request(1):
+            raise error
+    assert metrics.registry.get_sample_value(name, {"output": "hidden"}) == 0
+    assert metrics.registry.get_sample_value(name, {"output": "logits"}) == 2
+    assert metrics.registry.get_sample_value(name, {"output": ""}) is None
 
 
 def test_every_reason_stands_at_0_before_it_first_happens() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,13 @@ import pytest
 from edl.errors import BadAnswer, RequestRefused, RetryableError
 from edl.proto.arena import Arena, Array
 from edl.proto.channel import Channel, Message
+from edl.proto.form_arrays import decode
+from edl.proto.forms import Form
 from edl.teacher import jobs
+from edl.teacher.loading import Loaded
+from edl.teacher.parts import Part
 from edl.teacher.predictor import Predictor
+from edl.teacher.wanted import Wanted
 from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
 
 
@@ -28,20 +33,33 @@ class Bench:
         self.their_inputs = Arena.attach(os.dup(self.inputs.fd))
         self.their_outputs = Arena.attach(os.dup(self.outputs.fd))
         predictor = Predictor(
-            backend, 8, self._their_channel, self.their_inputs, self.their_outputs
+            Loaded(backend, 8, 0.001),
+            self._their_channel,
+            self.their_inputs,
+            self.their_outputs,
         )
         self._thread = threading.Thread(target=predictor.serve)
         self._thread.start()
 
-    def ask(self, number: int, inputs: Mapping[str, Array], *outputs: str) -> Message:
+    def ask(self, number: int, inputs: Mapping[str, Array], *outputs: str | Wanted) -> Message:
         record = self.inputs.put(list(inputs.values()))
         refs = jobs.refs_to_json(inputs, record.arrays)
-        assert self.channel.send("job", id=number, inputs=refs, outputs=outputs)
+        wanted = [o if isinstance(o, Wanted) else Wanted(o) for o in outputs]
+        part = Part(len(next(iter(inputs.values()))), tuple(wanted))
+        (told,) = self.ask_for_parts(number, refs, [part])
+        self.inputs.free(record.offset)
+        return told
+
+    def ask_for_parts(
+        self, number: int, refs: Mapping[str, Any], parts: Sequence[Part]
+    ) -> list[Message]:
+        told = [part.to_json() for part in parts]
+        assert self.channel.send("job", id=number, at_s=0.0, inputs=refs, parts=told)
         message = self.channel.receive()
         assert message is not None
-        assert message["id"] == number
-        self.inputs.free(record.offset)
-        return message
+        assert (message["kind"], message["id"]) == ("done", number)
+        assert isinstance(message["results"], list)
+        return message["results"]
 
     def labels(self, message: Message) -> dict[str, Array]:
         return jobs.arrays_at(message["outputs"], self.outputs)
@@ -70,7 +88,6 @@ def bench(backend: FakeBackend) -> Iterator[Bench]:
 def test_a_job_is_labelled_in_micro_batches(bench: Bench, backend: FakeBackend) -> None:
     x = array(20, 4)
     done = bench.ask(1, {"x": x}, "double", "sum")
-    assert done["kind"] == "done"
     assert done["device_seconds"] > 0
     labels = bench.labels(done)
     assert list(labels) == ["double", "sum"]
@@ -81,6 +98,23 @@ def test_a_job_is_labelled_in_micro_batches(bench: Bench, backend: FakeBackend) 
 
 def test_only_the_outputs_asked_for_come_back(bench: Bench) -> None:
     assert list(bench.ask(1, {"x": array(2, 4)}, "sum")["outputs"]) == ["sum"]
+
+
+def test_outputs_are_put_into_their_forms_before_they_leave_the_process(bench: Bench) -> None:
+    x = array(20, 4) / 10
+    form = Form(None, 2)
+    done = bench.ask(1, {"x": x}, Wanted("double", form), Wanted("sum", Form("bfloat16")))
+    labels = bench.labels(done)
+    assert list(labels) == ["double.values", "double.indices", "double.tail", "sum"]
+    assert labels["sum"].dtype.name == "bfloat16"
+    dense = decode("double", labels, form, form.parameters(4))
+    np.testing.assert_allclose(dense[:, 2:], 2 * x[:, 2:], rtol=1e-3)
+
+
+def test_values_that_a_form_cannot_hold_are_the_requests_own_doing(bench: Bench) -> None:
+    failed = bench.ask(1, {"x": array(2, 4) + 1e5}, Wanted("double", Form("float16")))
+    with pytest.raises(RequestRefused, match="beyond the range of float16"):
+        raise jobs.error_of(failed)
 
 
 def test_labels_stay_where_they_are_until_they_are_freed(bench: Bench) -> None:
@@ -110,11 +144,10 @@ def test_an_error_of_the_model_ends_its_job_only(
 
     backend.function = fail
     failed = bench.ask(1, {"x": array(2, 4)}, "sum")
-    assert failed["kind"] == "failed"
     with pytest.raises(expected, match=str(error)):
         raise jobs.error_of(failed)
     backend.function = double_and_sum
-    assert bench.ask(2, {"x": array(2, 4)}, "sum")["kind"] == "done"
+    assert "error" not in bench.ask(2, {"x": array(2, 4)}, "sum")
     assert bench.their_outputs.used_bytes == 64  # nothing of the failed job
 
 
@@ -138,6 +171,27 @@ def test_large_batches_grow_the_memory_on_both_sides(bench: Bench) -> None:
     x = array(200_000, 4) % 1000
     labels = bench.labels(bench.ask(1, {"x": x}, "double"))
     np.testing.assert_array_equal(labels["double"], x * 2)
+
+
+def test_each_request_of_a_job_has_its_own_rows_in_memory_of_their_own(bench: Bench) -> None:
+    x = array(6, 4)
+    record = bench.inputs.put([x])
+    parts = [Part(2, (Wanted("sum"),)), Part(4, (Wanted("double"), Wanted("sum")))]
+    first, second = bench.ask_for_parts(1, jobs.refs_to_json({"x": x}, record.arrays), parts)
+    np.testing.assert_array_equal(bench.labels(first)["sum"], x[:2].sum(axis=1))
+    assert list(bench.labels(second)) == ["double", "sum"]
+    np.testing.assert_array_equal(bench.labels(second)["double"], x[2:] * 2)
+    bench.channel.send("free", record=first["record"])
+    np.testing.assert_array_equal(bench.labels(second)["sum"], x[2:].sum(axis=1))
+    assert first["device_seconds"] == pytest.approx(second["device_seconds"] / 2)
+
+
+def test_a_job_whose_inputs_cannot_be_read_is_lost_and_the_next_is_not(bench: Bench) -> None:
+    refs = {"x": ["<f4", [1 << 40, 4], 0]}
+    (told,) = bench.ask_for_parts(1, refs, [Part(2, (Wanted("sum"),))])
+    with pytest.raises(RetryableError, match="the job was lost"):
+        raise jobs.error_of(told)
+    assert "error" not in bench.ask(2, {"x": array(2, 4)}, "sum")
 
 
 def test_errors_that_have_no_name_on_the_channel_are_to_be_retried() -> None:

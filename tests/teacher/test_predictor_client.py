@@ -1,11 +1,11 @@
-"""The socket side and a real predictor process: answers, slots, crashes, ends."""
+"""The socket side and a real predictor process: answers, crashes, ends."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +13,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl.errors import BadAnswer, ModelError, ProcessFailed, RequestRefused, RetryableError
+from edl.errors import (
+    BadAnswer,
+    EdlError,
+    ModelError,
+    ProcessFailed,
+    RequestRefused,
+    RetryableError,
+)
 from edl.proto.arena import Array
 from edl.teacher import predictor_client
 from edl.teacher.backends.open import open_backend
 from edl.teacher.config import PredictorConfig
 from edl.teacher.microbatch import run_in_micro_batches
-from edl.teacher.predictor_client import Overloaded, PredictorClient
+from edl.teacher.predictor_client import PredictorClient
+from edl.teacher.predictor_session import Answer
+from edl.teacher.request import Request
+from edl.teacher.wanted import Wanted
 from edl.tests.ground.programs import wait_for, wait_gone
 from edl.tests.teacher.networks import FAIL, HOLD, HOLD_VARIABLE, KILL, NAN, REFUSE
 
@@ -28,8 +38,8 @@ START_S = 60.0
 
 
 @contextmanager
-def running(model: str = f"{NETWORKS}:steered", slots: int = 2) -> Iterator[PredictorClient]:
-    client = PredictorClient(PredictorConfig(model), slots)
+def running(model: str = f"{NETWORKS}:steered") -> Iterator[PredictorClient]:
+    client = PredictorClient(PredictorConfig(model))
     client.start()
     try:
         assert client.settled(START_S)
@@ -53,8 +63,24 @@ def batch(order: float = 0.0, rows: int = 3) -> dict[str, Array]:
 
 
 def ask(client: PredictorClient, order: float = 0.0) -> Array:
-    with client.label(batch(order), ["twice"]) as answer:
-        return answer.outputs["twice"].copy()
+    answer = only(client.run([Request(batch(order), [Wanted("twice")])]))
+    labels = answer.outputs["twice"].copy()
+    answer.release()
+    return labels
+
+
+def only(results: Sequence[Answer | EdlError]) -> Answer:
+    """The answer to a job of one request; raises what it ends with."""
+    (result,) = results
+    if isinstance(result, EdlError):
+        raise result
+    return result
+
+
+def jobs_at(client: PredictorClient) -> int:
+    session = client._session
+    assert session is not None
+    return len(session._jobs)
 
 
 def pid_of(client: PredictorClient) -> int:
@@ -68,11 +94,13 @@ def test_labels_are_those_of_the_model_in_process_bit_for_bit(exported: Path) ->
     backend = open_backend(str(exported))
     expected = run_in_micro_batches(backend.run, {"image": images}, 8)
     with running(str(exported)) as client:
-        loaded = client.require_loaded()
-        with client.label({"image": images}, list(expected)) as answer:
-            for name, array in expected.items():
-                assert answer.outputs[name].tobytes() == array.tobytes()
-            assert answer.device_seconds > 0
+        loaded = client.loaded
+        assert loaded is not None
+        answer = only(client.run([Request({"image": images}, list(map(Wanted, expected)))]))
+        for name, array in expected.items():
+            assert answer.outputs[name].tobytes() == array.tobytes()
+        assert answer.device_seconds > 0
+        answer.release()
         session = client._session
         assert session is not None
         assert session._inputs.used_bytes == 0
@@ -94,23 +122,10 @@ def test_one_job_fails_and_the_next_does_not() -> None:
         assert client.restarts == 0
 
 
-def test_a_request_beyond_the_slots_is_turned_away_at_once(hold: Path) -> None:
-    with running(slots=2) as client, ThreadPoolExecutor(2) as pool:
-        held = [pool.submit(ask, client, HOLD) for _ in range(2)]
-        # Both semaphore's slots are gone as soon as both threads are inside.
-        wait_for(lambda: client._slots._value == 0)
-        with pytest.raises(Overloaded, match="all 2 slots"):
-            ask(client)
-        hold.touch()
-        for future in held:
-            assert future.result(30).shape == (3, 4)
-        ask(client)
-
-
 def test_a_crash_fails_what_was_there_and_the_next_start_serves_on(hold: Path) -> None:
     changes: list[bool] = []
     client = PredictorClient(
-        PredictorConfig(f"{NETWORKS}:steered"), 3, on_change=lambda: changes.append(client.ready)
+        PredictorConfig(f"{NETWORKS}:steered"), on_change=lambda: changes.append(client.ready)
     )
     client.start()
     try:
@@ -118,7 +133,7 @@ def test_a_crash_fails_what_was_there_and_the_next_start_serves_on(hold: Path) -
         before = ask(client)
         with ThreadPoolExecutor(2) as pool:
             held = [pool.submit(ask, client, HOLD) for _ in range(2)]
-            wait_for(lambda: client._slots._value == 1)
+            wait_for(lambda: jobs_at(client) == 2)
             os.kill(pid_of(client), signal.SIGKILL)
             for future in held:
                 with pytest.raises(RetryableError, match="ended in mid-request"):
@@ -128,7 +143,6 @@ def test_a_crash_fails_what_was_there_and_the_next_start_serves_on(hold: Path) -
         wait_for(lambda: client.ready, START_S)
         np.testing.assert_array_equal(ask(client), before)
         assert client.restarts == 1
-        assert client._slots._value == 3
         assert changes[0] is True
         assert False in changes
         assert changes[-1] is True
@@ -143,7 +157,6 @@ def test_crashes_without_an_answer_in_between_end_it_for_good(
     failed = threading.Event()
     client = PredictorClient(
         PredictorConfig(f"{NETWORKS}:steered"),
-        1,
         on_change=lambda: failed.set() if client.failure else None,
     )
     client.start()
@@ -164,8 +177,23 @@ def test_crashes_without_an_answer_in_between_end_it_for_good(
         client.stop()
 
 
+def test_what_was_measured_once_holds_for_the_next_start_too() -> None:
+    client = PredictorClient(PredictorConfig(f"{NETWORKS}:steered", micro_batch=None))
+    client.start(micro_batch=2)
+    try:
+        assert client.settled(START_S)
+        assert client.loaded is not None
+        assert client.loaded.micro_batch == 2
+        assert "micro-batch=2" in client.loaded.spec.numerics
+        os.kill(pid_of(client), signal.SIGKILL)
+        wait_for(lambda: client.restarts == 1 and client.ready, START_S)
+        assert client.loaded.micro_batch == 2
+    finally:
+        client.stop()
+
+
 def test_a_model_that_cannot_be_served_is_refused_not_retried() -> None:
-    client = PredictorClient(PredictorConfig(f"{NETWORKS}:always_nan"), 1)
+    client = PredictorClient(PredictorConfig(f"{NETWORKS}:always_nan"))
     client.start()
     try:
         with pytest.raises(ModelError, match="NaN or infinite"):
@@ -176,7 +204,7 @@ def test_a_model_that_cannot_be_served_is_refused_not_retried() -> None:
 
 
 def test_a_predictor_that_dies_while_loading_says_how() -> None:
-    client = PredictorClient(PredictorConfig(f"{NETWORKS}:dies"), 1)
+    client = PredictorClient(PredictorConfig(f"{NETWORKS}:dies"))
     client.start()
     try:
         with pytest.raises(ProcessFailed, match=r"SIGKILL.*was loading .*networks:dies"):
@@ -188,14 +216,14 @@ def test_a_predictor_that_dies_while_loading_says_how() -> None:
 def test_it_can_be_stopped_while_it_loads() -> None:
     progress = threading.Event()
     client = PredictorClient(
-        PredictorConfig(f"{NETWORKS}:steered"), 1, on_progress=lambda text: progress.set()
+        PredictorConfig(f"{NETWORKS}:steered"), on_progress=lambda text: progress.set()
     )
     client.start()
     assert progress.wait(START_S)
     pid = pid_of(client)
     client.stop()
     wait_gone([pid])
-    with pytest.raises(RetryableError, match="is loading"):
+    with pytest.raises(RetryableError, match="is restarting"):
         ask(client)
 
 
@@ -217,7 +245,7 @@ def test_one_that_nobody_can_listen_to_is_given_up_in_words() -> None:
     def closed(text: str) -> None:
         raise BrokenPipeError("nobody reads it")
 
-    client = PredictorClient(PredictorConfig(f"{NETWORKS}:steered"), 2, on_progress=closed)
+    client = PredictorClient(PredictorConfig(f"{NETWORKS}:steered"), on_progress=closed)
     client.start()
     try:
         with pytest.raises(ProcessFailed, match="given up: BrokenPipeError"):

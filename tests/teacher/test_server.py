@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,15 +14,22 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.errors import AddressInUse, BadAnswer, RequestRefused, RetryableError, UsageError
+from edl.errors import (
+    AddressInUse,
+    BadAnswer,
+    DeadlineExceeded,
+    RequestRefused,
+    RetryableError,
+    UsageError,
+)
 from edl.proto import inference_pb2 as pb
 from edl.proto.security import Gate
-from edl.proto.status import from_status
+from edl.proto.status import PUSHBACK, from_status
 from edl.teacher.config import ServerConfig
 from edl.teacher.front.server import Server
 from edl.teacher.identity import Identity
 from edl.teacher.metrics import TeacherMetrics
-from edl.teacher.predictor_client import Overloaded
+from edl.teacher.refusals import Overloaded
 from edl.teacher.servicer import Servicer
 from edl.teacher.traffic import Traffic
 from edl.tests.ground.programs import wait_for
@@ -51,11 +59,30 @@ def test_labels_come_back_with_who_made_them_and_what_it_took(bench: Bench) -> N
         "draining": False,
     }
     assert (bench.traffic.answered, bench.traffic.in_flight) == (1, 0)
-    assert bench.traffic.t_t_s == pytest.approx(0.004 / 3)
 
 
 def test_the_outputs_asked_for_come_in_their_order(bench: Bench) -> None:
     assert list(bench.infer(outputs=["double"]).outputs) == ["double"]
+
+
+def test_outputs_come_in_the_forms_asked_for_and_say_so(bench: Bench) -> None:
+    asked = {"double": {"form": "topk:2"}, "sum": {"form": "bfloat16"}}
+    answer = bench.infer(outputs=["double", "sum"], output_parameters=asked)
+    assert list(answer.outputs) == ["double.values", "double.indices", "double.tail", "sum"]
+    assert answer.outputs["double.indices"].dtype == np.uint8
+    np.testing.assert_array_equal(answer.outputs["double.indices"], [[3, 2]] * 3)
+    np.testing.assert_array_equal(answer.outputs["double.values"], 2 * array(3, 4)[:, [3, 2]])
+    assert answer.outputs["sum"].dtype.name == "bfloat16"
+    said = {"form": "topk:2", "classes": 4}
+    assert answer.output_parameters == {
+        "double.values": said,
+        "double.indices": said,
+        "double.tail": said,
+        "sum": {"form": "bfloat16"},
+    }
+    code, details = refusal(lambda: bench.infer(parameters={"form": "topk:2"}))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "output 'sum' has shape [-1], no classes for topk:2" in details
 
 
 def test_draining_is_said_in_every_answer(bench: Bench) -> None:
@@ -116,6 +143,7 @@ def test_so_are_they_for_a_question_about_the_model(
     [
         (Overloaded("all 2 slots are taken"), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (RetryableError("restarting"), grpc.StatusCode.ABORTED),
+        (DeadlineExceeded("over"), grpc.StatusCode.DEADLINE_EXCEEDED),
         (BadAnswer("NaN"), grpc.StatusCode.INTERNAL),
     ],
 )
@@ -132,6 +160,27 @@ def test_what_the_predictor_says_reaches_the_client(
         outcome = "refused"
         assert bench.refused("overloaded") == 1
     assert bench.count("edl_teacher_requests_total", outcome=outcome) == 1
+
+
+def test_a_full_teacher_says_when_there_will_be_room(bench: Bench) -> None:
+    def full() -> None:
+        raise Overloaded("all 2 slots are taken", 0.25)
+
+    bench.labeller.before = full
+    with pytest.raises(grpc.RpcError) as caught:
+        bench.infer()
+    error: Any = caught.value
+    assert (PUSHBACK, "250") in [tuple(pair) for pair in error.trailing_metadata()]
+
+
+def test_the_deadline_of_a_call_travels_with_its_request(bench: Bench) -> None:
+    before = time.monotonic()
+    bench.method()(bench.request(), timeout=WAIT_S)
+    (deadline_s,) = bench.labeller.deadlines_s
+    assert deadline_s is not None
+    assert before < deadline_s <= time.monotonic() + WAIT_S + 0.1
+    bench.method()(bench.request(), timeout=None)
+    assert bench.labeller.deadlines_s[1] is None
 
 
 def test_a_message_beyond_the_limit_is_refused_and_the_server_goes_on(
@@ -200,7 +249,7 @@ def test_questions_about_another_model_are_refused(bench: Bench, method: str) ->
 
 
 def test_a_method_that_is_not_served_is_unimplemented(bench: Bench) -> None:
-    call = bench.channel.unary_unary(f"/{SERVICE}/RepositoryIndex", None, None)
+    call = bench.channel.unary_unary(f"/{SERVICE}/RepositoryModelLoad", None, None)
     assert refusal(lambda: call(b"", timeout=WAIT_S))[0] is grpc.StatusCode.UNIMPLEMENTED
     assert bench.refused("malformed") == 1
 

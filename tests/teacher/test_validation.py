@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 from edl.errors import RequestRefused
 from edl.proto.arena import Array
+from edl.proto.forms import Form
 from edl.proto.tensors import InferRequest
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.validation import check_model, check_request
+from edl.teacher.wanted import Wanted
 from edl.tests.teacher.fakes import SPEC, array
 
 TWO = ModelSpec(
@@ -31,11 +36,12 @@ def image_and_ids(rows: int = 3, length: int = 5) -> dict[str, Array]:
 
 
 def test_a_good_request_asks_for_all_outputs_or_for_some_in_its_own_order() -> None:
-    assert check_request(request(image_and_ids()), TWO) == ("logits",)
+    assert check_request(request(image_and_ids()), TWO) == (Wanted("logits"),)
     x = {"x": array(2, 4)}
-    assert check_request(request(x), SPEC) == ("sum", "double")
-    assert check_request(request(x, "double", "sum"), SPEC) == ("double", "sum")
-    assert check_request(request(x, "double"), SPEC) == ("double",)
+    total, double = Wanted("sum"), Wanted("double")
+    assert check_request(request(x), SPEC) == (total, double)
+    assert check_request(request(x, "double", "sum"), SPEC) == (double, total)
+    assert check_request(request(x, "double"), SPEC) == (double,)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +80,56 @@ def test_a_wrong_input_is_refused_naming_expected_and_given(
 def test_a_wrong_output_is_refused(outputs: tuple[str, ...], words: str) -> None:
     with pytest.raises(RequestRefused, match=words):
         check_request(request({"x": array(2, 4)}, *outputs), SPEC)
+
+
+def in_forms(
+    parameters: dict[str, Any], outputs: Mapping[str, dict[str, Any]] = MappingProxyType({})
+) -> InferRequest:
+    inputs = image_and_ids()
+    return InferRequest("m", parameters=parameters, inputs=inputs, output_parameters=dict(outputs))
+
+
+def test_a_form_is_named_by_an_output_or_for_all_by_the_request() -> None:
+    own = {"logits": {"form": "topk:3", "temperature": 4.0}}
+    kept = Wanted("logits", Form(None, 3, 4.0))
+    assert check_request(in_forms({}, own), TWO) == (kept,)
+    assert check_request(in_forms({"form": "float16"}, own), TWO) == (kept,)
+    assert check_request(in_forms({"form": "float16"}), TWO) == (Wanted("logits", Form("float16")),)
+    softmax = (Wanted("logits", Form(temperature=2.0)),)
+    assert check_request(in_forms({"temperature": 2}), TWO) == softmax
+    other = {"logits": {"priority": 3}}
+    assert check_request(in_forms({}, other), TWO) == (Wanted("logits"),)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"form": "topk"}, "output 'logits': there is no form 'topk': name one of float32, bfl"),
+        ({"form": 16}, "'form' is text, as 'topk:20', not 16"),
+        ({"form": "topk:10"}, "has 10 classes, so topk:10 leaves none out: K must be below"),
+        ({"temperature": -1.0}, "a temperature is a finite number above 0, not -1.0"),
+        ({"temperature": "hot"}, "'temperature' is a number, not 'hot'"),
+    ],
+)
+def test_a_form_that_cannot_be_is_refused(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestRefused, match=words):
+        check_request(in_forms({}, {"logits": parameters}), TWO)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "words"),
+    [
+        ("INT64", (-1, 10), "output 'y' is INT64, and the form topk:2 is for floats"),
+        ("FP32", (-1,), r"has shape \[-1\], no classes for topk:2"),
+        ("FP32", (-1, -1), "leaves the number of its classes open"),
+    ],
+)
+def test_a_form_that_an_output_cannot_have_is_refused(
+    datatype: str, shape: tuple[int, ...], words: str
+) -> None:
+    spec = replace(TWO, outputs=(TensorSpec("y", datatype, shape),))
+    with pytest.raises(RequestRefused, match=words):
+        check_request(in_forms({"form": "topk:2"}), spec)
 
 
 def test_a_model_is_known_by_name_and_version() -> None:

@@ -1,0 +1,209 @@
+"""Arrays put into the forms of `forms`, and read from them: numpy only, each axis at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import RequestRefused, WireError
+from .datatypes import Array, datatype_of
+from .forms import CLASSES, Form, Parameter
+from .wire import MAX_MESSAGE_BYTES
+
+_DTYPES = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
+_FLOATS = ("FP16", "FP32", "FP64", "BF16")
+_HALF_MAX = float(np.finfo(np.float16).max)
+
+
+def check_form(name: str, datatype: str, shape: Sequence[int], form: Form) -> None:
+    """Raise RequestRefused where no output of `datatype` and `shape` can be put into `form`.
+
+    Args:
+        name: of the output.
+        datatype: as the Open Inference Protocol calls it.
+        shape: the batch first; -1 where a dimension is not known yet.
+        form: the form that is asked for.
+    """
+    if datatype not in _FLOATS:
+        raise RequestRefused(
+            f"output {name!r} is {datatype}, and the form {form} is for floats: ask for it without"
+        )
+    if not form.k and form.temperature is None:
+        return
+    what = f"topk:{form.k}" if form.k else "a softmax"
+    if len(shape) < 2 or shape[-1] == 0:
+        raise RequestRefused(f"output {name!r} has shape {list(shape)}, no classes for {what}")
+    if form.k and shape[-1] < 0:
+        raise RequestRefused(
+            f"output {name!r} leaves the number of its classes open, so there is no {what} of it:"
+            " ask for float16, or export the model with that dimension fixed"
+        )
+    if form.k >= shape[-1] > 0:
+        raise RequestRefused(
+            f"output {name!r} has {shape[-1]} classes, so {what} leaves none out: K must be below"
+        )
+
+
+def encode(name: str, array: Array, form: Form) -> dict[str, Array]:
+    """Put one output into a form.
+
+    Args:
+        name: of the output.
+        array: floats [N, ..., C], finite.
+        form: the form that is asked for.
+
+    Returns:
+        The arrays that travel, by the names of `form.parts`.
+
+    Raises:
+        RequestRefused: the output cannot be put into this form, or holds values beyond it.
+    """
+    check_form(name, datatype_of(array.dtype), array.shape, form)
+    rows = array
+    if form.temperature is not None:
+        rows = softmax(_cast(name, array, "float32"), form.temperature)
+    if form.dtype is not None:
+        return {name: _cast(name, rows, form.dtype)}
+    flat = _cast(name, rows, "float32").reshape(-1, array.shape[-1])
+    values, indices = top_k(flat, form.k)
+    rest = flat.copy()
+    np.put_along_axis(rest, indices, 0.0 if form.temperature else -np.inf, axis=-1)
+    tail = rest.sum(axis=-1) if form.temperature else _log_sum_exp(rest)
+    small = np.float16 if np.abs(values).max(initial=0.0) <= _HALF_MAX else np.float32
+    arrays = (values.astype(small), indices.astype(np.min_scalar_type(flat.shape[-1] - 1)), tail)
+    outer = array.shape[:-1]
+    shapes = ((*outer, form.k), (*outer, form.k), outer)
+    parts = zip(form.parts(name), arrays, shapes, strict=True)
+    return {part: encoded.reshape(shape) for part, encoded, shape in parts}
+
+
+def decode(
+    name: str, outputs: Mapping[str, Array], form: Form, parameters: Mapping[str, Parameter]
+) -> Array:
+    """One output as a dense float32 array, from what `encode` made of it.
+
+    What `topk` has left out gets the tail mass spread evenly: each of the C - K classes the
+    probability `tail / (C - K)` or the logit `tail - log(C - K)`. So the greatest class stays the
+    greatest, and a softmax at temperature 1 has the mass of each kept class and of all others.
+
+    Args:
+        name: of the output.
+        outputs: the arrays of an answer; those of `form.parts` must be among them.
+        form: the form that the answer says it has.
+        parameters: of the answer's output.
+
+    Returns:
+        float32 [N, ..., C].
+
+    Raises:
+        WireError: the parts contradict each other.
+    """
+    if form.dtype is not None:
+        array = outputs[name]
+        if array.dtype != _DTYPES[form.dtype]:
+            raise WireError(f"output {name!r} is of {array.dtype}, and says that it is {form}")
+        return array.astype(np.float32, copy=False)
+    values, indices, tail = check_parts(name, outputs, form, parameters)
+    classes = int(parameters[CLASSES])
+    left_out = classes - form.k
+    fill = tail / left_out if form.temperature else tail - np.log(np.float32(left_out))
+    dense = np.empty((*tail.shape, classes), np.float32)
+    dense[...] = fill[..., np.newaxis]
+    np.put_along_axis(dense, indices, values, axis=-1)
+    return dense
+
+
+def check_parts(
+    name: str, outputs: Mapping[str, Array], form: Form, parameters: Mapping[str, Parameter]
+) -> tuple[Array, Array, Array]:
+    """The parts of a `topk` output, held against each other.
+
+    Returns:
+        values float32 [N, ..., K], indices int64 [N, ..., K], tail float32 [N, ...].
+
+    Raises:
+        WireError: they cannot have come from `encode`.
+    """
+    values, indices, tail = (outputs[part] for part in form.parts(name))
+    classes = parameters.get(CLASSES)
+    shape = values.shape
+    if values.dtype not in _DTYPES.values() or tail.dtype.kind != "f" or tail.dtype.itemsize > 4:
+        raise _contradictory(name, f"of {values.dtype} and {tail.dtype}")
+    if indices.dtype.kind != "u":
+        raise _contradictory(name, f"with indices of {indices.dtype}")
+    if len(shape) < 2 or shape[-1] != form.k or indices.shape != shape or tail.shape != shape[:-1]:
+        raise _contradictory(name, f"{shape}, {indices.shape} and {tail.shape} for {form}")
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes <= form.k:
+        raise _contradictory(name, f"of {classes!r} classes for {form}")
+    if classes > np.iinfo(indices.dtype).max + 1 or tail.size * classes * 4 > MAX_MESSAGE_BYTES:
+        raise _contradictory(name, f"of {classes} classes, more than its indices or a message hold")
+    places = np.sort(indices.astype(np.int64), axis=-1)
+    if places[..., -1:].max(initial=0) >= classes or (places[..., 1:] == places[..., :-1]).any():
+        raise _contradictory(name, f"with classes named twice, or beyond {classes}")
+    if form.temperature and tail.min(initial=0.0) < 0:
+        raise _contradictory(name, "with a negative tail mass")
+    return values.astype(np.float32), indices.astype(np.int64), tail.astype(np.float32)
+
+
+def softmax(logits: Array, temperature: float) -> Array:
+    """The probabilities of float32 logits [..., C] that are divided by `temperature` first."""
+    with np.errstate(over="ignore"):  # what is so far below the greatest has no mass
+        rows = logits - logits.max(axis=-1, keepdims=True)
+        rows /= np.float32(temperature)
+    np.exp(rows, out=rows)
+    rows /= rows.sum(axis=-1, keepdims=True)
+    probabilities: Array = rows
+    return probabilities
+
+
+def top_k(rows: Array, k: int) -> tuple[Array, Array]:
+    """The `k` greatest of each row, the greatest first; of equal ones the lower index goes first.
+
+    Args:
+        rows: float32 [R, C], without NaN.
+        k: at least 1, below C.
+
+    Returns:
+        values float32 [R, k], indices int64 [R, k].
+    """
+    chosen = np.argpartition(rows, -k, axis=-1)[:, -k:]
+    values = np.take_along_axis(rows, chosen, axis=-1)
+    least = values.min(axis=-1, keepdims=True)
+    # Where more than k reach the least of them, which of the equal ones were taken is chance.
+    tied = np.count_nonzero(rows >= least, axis=-1) > k
+    if tied.any():
+        chosen[tied] = np.argsort(-rows[tied], axis=-1, kind="stable")[:, :k]
+    chosen.sort(axis=-1)
+    values = np.take_along_axis(rows, chosen, axis=-1)
+    order = np.argsort(-values, axis=-1, kind="stable")
+    return np.take_along_axis(values, order, -1), np.take_along_axis(chosen, order, -1)
+
+
+def _log_sum_exp(rows: Array) -> Array:
+    greatest = rows.max(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        total: Array = np.log(np.exp(rows - greatest).sum(axis=-1))
+    total += greatest[..., 0]
+    return total
+
+
+def _cast(name: str, array: Array, dtype: str) -> Array:
+    if array.dtype == _DTYPES[dtype]:
+        return array
+    with np.errstate(over="ignore"):
+        cast = array.astype(_DTYPES[dtype])
+    if not np.isfinite(cast).all():
+        raise RequestRefused(
+            f"output {name!r} holds values beyond the range of {dtype}: ask for another form"
+        )
+    return cast
+
+
+def _contradictory(name: str, what: str) -> WireError:
+    return WireError(f"output {name!r} came as parts that do not go together: {what}")

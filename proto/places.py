@@ -1,0 +1,87 @@
+"""Where a tensor lies when it does not travel in its message: a place in registered shared memory.
+
+These are the parameters of a tensor in the system-shared-memory extension of the Open Inference
+Protocol, and one of ours:
+
+```
+shared_memory_region      text     the region, by the name under which it was registered
+shared_memory_byte_size   integer  bytes there; those of the tensor, for an output at least as many
+shared_memory_offset      integer  where they begin in the region; 0 where it is not given
+shared_memory_generation  integer  ours: what the 8 bytes before them hold for as long as the place
+                                   belongs to this request
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from ..errors import WireError
+
+Parameter = bool | int | float | str
+
+REGION: Final = "shared_memory_region"
+BYTE_SIZE: Final = "shared_memory_byte_size"
+OFFSET: Final = "shared_memory_offset"
+GENERATION: Final = "shared_memory_generation"
+#: Bytes of a generation: an unsigned little-endian integer.
+GENERATION_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one tensor lies.
+
+    Attributes:
+        region: name of the region.
+        offset: bytes from the region's beginning.
+        nbytes: bytes of the place.
+        generation: what stands in the `GENERATION_BYTES` before `offset` while the place is this
+            request's; None: nothing says whose it is.
+    """
+
+    region: str
+    offset: int
+    nbytes: int
+    generation: int | None = None
+
+    @classmethod
+    def named_by(cls, parameters: Mapping[str, Parameter]) -> Self | None:
+        """The place that a tensor's parameters name; None where they name none.
+
+        Raises:
+            WireError: they name half of one, or an impossible one.
+        """
+        if REGION not in parameters:
+            return None
+        region = parameters[REGION]
+        if not isinstance(region, str):
+            raise WireError(f"{REGION} is the name of a region, not {region!r:.60}")
+        if BYTE_SIZE not in parameters:
+            raise WireError(f"{REGION} is given without {BYTE_SIZE}")
+        generation = _number(parameters, GENERATION) if GENERATION in parameters else None
+        place = cls(region, _number(parameters, OFFSET), _number(parameters, BYTE_SIZE), generation)
+        if generation is not None and place.offset < GENERATION_BYTES:
+            raise WireError(
+                f"a place with a generation begins {GENERATION_BYTES} bytes or more into its "
+                f"region, as these hold it; {OFFSET} is {place.offset}"
+            )
+        return place
+
+    def parameters(self) -> dict[str, Parameter]:
+        """What names this place."""
+        named: dict[str, Parameter] = {REGION: self.region, BYTE_SIZE: self.nbytes}
+        if self.offset:
+            named[OFFSET] = self.offset
+        if self.generation is not None:
+            named[GENERATION] = self.generation
+        return named
+
+
+def _number(parameters: Mapping[str, Parameter], name: str) -> int:
+    value = parameters.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise WireError(f"{name} is an integer from 0 on, not {value!r:.60}")
+    return value

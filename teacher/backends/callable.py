@@ -1,0 +1,83 @@
+"""Backend `callable`: any function on numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...errors import ModelError, RequestRefused
+from ...proto.arena import Array
+from ..model import ModelSpec
+from ..numerics import instruction_set
+from . import content
+from .declared import declared, outputs_by_trial
+from .device import gpu_of
+from .factory import Made
+from .kind import Kind, Settings, Things
+from .translation import translated
+
+
+class NumpyFunction:
+    """A function from a dict of arrays to a dict of arrays, the batch along axis 0 of each.
+
+    Args:
+        made: the function, with its inputs and outputs where the factory declares them.
+        settings: how to run it. `inputs` and `outputs` take the place of the factory's.
+
+    Raises:
+        ModelError: the inputs are not known, or it does not run on an example.
+    """
+
+    def __init__(self, made: Made, settings: Settings) -> None:
+        if gpu_of(settings.device) is not None:
+            raise ModelError(
+                f"{made.name} works on numpy arrays, which are on the CPU: --devices cpu"
+            )
+        self._function = made.thing
+        inputs = settings.inputs or declared(made.inputs)
+        if not inputs:
+            raise ModelError(
+                f"the inputs of {made.name} are not known: declare them with --input, or name a "
+                'factory that returns (function, ["NAME:DATATYPE:DIMS", ...])'
+            )
+        outputs = settings.outputs or declared(made.outputs)
+        self._spec = ModelSpec(
+            platform="callable",
+            inputs=inputs,
+            outputs=outputs_by_trial(self.run, inputs, outputs, made.name),
+            content_id=content.of_function(made.name, made.thing),
+            numerics=(
+                f"callable-numpy-{np.__version__}",
+                "as-written",
+                "cpu",
+                f"threads={settings.threads}",
+                instruction_set(),
+            ),
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with translated("the function"):
+            outputs = self._function({name: _shown(array) for name, array in inputs.items()})
+            if not isinstance(outputs, Mapping):
+                raise RequestRefused(
+                    f"the function returned {type(outputs).__name__}: expected a dict of arrays"
+                )
+            return {str(name): np.asarray(array) for name, array in outputs.items()}
+
+
+def _shown(array: Array) -> Array:
+    """To be read only: it may lie in memory that others share."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+KIND = Kind(
+    name="callable",
+    things=Things("a function on dicts of numpy arrays", callable, NumpyFunction),
+)

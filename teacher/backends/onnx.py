@@ -1,0 +1,178 @@
+"""Backend `onnx`: models in ONNX, by onnxruntime, on CPUs and on NVIDIA GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import ModelError, WireError
+from ...proto.arena import Array
+from ...proto.datatypes import datatype_of
+from ..model import FREE, ModelSpec, TensorSpec
+from ..numerics import instruction_set
+from . import content
+from .declared import narrowed, outputs_by_trial, refuse_outputs
+from .device import gpu_of
+from .kind import Files, Kind, Settings
+from .onnx_files import files_of
+from .translation import first_line, translated
+
+#: What onnxruntime calls a type and numpy calls otherwise.
+_NAMES = {"float": "float32", "double": "float64"}
+#: Words by which onnxruntime says that the model is younger than it is.
+_YOUNGER = ("IR version", "opset", "No Op registered")
+_ERRORS_ONLY = 3
+
+
+class OnnxSession:
+    """A model in a session of onnxruntime.
+
+    Args:
+        model: the .onnx file.
+        settings: how to run it. `inputs` are narrower shapes for inputs that the model leaves free.
+
+    Raises:
+        ModelError: onnxruntime is not there or has no GPU, the file cannot be read, or it takes or
+            gives what no wire carries.
+    """
+
+    def __init__(self, model: Path, settings: Settings) -> None:
+        refuse_outputs(model, settings)
+        runtime = import_onnxruntime()
+        gpu = gpu_of(settings.device)
+        providers = _providers(runtime, settings.device, gpu)
+        try:
+            self._session = runtime.InferenceSession(
+                str(model), _options(runtime, settings.threads), providers=providers
+            )
+        except Exception as error:  # its classes are made by C++, with no base of their own
+            raise ModelError(_refusal(runtime, model, error)) from error
+        _check_provider(self._session, settings.device, gpu)
+        own = [_spec_of(node, model) for node in self._session.get_inputs()]
+        outputs = [_spec_of(node, model) for node in self._session.get_outputs()]
+        self._outputs = [tensor.name for tensor in outputs]
+        self._inputs = narrowed(own, settings.inputs)
+        if not all(tensor.shape for tensor in outputs):  # it does not say how many dimensions
+            outputs = list(outputs_by_trial(self.run, self._inputs, (), str(model)))
+        self._spec = ModelSpec(
+            platform="onnxruntime",
+            inputs=self._inputs,
+            outputs=tuple(outputs),
+            content_id=content.of_files(files_of(model)),
+            numerics=(f"onnxruntime-{runtime.__version__}", "fp32", *_where(settings, gpu)),
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        given = {
+            tensor.name: np.require(inputs[tensor.name], requirements=["C", "A"])
+            for tensor in self._inputs
+        }
+        with translated("the model", line=_said):
+            arrays = self._session.run(self._outputs, given)
+        return dict(zip(self._outputs, arrays, strict=True))
+
+
+def import_onnxruntime() -> Any:
+    """The module; raises ModelError where it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError(
+            f"onnxruntime cannot be imported ({error}): pip install '{KIND.install}'"
+        ) from None
+    onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
+    return onnxruntime
+
+
+def _options(runtime: Any, threads: int) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _ERRORS_ONLY
+    options.use_deterministic_compute = True
+    # Threads that spin between two runs take the cores that sockets need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _providers(runtime: Any, device: str, gpu: int | None) -> list[Any]:
+    if gpu is None:
+        return ["CPUExecutionProvider"]
+    if "CUDAExecutionProvider" not in runtime.get_available_providers():
+        raise ModelError(
+            f"device {device} asked for, but this onnxruntime has no GPU support: "
+            "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
+        )
+    if hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()  # CUDA may have come as packages, which no loader searches
+    # Its default lets products of float32 have the ten bits of TF32.
+    return [("CUDAExecutionProvider", {"device_id": gpu, "use_tf32": 0}), "CPUExecutionProvider"]
+
+
+def _check_provider(session: Any, device: str, gpu: int | None) -> None:
+    """A session without the device is made all the same, and would run on the CPU."""
+    if gpu is not None and session.get_providers()[0] != "CUDAExecutionProvider":
+        raise ModelError(
+            f"onnxruntime cannot use device {device}: CUDA or cuDNN is missing, of another version "
+            "than its own, or there is no such GPU; its message stands above"
+        )
+
+
+def _spec_of(node: Any, model: Path) -> TensorSpec:
+    kind = node.type.removeprefix("tensor(").removesuffix(")")
+    try:
+        datatype = datatype_of(np.dtype(_NAMES.get(kind, kind)))
+        if datatype == "BYTES" or not node.type.startswith("tensor("):
+            raise WireError
+    except (TypeError, WireError):
+        raise ModelError(
+            f"{model}: {node.name!r} is a {node.type}, which cannot be sent: cast it in the model"
+        ) from None
+    return TensorSpec(node.name, datatype, tuple(_size(size) for size in node.shape or ()))
+
+
+def _size(size: object) -> int:
+    """Free sizes are names or nothing."""
+    return size if isinstance(size, int) and size > 0 else FREE
+
+
+def _where(settings: Settings, gpu: int | None) -> tuple[str, ...]:
+    if gpu is None:
+        return "cpu", f"threads={settings.threads}", instruction_set()
+    return "gpu", "cuda", _gpu_name(gpu)
+
+
+def _gpu_name(gpu: int) -> str:
+    """As the driver calls it; onnxruntime does not say."""
+    listed = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    lines = listed[gpu].read_text().splitlines() if gpu < len(listed) else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("Model")]
+    return names[0] if names else "unknown"
+
+
+def _refusal(runtime: Any, model: Path, error: Exception) -> str:
+    said = f"onnxruntime {runtime.__version__} cannot load {model}: {_said(error)}"
+    if any(word in str(error) for word in _YOUNGER):
+        return f"{said}; a newer one may: pip install --upgrade onnxruntime"
+    return said
+
+
+def _said(error: BaseException) -> str:
+    """Without "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ place."""
+    line = first_line(error)
+    return line.split(" : ", 3)[-1] if line.startswith("[ONNXRuntimeError]") else line
+
+
+KIND = Kind(
+    name="onnx",
+    files=Files("an .onnx file (ONNX)", (".onnx",), OnnxSession),
+    package="onnxruntime",
+    install="edl-dist[onnx]",
+)

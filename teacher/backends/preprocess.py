@@ -1,0 +1,128 @@
+"""What is done to a batch before the model: hooks of the user's, and named ones.
+
+A hook changes what comes over the wire into what the model takes, so it changes the declared inputs
+and is a part of what is served: of `content_id`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...errors import ModelError, RequestRefused, UsageError, WireError
+from ...proto.arena import Array
+from ...proto.datatypes import datatype_of
+from ..model import ModelSpec, TensorSpec
+from . import Backend, content
+from .declared import declared, narrowed
+from .factory import is_factory, make
+from .images import NAMED
+from .translation import translated
+
+Apply = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One step before a model.
+
+    Attributes:
+        name: as the user gave it.
+        inputs: what it takes.
+        apply: makes of it what the model takes; raises whatever it likes.
+        content: what it is, for the hash: equal for equal steps.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    apply: Apply
+    content: str
+
+
+class Preprocessed:
+    """A backend with a hook before it."""
+
+    def __init__(self, backend: Backend, hook: Hook) -> None:
+        self._backend = backend
+        self._hook = hook
+        inner = backend.spec
+        self._spec = replace(
+            inner,
+            inputs=hook.inputs,
+            content_id=hashlib.sha256(f"{inner.content_id} {hook.content}".encode()).hexdigest(),
+            numerics=(*inner.numerics, f"{hook.name} by numpy-{np.__version__}"),
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with translated(f"preprocessing by {self._hook.name}"):
+            made = self._hook.apply(inputs)
+            check_made(self._hook.name, made, self._backend.spec.inputs)
+        return self._backend.run(made)
+
+
+def preprocessed(
+    backend: Backend, names: Sequence[str], inputs: Sequence[TensorSpec] = ()
+) -> Backend:
+    """`backend` behind the hooks `names`, the first of which sees the wire.
+
+    Args:
+        backend: the model.
+        names: of shipped hooks ("imagenet"), or "module:function" of the user's.
+        inputs: what comes over the wire, where the first hook does not say it.
+
+    Raises:
+        ModelError: a hook is not there, or does not fit the model.
+    """
+    for position, name in reversed(list(enumerate(names))):
+        backend = Preprocessed(backend, _hook(name, backend, () if position else tuple(inputs)))
+    return backend
+
+
+def check_hook(name: str) -> None:
+    """What can be said of a hook's name without importing anything; raises UsageError."""
+    if name not in NAMED and not is_factory(name):
+        raise UsageError(
+            f"no preprocessing {name!r}: expected module:function, or one of {', '.join(NAMED)}"
+        )
+
+
+def check_made(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
+    """Raise RequestRefused where what a hook made is not what the model takes."""
+    if not isinstance(made, Mapping):
+        raise RequestRefused(f"{hook} returned {type(made).__name__}: expected a dict of arrays")
+    for tensor in wanted:
+        array = made.get(tensor.name)
+        if not isinstance(array, np.ndarray):
+            raise RequestRefused(f"{hook} gave {sorted(made)}; the model takes {tensor}")
+        if _datatype(array) != tensor.datatype or not tensor.admits(array.shape):
+            raise RequestRefused(
+                f"{hook} gave {tensor.name!r} as {array.dtype} {list(array.shape)}; "
+                f"the model takes {tensor}"
+            )
+
+
+def _datatype(array: Array) -> str | None:
+    try:
+        return datatype_of(array.dtype)
+    except WireError:
+        return None
+
+
+def _hook(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Hook:
+    takes = backend.spec.inputs
+    if name in NAMED:
+        own, apply = NAMED[name](name, takes)
+        # What a name means is settled for ever; another meaning gets another name.
+        return Hook(name, narrowed(own, inputs), apply, name)
+    made = make(name)
+    if not callable(made.thing):
+        raise ModelError(f"{name} gave {type(made.thing).__name__}: expected a function on arrays")
+    own = inputs or declared(made.inputs) or takes
+    return Hook(name, own, made.thing, content.of_function(name, made.thing))

@@ -1,0 +1,179 @@
+"""Backend `torch`: TorchScript, `torch.export` and networks of a factory, on CPUs and CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+from ...proto.arena import Array
+from ..model import FREE, ModelSpec, TensorSpec
+from . import content, torch_archive, torch_runtime
+from .declared import by_name, declared, narrowed, outputs_by_trial
+from .factory import Made
+from .kind import Files, Kind, Settings, Things
+from .torch_copies import Copies
+from .translation import translated
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network that is on its device.
+
+    Attributes:
+        name: for errors.
+        platform: format, as "torch_script".
+        call: takes the tensors of the inputs, in order.
+        inputs: in the order of `call`.
+        content_id: hash of what it is.
+    """
+
+    name: str
+    platform: str
+    call: Callable[..., Any]
+    inputs: tuple[TensorSpec, ...]
+    content_id: str
+
+
+class TorchModel:
+    """A network under PyTorch, in eval mode and without anything that gradients need.
+
+    Args:
+        load: puts the network on the device that it is given.
+        settings: how to run it.
+        declares: outputs as the factory declares them.
+
+    Raises:
+        ModelError: torch or the device is not there, the network cannot be loaded or does not run.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Any, Any, Settings], Network],
+        settings: Settings,
+        declares: tuple[TensorSpec, ...] = (),
+    ) -> None:
+        self._torch = torch = torch_runtime.import_torch()
+        device = torch_runtime.open_device(torch, settings.device, settings.threads)
+        self._copies = Copies(torch, device)
+        network = load(torch, device, settings)
+        self._call, self._inputs = network.call, network.inputs
+        self._spec = ModelSpec(
+            platform=network.platform,
+            inputs=network.inputs,
+            outputs=outputs_by_trial(
+                self.run, network.inputs, settings.outputs or declares, network.name
+            ),
+            content_id=network.content_id,
+            numerics=torch_runtime.numerics(torch, device, settings.threads),
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with translated("the model", torch_runtime.lacks_resources), self._torch.inference_mode():
+            tensors = [self._copies.to_device(inputs[tensor.name]) for tensor in self._inputs]
+            return self._copies.to_host(by_name(self._call(*tensors)))
+
+
+def open_file(file: Path, settings: Settings) -> TorchModel:
+    """A TorchScript or `torch.export` file, whichever its content says that it is."""
+    if torch_archive.is_exported(file):
+        return TorchModel(lambda *where: _exported(file, *where), settings)
+    return TorchModel(lambda *where: _script(file, *where), settings)
+
+
+def open_made(made: Made, settings: Settings) -> TorchModel:
+    """A `torch.nn.Module`, with inputs declared or given as example tensors."""
+    return TorchModel(lambda *where: _module(made, *where), settings, declared(made.outputs))
+
+
+def is_module(thing: object) -> bool:
+    """Whether `thing` is a `torch.nn.Module`; torch is there when it is."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.nn.Module)
+
+
+def _script(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
+    with torch_runtime.loading(torch, file):
+        module = torch.jit.load(str(file), map_location=device).eval()
+        # Kernels that are fused after some runs would change bits on the way.
+        torch.jit.set_fusion_strategy([("STATIC", 0)])
+    arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
+    inputs = _ordered(settings.inputs, arguments, str(file))
+    return Network(str(file), "torch_script", module, inputs, content.of_files([file]))
+
+
+def _exported(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
+    with torch_runtime.loading(torch, file):
+        program = torch_archive.load_exported(torch, file, device)
+    own = tuple(
+        TensorSpec(name, torch_runtime.datatype(dtype), shape)
+        for name, dtype, shape in torch_archive.inputs_of(program, file)
+    )
+    module, structure = program.module(), program.call_spec.in_spec
+
+    def call(*tensors: Any) -> Any:
+        arguments, keywords = structure.unflatten(list(tensors))
+        return module(*arguments, **keywords)
+
+    inputs = narrowed(own, settings.inputs)
+    return Network(str(file), "torch_export", call, inputs, content.of_files([file]))
+
+
+def _module(made: Made, torch: Any, device: Any, settings: Settings) -> Network:
+    module = made.thing.to(device)
+    with contextlib.suppress(NotImplementedError):  # an exported one is what it was exported as
+        module.eval()
+    arguments = list(inspect.signature(module.forward).parameters)
+    inputs = settings.inputs or declared(made.inputs, arguments, _of_example)
+    if not inputs:
+        raise ModelError(
+            f"the inputs of {made.name} are not known: return (module, [example tensor, ...]) from "
+            "it, or declare them with --input"
+        )
+    state = module.state_dict().items()
+    arrays = ((key, torch_runtime.as_array(torch, value)) for key, value in state)
+    return Network(made.name, "torch_module", module, inputs, content.of_arrays(made.name, arrays))
+
+
+def _of_example(tensor: Any, argument: str) -> TensorSpec:
+    """What an example tensor declares: its first dimension is the batch, and free."""
+    try:
+        shape = (FREE, *(int(size) for size in tensor.shape[1:]))
+        return TensorSpec(argument, torch_runtime.datatype(tensor.dtype), shape)
+    except AttributeError:
+        raise ModelError(f"{tensor!r} declares no input: expected an example tensor") from None
+
+
+def _ordered(
+    inputs: tuple[TensorSpec, ...], arguments: list[str], model: str
+) -> tuple[TensorSpec, ...]:
+    """The declared inputs in the order of a script's arguments, which have names alone."""
+    given = {tensor.name: tensor for tensor in inputs}
+    if set(given) != set(arguments):
+        raise ModelError(
+            f"TorchScript does not say shapes: declare each input of {model} "
+            f"({', '.join(arguments)}) with --input NAME:DATATYPE:DIMS"
+        )
+    return tuple(given[name] for name in arguments)
+
+
+KIND = Kind(
+    name="torch",
+    files=Files(
+        "a .pt2 file of torch.export, or a .pt, .pth or .ts file of TorchScript (PyTorch)",
+        (".pt2", ".pt", ".pth", ".ts"),
+        open_file,
+    ),
+    things=Things("a torch.nn.Module", is_module, open_made),
+    package="torch",
+    install="edl-dist[torch]",
+)

@@ -1,0 +1,115 @@
+"""PyTorch as its backend uses it: imported, set to exact arithmetic, errors and dtypes ours."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...errors import EdlError, ModelError, WireError
+from ...proto.arena import Array
+from ...proto.datatypes import datatype_of
+from ..numerics import instruction_set
+from . import translation
+from .device import check_gpu, gpu_of
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def import_torch() -> Any:
+    """The `torch` module; raises ModelError where it is not installed."""
+    try:
+        import torch
+        import torch.export
+    except ImportError as error:
+        raise ModelError(
+            f"torch cannot be imported ({error}): pip install 'edl-dist[torch]'"
+        ) from None
+    return torch
+
+
+def open_device(torch: Any, device: str, threads: int) -> Any:
+    """The `torch.device`, with arithmetic of full float32 and the same kernels each time.
+
+    Raises:
+        ModelError: there is no such device, or this torch cannot use it.
+    """
+    torch.set_num_threads(threads)
+    if (index := gpu_of(device)) is None:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ModelError(
+            f"device {device} asked for, but torch {torch.__version__} finds no CUDA: it was built "
+            "without, or there is no driver; install a build for your CUDA"
+        )
+    check_gpu(device, index, torch.cuda.device_count())
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False  # True by itself: ten bits instead of twenty-three
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
+    """What bits depend on with PyTorch, in words; the micro-batch is added by who chooses it."""
+    if device.type == "cpu":
+        where = ["cpu", f"threads={threads}", instruction_set()]
+    else:
+        name, cudnn = torch.cuda.get_device_name(device), torch.backends.cudnn.version()
+        where = ["gpu", name, f"cuda={torch.version.cuda}", f"cudnn={cudnn}"]
+    return (f"torch-{torch.__version__}", "fp32", *where)
+
+
+def datatype(dtype: Any) -> str:
+    """The protocol's name of a torch dtype; raises ModelError where it has none."""
+    name = str(dtype).removeprefix("torch.")
+    if name == "bfloat16":
+        return "BF16"
+    try:
+        return datatype_of(np.dtype(name))
+    except (TypeError, WireError):
+        raise ModelError(f"the model uses dtype {name}, which cannot be sent") from None
+
+
+def dtype_for(torch: Any, dtype: np.dtype[Any]) -> Any:
+    """The torch dtype of an array's dtype."""
+    return getattr(torch, dtype.newbyteorder("=").name)
+
+
+def as_array(torch: Any, tensor: Any) -> Array:
+    """The tensor's memory as an array; a copy of it where the tensor is on a GPU."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:  # which torch does not hand to numpy
+        whole: Array = tensor.contiguous().view(torch.int16).numpy()
+        return whole.view(_BFLOAT16)
+    array: Array = tensor.numpy()
+    return array
+
+
+@contextmanager
+def loading(torch: Any, file: Path) -> Iterator[None]:
+    """Turns what torch raises at a file into a ModelError, and its warnings into nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that TorchScript is of yesterday, and the like
+            yield
+    except EdlError:
+        raise
+    except Exception as error:  # anything, from KeyError to errors of its C++ side
+        raise ModelError(
+            f"torch {torch.__version__} cannot load {file}: {translation.first_line(error)}; "
+            "if a newer one wrote it: pip install --upgrade torch"
+        ) from error
+
+
+def lacks_resources(error: Exception) -> bool:
+    """`RuntimeError` is what torch raises for everything: its words tell the cause."""
+    if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError"):
+        return True
+    return translation.lacks_resources(error)

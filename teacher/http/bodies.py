@@ -1,0 +1,87 @@
+"""The body of a request: so large at most, within so much time, and the two parts it may have."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from starlette.requests import Request
+
+from ...errors import RateLimited, RetryableError, WireError
+from ..front.calls import Call, CallTable
+from ..refusals import TooLarge
+from .statuses import WrongKind
+
+HEAD_LENGTH = "inference-header-content-length"
+
+
+async def read_body(
+    request: Request, calls: CallTable, call: Call, *, most_bytes: int, within_s: float
+) -> memoryview:
+    """All of it, once its sender is known.
+
+    Args:
+        request: whose body.
+        calls: holds the call, which owes its request until this returns.
+        call: of this request.
+        most_bytes: that are taken.
+        within_s: seconds from now.
+
+    Raises:
+        TooLarge: it is, or says that it is going to be.
+        RetryableError: it did not come in time.
+        RateLimited: the call had to make room for another one.
+        WrongKind: it is compressed.
+        starlette's ClientDisconnect: nobody waits for an answer any more.
+    """
+    if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise WrongKind(f"bodies are taken as they are, not with Content-Encoding {coding:.40}")
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced[:20]) > most_bytes:
+        raise _too_large(announced[:20], most_bytes)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(within_s) as limit:
+            call.on_evicted = lambda: _expire(limit)
+            async for piece in request.stream():
+                if len(body) + len(piece) > most_bytes:
+                    raise _too_large("more", most_bytes)
+                body += piece
+    except TimeoutError:
+        if call.evicted:
+            raise RateLimited("a call that sent nothing was ended for another one") from None
+        raise RetryableError(
+            f"the request did not come within {within_s:g} s of its head"
+        ) from None
+    calls.received(call)
+    return memoryview(body).toreadonly()
+
+
+def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memoryview]:
+    """The JSON object of a body, and the bytes of tensors behind it.
+
+    Args:
+        body: all of it.
+        head_length: what the header `HEAD_LENGTH` says; None: it is not there.
+
+    Raises:
+        WireError: it is no length, or longer than the body.
+    """
+    if head_length is None:
+        return body, body[len(body) :]
+    if not (head_length.isascii() and head_length.isdigit() and len(head_length) < 12):
+        raise WireError(f"Inference-Header-Content-Length is no length: {head_length!r:.40}")
+    if int(head_length) > len(body):
+        raise WireError(
+            f"Inference-Header-Content-Length is {head_length}, and the body has {len(body)} bytes"
+        )
+    return body[: int(head_length)], body[int(head_length) :]
+
+
+def _too_large(size: str, most_bytes: int) -> TooLarge:
+    return TooLarge(f"the body is larger than max ({size} vs. {most_bytes} bytes)")
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    with contextlib.suppress(RuntimeError):  # it is over anyway
+        limit.reschedule(0.0)

@@ -1,0 +1,119 @@
+"""HTTP beside gRPC: uvicorn in the event loop of a teacher's server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import uvicorn
+
+from ...coordinator.config import check_free, join_address
+from ...metrics import split_listen
+from ...proto.security import Gate, is_loopback, reloading_context
+from ..config import ServerConfig
+from ..front.calls import CallTable
+from ..metrics import TeacherMetrics
+from ..servicer import Servicer
+from .app import Api
+from .callers import Callers
+from .connections import connections
+from .guard import Guard
+from .inference import Inference
+
+_BACKLOG: Final = 128
+_MAX_HEAD_BYTES: Final = 16 << 10
+_KEEP_ALIVE_S: Final = 5
+#: Until what is left after a stop is cut off.
+_LAST_S: Final = 0.2
+
+
+class HttpServer:
+    """Binds on creation; what else it does is done in the loop that gRPC's methods are in.
+
+    Args:
+        config: where, the limits, and the certificates.
+        servicer: what to answer.
+        gate: who may ask.
+        metrics: told of every request and every refusal.
+        threads: where the model is waited for.
+        infer_calls: the calls that have batches labelled, by whichever protocol they came.
+
+    Raises:
+        UsageError: `config.http` is no address of this machine, or the certificates cannot be used.
+        AddressInUse: another process listens there.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        servicer: Servicer,
+        gate: Gate,
+        metrics: TeacherMetrics,
+        threads: ThreadPoolExecutor,
+        infer_calls: CallTable,
+    ) -> None:
+        host, port = split_listen(config.http or "")
+        check_free(host, port)
+        callers = Callers(gate)
+        inference = Inference(config, servicer, callers, metrics, threads, infer_calls)
+        api = Api(config, servicer, callers, metrics, inference)
+        self._server = uvicorn.Server(_config(Guard(api.app(), is_loopback(host)), api, config))
+        self._scheme = "https" if self._server.config.ssl else "http"
+        self._socket = _listen(host, port)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is: "http://HOST:PORT"."""
+        host, port = self._socket.getsockname()[:2]
+        return f"{self._scheme}://{join_address(host, port)}"
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        self._serving = asyncio.create_task(self._server.serve([self._socket]))
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing new, wait up to `grace_s` for what is being answered, close."""
+        if self._serving is None:
+            self._socket.close()
+            return
+        self._server.config.timeout_graceful_shutdown = max(grace_s, _LAST_S)  # type: ignore[assignment]
+        self._server.should_exit = True
+        await self._serving
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # in which they are closed
+
+
+def _config(app: Any, api: Api, config: ServerConfig) -> uvicorn.Config:
+    served = uvicorn.Config(
+        app,
+        http=connections(api.malformed),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level=logging.CRITICAL,  # it would log addresses that strangers make up
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+    )
+    served.load()
+    if config.security is not None and config.security.tls is not None:
+        served.ssl = reloading_context(config.security.tls, ask_clients=True)
+    return served
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    listener.listen(_BACKLOG)
+    return listener

@@ -1,0 +1,79 @@
+"""From a model's name to a model that may serve: opened, warm, measured and tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .backends import Backend
+from .backends.open import open_backend
+from .backends.paced import Paced
+from .canary import Canary
+from .config import PredictorConfig
+from .self_test import self_test
+from .tuning import fastest_micro_batch
+from .warm_up import warm_up
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that may serve.
+
+    Attributes:
+        backend: the model.
+        micro_batch: samples of one run.
+        t_t_s: device time in seconds per sample, as measured.
+        arrive: told when each job came, before it is run: an emulated device goes by that.
+    """
+
+    backend: Backend
+    micro_batch: int
+    t_t_s: float
+    arrive: Callable[[float], None] = lambda at_s: None
+
+
+def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> Loaded:
+    """Open the model, and do all that comes before serving.
+
+    Args:
+        config: which, and how it is run.
+        on_progress: told in words what is being done.
+
+    Raises:
+        EdlError: the model cannot be opened, does not run, or fails its self-test.
+    """
+    backend = open_model(config, on_progress)
+    on_progress("warming up")
+    rows = backend.spec.rows_per_run(config.micro_batch or _measured(backend, on_progress))
+    t_t_s = warm_up(backend, rows)
+    if config.self_test:
+        canary = Canary.load(Path(config.canary)) if config.canary else None
+        self_test(backend, canary, rows, on_progress)
+    if isinstance(backend, Paced):
+        return Loaded(backend, rows, t_t_s, backend.arrive)
+    return Loaded(backend, rows, t_t_s)
+
+
+def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> Backend:
+    """Only open it; arguments and errors as of `load`."""
+    on_progress(f"loading {config.model}")
+    return open_backend(
+        config.model,
+        backend=config.backend,
+        threads=config.threads,
+        device=config.device,
+        precision=config.precision,
+        inputs=config.inputs,
+        outputs=config.outputs,
+        preprocess=config.preprocess,
+        rate=config.rate,
+        tell=on_progress,
+    )
+
+
+def _measured(backend: Backend, on_progress: Callable[[str], None]) -> int:
+    rows, per_sample_s = fastest_micro_batch(backend)
+    told = ", ".join(f"{size}: {cost * 1000:.3g}" for size, cost in per_sample_s.items())
+    on_progress(f"micro-batch {rows}, by ms/sample of each size ({told})")
+    return rows

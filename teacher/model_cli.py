@@ -1,0 +1,207 @@
+"""Commands about a model that is not served: `edl teacher fingerprint` and `edl teacher bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .config import PredictorConfig
+
+_CANARY = "The canary"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Device = Annotated[
+    str, typer.Option(envvar="EDL_DEVICE", help="cpu, cpu:CORES (bound to these) or gpu:N.")
+]
+
+
+def fingerprint(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="As --model of 'serve'.")],
+    device: Device = "cpu",
+    threads: options.Threads = 1,
+    micro_batch: options.MicroBatch = "8",
+    backend: options.Backend = "auto",
+    rate: options.Rate = None,
+    precision: options.Precision = "fp32",
+    preprocess: options.Preprocess = None,
+    declared: options.Inputs = None,
+    declared_outputs: options.Outputs = None,
+    canary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_CANARY,
+            help="Write a canary there: samples, and what the model answers now.",
+        ),
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            rich_help_panel=_CANARY,
+            help="Samples of your own for it, an array for each input by its name; few and real. "
+            "Without it they are noise.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            rich_help_panel=_CANARY,
+            help="How far from it a teacher may be: a share of the greatest value of an output. "
+            "For teachers at bf16 take 0.02.",
+        ),
+    ] = 1e-3,
+    as_json: AsJson = False,
+) -> None:
+    """Say who a model is: content_id, numerics_id, inputs, outputs; and write its canary."""
+    from ..errors import UsageError
+    from .offline import offline
+
+    if samples is not None and canary is None:
+        raise UsageError("--samples are for a canary: name its file by --canary")
+    config = _config(
+        model,
+        device,
+        threads=threads,
+        micro_batch=micro_batch,
+        backend=backend,
+        rate=rate,
+        precision=precision,
+        preprocess=preprocess,
+        declared=(declared, declared_outputs),
+        self_test=samples is None,  # else these say more
+    )
+    facts = offline(
+        "fingerprint",
+        config,
+        _say,
+        canary=None if canary is None else str(canary),
+        samples=None if samples is None else str(samples),
+        tolerance=tolerance,
+    )
+    typer.echo(json.dumps(facts, indent=2) if as_json else _lines(facts))
+
+
+def bench(
+    model: options.Model,
+    batch_sizes: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Samples of a batch, all in one run.")
+    ] = "1,2,4,8,16,32",
+    runs: Annotated[int, typer.Option(min=3, help="Runs of each size.")] = 30,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="After so long no further round of all sizes begins.")
+    ] = 60.0,
+    device: Device = "cpu",
+    threads: options.Threads = 1,
+    backend: options.Backend = "auto",
+    rate: options.Rate = None,
+    precision: options.Precision = "fp32",
+    preprocess: options.Preprocess = None,
+    declared: options.Inputs = None,
+    declared_outputs: options.Outputs = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time a model at several batch sizes, and mark the one to choose."""
+    from ..errors import UsageError
+    from .offline import offline
+    from .sizes import parse_sizes
+
+    sizes = parse_sizes(batch_sizes, "--batch-sizes")
+    if plot is not None and not plot.parent.is_dir():  # before minutes of work
+        raise UsageError(f"there is no directory {plot.parent} to write {plot.name} to")
+    config = _config(
+        model,
+        device,
+        threads=threads,
+        backend=backend,
+        rate=rate,
+        precision=precision,
+        preprocess=preprocess,
+        declared=(declared, declared_outputs),
+    )
+    found = offline(
+        "bench",
+        config,
+        _say,
+        sizes=sizes,
+        runs=runs,
+        seconds=seconds,
+        picture=None if plot is None else str(plot),
+    )
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _table(found["rows"])
+
+
+def _config(
+    model: str,
+    device: str,
+    *,
+    threads: int,
+    backend: str,
+    rate: float | None,
+    precision: str,
+    preprocess: Sequence[str] | None,
+    declared: tuple[Sequence[str] | None, Sequence[str] | None],
+    micro_batch: str = "8",
+    self_test: bool = True,
+) -> PredictorConfig:
+    """How the model is run."""
+    from .config import PredictorConfig
+    from .devices import Device, check_cores
+    from .model import TensorSpec
+    from .sizes import parse_micro_batch
+
+    where = Device.parse(device)
+    check_cores([where])
+    inputs, outputs = (tuple(map(TensorSpec.parse, texts or ())) for texts in declared)
+    return PredictorConfig(
+        model,
+        threads=threads,
+        micro_batch=parse_micro_batch(micro_batch),
+        inputs=inputs,
+        outputs=outputs,
+        backend=backend,
+        precision=precision,
+        preprocess=tuple(preprocess or ()),
+        rate=rate,
+        self_test=self_test,
+    ).on(where)
+
+
+def _lines(facts: dict[str, Any]) -> str:
+    rows = [(name, facts[name]) for name in ("content_id", "numerics_id", "platform")]
+    rows += [("input", text) for text in facts["inputs"]]
+    rows += [("output", text) for text in facts["outputs"]]
+    t_t = f"{1000 * facts['t_t_s']:.3g} ms/sample at micro-batch {facts['micro_batch']}"
+    return "\n".join(f"{name:12} {value}" for name, value in [*rows, ("t_t", t_t)])
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("batch", "p50 ms", "p99 ms", "samples/s", "")
+    for row in rows:
+        figures = (1000 * row["p50_s"], 1000 * row["p99_s"], row["samples_per_s"])
+        shown = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in figures]
+        table.add_row(str(row["batch"]), *shown, "best" if row["best"] else "")
+    Console().print(table)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

@@ -1,0 +1,152 @@
+"""A process that looks at a model without serving it, in the same surroundings as a predictor.
+
+`python -m edl.teacher.offline`, started by `offline`: libraries read how many threads they may use,
+and how exact they are to be, when they are loaded, and the process of a command has loaded some.
+
+```
+from it    progress  text             for the operator
+           refused   error, message   it cannot do it
+           done      result           JSON
+```
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .. import supervise
+from ..errors import EdlError, ProcessFailed
+from ..proto.channel import Channel
+from . import jobs
+from .canary import load_samples
+from .config import PredictorConfig
+from .fingerprint import fingerprint, take_canary
+from .loading import load, open_model
+from .predictor_session import surroundings
+from .sweep import plot, sweep
+
+_LAST_WORDS_S = 5.0
+
+
+def offline(
+    task: str, config: PredictorConfig, on_progress: Callable[[str], None], **options: Any
+) -> Any:
+    """Have a task done, in a process of its own.
+
+    Args:
+        task: a name of `TASKS`.
+        config: the model, and how it is run.
+        on_progress: told in words what is being done.
+        options: of the task.
+
+    Returns:
+        What the task returns.
+
+    Raises:
+        EdlError: what the task raises.
+        ProcessFailed: the process ended by itself.
+    """
+    channel, child_end = Channel.pair()
+    words = json.dumps({"task": task, "config": config.to_json(), "options": options})
+    command = supervise.python_command(
+        task, __name__, child_end, words, pass_fds=(child_end,), env=surroundings(config)
+    )
+    try:
+        process = supervise.start(command)
+    finally:
+        os.close(child_end)
+    try:
+        for message in channel:
+            match message["kind"]:
+                case "progress":
+                    on_progress(message["text"])
+                case "refused":
+                    raise jobs.error_of(message)
+                case "done":
+                    return message["result"]
+        process.wait(_LAST_WORDS_S)
+        raise ProcessFailed(f"{task} ended without a result: {' | '.join(process.tail(3))}")
+    finally:
+        process.stop(0.0)
+        channel.close()
+
+
+def _fingerprint(
+    config: PredictorConfig,
+    say: Callable[[str], None],
+    canary: str | None,
+    samples: str | None,
+    tolerance: float,
+) -> dict[str, Any]:
+    loaded = load(config, say)
+    if canary is not None:
+        names = [tensor.name for tensor in loaded.backend.spec.inputs]
+        given = None if samples is None else load_samples(Path(samples), names)
+        take_canary(loaded, given, tolerance, say).save(Path(canary))
+        say(f"canary written: {canary}")
+    return fingerprint(loaded)
+
+
+def _bench(
+    config: PredictorConfig,
+    say: Callable[[str], None],
+    sizes: list[int],
+    runs: int,
+    seconds: float,
+    picture: str | None,
+) -> dict[str, Any]:
+    backend = open_model(config, say)
+    timings = sweep(backend, sizes, runs, seconds)
+    if picture is not None:
+        plot(timings, f"{config.model} on {config.device}", picture)
+        say(f"picture written: {picture}")
+    return {
+        "model": config.model,
+        "device": config.device,
+        "threads": config.threads,
+        "content_id": backend.spec.content_id,
+        "numerics": list(backend.spec.numerics),
+        "rows": [timing.to_json() for timing in timings],
+    }
+
+
+TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "fingerprint": _fingerprint,
+    "bench": _bench,
+}
+
+
+def main() -> None:
+    """The process."""
+    supervise.end_with_parent(at_once=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("channel", type=int, help="descriptor of the channel")
+    parser.add_argument("words", help="task, config and options as JSON")
+    given = parser.parse_args()
+    words = json.loads(given.words)
+    config = PredictorConfig.from_json(words["config"])
+    if config.cores:
+        os.sched_setaffinity(0, config.cores)  # before a framework starts threads of its own
+    sys.path.append(os.getcwd())  # last, so that it hides no installed package
+    channel = Channel.attach(given.channel)
+    try:
+        result = TASKS[words["task"]](config, partial(_say, channel), **words["options"])
+    except EdlError as error:
+        channel.send("refused", **jobs.error_fields(error))
+    else:
+        channel.send("done", result=result)
+
+
+def _say(channel: Channel, text: str) -> None:
+    channel.send("progress", text=text)
+
+
+if __name__ == "__main__":
+    main()

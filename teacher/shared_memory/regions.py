@@ -1,0 +1,155 @@
+"""The regions that callers have registered, each caller's apart, and how many there may be."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...errors import RateLimited, RequestRefused
+from ...proto.datatypes import shown
+from ...proto.places import Place
+from .segment import Segment
+from .visitors import Visitor
+
+_MAX_NAME: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RegionLimits:
+    """How much of its callers' memory a teacher keeps open.
+
+    Attributes:
+        regions: of one caller at one address.
+        nbytes: of these regions together.
+        regions_in_all: of all callers.
+        place_bytes: of one tensor.
+        idle_s: seconds after which a region goes that was not used and whose name is gone: then
+            nothing but the teacher may be left to keep its memory.
+    """
+
+    regions: int = 64
+    nbytes: int = 64 << 30
+    regions_in_all: int = 512
+    place_bytes: int = 256 << 20
+    idle_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Region:
+    """A segment under the name that tensors call it by; `used_s` is when that last happened."""
+
+    segment: Segment
+    used_s: float = field(default=0.0)
+
+
+class SharedMemory:
+    """The regions of one teacher's callers; any thread may use them."""
+
+    def __init__(
+        self,
+        limits: RegionLimits = RegionLimits(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._regions: dict[str, dict[str, Region]] = {}  # owner -> name -> region
+
+    def register(self, visitor: Visitor, name: str, key: str, *, offset: int, nbytes: int) -> None:
+        """Make a piece of the object `key` known as `name`, to this caller only.
+
+        Raises:
+            RequestRefused: the caller is elsewhere, the name is taken or impossible, or the object
+                is not for it.
+            RateLimited: it has as many regions as it may, or all callers have.
+        """
+        if not visitor.is_here():
+            raise RequestRefused(
+                f"shared memory is for callers on this host, and {visitor.host} is another: send "
+                "tensors in the request"
+            )
+        if not 0 < len(name) <= _MAX_NAME:
+            raise RequestRefused(f"a region's name has 1 to {_MAX_NAME} characters: {shown(name)}")
+        segment = Segment(key, offset, nbytes, visitor.uid())
+        self.sweep()
+        with self._lock:
+            mine = self._regions.get(visitor.owner, {})
+            if name in mine:
+                raise RequestRefused(f"region {shown(name)} is registered: unregister it first")
+            self._check_room(mine, nbytes)
+            mine[name] = Region(segment, self._clock())
+            self._regions[visitor.owner] = mine
+
+    def unregister(self, visitor: Visitor, name: str = "") -> None:
+        """Forget a region of this caller, or all; requests that use one now keep it till they end.
+
+        One that is not registered is no error: it is gone, as it should be.
+        """
+        with self._lock:
+            mine = self._regions.get(visitor.owner, {})
+            for one in [name] if name else list(mine):
+                mine.pop(one, None)
+            if not mine:
+                self._regions.pop(visitor.owner, None)
+
+    def status(self, visitor: Visitor, name: str = "") -> dict[str, Segment]:
+        """This caller's regions by name, or the one of that name.
+
+        Raises:
+            RequestRefused: it has none of that name.
+        """
+        with self._lock:
+            mine = dict(self._regions.get(visitor.owner, {}))
+        if name and name not in mine:
+            raise self._unknown(name)
+        return {one: mine[one].segment for one in ([name] if name else mine)}
+
+    def read(self, visitor: Visitor, place: Place) -> memoryview:
+        """A copy of what lies at `place`; raises what `Segment.read` does, and for no region."""
+        if place.nbytes > self._limits.place_bytes:
+            raise RequestRefused(
+                f"an input of {place.nbytes} bytes is larger than max "
+                f"({self._limits.place_bytes}): split the batch"
+            )
+        return self._used(visitor, place).read(place)
+
+    def write(self, visitor: Visitor, place: Place, data: memoryview) -> None:
+        """Put `data` at `place`; raises what `Segment.write` does, and for no region."""
+        self._used(visitor, place).write(place, data)
+
+    def sweep(self) -> None:
+        """Let go of regions that nobody but this process may know any more."""
+        with self._lock:
+            oldest_s = self._clock() - self._limits.idle_s
+            for owner, mine in list(self._regions.items()):
+                for name, region in list(mine.items()):
+                    if region.used_s < oldest_s and region.segment.unlinked:
+                        del mine[name]
+                if not mine:
+                    del self._regions[owner]
+
+    def _used(self, visitor: Visitor, place: Place) -> Segment:
+        with self._lock:
+            region = self._regions.get(visitor.owner, {}).get(place.region)
+            if region is None:
+                raise self._unknown(place.region)
+            region.used_s = self._clock()
+            return region.segment
+
+    def _unknown(self, name: str) -> RequestRefused:
+        return RequestRefused(f"no region {shown(name)} of this caller is registered here")
+
+    def _check_room(self, mine: dict[str, Region], nbytes: int) -> None:
+        if len(mine) >= self._limits.regions:
+            raise RateLimited(f"{len(mine)} regions are registered already: unregister some")
+        if sum(map(len, self._regions.values())) >= self._limits.regions_in_all:
+            raise RateLimited("this teacher has no room for another region of shared memory")
+        held = sum(region.segment.nbytes for region in mine.values())
+        if held + nbytes > self._limits.nbytes:
+            raise RateLimited(
+                f"{held} bytes are registered already, of {self._limits.nbytes} that one caller "
+                "may: unregister some"
+            )

@@ -1,0 +1,198 @@
+"""One shared-memory object of a caller, read and written through its descriptor, never mapped."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ...errors import RequestRefused, RetryableError
+from ...proto.datatypes import shown
+from ...proto.places import GENERATION_BYTES, Place
+
+#: What the names of objects begin with that a teacher opens.
+PREFIX: Final = "edl-"
+#: Where shared-memory objects are.
+FOLDER: Final = Path("/dev/shm")
+
+_GENERATION: Final = struct.Struct("<Q")
+#: struct flock of 64-bit Linux: type, whence, start, length, pid.
+_FLOCK: Final = struct.Struct("hhqqi4x")
+
+
+class Segment:
+    """A piece of a shared-memory object, for as long as anybody refers to this.
+
+    Args:
+        key: the object's name, as shm_open knows it.
+        offset: where the piece begins in it, in bytes.
+        nbytes: of the piece.
+        uid: the user to whom the object must belong; 0 may have anybody's.
+
+    Raises:
+        RequestRefused: there is no such object, it is not for this caller, or it is too small.
+    """
+
+    __slots__ = ("_fd", "key", "nbytes", "offset")
+
+    def __init__(self, key: str, offset: int, nbytes: int, uid: int) -> None:
+        self._fd = -1
+        self.key, self.offset, self.nbytes = key, offset, nbytes
+        self._fd = _open(key)
+        found = os.fstat(self._fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise RequestRefused(f"{shown(key)} is no shared-memory object")
+        if uid not in (0, found.st_uid):
+            raise RequestRefused(
+                f"{shown(key)} belongs to user {found.st_uid}; this is for user {uid}"
+            )
+        if nbytes < 1 or offset + nbytes > found.st_size:
+            raise RequestRefused(
+                f"bytes {offset} to {offset + nbytes} are no piece of {shown(key)}, which has "
+                f"{found.st_size}"
+            )
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    @property
+    def unlinked(self) -> bool:
+        """Whether its name is gone, so that it lives by its users only."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def read(self, place: Place) -> memoryview:
+        """A copy of what lies at `place`.
+
+        Raises:
+            RequestRefused: the place is not within the piece, or the object has become smaller.
+            RetryableError: the place belongs to another request by now; or there is no memory.
+        """
+        at = self._start(place)
+        self._check_generation(self._fd, at, place)
+        copy = self._copy(at, place.nbytes)
+        self._check_generation(self._fd, at, place)
+        return copy
+
+    def write(self, place: Place, data: memoryview) -> None:
+        """Put `data` where `place` begins.
+
+        Raises:
+            RequestRefused: it does not fit, the place is not within the piece, the object has
+                become smaller, or may not be written by this process.
+            RetryableError: the place belongs to another request by now, or somebody is about to
+                take it; or there is no memory behind it.
+        """
+        if len(data) > place.nbytes:
+            raise RequestRefused(
+                f"an output of {len(data)} bytes does not fit into the {place.nbytes} of its place"
+            )
+        at = self._start(place)
+        with self._writable() as fd:
+            if place.generation is not None:
+                _lock(fd, at - GENERATION_BYTES)  # until `fd` is closed
+                self._check_generation(fd, at, place)
+            self._check_size(at + len(data))
+            while data:
+                try:
+                    done = os.pwrite(fd, data, at)
+                except OSError as error:
+                    raise RetryableError(
+                        f"{shown(self.key)} cannot be written: {error.strerror}"
+                    ) from None
+                data, at = data[done:], at + done
+
+    def _start(self, place: Place) -> int:
+        """Where `place` begins in the object, which is as large as it has to be."""
+        if place.offset + place.nbytes > self.nbytes:
+            raise RequestRefused(
+                f"bytes {place.offset} to {place.offset + place.nbytes} are not all within the "
+                f"{self.nbytes} of region {shown(place.region)}"
+            )
+        at = self.offset + place.offset
+        self._check_size(at + place.nbytes)
+        return at
+
+    def _check_size(self, end: int) -> None:
+        if (size := os.fstat(self._fd).st_size) < end:
+            raise self._shrunk(end, size)
+
+    def _shrunk(self, end: int, size: int) -> RequestRefused:
+        return RequestRefused(
+            f"{shown(self.key)} has become smaller: byte {end} of it is meant, and it has {size}"
+        )
+
+    def _copy(self, at: int, nbytes: int) -> memoryview:
+        """Bytes of the object; it is read, not mapped, so cutting it short harms nobody."""
+        copy = np.empty(nbytes, np.uint8).data
+        done = 0
+        while done < nbytes:
+            try:
+                count = os.preadv(self._fd, [copy[done:]], at + done)
+            except OSError as error:
+                raise RetryableError(
+                    f"{shown(self.key)} cannot be read: {error.strerror}"
+                ) from None
+            if count == 0:
+                raise self._shrunk(at + nbytes, at + done)
+            done += count
+        return copy.toreadonly()
+
+    def _check_generation(self, fd: int, at: int, place: Place) -> None:
+        if place.generation is None:
+            return
+        raw = os.pread(fd, GENERATION_BYTES, at - GENERATION_BYTES)
+        found = _GENERATION.unpack(raw)[0] if len(raw) == GENERATION_BYTES else None
+        if found != place.generation:
+            raise RetryableError(
+                f"the place at {place.offset} of region {shown(place.region)} is not this "
+                f"request's any more: its generation is {found}, {place.generation} was named"
+            )
+
+    @contextmanager
+    def _writable(self) -> Iterator[int]:
+        """The object once more, to write to: locks belong to this opening of it alone."""
+        try:
+            fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise RequestRefused(
+                f"{shown(self.key)} may not be written by user {os.geteuid()}: {error.strerror}"
+            ) from None
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _open(key: str) -> int:
+    name = key.removeprefix("/")
+    if not name.startswith(PREFIX) or "/" in name or "\0" in name:
+        raise RequestRefused(
+            f"{shown(key)} is no name of shared memory that is taken here: one begins with "
+            f"{PREFIX!r} and has no '/' in it"
+        )
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return os.open(os.fsencode(FOLDER / name), flags)
+    except (OSError, UnicodeEncodeError) as error:
+        why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "no such name"
+        raise RequestRefused(f"shared memory {shown(key)} cannot be opened: {why}") from None
+
+
+def _lock(fd: int, at: int) -> None:
+    """Keep everybody else from taking the generation at `at`, if nobody has it now."""
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, GENERATION_BYTES, 0)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise RetryableError("the place is being taken back by its owner") from None
+        raise RetryableError(f"the place cannot be locked: {error.strerror}") from None

@@ -1,0 +1,96 @@
+"""Who asks for shared memory: whether it is on this host, and as which user it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import unquote
+
+_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_ESTABLISHED: Final = "01"
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """One caller at one address.
+
+    Attributes:
+        principal: what is equal for calls with the same authority.
+        host: the caller's IP address.
+        port: its port.
+    """
+
+    principal: str
+    host: str
+    port: int
+
+    @classmethod
+    def of_peer(cls, principal: str, peer: str) -> Self:
+        """The caller that gRPC calls `peer`: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000"."""
+        host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+        return cls(principal, host.strip("[]"), int(port) if port.isdigit() else 0)
+
+    @property
+    def owner(self) -> str:
+        """To whom regions belong: the same for every connection and protocol of a caller."""
+        return f"{self.principal} at {_plain(self.host)}"
+
+    def is_here(self) -> bool:
+        """Whether it is on this host: nobody else has an address of ours."""
+        if (address := _plain(self.host)) is None:
+            return False
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((str(address), 0))
+            except OSError:
+                return False
+        return True
+
+    def uid(self) -> int:
+        """The user that its connection belongs to; ours where the system does not say."""
+        if (address := _plain(self.host)) is not None:
+            forms = {_as_listed(address, self.port), _as_listed(_mapped(address), self.port)}
+            for table in _TABLES:
+                with contextlib.suppress(OSError):  # no such table here
+                    if (uid := _find(table.read_text(), forms)) is not None:
+                        return uid
+        return os.geteuid()
+
+
+def _plain(host: str) -> _Address | None:
+    """The address; one of IPv4 as such, in whichever form it came."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _mapped(address: _Address) -> _Address:
+    """As a socket for both families has it."""
+    if address.version == 6:
+        return address
+    return ipaddress.IPv6Address(f"::ffff:{address}")
+
+
+def _as_listed(address: _Address, port: int) -> str:
+    """As the kernel lists a socket: 32-bit words as this machine holds them, then the port."""
+    packed = address.packed
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return f"{b''.join(word[::-1] for word in words).hex().upper()}:{port:04X}"
+
+
+def _find(table: str, local: set[str]) -> int | None:
+    for line in table.splitlines()[1:]:
+        columns = line.split()
+        if columns[1] in local and columns[3] == _ESTABLISHED:
+            return int(columns[7])
+    return None

@@ -1,0 +1,54 @@
+"""What a request wants back: an output, and the form in which it is to travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ..proto.arena import Array
+from ..proto.form_arrays import encode
+from ..proto.forms import Form, Parameter
+from .model import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One output that is asked for; `form` None: as the model gives it."""
+
+    name: str
+    form: Form | None = None
+
+    def parameters(self, spec: TensorSpec) -> dict[str, dict[str, Parameter]]:
+        """What the answer's outputs say of their form, by their names."""
+        if self.form is None:
+            return {}
+        named = self.form.parameters(spec.shape[-1])
+        return dict.fromkeys(self.form.parts(self.name), named)
+
+    def to_json(self) -> list[Any]:
+        if self.form is None:
+            return [self.name, None, None]
+        return [self.name, str(self.form), self.form.temperature]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Self:
+        name, form, temperature = value
+        return cls(name, Form.parse(form, temperature))
+
+
+def in_their_forms(outputs: Mapping[str, Array], wanted: Iterable[Wanted]) -> dict[str, Array]:
+    """The arrays that travel, in the order in which they are wanted.
+
+    Args:
+        outputs: what the model gives, finite.
+        wanted: some of these.
+
+    Raises:
+        RequestRefused: an output holds values that its form cannot.
+    """
+    travel: dict[str, Array] = {}
+    for one in wanted:
+        array = outputs[one.name]
+        travel |= {one.name: array} if one.form is None else encode(one.name, array, one.form)
+    return travel

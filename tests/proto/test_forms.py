@@ -1,0 +1,269 @@
+"""Forms of outputs: their names, what travels, what is read from it, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from edl.errors import RequestRefused, UsageError, WireError
+from edl.proto import tensors
+from edl.proto.datatypes import Array
+from edl.proto.form_arrays import check_parts, decode, encode, softmax, top_k
+from edl.proto.forms import Form
+
+TOP_3 = Form(None, 3)
+
+
+def logits(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(0, 3, shape).astype(np.float32)
+
+
+def exact_softmax(rows: Array, temperature: float = 1.0) -> Array:
+    exps: Array = np.exp(rows.astype(np.float64) / temperature)
+    exps /= exps.sum(axis=-1, keepdims=True)
+    return exps
+
+
+# --- names
+
+
+@pytest.mark.parametrize("text", ["float32", "bfloat16", "float16", "topk:1", "topk:20"])
+@pytest.mark.parametrize("temperature", [None, 4.0])
+def test_a_form_is_what_its_parameters_name(text: str, temperature: float | None) -> None:
+    form = Form.parse(text, temperature)
+    assert form is not None
+    assert str(form) == text
+    assert Form.named_by(form.parameters()) == form
+    assert Form.named_by({}, form.parameters()) == form
+    assert Form.named_by({"form": "float32"}, form.parameters()) == Form("float32")
+
+
+def test_no_parameters_name_no_form_and_a_softmax_alone_is_float32() -> None:
+    assert Form.named_by({}) is None
+    assert Form.named_by({"temperature": 3}) == Form("float32", temperature=3.0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"form": ""}, "there is no form ''"),
+        ({"form": "float64"}, "there is no form 'float64': name one of float32, bfloat16"),
+        ({"form": "topk:0"}, "no form 'topk:0'"),
+        ({"form": "topk:-3"}, "no form"),
+        ({"form": "topk:1" + "0" * 5000}, "no form"),
+        ({"form": "topk:3.0"}, "no form"),
+        ({"form": "topk:٣"}, "no form"),
+        ({"form": "x" * 5000}, "no form 'x{40}…'"),
+        ({"form": True}, "is text"),
+        ({"temperature": 0}, "above 0"),
+        ({"temperature": float("inf")}, "finite"),
+        ({"temperature": float("nan")}, "finite"),
+        ({"temperature": True}, "is a number"),
+    ],
+)
+def test_what_names_no_form_is_refused_in_words(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Form.named_by(parameters)
+
+
+def test_parameters_of_outputs_travel_with_them() -> None:
+    named: dict[str, dict[str, Any]] = {"a": {"form": "topk:3", "temperature": 2.0}, "b": {}}
+    data = tensors.encode_request(
+        model_name="m", inputs={}, outputs=["a", "b"], output_parameters=named
+    )
+    request = tensors.decode_request(data)
+    assert request.outputs == ("a", "b")
+    assert request.output_parameters == {"a": named["a"]}
+    data = tensors.encode_response(
+        model_name="m", outputs={"a": logits(2, 3), "b": logits(2)}, output_parameters=named
+    )
+    assert tensors.decode_response(data).output_parameters == {"a": named["a"]}
+
+
+# --- what travels
+
+
+@pytest.mark.parametrize(
+    ("classes", "index"), [(4, "u1"), (256, "u1"), (257, "u2"), (65536, "u2"), (65537, "u4")]
+)
+def test_top_k_takes_the_smallest_dtypes_that_fit(classes: int, index: str) -> None:
+    parts = encode("y", logits(2, classes), TOP_3)
+    assert list(parts) == ["y.values", "y.indices", "y.tail"]
+    assert [part.dtype.str for part in parts.values()] == ["<f2", np.dtype(index).str, "<f4"]
+    assert [part.shape for part in parts.values()] == [(2, 3), (2, 3), (2,)]
+
+
+def test_values_beyond_float16_travel_as_float32() -> None:
+    rows = logits(2, 9)
+    rows[1, 4] = 1e6
+    parts = encode("y", rows, TOP_3)
+    assert parts["y.values"].dtype == np.float32
+    assert decode("y", parts, TOP_3, TOP_3.parameters(9))[1, 4] == np.float32(1e6)
+
+
+def test_top_20_of_1000_saves_95_percent_of_the_bytes() -> None:
+    rows = logits(32, 1000)
+    sent = sum(part.nbytes for part in encode("y", rows, Form(None, 20)).values())
+    assert sent <= 0.05 * rows.nbytes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("given_as", [np.float64, np.float32, np.float16])
+def test_a_plain_form_is_the_same_output_in_another_dtype(dtype: Any, given_as: Any) -> None:
+    rows = logits(3, 5).astype(given_as)
+    form = Form(dtype)
+    parts = encode("y", rows, form)
+    assert parts["y"].dtype.name == dtype
+    dense = decode("y", parts, form, form.parameters())
+    assert dense.dtype == np.float32
+    np.testing.assert_allclose(dense, rows, rtol=2**-8)
+
+
+def test_a_float32_output_is_not_copied_on_its_way() -> None:
+    rows = logits(3, 5)
+    form = Form("float32")
+    assert decode("y", encode("y", rows, form), form, {}) is rows
+
+
+def test_what_a_form_cannot_hold_is_refused_and_not_made_infinite() -> None:
+    with pytest.raises(RequestRefused, match="beyond the range of float16: ask for another form"):
+        encode("y", np.array([[7e4]], np.float32), Form("float16"))
+    with pytest.raises(RequestRefused, match="beyond the range of float32"):
+        encode("y", np.array([[1e300, 0.0]]), Form(None, 1))
+
+
+# --- top-k
+
+
+@given(
+    hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 4), st.integers(2, 12)),
+        elements=st.sampled_from([-2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0]),
+    ),
+    st.data(),
+)
+def test_of_equal_values_the_lower_class_goes_first(rows: Array, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, rows.shape[1] - 1))
+    values, indices = top_k(rows, k)
+    for row, got, places in zip(rows, values, indices, strict=True):
+        expected = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
+        assert places.tolist() == expected
+        assert got.tolist() == row[expected].tolist()
+
+
+@given(
+    hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 3), st.integers(2, 30)),
+        elements=st.floats(-60, 60, width=16),
+    ),
+    st.data(),
+)
+def test_the_mass_of_each_kept_class_and_of_the_others_is_that_of_the_model(
+    rows: Array, data: st.DataObject
+) -> None:
+    classes = rows.shape[1]
+    form = Form(None, data.draw(st.integers(1, classes - 1)))
+    parts = encode("y", rows, form)
+    dense = decode("y", parts, form, form.parameters(classes))
+    kept = parts["y.indices"].astype(int)
+    truth = np.take_along_axis(exact_softmax(rows), kept, -1)
+    got = np.take_along_axis(exact_softmax(dense), kept, -1)
+    np.testing.assert_allclose(got, truth, rtol=1e-3, atol=1e-6)
+    assert (dense.argmax(-1) == rows.argmax(-1)).all()
+    rest = np.ones_like(dense, bool)
+    np.put_along_axis(rest, kept, False, -1)
+    for row, left_out in zip(dense, rest, strict=True):  # spread evenly
+        assert len(set(row[left_out].tolist())) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_a_softmax_at_a_temperature_travels_as_probabilities(temperature: float) -> None:
+    rows = logits(2, 6, 40)
+    truth = exact_softmax(rows, temperature)
+    whole = encode("y", rows, Form("float32", temperature=temperature))["y"]
+    np.testing.assert_allclose(whole, truth, rtol=1e-5)
+    form = Form(None, 5, temperature)
+    parts = encode("y", rows, form)
+    assert parts["y.tail"].shape == (2, 6)
+    dense = decode("y", parts, form, form.parameters(40))
+    assert dense.shape == rows.shape
+    np.testing.assert_allclose(dense.sum(-1), 1.0, atol=2e-3)
+    kept = parts["y.indices"].astype(int)
+    np.testing.assert_allclose(
+        np.take_along_axis(dense, kept, -1), np.take_along_axis(truth, kept, -1), rtol=1e-3
+    )
+    np.testing.assert_allclose(
+        parts["y.tail"], 1 - np.take_along_axis(truth, kept, -1).sum(-1), atol=1e-5
+    )
+
+
+def test_a_softmax_of_great_logits_is_finite() -> None:
+    great = np.array([[3e38, -3e38, 3e38]], np.float32)
+    assert softmax(great, 0.5).tolist() == [[0.5, 0.0, 0.5]]
+    dense = decode("y", encode("y", great, Form(None, 1)), Form(None, 1), {"classes": 3})
+    assert np.isfinite(dense).all()
+
+
+def test_the_model_s_own_array_stays_as_it_is() -> None:
+    rows = logits(3, 9)
+    before = rows.copy()
+    for form in (TOP_3, Form(None, 3, 2.0), Form("float16"), Form(temperature=2.0)):
+        encode("y", rows, form)
+    np.testing.assert_array_equal(rows, before)
+
+
+# --- an answer is not believed
+
+
+def parts_of(**other: Array) -> dict[str, Array]:
+    parts = encode("y", logits(2, 9), TOP_3)
+    return {**parts, **{f"y.{part}": array for part, array in other.items()}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "classes"),
+    [
+        (parts_of(values=np.zeros((2, 4), "f2")), 9),
+        (parts_of(values=np.zeros((2, 3), "i4")), 9),
+        (parts_of(values=np.full((2, 3), 1e300)), 9),
+        (parts_of(tail=np.full(2, 1e300)), 9),
+        (parts_of(values=np.zeros(3, "f2")), 9),
+        (parts_of(indices=np.zeros((2, 2), "u1")), 9),
+        (parts_of(indices=np.array([[0, 1, 2]] * 2, "i8")), 9),
+        (parts_of(indices=np.array([[0, 1, 9]] * 2, "u1")), 9),
+        (parts_of(indices=np.array([[0, 1, 1]] * 2, "u1")), 9),
+        (parts_of(tail=np.zeros(3, "f4")), 9),
+        (parts_of(tail=np.zeros(2, "i4")), 9),
+        (parts_of(), 3),
+        (parts_of(), 0),
+        (parts_of(), -1),
+        (parts_of(), "9"),
+        (parts_of(), True),
+        (parts_of(), 257),
+        (parts_of(indices=np.array([[0, 1, 2]] * 2, "u4")), 1 << 31),
+    ],
+)
+def test_parts_that_contradict_each_other_are_refused(
+    parts: dict[str, Array], classes: Any
+) -> None:
+    with pytest.raises(WireError, match="parts that do not go together"):
+        decode("y", parts, TOP_3, {"form": "topk:3", "classes": classes})
+
+
+def test_a_dtype_that_is_not_the_forms_is_refused_and_never_made_infinite() -> None:
+    form = Form("float32")
+    with pytest.raises(WireError, match="is of float64, and says that it is float32"):
+        decode("y", {"y": np.full((2, 9), 1e300)}, form, form.parameters())
+
+
+def test_a_negative_mass_is_no_mass() -> None:
+    form = Form(None, 3, 1.0)
+    with pytest.raises(WireError, match="negative"):
+        check_parts("y", parts_of(tail=np.array([0.1, -0.1], "f4")), form, {"classes": 9})

@@ -1,0 +1,242 @@
+"""Dynamic batching: laws that hold for any requests at any devices, in virtual time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.scheduler.batching import BatchRule, Decision, Waiting, decide
+from edl.scheduler.lanes import Lane
+
+OFF = BatchRule()
+
+
+def waiting(*samples: int, shape: str = "a", at: float = 0.0, first: int = 0) -> list[Waiting]:
+    return [Waiting(first + i, shape, rows, at) for i, rows in enumerate(samples)]
+
+
+def lane(room: int = 1) -> Lane:
+    return Lane(room, 0, 0.01)
+
+
+def sent(decision: Decision) -> list[tuple[int, ...]]:
+    return [batch.requests for batch in decision.batches]
+
+
+# --- cases
+
+
+def test_off_each_goes_alone_at_once_in_order() -> None:
+    requests = waiting(4, 4, 4)
+    decision = decide(OFF, requests, [lane(2)], 0.0)
+    assert sent(decision) == [(0,), (1,)]
+    assert decision.look_again_s == math.inf
+
+
+def test_what_is_not_full_waits_for_the_delay_and_no_longer() -> None:
+    rule, requests = BatchRule(8, 0.5), waiting(2, 3, at=10.0)
+    decision = decide(rule, requests, [lane()], 10.2)
+    assert sent(decision) == []
+    assert decision.look_again_s == 10.5
+    assert sent(decide(rule, requests, [lane()], 10.5)) == [(0, 1)]
+
+
+def test_what_is_full_goes_at_once() -> None:
+    rule = BatchRule(8, 0.5)
+    assert sent(decide(rule, waiting(4, 4, 4), [lane(2)], 0.0)) == [(0, 1)]
+    assert sent(decide(rule, waiting(6, 4), [lane(2)], 0.0)) == [(0,)]
+
+
+def test_a_request_above_the_largest_size_goes_alone() -> None:
+    assert sent(decide(BatchRule(8, 0.5), waiting(20, 2), [lane(2)], 0.0)) == [(0,)]
+
+
+def test_the_largest_preferred_size_goes_without_waiting() -> None:
+    rule = BatchRule(16, 0.5, frozenset({4, 8}))
+    assert sent(decide(rule, waiting(2, 2, 2, 2, 2), [lane()], 0.0)) == [(0, 1, 2, 3)]
+    assert sent(decide(rule, waiting(2, 3), [lane()], 0.0)) == []
+
+
+def test_other_shapes_are_never_merged_and_the_older_goes_first() -> None:
+    requests = [*waiting(4, shape="a"), *waiting(4, shape="b", first=1), *waiting(4, first=2)]
+    decision = decide(BatchRule(8, 0.0), requests, [lane(3)], 1.0)
+    assert sent(decision) == [(0, 2), (1,)]
+
+
+def test_the_expired_do_not_go() -> None:
+    requests = [Waiting(0, "a", 1, 0.0, deadline_s=2.0), Waiting(1, "a", 1, 0.0, deadline_s=3.0)]
+    decision = decide(OFF, requests, [lane(2)], 2.0)
+    assert (sent(decision), decision.expired) == ([(1,)], (0,))
+
+
+def test_without_room_only_deadlines_are_looked_at() -> None:
+    requests = [Waiting(0, "a", 1, 0.0, deadline_s=9.0)]
+    assert decide(BatchRule(8, 0.5), requests, [lane(0)], 1.0).look_again_s == 9.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BatchRule(-1),
+        lambda: BatchRule(8, -0.1),
+        lambda: BatchRule(8, math.inf),
+        lambda: BatchRule(8, 0.1, frozenset({9})),
+        lambda: BatchRule(0, 0.1, frozenset({1})),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(ValueError):
+        make()
+
+
+# --- laws
+
+RULES = st.one_of(
+    st.just(OFF),
+    st.builds(
+        lambda most, delay_s, preferred: BatchRule(
+            most, delay_s, frozenset(size for size in preferred if size <= most)
+        ),
+        st.integers(1, 32),
+        st.sampled_from([0.0, 0.05, 0.3]),
+        st.frozensets(st.integers(1, 32), max_size=3),
+    ),
+)
+
+
+@dataclass
+class Arrival:
+    gap_s: float
+    shape: str
+    samples: int
+    patience_s: float
+
+
+ARRIVALS = st.lists(
+    st.builds(
+        Arrival,
+        st.sampled_from([0.0, 0.0, 0.01, 0.04, 0.2]),
+        st.sampled_from("aaabc"),
+        st.integers(1, 40),
+        st.sampled_from([math.inf, math.inf, 0.02, 0.5]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@dataclass
+class World:
+    """A teacher in virtual time: devices take `t_t_s` for a sample, one job after another."""
+
+    rule: BatchRule
+    t_ts_s: list[float]
+    now: float = 0.0
+    line: list[Waiting] = field(default_factory=list)
+    at_lane: list[list[tuple[float, int]]] = field(default_factory=list)
+    gone: dict[int, float] = field(default_factory=dict)
+    batches: list[tuple[float, list[Waiting]]] = field(default_factory=list)
+    expired: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.at_lane = [[] for _ in self.t_ts_s]
+
+    def lanes(self) -> list[Lane]:
+        return [
+            Lane(2 - len(jobs), sum(samples for _, samples in jobs), t_t_s)
+            for jobs, t_t_s in zip(self.at_lane, self.t_ts_s, strict=True)
+        ]
+
+    def look(self) -> float:
+        """Decide, carry it out, and say when to look again."""
+        decision = decide(self.rule, self.line, self.lanes(), self.now)
+        by_number = {request.number: request for request in self.line}
+        for number in decision.expired:
+            assert by_number[number].deadline_s <= self.now
+            self.expired.append(number)
+            del by_number[number]
+        for batch in decision.batches:
+            requests = [by_number.pop(number) for number in batch.requests]
+            samples = sum(request.samples for request in requests)
+            jobs, t_t_s = self.at_lane[batch.lane], self.t_ts_s[batch.lane]
+            began = max([self.now, *(end for end, _ in jobs)])
+            jobs.append((began + samples * t_t_s, samples))
+            assert len(jobs) <= 2
+            self.batches.append((self.now, requests))
+            self.gone.update({request.number: self.now for request in requests})
+        self.line = list(by_number.values())
+        self._nobody_waits_beyond_the_delay()
+        assert decision.look_again_s > self.now
+        return decision.look_again_s
+
+    def _nobody_waits_beyond_the_delay(self) -> None:
+        if any(lane.room for lane in self.lanes()):
+            for request in self.line:
+                assert self.now < request.arrived_s + self.rule.max_delay_s
+
+    def advance(self, until: float) -> None:
+        """Let time pass, looking whenever something ends or a look was asked for."""
+        again = self.look()
+        while True:
+            ends = [jobs[0][0] for jobs in self.at_lane if jobs]
+            upcoming = min([again, *ends], default=math.inf)
+            if upcoming > until:
+                self.now = until
+                return
+            self.now = upcoming
+            for jobs in self.at_lane:
+                while jobs and jobs[0][0] <= self.now:
+                    del jobs[0]
+            again = self.look()
+
+
+@given(RULES, ARRIVALS, st.lists(st.sampled_from([0.0005, 0.002, 0.01]), min_size=1, max_size=3))
+def test_the_laws_of_batching(
+    rule: BatchRule, arrivals: list[Arrival], t_ts_s: list[float]
+) -> None:
+    world, requests = World(rule, t_ts_s), []
+    for number, a in enumerate(arrivals):
+        world.advance(world.now + a.gap_s)
+        deadline_s = world.now + a.patience_s
+        request = Waiting(number, a.shape, a.samples, world.now, deadline_s)
+        requests.append(request)
+        world.line.append(request)
+    world.advance(1e6)
+
+    # Nobody starves: each was sent or, its time over, expired; once.
+    assert not world.line
+    assert sorted([*world.gone, *world.expired]) == list(range(len(arrivals)))
+    for at, batch in world.batches:
+        assert len({request.shape for request in batch}) == 1
+        assert len(batch) == 1 or sum(r.samples for r in batch) <= rule.max_samples
+        assert all(request.deadline_s > at for request in batch)
+    # Order is kept within equal shapes; where nothing is merged, over all.
+    order = [request for _, batch in world.batches for request in batch]
+    for shape in "abc" if rule.max_samples else [None]:
+        numbers = [r.number for r in order if shape is None or r.shape == shape]
+        assert numbers == sorted(numbers)
+
+
+@given(st.integers(1, 16), st.floats(0.0, 0.2), st.integers(10, 60))
+def test_a_rare_shape_is_not_held_up_by_a_frequent_one(
+    most: int, delay_s: float, rounds: int
+) -> None:
+    """Two of the frequent shape come for each batch that the device can take; one is rare."""
+    world = World(BatchRule(most, delay_s), [0.01])
+    rare = Waiting(0, "rare", 1, 0.0)
+    world.line.append(rare)
+    for number in range(1, 2 * rounds):
+        world.line.append(Waiting(number, "often", most, world.now))
+        world.advance(world.now + most * 0.005)
+        if rare.number in world.gone:
+            break
+    older = [r for _, batch in world.batches for r in batch if r.shape == "often"]
+    sent_at = world.gone.get(0, math.inf)
+    # Only who came before it was due went before it, but for what the device already held.
+    late = [r for r in older if r.arrived_s > delay_s and world.gone[r.number] < sent_at]
+    assert not late

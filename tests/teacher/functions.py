@@ -1,0 +1,51 @@
+"""Numpy functions that obey their input, as models for `callable`: a predictor in half a second.
+
+The first number of each row says what happens in the run that it is part of. What is waited for is
+a file, so that a test decides for how long.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from edl.errors import RequestRefused
+from edl.proto.arena import Array
+
+HOLD_VARIABLE = "EDL_TEST_HOLD"
+KILL, HOLD, REFUSE = 1001.0, 1002.0, 1004.0
+
+Function = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+def steered() -> tuple[Function, list[str], list[str]]:
+    return _steered, ["x:FP32:-1,4"], ["twice:FP32:-1,4"]
+
+
+def slow() -> tuple[Function, list[str], list[str]]:
+    """10 ms for each sample, as of a device that computes one after another."""
+    return _slow, ["x:FP32:-1,-1"], ["twice:FP32:-1,-1"]
+
+
+def _steered(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    x = inputs["x"]
+    orders = set(x[:, 0].tolist())
+    if KILL in orders:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if HOLD in orders:
+        go = Path(os.environ[HOLD_VARIABLE])
+        go.with_suffix(f".{os.getpid()}").touch()
+        while not go.exists():
+            time.sleep(0.005)
+    if REFUSE in orders:
+        raise RequestRefused("no such word")
+    return {"twice": x * 2}
+
+
+def _slow(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    x = inputs["x"]
+    time.sleep(0.01 * len(x))
+    return {"twice": x * 2}

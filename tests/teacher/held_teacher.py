@@ -1,0 +1,28 @@
+"""A teacher of a function in a process of its own, to be stopped: its model waits for a file.
+
+`python -m edl.tests.teacher.held_teacher GO`; prints "port N", and "held" when a batch is in the
+model, which goes on once the file GO is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from edl.supervise import end_with_parent
+from edl.tests.ground.programs import wait_for
+from edl.tests.teacher.bench import WAIT_S, Bench
+
+if __name__ == "__main__":
+    end_with_parent()
+    go = Path(sys.argv[1])
+    bench = Bench()
+
+    def hold() -> None:
+        print("held", flush=True)
+        wait_for(go.exists, WAIT_S)
+
+    bench.labeller.before = hold
+    print(f"port {bench.server.port}", flush=True)
+    threading.Event().wait()  # for the parent: there is no other end

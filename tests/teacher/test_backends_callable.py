@@ -1,0 +1,145 @@
+"""Functions on numpy arrays: how they are named, what they declare, what their content is."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import ModelError, RequestRefused, RetryableError
+from edl.proto.arena import Array
+from edl.teacher.backends.open import open_backend
+from edl.teacher.model import TensorSpec
+
+HERE = "edl.tests.teacher.test_backends_callable"
+X = TensorSpec("x", "FP32", (-1, 4))
+
+
+def double(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {"twice": arrays["x"] * 2, "sum": arrays["x"].sum(axis=1)}
+
+
+def no_dict(arrays: Mapping[str, Array]) -> Array:
+    return arrays["x"]
+
+
+def writes(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    arrays["x"][:] = 0
+    return dict(arrays)
+
+
+def exhausted(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    raise MemoryError("no room")
+
+
+def refuses(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    raise RequestRefused("not these")
+
+
+class Table:
+    """A function with weights."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = np.full(3, scale, np.float32)
+
+    def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        return {"y": arrays["x"][:, :3] * self._scale}
+
+    def state_dict(self) -> dict[str, Array]:
+        return {"scale": self._scale}
+
+
+def table_of_one() -> Any:
+    return Table(1.0), [str(X)]
+
+
+def declared() -> Any:
+    return double, [X], ["sum:FP32:-1"]
+
+
+def too_much() -> Any:
+    return double, [X], [], 4
+
+
+def without_words() -> Any:
+    return double, [3.5]
+
+
+def twins() -> Any:
+    return double, [X, X]
+
+
+def test_a_function_is_its_own_factory() -> None:
+    backend = open_backend(f"{HERE}:double", inputs=[X])
+    assert backend.spec.inputs == (X,)
+    assert [str(tensor) for tensor in backend.spec.outputs] == ["twice:FP32:-1,4", "sum:FP32:-1"]
+    assert backend.spec.numerics_id.startswith("callable-numpy-")
+    answer = backend.run({"x": np.ones((2, 4), np.float32)})
+    assert answer["sum"].tolist() == [4, 4]
+
+
+def test_what_a_factory_declares_is_what_is_served() -> None:
+    spec = open_backend(f"{HERE}:declared").spec
+    assert [str(tensor) for tensor in spec.outputs] == ["sum:FP32:-1"]
+    outputs = [TensorSpec.parse("twice:FP32:-1,4")]
+    assert open_backend(f"{HERE}:declared", outputs=outputs).spec.outputs == tuple(outputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("double", "inputs of .*:double are not known: declare them with --input"),
+        ("too_much", r"returned a tuple of 4: expected \(model, \[inputs\]\)"),
+        ("without_words", "3.5 declares no tensor: write NAME:DATATYPE:DIMS"),
+        ("twins", "each tensor needs a name of its own"),
+    ],
+)
+def test_what_declares_nothing_of_use_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        open_backend(f"{HERE}:{name}")
+
+
+def test_a_function_that_gives_no_arrays_is_refused_at_the_start() -> None:
+    with pytest.raises(ModelError, match="returned ndarray: expected a dict of arrays"):
+        open_backend(f"{HERE}:no_dict", inputs=[X])
+
+
+def test_the_memory_of_a_request_is_not_the_functions_to_write() -> None:
+    with pytest.raises(ModelError, match="read-only"):
+        open_backend(f"{HERE}:writes", inputs=[X])
+
+
+def test_its_errors_are_ours() -> None:
+    outputs = [TensorSpec.parse("y:FP32:-1")]
+    batch = {"x": np.ones((2, 4), np.float32)}
+    with pytest.raises(RetryableError, match="the function failed: no room"):
+        open_backend(f"{HERE}:exhausted", inputs=[X], outputs=outputs).run(batch)
+    with pytest.raises(RequestRefused, match=r"^not these$"):
+        open_backend(f"{HERE}:refuses", inputs=[X], outputs=outputs).run(batch)
+
+
+def test_source_and_weights_are_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "scaled_by.py"
+    ids = []
+    for factor in (2, 3):
+        file.write_text(
+            f"FACTOR = {factor}\ndef scaled(arrays):\n    return {{'y': arrays['x'] * FACTOR}}\n"
+        )
+        sys.modules.pop("scaled_by", None)
+        importlib.invalidate_caches()
+        ids.append(open_backend("scaled_by:scaled", inputs=[X]).spec.content_id)
+    sys.modules.pop("scaled_by", None)
+    assert ids[0] != ids[1]
+
+    first = open_backend(f"{HERE}:table_of_one").spec.content_id
+    assert open_backend(f"{HERE}:table_of_one").spec.content_id == first
+    monkeypatch.setattr(sys.modules[HERE], "table_of_one", lambda: (Table(2.0), [X]))
+    assert open_backend(f"{HERE}:table_of_one").spec.content_id != first

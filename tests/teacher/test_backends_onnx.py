@@ -1,0 +1,226 @@
+"""ONNX models: what they declare, what they consist of, how they are refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import ModelError, RequestRefused, RetryableError
+from edl.teacher.backends import Backend
+from edl.teacher.backends.onnx import OnnxSession
+from edl.teacher.backends.onnx_files import files_of
+from edl.teacher.backends.open import open_backend
+from edl.teacher.model import TensorSpec
+from edl.tests.teacher import same_network
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return same_network.write_onnx(tmp_path_factory.mktemp("onnx"))
+
+
+def rewritten(model: Path, folder: Path, change: Callable[[Any], object]) -> Path:
+    """The model with its message changed, as a file of its own."""
+    import onnx
+
+    message = onnx.load(str(model))
+    change(message)
+    file = folder / "changed.onnx"
+    file.write_bytes(message.SerializeToString())
+    return file
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="paddle2onnx installs up to Python 3.11")
+def test_a_network_that_paddle_exports_to_onnx_gives_the_labels_that_paddle_gives(
+    tmp_path: Path,
+) -> None:
+    program = same_network.write_paddle(tmp_path)
+    import paddle2onnx
+
+    weights, target = program.with_suffix(".pdiparams"), tmp_path / "exported.onnx"
+    paddle2onnx.export(str(program), str(weights), str(target), opset_version=13)
+    ours, theirs = open_backend(str(target)), open_backend(str(program))
+    assert ours.spec.inputs == theirs.spec.inputs
+    assert ours.spec.outputs == theirs.spec.outputs
+    images = np.random.default_rng(5).standard_normal((8, 1, 8, 8), dtype=np.float32)
+    expected = theirs.run({"image": images})
+    for name, array in ours.run({"image": images}).items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-4)
+
+
+def test_weights_in_a_file_beside_are_a_part_of_the_content(tmp_path: Path) -> None:
+    file = same_network.write_onnx(tmp_path, external=True)
+    beside = tmp_path / "net.weights"
+    assert files_of(file) == [file, beside]
+    before = open_backend(str(file)).spec.content_id
+    content = bytearray(beside.read_bytes())
+    content[0] ^= 1
+    beside.write_bytes(content)
+    assert open_backend(str(file)).spec.content_id != before
+    beside.unlink()
+    with pytest.raises(ModelError, match=r"net.weights"):
+        open_backend(str(file))
+    with pytest.raises(ModelError, match=r"weights in .*net.weights, which does not exist"):
+        files_of(file)
+
+
+def test_a_model_of_one_file_consists_of_it(model: Path, tmp_path: Path) -> None:
+    assert files_of(model) == [model]
+    (tmp_path / "torn.onnx").write_bytes(model.read_bytes()[:-3])
+    with pytest.raises(ModelError, match="cannot read"):
+        files_of(tmp_path / "torn.onnx")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda message: setattr(message, "ir_version", 99),
+        lambda message: setattr(message.opset_import[0], "version", 99),
+        lambda message: setattr(message.graph.node[0], "op_type", "ConvOfTomorrow"),
+    ],
+    ids=["ir", "opset", "operator"],
+)
+def test_a_model_younger_than_the_runtime_is_refused_with_what_to_install(
+    model: Path, tmp_path: Path, change: Callable[[Any], object]
+) -> None:
+    file = rewritten(model, tmp_path, change)
+    with pytest.raises(ModelError, match=r"pip install --upgrade onnxruntime") as caught:
+        open_backend(str(file))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b'{"a": 1}'])
+def test_a_damaged_file_is_one_line(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "net.onnx").write_bytes(damage)
+    with pytest.raises(ModelError, match=r"onnxruntime .* cannot load .*net.onnx: ") as caught:
+        open_backend(str(tmp_path))
+    assert "\n" not in str(caught.value)
+    assert "upgrade" not in str(caught.value)
+
+
+def test_inputs_may_be_narrowed_and_only_they(model: Path) -> None:
+    narrow = TensorSpec("image", "FP32", (4, 1, 8, 8))
+    assert open_backend(str(model), inputs=[narrow]).spec.inputs == (narrow,)
+    for other in ("img:FP32:-1,1,8,8", "image:FP64:-1,1,8,8", "image:FP32:-1,3,8,8"):
+        with pytest.raises(ModelError, match="the model has image:FP32:-1,1,8,8"):
+            open_backend(str(model), inputs=[TensorSpec.parse(other)])
+    with pytest.raises(ModelError, match="says its outputs itself"):
+        open_backend(str(model), outputs=[TensorSpec.parse("logits:FP32:-1,10")])
+
+
+def test_outputs_of_unknown_dimensions_are_found_by_a_run(model: Path, tmp_path: Path) -> None:
+    def by_a_shape_of_its_own(message: Any) -> None:
+        """Reshapes to what comes out of a run, which no rule of inference can know."""
+        from onnx import TensorProto, helper
+
+        nodes, outputs = message.graph.node, message.graph.output
+        nodes.append(helper.make_node("Shape", ["features"], ["sizes"]))
+        nodes.append(helper.make_node("Unique", ["sizes"], ["shape"], sorted=0))
+        nodes.append(helper.make_node("Reshape", ["features", "shape"], ["again"]))
+        del outputs[:]
+        outputs.append(helper.make_tensor_value_info("again", TensorProto.FLOAT, None))
+
+    backend = open_backend(str(rewritten(model, tmp_path, by_a_shape_of_its_own)))
+    assert [tensor.shape for tensor in backend.spec.outputs] == [(-1, 144)]
+
+
+def test_what_no_wire_carries_is_refused(model: Path, tmp_path: Path) -> None:
+    from onnx import TensorProto
+
+    def of_text(message: Any) -> None:
+        text = message.graph.input.add()
+        text.name = "text"
+        text.type.tensor_type.elem_type = TensorProto.STRING
+        text.type.tensor_type.shape.dim.add()
+
+    with pytest.raises(ModelError, match=r"'text' is a tensor\(string\), which cannot be sent"):
+        open_backend(str(rewritten(model, tmp_path, of_text)))
+
+
+def test_values_that_do_not_fit_will_never_do(model: Path) -> None:
+    with pytest.raises(RequestRefused, match="invalid dimensions"):
+        open_backend(str(model)).run({"image": np.zeros((2, 3, 8, 8), np.float32)})
+
+
+class FakeRuntime:
+    """onnxruntime with a GPU, as far as opening goes; there is none here."""
+
+    __version__ = "1.0"
+
+    def __init__(self, used: str) -> None:
+        self.used = used
+        self.asked: list[Any] = []
+
+    def get_available_providers(self) -> list[str]:
+        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+    def SessionOptions(self) -> Any:
+        import onnxruntime
+
+        return onnxruntime.SessionOptions()
+
+    def InferenceSession(self, model: str, options: Any, providers: list[Any]) -> Any:
+        import onnxruntime
+
+        self.asked = providers
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return Told(session, self.used)
+
+
+class Told:
+    def __init__(self, session: Any, used: str) -> None:
+        self._session = session
+        self._used = used
+
+    def get_providers(self) -> list[str]:
+        return [self._used]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def opened_on_gpu(model: Path, monkeypatch: pytest.MonkeyPatch, used: str) -> FakeRuntime:
+    runtime = FakeRuntime(used)
+    monkeypatch.setattr("edl.teacher.backends.onnx.import_onnxruntime", lambda: runtime)
+    backend: Backend = open_backend(str(model), device="gpu:1")
+    assert isinstance(backend, OnnxSession)
+    assert "gpu" in backend.spec.numerics
+    return runtime
+
+
+def test_a_gpu_is_asked_for_with_full_float32(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = opened_on_gpu(model, monkeypatch, "CUDAExecutionProvider")
+    name, settings = runtime.asked[0]
+    assert name == "CUDAExecutionProvider"
+    assert settings == {"device_id": 1, "use_tf32": 0}
+
+
+def test_a_session_that_fell_back_to_the_cpu_is_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match="cannot use device gpu:1"):
+        opened_on_gpu(model, monkeypatch, "CPUExecutionProvider")
+
+
+def test_a_gpu_that_the_runtime_was_not_built_for_comes_with_what_to_install(model: Path) -> None:
+    with pytest.raises(ModelError, match="pip install onnxruntime-gpu"):
+        open_backend(str(model), device="gpu:0")
+
+
+def test_memory_that_ran_out_may_do_later(model: Path) -> None:
+    backend = open_backend(str(model))
+
+    class Exhausted:
+        def run(self, *_: object) -> None:
+            raise RuntimeError(
+                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
+            )
+
+    backend._session = Exhausted()  # type: ignore[attr-defined]
+    with pytest.raises(RetryableError, match="the model failed: Failed to allocate memory"):
+        backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})

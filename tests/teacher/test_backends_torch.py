@@ -1,0 +1,243 @@
+"""PyTorch: its files and networks, what they declare, how arrays come in and go out."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from edl.errors import ModelError, RequestRefused, RetryableError
+from edl.proto.arena import Array
+from edl.teacher.backends import torch_runtime
+from edl.teacher.backends.open import open_backend
+from edl.teacher.backends.torch_archive import is_exported
+from edl.teacher.backends.torch_copies import Copies
+from edl.teacher.model import TensorSpec
+from edl.tests.teacher import same_network
+
+HERE = "edl.tests.teacher.test_backends_torch"
+IMAGE = TensorSpec.parse(same_network.IMAGE)
+
+
+def several_inputs() -> Any:
+    import torch
+
+    class Network(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, ids: Any, weights: Any) -> Any:
+            return {"total": ids.float() @ weights.float(), "half": weights.bfloat16() / 2}
+
+    return Network(), ["ids:INT64:-1,4", "weights:FP16:4,-1"]
+
+
+def in_place() -> Any:
+    import torch
+
+    class Network(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return x.sub_(1)
+
+    return Network(), [torch.zeros(1, 3)]
+
+
+def undeclared() -> Any:
+    return same_network.by_torch()[0]
+
+
+def sequence() -> Any:
+    import torch
+
+    class Network(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, ids: Any) -> Any:
+            return ids.float()[..., None].expand(-1, -1, 5), ids.float().sum(1, keepdim=True)
+
+    return Network(), ["ids:INT64:-1,-1"]
+
+
+def test_example_tensors_declare_inputs_by_the_names_of_the_arguments() -> None:
+    assert open_backend(f"{same_network.NAME}:by_torch").spec.inputs == (IMAGE,)
+
+
+def test_several_inputs_and_dtypes_and_a_dict_of_outputs() -> None:
+    backend = open_backend(f"{HERE}:several_inputs")
+    assert [tensor.name for tensor in backend.spec.inputs] == ["ids", "weights"]
+    ids = np.arange(8, dtype=np.int64).reshape(2, 4)
+    weights = np.full((4, 3), 0.5, np.float16)
+    answer = backend.run({"weights": weights, "ids": ids})
+    np.testing.assert_array_equal(answer["total"], ids @ weights.astype("f4"))
+    assert answer["half"].dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(answer["half"].astype("f4"), np.full((4, 3), 0.25, "f4"))
+
+
+def test_an_output_as_long_as_its_input_is_free() -> None:
+    spec = open_backend(f"{HERE}:sequence").spec
+    assert [tensor.shape for tensor in spec.outputs] == [(-1, -1, 5), (-1, 1)]
+
+
+def test_a_network_that_writes_into_its_input_does_not_write_into_ours() -> None:
+    backend = open_backend(f"{HERE}:in_place")
+    given = np.zeros((2, 3), np.float32)
+    assert (backend.run({"x": given})["output_0"] == -1).all()
+    assert not given.any()
+
+
+def test_a_network_whose_inputs_nobody_declares_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"inputs .* not known: return \(module, \[example"):
+        open_backend(f"{HERE}:undeclared")
+    assert open_backend(f"{HERE}:undeclared", inputs=[IMAGE]).spec.inputs == (IMAGE,)
+
+
+def test_a_script_has_names_and_wants_shapes(tmp_path: Path) -> None:
+    file = str(same_network.write_script(tmp_path))
+    for declared in ([], [TensorSpec("picture", "FP32", (-1, 1, 8, 8))]):
+        with pytest.raises(ModelError, match=r"declare each input of .* \(\w+\) with --input"):
+            open_backend(file, inputs=declared)
+
+
+def test_a_program_exported_for_training_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"exported for training: call eval\(\)"):
+        open_backend(str(same_network.write_exported(tmp_path, training=True)))
+
+
+def test_what_holds_no_model_is_not_opened(tmp_path: Path) -> None:
+    import torch
+
+    weights = tmp_path / "net.pt"
+    torch.save(same_network.by_torch()[0].state_dict(), str(weights))
+    with pytest.raises(ModelError, match=r"weights or pickled objects alone"):
+        open_backend(str(weights))
+    for damage in (b"", b"garbage"):
+        weights.write_bytes(damage)
+        with pytest.raises(ModelError, match="cannot be read as a file of PyTorch") as caught:
+            open_backend(str(weights))
+        assert "\n" not in str(caught.value)
+
+
+def test_the_content_of_a_file_says_its_format_and_not_its_suffix(tmp_path: Path) -> None:
+    script = same_network.write_script(tmp_path).rename(tmp_path / "script.pt2")
+    exported = same_network.write_exported(tmp_path).rename(tmp_path / "exported.pt")
+    assert not is_exported(script)
+    assert is_exported(exported)
+    assert open_backend(str(script), inputs=[IMAGE]).spec.platform == "torch_script"
+    assert open_backend(str(exported)).spec.platform == "torch_export"
+
+
+@pytest.mark.parametrize("inner", ["archive_format", "constants.pkl"])
+def test_a_file_that_torch_cannot_read_comes_with_what_to_install(
+    tmp_path: Path, inner: str
+) -> None:
+    file = tmp_path / "net.pt2"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(f"net/{inner}", "of tomorrow")
+    with pytest.raises(ModelError, match="pip install --upgrade torch") as caught:
+        open_backend(str(file), inputs=[IMAGE])
+    assert "\n" not in str(caught.value)
+
+
+def test_values_that_do_not_fit_will_never_do() -> None:
+    backend = open_backend(f"{same_network.NAME}:by_torch")
+    with pytest.raises(RequestRefused, match="the model failed: Given groups=1"):
+        backend.run({"image": np.zeros((2, 3, 8, 8), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (MemoryError("x"), RetryableError),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator"), RetryableError),
+        (RuntimeError("CUDA error: unspecified launch failure"), RetryableError),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), RequestRefused),
+        (IndexError("index out of range in self"), RequestRefused),
+    ],
+)
+def test_errors_of_a_run_are_told_apart(raised: Exception, expected: type[Exception]) -> None:
+    backend = open_backend(f"{same_network.NAME}:by_torch")
+
+    def fails(_: object) -> None:
+        raise raised
+
+    backend._call = fails  # type: ignore[attr-defined]
+    with pytest.raises(expected, match="the model failed"):
+        backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})
+
+
+DTYPES = ["?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "u2", "u4", "u8", "bf16"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arrays_of_every_dtype_come_through(dtype: str) -> None:
+    torch = torch_runtime.import_torch()
+    copies = Copies(torch, torch.device("cpu"))
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bf16" else dtype)
+    given: Array = np.arange(6).reshape(2, 3).astype(kind)
+    tensor = copies.to_device(given)
+    (back,) = copies.to_host({"x": tensor}).values()
+    assert back.dtype == given.dtype
+    np.testing.assert_array_equal(back, given)
+    assert not np.shares_memory(back, torch_runtime.as_array(torch, tensor))
+
+
+class Recording:
+    """What copies to a GPU use of torch, where there is none: what was asked for, in order."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.asked: list[str] = []
+        self.cuda = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+    def empty(self, shape: Any, *, dtype: Any, pin_memory: bool) -> Any:
+        self.asked.append(f"empty pinned={pin_memory}")
+        return Tensor(self._torch.empty(shape, dtype=dtype), self.asked)
+
+    def current_stream(self, device: Any) -> Any:
+        return self
+
+    def synchronize(self) -> None:
+        self.asked.append("synchronize")
+
+
+class Tensor:
+    """A tensor on no GPU that writes down how it is copied."""
+
+    def __init__(self, tensor: Any, asked: list[str]) -> None:
+        self.tensor = tensor
+        self.asked = asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor, name)
+
+    def to(self, device: Any, *, non_blocking: bool) -> Any:
+        self.asked.append(f"to {device} non_blocking={non_blocking}")
+        return self.tensor
+
+    def copy_(self, tensor: Any, *, non_blocking: bool) -> Any:
+        self.asked.append(f"copy_ non_blocking={non_blocking}")
+        return self.tensor.copy_(tensor)
+
+
+def test_copies_to_a_gpu_go_through_pinned_memory_and_are_waited_for_once() -> None:
+    real = torch_runtime.import_torch()
+    torch = Recording(real)
+    copies = Copies(torch, real.device("cuda", 1))
+    given = np.arange(6, dtype=np.float32)
+    tensor = copies.to_device(given)
+    answer = copies.to_host({"a": tensor, "b": tensor})
+    assert torch.asked == [
+        "empty pinned=True",
+        "to cuda:1 non_blocking=True",
+        *["empty pinned=True", "copy_ non_blocking=True"] * 2,
+        "synchronize",
+    ]
+    for array in answer.values():
+        np.testing.assert_array_equal(array, given)
+
+
+def test_a_gpu_that_torch_does_not_find_is_refused() -> None:
+    with pytest.raises(ModelError, match="finds no CUDA"):
+        open_backend(f"{same_network.NAME}:by_torch", device="gpu:0")

@@ -1,0 +1,352 @@
+"""Requests of many threads at devices that a test holds: merged, bounded, expired, answered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from edl.errors import (
+    DeadlineExceeded,
+    EdlError,
+    RequestRefused,
+    RetryableError,
+)
+from edl.proto.arena import Array
+from edl.scheduler.batching import BatchRule
+from edl.teacher.batcher import READ_AHEAD, Batcher
+from edl.teacher.parts import Labelled, Part, label_parts
+from edl.teacher.predictor_session import Answer, Ready
+from edl.teacher.refusals import Overloaded
+from edl.teacher.request import Request
+from edl.teacher.wanted import Wanted
+from edl.tests.ground.programs import wait_for
+from edl.tests.teacher.fakes import SPEC, FakeBackend, array
+
+WAIT_S = 20.0
+DOUBLE = [Wanted("double")]
+
+
+class FakePool:
+    """Devices that label when they are let; `runs` are the (lane, samples of each request)."""
+
+    def __init__(self, *t_ts_s: float) -> None:
+        self.t_ts_s = t_ts_s
+        self.alive = [True] * len(t_ts_s)
+        self.backend = FakeBackend()
+        self.runs: list[tuple[int, list[int]]] = []
+        self.at_device = 0
+        self.released = 0
+        self.go = threading.Semaphore(0)
+        self.error: Exception | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def ready(self) -> bool:
+        return any(self.alive)
+
+    @property
+    def lanes(self) -> int:
+        return len(self.t_ts_s)
+
+    @property
+    def t_t_s(self) -> float:
+        return self.t_ts_s[0]
+
+    def require_loaded(self) -> Ready:
+        return Ready(SPEC, self.t_t_s, 8)
+
+    def lane_t_t_s(self, index: int) -> float:
+        return self.t_ts_s[index]
+
+    def ready_lanes(self) -> list[bool]:
+        return self.alive
+
+    def run(self, index: int, requests: Sequence[Request]) -> list[Answer | EdlError]:
+        with self._lock:
+            self.at_device += 1
+            self.runs.append((index, [request.samples for request in requests]))
+        assert self.go.acquire(timeout=WAIT_S)
+        with self._lock:
+            self.at_device -= 1
+        if self.error is not None:
+            raise self.error
+        parts = [Part(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
+        rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
+        results = label_parts(self.backend.run, rows, parts)
+        return [
+            Answer(one.outputs, one.device_seconds, self._release)
+            if isinstance(one, Labelled)
+            else one
+            for one in results
+        ]
+
+    def _release(self) -> None:
+        with self._lock:
+            self.released += 1
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.waits_s: list[float] = []
+        self.expired_count = 0
+
+    def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
+        self.batches.append(samples)
+        self.waits_s.extend(queue_s)
+
+    def expired(self) -> None:
+        self.expired_count += 1
+
+
+class Bench:
+    def __init__(self, pool: FakePool, slots: int, rule: BatchRule) -> None:
+        self.pool, self.meter = pool, Meter()
+        self.batcher = Batcher(pool, slots, rule, self.meter)  # type: ignore[arg-type]
+        self.batcher.start()
+        self._threads = ThreadPoolExecutor(64)
+        self.asked: list[Future[Array]] = []
+
+    def label(self, x: Array, deadline_s: float | None = None) -> Array:
+        with self.batcher.label({"x": x}, DOUBLE, deadline_s) as answer:
+            return answer.outputs["double"].copy()
+
+    def ask(self, x: Array, deadline_s: float | None = None) -> Future[Array]:
+        """Ask on another thread; returns when the request stands in line, or is further."""
+        numbers = self.batcher._numbers
+        before = repr(numbers)
+        future = self._threads.submit(self.label, x, deadline_s)
+        wait_for(lambda: repr(numbers) != before or future.done())
+        self.asked.append(future)
+        return future
+
+    def close(self) -> None:
+        for _ in self.asked:
+            self.pool.go.release()
+        self._threads.shutdown()
+        self.batcher.stop()
+
+
+@contextmanager
+def bench(*t_ts_s: float, slots: int = 16, rule: BatchRule | None = None) -> Iterator[Bench]:
+    made = Bench(FakePool(*(t_ts_s or (0.01,))), slots, rule or BatchRule())
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_each_request_goes_alone_where_nothing_is_merged() -> None:
+    with bench() as b:
+        x = array(3, 4)
+        asked = [b.ask(x + i) for i in range(4)]
+        for _ in asked:
+            b.pool.go.release()
+        for i, future in enumerate(asked):
+            np.testing.assert_array_equal(future.result(WAIT_S), (x + i) * 2)
+        assert b.pool.runs == [(0, [3])] * 4
+        assert b.pool.released == 4
+
+
+def test_the_device_has_its_next_job_while_it_works_and_no_more() -> None:
+    with bench() as b:
+        for _ in range(5):
+            b.ask(array(2, 4))
+        wait_for(lambda: b.pool.at_device == READ_AHEAD == 2)
+        b.pool.go.release()
+        wait_for(lambda: len(b.pool.runs) == 3)
+        assert b.pool.at_device == READ_AHEAD
+
+
+def test_requests_that_wait_are_merged_and_each_has_its_own_rows() -> None:
+    with bench(rule=BatchRule(8)) as b:
+        first = [b.ask(array(1, 4)) for _ in range(2)]  # these go at once, and fill the device
+        sizes = [3, 2, 3, 1]
+        merged = [b.ask(array(rows, 4) + rows) for rows in sizes]
+        for _ in range(6):
+            b.pool.go.release()
+        for future, rows in zip(merged, sizes, strict=True):
+            np.testing.assert_array_equal(future.result(WAIT_S), (array(rows, 4) + rows) * 2)
+        for future in first:
+            future.result(WAIT_S)
+        assert sorted(sizes for _, sizes in b.pool.runs) == [[1], [1], [1], [3, 2, 3]]
+        assert b.meter.batches == [1, 1, 8, 1]
+        assert len(b.meter.waits_s) == 6
+        assert b.pool.released == 6
+
+
+def test_other_dtypes_and_trailing_shapes_are_never_merged() -> None:
+    with bench(rule=BatchRule(64)) as b:
+        for _ in range(2):
+            b.ask(array(1, 4))
+        kinds = [array(1, 4), array(1, 5), array(1, 4, dtype="f8"), array(1, 4)]
+        asked = [b.ask(x) for x in kinds]
+        for _ in range(6):
+            b.pool.go.release()
+        for future, x in zip(asked, kinds, strict=True):
+            np.testing.assert_array_equal(future.result(WAIT_S), x * 2)
+        assert sorted(sizes for _, sizes in b.pool.runs[2:]) == [[1], [1], [1, 1]]
+
+
+def test_who_waits_for_others_goes_when_the_delay_is_over() -> None:
+    with bench(rule=BatchRule(8, 0.05)) as b:
+        b.pool.go.release()
+        began = time.monotonic()
+        b.label(array(2, 4))
+        assert time.monotonic() - began >= 0.05
+        assert b.meter.waits_s[0] >= 0.05
+
+
+def test_a_preferred_size_does_not_wait() -> None:
+    with bench(rule=BatchRule(64, 30.0, frozenset({4}))) as b:
+        for _ in range(2):
+            b.ask(array(2, 4))
+        wait_for(lambda: b.pool.runs == [(0, [2, 2])])
+
+
+def test_one_more_than_the_slots_is_refused_with_a_time_to_come_back() -> None:
+    with bench(0.01, slots=3) as b:
+        for _ in range(3):
+            b.ask(array(8, 4))
+        hints = []
+        for _ in range(3):
+            with pytest.raises(Overloaded, match="all 3 slots") as caught:
+                b.label(array(8, 4))
+            assert caught.value.retry_after_s is not None
+            hints.append(caught.value.retry_after_s)
+        # 8 samples of 10 ms free a slot each 80 ms; each of the refused is given one of them.
+        assert hints == pytest.approx([0.08, 0.16, 0.24], abs=0.03)
+        b.pool.go.release(3)
+        for future in b.asked:
+            future.result(WAIT_S)
+        b.pool.go.release()
+        b.label(array(8, 4))
+
+
+def test_an_expired_request_leaves_the_line_and_is_not_computed() -> None:
+    with bench() as b:
+        for _ in range(2):
+            b.ask(array(1, 4))
+        late = b.ask(array(5, 4), time.monotonic() + 0.05)
+        with pytest.raises(DeadlineExceeded):
+            late.result(WAIT_S)
+        b.pool.go.release(2)
+        for future in b.asked[:2]:
+            future.result(WAIT_S)
+        b.pool.go.release()
+        b.label(array(1, 4))
+        assert b.pool.backend.runs == [1] * 3
+        assert b.meter.expired_count == 1
+
+
+def test_nor_is_one_that_expires_at_the_device_though_others_of_its_batch_are() -> None:
+    with bench(rule=BatchRule(4, 30.0)) as b:
+        first = b.ask(array(4, 4))
+        deadline_s = time.monotonic() + 0.5
+        late, other = b.ask(array(2, 4), deadline_s), b.ask(array(2, 4) + 1)
+        wait_for(lambda: b.pool.at_device == 2)
+        wait_for(lambda: time.monotonic() > deadline_s)
+        b.pool.go.release(2)
+        with pytest.raises(DeadlineExceeded):
+            late.result(WAIT_S)
+        np.testing.assert_array_equal(other.result(WAIT_S), (array(2, 4) + 1) * 2)
+        first.result(WAIT_S)
+        assert sorted(b.pool.backend.runs) == [2, 4]
+        assert b.meter.expired_count == 1
+
+
+def test_a_bad_request_of_a_batch_is_the_only_one_refused() -> None:
+    def picky(inputs: dict[str, Array]) -> dict[str, Array]:
+        if (inputs["x"] < 0).any():
+            raise RequestRefused("below zero")
+        return {"double": inputs["x"] * 2, "sum": inputs["x"].sum(axis=1)}
+
+    with bench(rule=BatchRule(4, 30.0)) as b:
+        b.pool.backend.function = picky  # type: ignore[assignment]
+        good, bad = b.ask(array(2, 4)), b.ask(array(2, 4) - 9)
+        b.pool.go.release()
+        with pytest.raises(RequestRefused, match="below zero"):
+            bad.result(WAIT_S)
+        np.testing.assert_array_equal(good.result(WAIT_S), array(2, 4) * 2)
+
+
+@pytest.mark.parametrize("error", [RetryableError("it ended"), MemoryError("no memory")])
+def test_what_happens_to_a_job_happens_to_all_its_requests_and_to_no_other(
+    error: Exception,
+) -> None:
+    with bench(rule=BatchRule(4, 30.0)) as b:
+        b.pool.error = error
+        lost = [b.ask(array(2, 4)), b.ask(array(2, 4))]
+        b.pool.go.release()
+        for future in lost:
+            with pytest.raises(RetryableError, match=str(error)):
+                future.result(WAIT_S)
+        b.pool.error = None
+        b.pool.go.release()
+        b.label(array(4, 4))
+
+
+def test_jobs_go_where_they_are_done_first() -> None:
+    with bench(0.01, 0.015) as b:
+        for _ in range(4):
+            b.ask(array(2, 4))
+        wait_for(lambda: b.pool.at_device == 4)
+        assert sorted(lane for lane, _ in b.pool.runs) == [0, 0, 1, 1]
+        assert b.pool.runs[:2] == [(0, [2]), (1, [2])]
+
+
+def test_a_device_that_restarts_gets_nothing_and_the_other_goes_on() -> None:
+    with bench(0.01, 0.01) as b:
+        b.pool.alive[0] = False
+        b.batcher.devices_changed()
+        for _ in range(3):
+            b.ask(array(1, 4))
+        wait_for(lambda: b.pool.at_device == 2)
+        assert [lane for lane, _ in b.pool.runs] == [1, 1]
+        b.pool.alive[0] = True
+        b.batcher.devices_changed()
+        wait_for(lambda: [lane for lane, _ in b.pool.runs] == [1, 1, 0])
+
+
+def test_without_any_device_nobody_waits() -> None:
+    with bench() as b:
+        held = [b.ask(array(1, 4)) for _ in range(3)]
+        b.pool.alive[0] = False
+        b.batcher.devices_changed()
+        with pytest.raises(RetryableError, match="restarting"):
+            held[2].result(WAIT_S)
+        with pytest.raises(RetryableError, match="restarting"):
+            b.label(array(1, 4))
+
+
+def test_a_stop_ends_who_waits() -> None:
+    with bench() as b:
+        held = [b.ask(array(1, 4)) for _ in range(3)]
+        b.batcher.stop()
+        with pytest.raises(RetryableError, match="has left"):
+            held[2].result(WAIT_S)
+
+
+def test_many_threads_get_each_their_own() -> None:
+    """A storm of sizes and shapes at two devices that answer at once."""
+    with bench(0.001, 0.002, slots=64, rule=BatchRule(16, 0.002, frozenset({8}))) as b:
+        b.pool.go.release(10_000)
+
+        def work(seed: int) -> int:
+            rng = np.random.default_rng(seed)
+            for _ in range(25):
+                x = rng.random((rng.integers(1, 12), rng.integers(4, 6)), dtype=np.float32)
+                np.testing.assert_array_equal(b.label(x), x * 2)
+            return 25
+
+        with ThreadPoolExecutor(32) as threads:
+            assert sum(threads.map(work, range(32))) == 800
+        assert b.pool.released == 800
+        assert all(size <= 16 for size in b.meter.batches)
+        assert len(b.meter.batches) < 800, "some were merged"

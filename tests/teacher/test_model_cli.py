@@ -1,0 +1,140 @@
+"""`edl teacher fingerprint` and `edl teacher bench`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from edl.errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
+from edl.teacher.backends.open import open_backend
+from edl.teacher.canary import Canary
+from edl.teacher.cli import app
+from edl.teacher.config import PredictorConfig
+from edl.teacher.loading import load
+from edl.tests.teacher.linear import CLASSES, weights
+
+MODELS = "edl.tests.teacher.linear"
+runner = CliRunner()
+
+
+def ran(*arguments: str) -> Result:
+    result = runner.invoke(app, arguments, env={"COLUMNS": "200"})
+    if isinstance(result.exception, EdlError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_a_fingerprint_says_who_a_model_is() -> None:
+    spec = open_backend(f"{MODELS}:good").spec
+    said = ran("fingerprint", f"{MODELS}:good").stdout
+    assert f"content_id   {spec.content_id}\n" in said
+    assert f"numerics_id  {spec.in_micro_batches(8).numerics_id}\n" in said
+    assert "input        x:FP32:-1,4\n" in said
+    assert "ms/sample at micro-batch 8" in said
+    facts = json.loads(ran("fingerprint", f"{MODELS}:good", "--json", "--micro-batch", "4").stdout)
+    assert facts["content_id"] == spec.content_id
+    assert facts["outputs"] == [f"logits:FP32:-1,{CLASSES}"]
+    assert facts["micro_batch"] == 4
+    assert 0 < facts["t_t_s"] < 1
+
+
+@pytest.mark.parametrize("model", ["good", "fixed_batch"])
+def test_a_canary_is_written_that_the_same_model_agrees_with(tmp_path: Path, model: str) -> None:
+    file = tmp_path / "canary"
+    ran("fingerprint", f"{MODELS}:{model}", "--canary", str(file), "--tolerance", "0.01")
+    canary = Canary.load(file)
+    assert canary.tolerance == 0.01
+    np.testing.assert_allclose(canary.outputs["logits"], canary.inputs["x"] @ weights(), rtol=1e-5)
+    told: list[str] = []
+    load(PredictorConfig(f"{MODELS}:{model}", canary=str(file)), told.append)
+    assert told[-1].endswith("agrees with its canary within 0.01")
+
+
+def test_a_canary_of_the_users_own_samples(tmp_path: Path) -> None:
+    samples, file = tmp_path / "samples.npz", tmp_path / "canary"
+    x = np.random.default_rng(1).random((7, 4), np.float32)
+    np.savez(samples, x=x)
+    ran("fingerprint", f"{MODELS}:good", "--canary", str(file), "--samples", str(samples))
+    np.testing.assert_array_equal(Canary.load(file).inputs["x"], x)
+    np.savez(samples, x=x.astype(np.float64))
+    with pytest.raises(RequestRefused, match="has datatype FP64, expected FP32"):
+        ran("fingerprint", f"{MODELS}:good", "--canary", str(file), "--samples", str(samples))
+    with pytest.raises(UsageError, match="name its file by --canary"):
+        ran("fingerprint", f"{MODELS}:good", "--samples", str(samples))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("not_loaded", "is constant"),
+        ("undecided", "is uniform"),
+        ("overflowing", "NaN or infinite"),
+        ("restless", "differs from the canary"),
+    ],
+)
+def test_no_canary_is_written_of_a_model_that_is_no_good(
+    tmp_path: Path, model: str, words: str
+) -> None:
+    file = tmp_path / "canary"
+    with pytest.raises(ModelError, match=words):
+        ran("fingerprint", f"{MODELS}:{model}", "--canary", str(file))
+    assert not file.exists()
+
+
+def test_bench_shows_each_size_and_marks_the_best() -> None:
+    said = ran("bench", "--model", f"{MODELS}:good", "--batch-sizes", "1,16", "--runs", "5").stdout
+    rows = [line for line in said.splitlines() if line.startswith("│")]
+    assert [row.split("│")[1].strip() for row in rows] == ["1", "16"]
+    assert "best" in rows[1]
+    assert "best" not in rows[0]
+
+
+def test_bench_writes_json_and_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "rates.svg"
+    sizes = ("--batch-sizes", "4,1,2", "--runs", "5")
+    result = ran("bench", "--model", f"{MODELS}:good", *sizes, "--json", "--plot", str(picture))
+    found = json.loads(result.stdout)
+    assert [row["batch"] for row in found["rows"]] == [1, 2, 4]
+    for row in found["rows"]:
+        assert 0 < row["p50_s"] <= row["p99_s"]
+        assert row["samples_per_s"] == pytest.approx(row["batch"] / row["p50_s"])
+    assert sum(row["best"] for row in found["rows"]) == 1
+    assert "<svg" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--batch-sizes", "1,x"), "--batch-sizes is a list of sizes, as 1,2,4, not 'x'"),
+        (("--batch-sizes", ""), "--batch-sizes is a list of sizes"),
+        (("--batch-sizes", "1", "--plot", "/nope/p.png"), "there is no directory /nope"),
+        (("--batch-sizes", "1", "--runs", "3", "--plot", "/dev/null.what"), "cannot write"),
+    ],
+)
+def test_bench_refuses_what_cannot_work(arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        ran("bench", "--model", f"{MODELS}:good", *arguments)
+
+
+def test_bench_of_a_fixed_batch_names_its_size() -> None:
+    model = ("--model", f"{MODELS}:fixed_batch")
+    with pytest.raises(UsageError, match="exported for batches of 6: --batch-sizes 6"):
+        ran("bench", *model)
+    ran("bench", *model, "--batch-sizes", "6", "--runs", "3")
+
+
+@pytest.mark.parametrize("command", [("fingerprint",), ("bench", "--runs", "3", "--model")])
+def test_a_model_is_run_in_the_surroundings_of_a_predictor(command: tuple[str, ...]) -> None:
+    ran(*command, f"{MODELS}:of_two_threads", "--threads", "2")
+    with pytest.raises(ModelError, match="not two threads"):
+        ran(*command, f"{MODELS}:of_two_threads")
+
+
+def test_a_model_that_ends_its_process_is_told_of() -> None:
+    with pytest.raises(ProcessFailed, match="fingerprint ended without a result"):
+        ran("fingerprint", f"{MODELS}:ends")

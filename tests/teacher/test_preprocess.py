@@ -1,0 +1,175 @@
+"""Hooks before a model: what they make of a batch, of the declared inputs, of the content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import ModelError, RequestRefused, UsageError
+from edl.proto.arena import Array
+from edl.teacher.backends.images import NAMED
+from edl.teacher.backends.open import check_model, open_backend
+from edl.teacher.backends.preprocess import preprocessed
+from edl.teacher.model import ModelSpec, TensorSpec
+from edl.tests.teacher.fakes import FakeBackend
+from edl.tests.teacher.same_network import NAME
+
+HERE = "edl.tests.teacher.test_preprocess"
+SHAPE = (5, 3, 6, 4)
+
+
+def echo(datatype: str = "FP32", *dims: int) -> FakeBackend:
+    """A model that gives back the images that it gets."""
+    image = TensorSpec("image", datatype, (-1, *(dims or SHAPE[1:])))
+    other = TensorSpec("mask", "FP32", (-1, 2))
+    spec = ModelSpec("fake", (image, other), (image,), "c0ffee", ("fake-1", "fp32"))
+    return FakeBackend(lambda inputs: {"image": inputs["image"]}, spec)
+
+
+@pytest.fixture
+def pixels() -> Array:
+    return np.random.default_rng(3).integers(0, 256, SHAPE, np.uint8)
+
+
+def given(image: Array) -> dict[str, Array]:
+    return {"image": image, "mask": np.zeros((len(image), 2), np.float32)}
+
+
+def halved(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {**arrays, "image": arrays["image"].astype(np.float32) / 2}
+
+
+def from_bytes() -> Any:
+    return halved, ["image:UINT8:-1,3,6,4", "mask:FP32:-1,2"]
+
+
+def loses(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {"mask": arrays["mask"]}
+
+
+def wrong_dtype(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {**arrays, "image": arrays["image"].astype(np.float64)}
+
+
+def fails(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    raise KeyError("picture")
+
+
+def no_function() -> int:
+    return 3
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("unit", 0.0, 1.0),
+        ("symmetric", 0.5, 0.5),
+        ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ],
+)
+def test_bytes_become_normalised_floats(name: str, mean: Any, std: Any, pixels: Array) -> None:
+    backend = preprocessed(echo(), [name])
+    assert backend.spec.inputs[0] == TensorSpec("image", "UINT8", (-1, 3, 6, 4))
+    assert backend.spec.inputs[1] == TensorSpec("mask", "FP32", (-1, 2))
+    made = backend.run(given(pixels))["image"]
+    assert made.dtype == np.float32
+    last = np.moveaxis(pixels, 1, -1) / 255
+    np.testing.assert_allclose(np.moveaxis(made, 1, -1), (last - mean) / std, atol=1e-5)
+
+
+def test_imagenet_finds_the_channels_first_or_last(pixels: Array) -> None:
+    first = preprocessed(echo(), ["imagenet"]).run(given(pixels))["image"]
+    behind = preprocessed(echo("FP32", 6, 4, 3), ["imagenet"])
+    last = behind.run(given(np.ascontiguousarray(np.moveaxis(pixels, 1, -1))))["image"]
+    np.testing.assert_array_equal(last, np.moveaxis(first, 1, -1))
+    with pytest.raises(ModelError, match="imagenet needs 3 channels, first or last"):
+        preprocessed(echo("FP32", 1, 6, 4), ["imagenet"])
+
+
+def test_steps_are_done_in_their_order_from_the_wire_to_the_model(pixels: Array) -> None:
+    backend = preprocessed(echo(), ["nhwc", "imagenet"])
+    assert backend.spec.inputs[0] == TensorSpec("image", "UINT8", (-1, 6, 4, 3))
+    answer = backend.run(given(np.moveaxis(pixels, 1, -1)))["image"]
+    expected = preprocessed(echo(), ["imagenet"]).run(given(pixels))["image"]
+    np.testing.assert_array_equal(answer, expected)
+
+
+def test_a_model_of_halves_gets_halves(pixels: Array) -> None:
+    made = preprocessed(echo("FP16"), ["unit"]).run(given(pixels))["image"]
+    assert made.dtype == np.float16
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_model_that_takes_no_images_has_no_use_for_it(name: str) -> None:
+    spec = ModelSpec("fake", (TensorSpec("ids", "INT64", (-1, 7)),), (), "c", ("fake", "fp32"))
+    with pytest.raises(ModelError, match=f"{name} is for images, of four dimensions"):
+        preprocessed(FakeBackend(spec=spec), [name])
+
+
+def test_a_model_that_takes_bytes_needs_no_floats() -> None:
+    with pytest.raises(ModelError, match="unit makes floats of bytes; the model takes image:UINT8"):
+        preprocessed(echo("UINT8"), ["unit"])
+
+
+def test_a_function_of_the_users_is_a_hook(pixels: Array) -> None:
+    image = TensorSpec("image", "UINT8", (-1, 3, 6, 4))
+    for name, inputs in ((f"{HERE}:from_bytes", ()), (f"{HERE}:halved", (image, image))):
+        backend = preprocessed(echo(), [name], inputs[:1])
+        assert backend.spec.inputs[0] == image
+        answer = backend.run(given(pixels))["image"]
+        np.testing.assert_array_equal(answer, pixels.astype("f4") / 2)
+    assert preprocessed(echo(), [f"{HERE}:halved"]).spec.inputs == echo().spec.inputs
+
+
+def test_the_preprocessing_is_a_part_of_the_content() -> None:
+    ways: list[list[str]] = [[], ["unit"], ["symmetric"], ["nhwc", "unit"], [f"{HERE}:halved"]]
+    ids = [preprocessed(echo(), way).spec.content_id for way in ways]
+    assert len(set(ids)) == len(ids)
+    assert ids == [preprocessed(echo(), way).spec.content_id for way in ways]
+    numerics = [preprocessed(echo(), way).spec.numerics_id for way in ways]
+    assert len(set(numerics)) == len(numerics)
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        ("loses", r"gave \['mask'\]; the model takes image:FP32"),
+        ("wrong_dtype", r"gave 'image' as float64 \[5, 3, 6, 4\]; the model takes image:FP32"),
+        ("fails", "preprocessing by .*:fails failed: 'picture'"),
+    ],
+)
+def test_a_hook_that_makes_something_else_is_the_end_of_the_request(
+    hook: str, words: str, pixels: Array
+) -> None:
+    with pytest.raises(RequestRefused, match=words):
+        preprocessed(echo(), [f"{HERE}:{hook}"]).run(given(pixels.astype(np.float32)))
+
+
+def test_a_hook_that_is_none_is_refused() -> None:
+    with pytest.raises(ModelError, match="gave int: expected a function on arrays"):
+        preprocessed(echo(), [f"{HERE}:no_function"])
+    with pytest.raises(ModelError, match="no factory"):
+        preprocessed(echo(), [f"{HERE}:nope"])
+    with pytest.raises(UsageError, match=r"expected module:function, or one of unit, symmetric"):
+        check_model(f"{NAME}:by_numpy", preprocess=["imagnet"])
+
+
+def test_declared_inputs_narrow_what_comes_over_the_wire() -> None:
+    narrow = TensorSpec("image", "UINT8", (-1, 32, 48, 3))
+    backend = preprocessed(echo("FP32", 3, -1, -1), ["nhwc", "unit"], [narrow])
+    assert backend.spec.inputs[0] == narrow
+    with pytest.raises(ModelError, match="was declared as an input; the model has image:UINT8"):
+        preprocessed(echo(), ["unit"], [TensorSpec("image", "FP32", (-1, 3, 6, 4))])
+
+
+def test_a_real_model_takes_bytes_by_it(exported: Path) -> None:
+    plain = open_backend(str(exported))
+    backend = open_backend(str(exported), preprocess=["unit"])
+    image = np.random.default_rng(1).integers(0, 256, (4, 1, 8, 8), np.uint8)
+    expected = plain.run({"image": image * np.float32(1 / 255)})
+    for name, array in backend.run({"image": image}).items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-6)

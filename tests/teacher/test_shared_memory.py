@@ -1,0 +1,373 @@
+"""Regions of callers' memory: whose they are, how many, and that they harm nobody."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
+from edl.proto.places import Place
+from edl.teacher.shared_memory import visitors
+from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
+from edl.teacher.shared_memory.segment import FOLDER, Segment
+from edl.teacher.shared_memory.visitors import Visitor
+from edl.tests.teacher.segments import Object, shared
+
+HERE = Visitor("anyone", "127.0.0.1", 1)
+OTHER = Visitor("student:other", "127.0.0.1", 1)
+AT = 64
+
+
+@pytest.fixture
+def memory() -> SharedMemory:
+    return SharedMemory(RegionLimits(regions=3, nbytes=1 << 20, regions_in_all=4))
+
+
+@pytest.fixture
+def owned() -> Iterator[Object]:
+    with shared(4096) as found:
+        yield found
+
+
+def register(memory: SharedMemory, found: Object, name: str = "r", visitor: Visitor = HERE) -> None:
+    memory.register(visitor, name, found.key, offset=0, nbytes=4096)
+
+
+def test_what_lies_there_is_copied_and_what_is_written_lies_there(
+    memory: SharedMemory, owned: Object
+) -> None:
+    memory.register(HERE, "in", owned.key, offset=1024, nbytes=1024)
+    owned.put(b"abcdef", 1024 + 10)
+    copy = memory.read(HERE, Place("in", 11, 4))
+    owned.put(b"xxxxxx", 1024 + 10)
+    assert bytes(copy) == b"bcde", "it is a copy"
+    memory.write(HERE, Place("in", 100, 8), memoryview(b"labels"))
+    assert owned.get(8, 1024 + 100) == b"labels\0\0"
+
+
+@pytest.mark.parametrize("key", ["/{}", "{}"])
+def test_a_key_is_a_name_with_or_without_a_slash(
+    memory: SharedMemory, owned: Object, key: str
+) -> None:
+    memory.register(HERE, "r", key.format(owned.key), offset=0, nbytes=8)
+    assert memory.status(HERE)["r"].nbytes == 8
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "/", "edl", "psm_x", "../etc/passwd", "edl-/../../etc/passwd", "edl-\0", "edl-none",
+     "edl-\ud800", "//edl-x"],
+)  # fmt: skip
+def test_no_other_file_is_opened(memory: SharedMemory, key: str) -> None:
+    with pytest.raises(RequestRefused):
+        memory.register(HERE, "r", key, offset=0, nbytes=8)
+
+
+def test_a_link_is_not_followed_and_a_folder_or_a_pipe_is_no_memory(
+    memory: SharedMemory, owned: Object, tmp_path: Path
+) -> None:
+    odd = FOLDER / f"{owned.key}-odd"
+    makers: list[Callable[[], None]] = [
+        lambda: odd.symlink_to(owned.path),
+        odd.mkdir,
+        lambda: os.mkfifo(odd),
+    ]
+    for make in makers:
+        make()
+        try:
+            with pytest.raises(RequestRefused):
+                memory.register(HERE, "r", odd.name, offset=0, nbytes=8)
+        finally:
+            odd.rmdir() if odd.is_dir() else odd.unlink()
+
+
+def test_memory_of_another_user_is_refused(owned: Object) -> None:
+    Segment(owned.key, 0, 8, os.geteuid())
+    Segment(owned.key, 0, 8, 0)
+    with pytest.raises(RequestRefused, match=f"belongs to user {os.geteuid()}; this is for user"):
+        Segment(owned.key, 0, 8, os.geteuid() + 1)
+
+
+def test_a_caller_elsewhere_is_refused(memory: SharedMemory, owned: Object) -> None:
+    for host in ("192.0.2.1", "2001:db8::1", "", "here"):
+        with pytest.raises(RequestRefused, match="for callers on this host"):
+            register(memory, owned, visitor=Visitor("anyone", host, 1))
+
+
+def test_regions_of_another_caller_mean_nothing(memory: SharedMemory, owned: Object) -> None:
+    register(memory, owned)
+    with pytest.raises(RequestRefused, match="no region 'r' of this caller"):
+        memory.read(OTHER, Place("r", 0, 8))
+    memory.unregister(OTHER, "r")
+    memory.unregister(OTHER)
+    assert memory.status(OTHER) == {}
+    assert list(memory.status(HERE)) == ["r"]
+    with pytest.raises(RequestRefused):
+        memory.status(OTHER, "r")
+
+
+def test_a_name_is_taken_until_it_is_unregistered(memory: SharedMemory, owned: Object) -> None:
+    register(memory, owned)
+    with pytest.raises(RequestRefused, match="unregister it first"):
+        register(memory, owned)
+    memory.unregister(HERE, "r")
+    memory.unregister(HERE, "r")
+    with pytest.raises(RequestRefused, match="no region"):
+        memory.read(HERE, Place("r", 0, 8))
+    register(memory, owned)
+
+
+def test_as_many_as_there_may_be(memory: SharedMemory, owned: Object) -> None:
+    for name in "abc":
+        register(memory, owned, name)
+    with pytest.raises(RateLimited, match="3 regions are registered already"):
+        register(memory, owned, "d")
+    register(memory, owned, visitor=OTHER)
+    with pytest.raises(RateLimited, match="no room"):
+        register(memory, owned, visitor=Visitor("third", "127.0.0.1", 1))
+    memory.unregister(HERE)
+    register(memory, owned, "d")
+    owned.resize(2 << 20)
+    with pytest.raises(RateLimited, match="of 1048576 that one caller may"):
+        memory.register(HERE, "large", owned.key, offset=0, nbytes=(1 << 20) - 4095)
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), [(0, 0), (0, 4097), (4096, 1), (1 << 63, 1 << 63)])
+def test_a_region_is_within_its_object(
+    memory: SharedMemory, owned: Object, offset: int, nbytes: int
+) -> None:
+    with pytest.raises(RequestRefused, match="are no piece of"):
+        memory.register(HERE, "r", owned.key, offset=offset, nbytes=nbytes)
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), [(4090, 7), (1 << 63, 8), (0, 4097), (4097, 0)])
+def test_a_place_is_within_its_region(
+    memory: SharedMemory, owned: Object, offset: int, nbytes: int
+) -> None:
+    owned.resize(1 << 20)
+    register(memory, owned)
+    with pytest.raises(RequestRefused):
+        memory.read(HERE, Place("r", offset, nbytes))
+    with pytest.raises(RequestRefused):
+        memory.write(HERE, Place("r", offset, nbytes), memoryview(b""))
+
+
+def test_an_output_that_does_not_fit_is_refused(memory: SharedMemory, owned: Object) -> None:
+    register(memory, owned)
+    with pytest.raises(RequestRefused, match="9 bytes does not fit into the 8"):
+        memory.write(HERE, Place("r", 0, 8), memoryview(bytes(9)))
+
+
+def test_a_region_that_is_cut_short_is_refused_and_harms_nobody(
+    memory: SharedMemory, owned: Object
+) -> None:
+    register(memory, owned)
+    owned.resize(100)
+    with pytest.raises(RequestRefused, match="has become smaller: byte 108 of it is meant"):
+        memory.read(HERE, Place("r", 100, 8))
+    with pytest.raises(RequestRefused, match="has become smaller"):
+        memory.write(HERE, Place("r", 100, 8), memoryview(b"labels"))
+    assert owned.path.stat().st_size == 100, "nothing was written behind its end"
+
+
+def test_even_when_that_happens_in_the_middle_of_a_copy(
+    memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(memory, owned)
+    read = os.preadv
+
+    def cut_then_read(fd: int, buffers: list[memoryview], at: int) -> int:
+        owned.resize(100)
+        return read(fd, buffers, at)
+
+    monkeypatch.setattr(os, "preadv", cut_then_read)
+    with pytest.raises(RequestRefused, match="has become smaller"):
+        memory.read(HERE, Place("r", 0, 4096))
+
+
+def test_a_region_whose_name_is_gone_is_used_on_and_goes_when_it_is_not(owned: Object) -> None:
+    now = 0.0
+    memory = SharedMemory(RegionLimits(idle_s=60.0), clock=lambda: now)
+    register(memory, owned, "gone")
+    with shared(4096) as kept:
+        register(memory, kept, "kept")
+        owned.path.unlink()
+        now = 59.0
+        memory.read(HERE, Place("gone", 0, 8))
+        now = 118.0
+        memory.sweep()
+        assert set(memory.status(HERE)) == {"gone", "kept"}
+        now = 120.0
+        memory.sweep()
+        assert set(memory.status(HERE)) == {"kept"}, "its name is there for anybody to find"
+
+
+def test_who_uses_a_region_keeps_it_while_it_is_unregistered(
+    memory: SharedMemory, owned: Object
+) -> None:
+    register(memory, owned)
+    used = memory.status(HERE)["r"]
+    memory.unregister(HERE)
+    owned.put(b"still here")
+    assert bytes(used.read(Place("r", 0, 5))) == b"still"
+
+
+def test_nothing_stays_open(memory: SharedMemory, owned: Object) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    register(memory, owned)
+    for _ in range(5):
+        memory.read(HERE, Place("r", 0, 8))
+        memory.write(HERE, Place("r", 0, 8), memoryview(b"x"))
+        with pytest.raises(EdlError):
+            memory.write(HERE, Place("r", AT, 8, generation=9), memoryview(b"x"))
+    memory.unregister(HERE)
+    for name in ("edl-none", owned.key):
+        with pytest.raises(EdlError):
+            memory.register(HERE, "r", name, offset=0, nbytes=1 << 20)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_memory_that_is_not_there_is_an_error_to_be_tried_again(
+    memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(memory, owned)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(RetryableError, match="cannot be written: No space left"):
+        memory.write(HERE, Place("r", 0, 8), memoryview(b"x"))
+
+
+def test_a_place_that_is_its_requests_is_read_and_written(
+    memory: SharedMemory, owned: Object
+) -> None:
+    register(memory, owned)
+    owned.mark(7, AT)
+    owned.put(b"inputs", AT)
+    place = Place("r", AT, 6, generation=7)
+    assert bytes(memory.read(HERE, place)) == b"inputs"
+    memory.write(HERE, place, memoryview(b"labels"))
+    assert owned.get(6, AT) == b"labels"
+    assert owned.take_back(8, AT), "the lock is let go"
+
+
+def test_a_place_that_was_given_to_another_batch_is_left_alone(
+    memory: SharedMemory, owned: Object
+) -> None:
+    register(memory, owned)
+    owned.mark(7, AT)
+    assert owned.take_back(8, AT)
+    owned.put(b"others", AT)
+    place = Place("r", AT, 6, generation=7)
+    with pytest.raises(RetryableError, match="its generation is 8, 7 was named"):
+        memory.read(HERE, place)
+    with pytest.raises(RetryableError, match="its generation is 8, 7 was named"):
+        memory.write(HERE, place, memoryview(b"labels"))
+    assert owned.get(6, AT) == b"others"
+
+
+def test_a_place_that_is_given_away_in_the_middle_of_a_copy_is_not_believed(
+    memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(memory, owned)
+    owned.mark(7, AT)
+    read = os.preadv
+
+    def read_then_reuse(fd: int, buffers: list[memoryview], at: int) -> int:
+        count = read(fd, buffers, at)
+        assert owned.take_back(8, AT)
+        return count
+
+    monkeypatch.setattr(os, "preadv", read_then_reuse)
+    with pytest.raises(RetryableError, match="its generation is 8"):
+        memory.read(HERE, Place("r", AT, 6, generation=7))
+
+
+def test_nobody_gets_a_place_back_while_it_is_written(
+    memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(memory, owned)
+    owned.mark(7, AT)
+    taken: list[bool] = []
+    write = os.pwrite
+
+    def stopped_then_write(fd: int, data: memoryview, at: int) -> int:
+        taken.append(owned.take_back(8, AT))  # here, checked already, the teacher was stopped
+        return write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", stopped_then_write)
+    # Only the teacher's own writing is looked at, not that of the owner's mark.
+    monkeypatch.setattr(Object, "mark", lambda *_: pytest.fail("the lock was not held"))
+    memory.write(HERE, Place("r", AT, 6, generation=7), memoryview(b"labels"))
+    assert taken == [False]
+
+
+def test_a_place_that_is_being_taken_back_is_not_written(
+    memory: SharedMemory, owned: Object
+) -> None:
+    register(memory, owned)
+    owned.mark(7, AT)
+    with owned.taking_back(AT) as got:
+        assert got
+        with pytest.raises(RetryableError, match="is being taken back"):
+            memory.write(HERE, Place("r", AT, 6, generation=7), memoryview(b"labels"))
+    assert owned.get(6, AT) == bytes(6)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "port"),
+    [
+        ("ipv4:127.0.0.1:5000", "127.0.0.1", 5000),
+        ("ipv6:%5B::1%5D:5000", "::1", 5000),
+        ("ipv6:[::1]:5000", "::1", 5000),
+        ("", "", 0),
+    ],
+)
+def test_how_grpc_names_a_caller(peer: str, host: str, port: int) -> None:
+    assert Visitor.of_peer("ann", peer) == Visitor("ann", host, port)
+
+
+def test_a_caller_is_the_same_in_whichever_form_its_address_comes() -> None:
+    assert Visitor("ann", "::ffff:127.0.0.1", 1).owner == Visitor("ann", "127.0.0.1", 2).owner
+    assert Visitor("ann", "127.0.0.1", 1).owner != Visitor("bob", "127.0.0.1", 1).owner
+    assert Visitor("ann", "::ffff:127.0.0.1", 1).is_here()
+    assert Visitor("ann", "::1", 1).is_here()
+
+
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_the_user_of_a_connection_is_known(
+    family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = os.geteuid()
+    with socket.create_server((host, 0), family=family) as server:
+        where = server.getsockname()[:2]
+        with socket.create_connection(where) as caller, server.accept()[0]:
+            monkeypatch.setattr(os, "geteuid", lambda: -1)  # what it falls back to
+            assert Visitor("ann", host, caller.getsockname()[1]).uid() == ours
+            assert Visitor("ann", host, where[1] ^ 1).uid() == -1, "nobody has connected from there"
+
+
+def test_it_is_that_of_the_callers_end_of_a_connection_that_stands(tmp_path: Path) -> None:
+    table = (
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+        "   0: 0100007F:1388 00000000:0000 0A 00000000:00000000 00:00000000 00000000   1  0 7\n"
+        "   1: 0100007F:0050 0100007F:1388 01 00000000:00000000 00:00000000 00000000   2  0 8\n"
+        "   2: 0100007F:1388 0100007F:0050 01 00000000:00000000 00:00000000 00000000   3  0 9\n"
+    )
+    (tmp_path / "tcp").write_text(table)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(visitors, "_TABLES", (tmp_path / "none", tmp_path / "tcp"))
+        assert Visitor("ann", "127.0.0.1", 5000).uid() == 3
+        assert Visitor("ann", "::ffff:127.0.0.1", 80).uid() == 2
+
+
+def test_where_the_system_does_not_say_it_is_our_own_user() -> None:
+    assert Visitor("ann", "127.0.0.1", 1).uid() == os.geteuid()
