@@ -1,0 +1,58 @@
+"""One side of one lane, a process of its own on a core of its own: `python -m` this.
+
+    python -m edl.benchmarks.lanes.side CHANNEL LANE BYTES CORE [PORT]
+
+With the port of a server it is the client. It is told what to do over a channel, and says what it
+used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from ...proto.channel import Channel, Message
+from ...supervise import end_with_parent
+from ..children import ANY_CORE
+from . import IN_FLIGHT, Ask, batch_of, lane
+
+
+def main(channel_fd: int, name: str, size: int, core: int, port: int | None = None) -> None:
+    """Serve, or ask, until the channel ends."""
+    end_with_parent(at_once=True)
+    if core != ANY_CORE:
+        os.sched_setaffinity(0, {core})
+    channel, batch = Channel.attach(channel_fd), batch_of(size)
+    if port is None:
+        channel.send("ready", port=lane(name).serve(batch))
+        for _ in channel:
+            channel.send("used", cpu_s=time.process_time())
+        return
+    ask = lane(name).connect(port, batch)
+    with ThreadPoolExecutor(IN_FLIGHT) as threads:
+        channel.send("ready")
+        for message in channel:
+            channel.send("ran", **_run(threads, ask, message["requests"] // IN_FLIGHT))
+
+
+def _run(threads: ThreadPoolExecutor, ask: Ask, each: int) -> Message:
+    """What so many requests of each thread took."""
+
+    def repeat(number: int) -> None:
+        for _ in range(each):
+            ask(number)
+
+    began_s, used_s = time.perf_counter(), time.process_time()
+    list(threads.map(repeat, range(IN_FLIGHT)))
+    return {
+        "wall_s": time.perf_counter() - began_s,
+        "cpu_s": time.process_time() - used_s,
+        "requests": each * IN_FLIGHT,
+    }
+
+
+if __name__ == "__main__":
+    fd, chosen, *numbers = sys.argv[1:]
+    main(int(fd), chosen, *map(int, numbers))

@@ -1,0 +1,190 @@
+"""What of its device's speed a teacher delivers to a reader, and whether it answers meanwhile.
+
+Three questions, each with real processes. An emulated device of a stated rate: how much of that
+rate comes out of a reader that takes each batch at once. A ResNet with Paddle: how much of what the
+bare model does alone, by turns on the same core. And while that model runs: how much later than an
+idle process on the same core the socket side answers `ServerLive`, and beats.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+
+from ..coordinator.embedded import start_embedded
+from ..coordinator.registry import keys
+from ..distill_reader import DistilReader
+from ..mesh.local import TEACHER_READY
+from ..proto.arena import Array
+from ..supervise import python_command, start
+from .children import ANY_CORE, Child, move_to, two_cores
+from .report import Estimate, Goal, Report, Row, interleaved
+from .teaching.models import FEATURES
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "bench"
+TEACHER: Final = "teacher"
+ROWS: Final = 8
+TTL_S: Final = 2.0
+#: Seconds of a batch on the emulated device -> the least part of its rate that is delivered.
+PACES: Final = {0.02: 0.98, 0.1: 0.995}
+#: The least part of the bare model's speed.
+DELIVERED: Final = 0.95
+#: How much later than an idle process the socket side may be, in seconds.
+LATER_S: Final = 0.02
+_WINDOWS: Final = 15
+_WINDOW_S: Final = 1.5
+_FIRST: Final = 10
+_READY_S: Final = 120.0
+
+
+def run(quick: bool) -> Report:
+    """The emulated devices, then the ResNet.
+
+    Args:
+        quick: shorter windows, and ResNet18 in place of ResNet50.
+    """
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    for batch_s, least in PACES.items():
+        log.info("an emulated device at %g ms a batch", batch_s * 1000)
+        part = paced(batch_s, _WINDOW_S / 3 if quick else _WINDOW_S)
+        name = f"emulated, {batch_s * 1000:g} ms a batch"
+        rows.append(_row(name, part, ROWS / batch_s))
+        goals.append(Goal.judge(f"{name}: part of its rate", part, ">=", least))
+    layers = 18 if quick else 50
+    log.info("ResNet%d, bare and in a teacher by turns", layers)
+    found = resnet(layers, batches=2 if quick else 4)
+    name = f"Paddle ResNet{layers}, {ROWS} a batch"
+    rows.append(_row(name, found.part, found.bare_per_s))
+    goals.append(Goal.judge(f"{name}: part of the bare model", found.part, ">=", DELIVERED))
+    for what, late in (("ServerLive", found.live_s), ("beats", found.beat_s)):
+        later = _p99(late) - _p99(found.control_s)
+        goals.append(Goal.judge(f"{what}: p99 beyond an idle process, s", later, "<=", LATER_S))
+    return Report(rows, goals)
+
+
+def paced(batch_s: float, window_s: float) -> Estimate:
+    """The part of an emulated device's rate that a reader gets, over windows of so many seconds."""
+    per_window = max(math.ceil(window_s / batch_s), 5)
+    batch = np.zeros((ROWS, FEATURES), np.float32)
+    with ExitStack() as ending:
+        options = ("--backend", "paced", "--rate", f"{ROWS / batch_s:.10g}")
+        address = _teacher(ending, "edl.benchmarks.teaching.models:cheap", options)
+        reader = ending.enter_context(_reader(batch, _FIRST + _WINDOWS * per_window, address))
+        came = [time.perf_counter() for _ in reader]
+    marks = came[_FIRST - 1 :: per_window]
+    windows = [later - earlier for earlier, later in pairwise(marks)]
+    return Estimate.of([per_window * batch_s / seconds for seconds in windows])
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a model does alone and in a teacher, by turns.
+
+    Attributes:
+        part: the teacher's speed as a part of the bare model's.
+        bare_per_s: samples per second of the bare model.
+        live_s: how long each ServerLive took while the teacher worked.
+        beat_s: how late each beat was.
+        control_s: how late an idle process woke up on the same core.
+    """
+
+    part: Estimate
+    bare_per_s: float
+    live_s: Sequence[float]
+    beat_s: Sequence[float]
+    control_s: Sequence[float]
+
+
+def resnet(layers: int, batches: int) -> Shared:
+    """Turns of so many batches each."""
+    near, far = two_cores()
+    batch = np.zeros((ROWS, 3, 224, 224), np.float32)
+    with ExitStack() as ending:
+        folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-bench-")))
+        module = "edl.benchmarks.teaching.bare"
+        bare = Child(ending, "the bare model", module, folder, layers, ROWS, far)
+        model = bare.hear()["model"]
+        server, url = start_embedded()
+        ending.callback(server.stop)
+        options: tuple[str, ...] = ("--coordinator", url, "--ttl", str(TTL_S))
+        if far != ANY_CORE:
+            options += ("--devices", f"cpu:{far}")
+        address = _teacher(ending, model, options, socket_core=near)
+        module, leases = "edl.benchmarks.teaching.watch", keys.leases("teachers", SERVICE)
+        watch = Child(ending, "the watcher", module, address, near, url, leases, TEACHER, TTL_S)
+        watch.hear()
+        reader = ending.enter_context(_reader(batch, batches, address))
+        notes: dict[str, list[float]] = {"live": [], "beat": [], "control": []}
+
+        def alone() -> float:
+            return float(bare.ask("run", batches=batches)["seconds"])
+
+        def in_teacher() -> float:
+            watch.ask("count")
+            began = time.perf_counter()
+            for _ in reader:
+                pass
+            took_s = time.perf_counter() - began
+            for name, late in watch.ask("count")["notes"].items():
+                notes[name] += late
+            return took_s
+
+        turns = interleaved(alone, in_teacher)
+    bare_s = Estimate.of([alone_s for alone_s, _ in turns]).value
+    return Shared(
+        part=Estimate.of([alone_s / taught_s for alone_s, taught_s in turns]),
+        bare_per_s=ROWS * batches / bare_s,
+        live_s=notes["live"],
+        beat_s=notes["beat"],
+        control_s=notes["control"],
+    )
+
+
+def _teacher(
+    ending: ExitStack, model: str, options: Sequence[str], socket_core: int = ANY_CORE
+) -> str:
+    """Start one; returns its address."""
+    words = ("--service", SERVICE, "--teacher-id", TEACHER, "--micro-batch", ROWS, "--model", model)
+    process = start(python_command("teacher", "edl", "teacher", "serve", *words, *options))
+    ending.callback(process.stop)
+    address = process.expect(TEACHER_READY, _READY_S)[3]
+    move_to(process.pid, socket_core)
+    return address
+
+
+def _reader(batch: Array, count: int, address: str) -> DistilReader:
+    """A reader that takes `count` batches in each epoch, from one teacher."""
+
+    class Source:
+        def __iter__(self) -> Iterator[tuple[Array]]:
+            return iter([(batch,)] * count)
+
+    return DistilReader(Source(), service=SERVICE, teachers=[address])
+
+
+def _row(name: str, part: Estimate, nominal_per_s: float) -> Row:
+    return {
+        "device": name,
+        "samples_per_s": nominal_per_s,
+        "delivered": part.value,
+        "low": part.low,
+        "high": part.high,
+    }
+
+
+def _p99(samples: Sequence[float]) -> float:
+    ranked = sorted(samples)
+    return ranked[math.ceil(0.99 * len(ranked)) - 1]

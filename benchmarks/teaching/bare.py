@@ -1,0 +1,49 @@
+"""A model alone in a process, with nothing around it: `python -m` this.
+
+    python -m edl.benchmarks.teaching.bare CHANNEL FOLDER LAYERS ROWS CORE
+
+It exports a ResNet to FOLDER and says where it lies. Told "run" with a number of batches, it
+answers how many seconds they took.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from ...proto.channel import Channel
+from ...supervise import end_with_parent
+from ...teacher.backends.example import example_batch
+from ...teacher.backends.open import open_backend
+from ...teacher.microbatch import run_in_micro_batches
+from ..children import ANY_CORE
+from .models import export_resnet
+
+#: Runs that choose kernels and fill caches.
+_WARM_UP = 3
+
+
+def main(channel_fd: int, folder: str, layers: int, rows: int, core: int) -> None:
+    """Export the model, load it, say so, and run it when told."""
+    end_with_parent(at_once=True)
+    if core != ANY_CORE:
+        os.sched_setaffinity(0, {core})
+    channel = Channel.attach(channel_fd)
+    model = export_resnet(Path(folder), layers)
+    backend = open_backend(model, threads=1)
+    batch = example_batch(backend.spec.inputs, rows)
+    for _ in range(_WARM_UP):
+        run_in_micro_batches(backend.run, batch, rows)
+    channel.send("ready", model=model)
+    for message in channel:
+        began = time.perf_counter()
+        for _ in range(message["batches"]):
+            run_in_micro_batches(backend.run, batch, rows)
+        channel.send("ran", seconds=time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    fd, where, *numbers = sys.argv[1:]
+    main(int(fd), where, *map(int, numbers))

@@ -1,0 +1,91 @@
+"""An idle process on the cores of a teacher's socket side, that asks it whether it lives.
+
+    python -m edl.benchmarks.teaching.watch CHANNEL ADDRESS CORE REDIS LEASES TEACHER TTL_S
+
+Every few milliseconds it wakes, notes how late, and calls ServerLive; and it reads from the
+teacher's lease when the last beat came. Told "count", it tells what it noted since the last time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from typing import Any, Final
+
+import grpc
+
+from ...coordinator.heartbeat import BEATS_PER_TTL
+from ...proto import inference_pb2 as pb
+from ...proto import inference_pb2_grpc as oip
+from ...proto.channel import Channel
+from ...supervise import end_with_parent
+from ..children import ANY_CORE
+
+#: Seconds between two calls.
+_EVERY_S: Final = 0.01
+
+
+class Watch:
+    """Notes of what was late, in seconds, by name."""
+
+    def __init__(self, address: str, redis_url: str, key: str, member: str, ttl_s: float) -> None:
+        import redis
+
+        self._stub: Any = oip.GRPCInferenceServiceStub(  # type: ignore[no-untyped-call]
+            grpc.insecure_channel(address)
+        )
+        self._redis: Any = redis.Redis.from_url(redis_url)
+        self._key = key
+        self._member = member
+        self._ttl_s = ttl_s
+        self._lock = threading.Lock()
+        self._notes: dict[str, list[float]] = defaultdict(list)
+        self._beat_ms = 0.0
+
+    def run(self) -> None:
+        """For ever."""
+        due = time.monotonic()
+        while True:
+            due = max(due + _EVERY_S, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
+            woke = time.monotonic()
+            self._stub.ServerLive(pb.ServerLiveRequest(), timeout=10.0)
+            answered = time.monotonic()
+            with self._lock:
+                self._notes["control"].append(woke - due)
+                self._notes["live"].append(answered - woke)
+                self._look_at_beats()
+
+    def take(self) -> dict[str, list[float]]:
+        """What was noted since the last time."""
+        with self._lock:
+            notes, self._notes = self._notes, defaultdict(list)
+        return dict(notes)
+
+    def _look_at_beats(self) -> None:
+        """A beat is as late as the deadline has moved by more than it should."""
+        deadline_ms = self._redis.zscore(self._key, self._member) or 0.0
+        if deadline_ms > self._beat_ms > 0:
+            period_s = (deadline_ms - self._beat_ms) / 1000
+            self._notes["beat"].append(max(0.0, period_s - self._ttl_s / BEATS_PER_TTL))
+        self._beat_ms = deadline_ms
+
+
+def main(channel_fd: int, core: int, watch: Watch) -> None:
+    """Watch until the channel ends."""
+    end_with_parent(at_once=True)
+    if core != ANY_CORE:
+        os.sched_setaffinity(0, {core})
+    channel = Channel.attach(channel_fd)
+    threading.Thread(target=watch.run, daemon=True).start()
+    channel.send("ready")
+    for _ in channel:
+        channel.send("counted", notes=watch.take())
+
+
+if __name__ == "__main__":
+    fd, where, on, url, leases, held, ttl = sys.argv[1:]
+    main(int(fd), int(on), Watch(where, url, leases, held, float(ttl)))
