@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..lifecycle import configure_logging, run_cli, stop_on_signals
+from ..lifecycle import configure_logging, open_all_descriptors, run_cli, stop_on_signals
 from ..proto.security.options import (
     TlsCa,
     TlsCert,
@@ -154,6 +154,7 @@ def serve(
     """
     end_with_parent()
     configure_logging(verbose)
+    open_all_descriptors()
     quiet_grpc()
     from .promptness import be_prompt
     from .serve import ServeConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import socket
@@ -52,7 +53,12 @@ class ManagerConfig:
 
 
 def check_free(host: str, port: int, option: str = "--port") -> None:
-    """Find out, before gRPC does and prints it, whether one can listen there.
+    """Find out, before gRPC does and prints it, whether one can listen there; raises as `bound`."""
+    bound(host, port, option).close()
+
+
+def bound(host: str, port: int, option: str = "--port") -> socket.socket:
+    """A socket that has the address, and does not listen yet.
 
     Args:
         host: an address of this machine.
@@ -67,9 +73,12 @@ def check_free(host: str, port: int, option: str = "--port") -> None:
         family, kind, _, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        with contextlib.ExitStack() as undo:
+            made = undo.enter_context(socket.socket(family, kind))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            undo.pop_all()
+            return made
     except PermissionError:
         raise UsageError(f"port {port} is only for root: choose one from 1024 on") from None
     except OSError as error:

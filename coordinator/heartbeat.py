@@ -13,11 +13,16 @@ from typing import Final
 from ..errors import AccessError, LeaseSuperseded, RegistryUnavailable
 from .registry import PLAIN_TTLS, Beat, Kind, Registry
 from .registry.noted import are_volatile, concerns_managers
+from .registry.records import GIVEN_UP
 
 log = logging.getLogger(__name__)
 
 #: Beats per TTL: one may be lost, and another one still comes in time, as it would with three.
 BEATS_PER_TTL: Final = 2.5
+#: So soon a lease runs out that is given up: managers look for those a few times in it.
+_LAST_TTL_S: Final = 0.2
+#: Letters of the reason that stand in the registry.
+_MAX_WHY: Final = 300
 #: Attempts per TTL while the registry does not answer.
 _ATTEMPTS_PER_TTL: Final = 6
 
@@ -93,6 +98,27 @@ class Heartbeat:
     def update(self) -> None:
         """Send facts that changed now, not at the next beat. Returns at once."""
         self._wake.set()
+
+    def give_up(self, why: str, timeout_s: float = 5.0) -> None:
+        """End the beats, and the lease as if its owner had died. Idempotent; never raises.
+
+        What students have in flight at it they send to others at once, while `stop` lets them wait
+        for it. `why` is what the log of the service says of it.
+        """
+        if self._stopping:
+            return
+        self.stop(leave=False, timeout_s=timeout_s)
+        if self._registered:
+            with contextlib.suppress(RegistryUnavailable, AccessError, LeaseSuperseded):
+                self._registry.beat(
+                    self._kind,
+                    self._service,
+                    self._member,
+                    _LAST_TTL_S,
+                    incarnation=int(self._sent["incarnation"]),
+                    facts={GIVEN_UP: why[:_MAX_WHY]},
+                    concerns=True,  # managers are to look, and a plain beat shortens no lease
+                )
 
     def stop(self, leave: bool = True, timeout_s: float = 5.0) -> None:
         """End the beats and, with `leave`, the lease itself. Idempotent; never raises.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..errors import UsageError
+from ..proto.clients.opening import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
 from .label_forms import AS_GIVEN, LabelForms
 
@@ -42,6 +43,7 @@ class ReaderConfig:
         priority: of its job among those of the service; the greater goes first.
         request_timeout_s: a request that takes longer counts as a lost teacher.
         wait_timeout_s: with no teacher for so long, `NoTeacherAvailable` is raised; None: never.
+        shared_memory: teachers on this host read batches where they lie; False: all are sent.
         security: how the reader proves who it is to teachers and managers; None: not at all.
         metrics_listen: "PORT" or "HOST:PORT" of the engine's Prometheus metrics; empty: none.
         insecure: let others read the metrics where `metrics_listen` is no loopback address.
@@ -64,6 +66,7 @@ class ReaderConfig:
     priority: int = 0
     request_timeout_s: float = 120.0
     wait_timeout_s: float | None = 600.0
+    shared_memory: bool = True
     security: ClientSecurity | None = None
     metrics_listen: str = ""
     insecure: bool = False
@@ -75,6 +78,8 @@ class ReaderConfig:
             raise UsageError(
                 "a reader needs either coordinator='redis://host:6379' or teachers=['host:port']"
             )
+        for address in self.teachers:
+            check_dialled("", address)
         if not 0 <= self.lower_bytes < self.upper_bytes:
             raise UsageError(
                 f"thresholds need 0 <= lower_bytes < upper_bytes, not {self.lower_bytes} and"

@@ -56,6 +56,8 @@ class DistilReader:
         request_timeout_s: seconds after which an unanswered request counts as a lost teacher.
         wait_timeout_s: seconds without any teacher after which `NoTeacherAvailable` is raised;
             None waits for ever. The log says what it waits for.
+        shared_memory: let teachers on this host read batches in the reader's own memory, where they
+            can; False sends every batch over the network.
         tls_ca: file with the certificates that sign those of teachers and managers.
         tls_cert: file with the reader's own certificate.
         tls_key: file with the key of `tls_cert`.
@@ -93,6 +95,7 @@ class DistilReader:
         priority: int = 0,
         request_timeout_s: float = 120.0,
         wait_timeout_s: float | None = 600.0,
+        shared_memory: bool = True,
         tls_ca: str | Path | None = None,
         tls_cert: str | Path | None = None,
         tls_key: str | Path | None = None,
@@ -124,6 +127,7 @@ class DistilReader:
             priority=priority,
             request_timeout_s=request_timeout_s,
             wait_timeout_s=wait_timeout_s,
+            shared_memory=shared_memory,
             security=security_of(
                 tls_ca,
                 tls_cert,

@@ -15,6 +15,7 @@ from contextlib import suppress
 import numpy as np
 
 from ..proto.arena import Arena, Array, ArrayRef, Record, dtype_named
+from ..proto.lent_arena import LentArena
 
 
 class Ring:
@@ -25,7 +26,7 @@ class Ring:
     """
 
     def __init__(self) -> None:
-        self.arena = Arena.create()
+        self.arena = LentArena.create()
         # Filled by the garbage collector, which may run inside any of our own calls: so without a
         # lock, emptied before the next allocation.
         self._dropped: deque[int] = deque()

@@ -10,34 +10,24 @@ A receiver believes nothing, as in `tensors`.
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Collection, Mapping
-from typing import Any, Final
-
-import numpy as np
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from ..errors import RequestRefused, WireError
-from .datatypes import (
-    MAX_DIMENSIONS,
-    Array,
-    datatype_of,
-    dtype_of,
-    element_count,
-    from_bytes,
-    object_array,
-    shown,
-    to_bytes,
-)
+from . import json_arrays
+from .datatypes import Array, datatype_of, from_bytes, shown, to_bytes
+from .json_objects import JsonObject, objects_in, parameters_of, parse_object, shape_of, text_in
 from .places import Place
 from .tensors import InferRequest, InferResponse, Parameter, Read, read_at
 
+#: The header that says how long the JSON object is where bytes follow it.
+HEAD_LENGTH: Final = "Inference-Header-Content-Length"
 #: Parameters of tensors that say where its elements are, not what they are.
 BINARY_SIZE: Final = "binary_data_size"
 BINARY: Final = "binary_data"
 BINARY_DEFAULT: Final = "binary_data_output"
-
-_Object = Mapping[str, Any]
 
 
 def decode_request(
@@ -60,32 +50,17 @@ def decode_request(
             raises.
     """
     message = parse_object(head)
-    inputs: dict[str, Array] = {}
-    for tensor in _objects(message, "inputs"):
-        name, size = _text(tensor, "name"), None
-        if name in inputs:
-            raise WireError(f"input {shown(name)} is given twice")
-        try:
-            parameters = _parameters(tensor)
-            if (size := parameters.get(BINARY_SIZE)) is not None:
-                raw, own = _cut(raw, size)
-                inputs[name] = _array(tensor, parameters, own, read)
-            else:
-                inputs[name] = _array(tensor, parameters, None, read)
-        except WireError as error:
-            raise WireError(f"input {shown(name)}: {error}") from None
-    if len(raw):
-        raise WireError(f"{len(raw)} bytes follow the last tensor")
+    inputs = read_arrays(message, "inputs", raw, read)
     outputs = {
-        _text(wanted, "name"): _parameters(wanted) for wanted in _objects(message, "outputs")
+        text_in(wanted, "name"): parameters_of(wanted) for wanted in objects_in(message, "outputs")
     }
-    if len(outputs) < len(_objects(message, "outputs")):
+    if len(outputs) < len(objects_in(message, "outputs")):
         raise WireError("an output is asked for twice")
     return InferRequest(
         model_name=model_name,
         model_version=model_version,
-        request_id=_text(message, "id"),
-        parameters=_parameters(message),
+        request_id=text_in(message, "id"),
+        parameters=parameters_of(message),
         inputs=inputs,
         outputs=tuple(outputs),
         output_parameters=outputs,
@@ -107,18 +82,14 @@ def encode_response(
     """
     described, raws = [], []
     for name, array in response.outputs.items():
-        parameters = dict(response.output_parameters.get(name, {}))
-        tensor: dict[str, Any] = {
-            "name": name,
-            "datatype": datatype_of(array.dtype),
-            "shape": list(array.shape),
-        }
-        if name not in elsewhere and _is_binary(request, name):
+        parameters = response.output_parameters.get(name, {})
+        if name in elsewhere:
+            described.append(_described(name, array, parameters))
+        elif _is_binary(request, name):
             raws.append(to_bytes(array))
-            parameters[BINARY_SIZE] = len(raws[-1])
-        elif name not in elsewhere:
-            tensor["data"] = _elements(name, array)
-        described.append({**tensor, "parameters": parameters} if parameters else tensor)
+            described.append(in_bytes(name, array, len(raws[-1]), parameters))
+        else:
+            described.append(in_json(name, array, parameters))
     message = {
         "model_name": response.model_name,
         "model_version": response.model_version,
@@ -126,36 +97,105 @@ def encode_response(
         "parameters": response.parameters,
         "outputs": described,
     }
+    return join(message, raws)
+
+
+def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memoryview]:
+    """The JSON object of a body, and the bytes of tensors behind it.
+
+    Args:
+        body: all of it.
+        head_length: what the header `HEAD_LENGTH` says; None: it is not there.
+
+    Raises:
+        WireError: it is no length, or longer than the body.
+    """
+    if head_length is None:
+        return body, body[len(body) :]
+    if not (head_length.isascii() and head_length.isdigit() and len(head_length) < 12):
+        raise WireError(f"{HEAD_LENGTH} is no length: {head_length!r:.40}")
+    if int(head_length) > len(body):
+        raise WireError(f"{HEAD_LENGTH} is {head_length}, and the body has {len(body)} bytes")
+    return body[: int(head_length)], body[int(head_length) :]
+
+
+def join(message: JsonObject, raws: Sequence[memoryview]) -> tuple[bytes, int | None]:
+    """A body of a JSON object and the elements behind it; how long the object is where any are."""
     head = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
     if not raws:
         return head, None
     return b"".join((head, *raws)), len(head)
 
 
-def parse_object(data: memoryview) -> dict[str, Any]:
-    """A JSON object.
+def in_json(
+    name: str, array: Array, parameters: Mapping[str, Parameter] = MappingProxyType({})
+) -> dict[str, Any]:
+    """A tensor whose elements stand in the JSON object.
 
     Raises:
-        WireError: it is none, it is nested without end, or has numbers that no JSON has.
+        RequestRefused: they are what JSON cannot hold.
     """
-    try:
-        message = json.loads(str(data, "utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        why = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise WireError(f"the body is no JSON: {why}") from None
-    if not isinstance(message, dict):
-        raise WireError("the body is JSON, but no object")
-    return message
+    return {**_described(name, array, parameters), "data": _elements(name, array)}
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+def in_bytes(
+    name: str,
+    array: Array,
+    nbytes: int,
+    parameters: Mapping[str, Parameter] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """A tensor whose elements are `nbytes` bytes behind the JSON object."""
+    return _described(name, array, {**parameters, BINARY_SIZE: nbytes})
+
+
+def _described(name: str, array: Array, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    tensor = {"name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape)}
+    return {**tensor, "parameters": dict(parameters)} if parameters else tensor
+
+
+def read_arrays(
+    message: JsonObject,
+    key: Literal["inputs", "outputs"],
+    raw: memoryview,
+    read: Read | None = None,
+    parameters_of: Callable[[JsonObject], dict[str, Parameter]] = parameters_of,
+) -> dict[str, Array]:
+    """The tensors of a body, read-only, in its order.
+
+    Args:
+        message: its JSON object.
+        key: where they are named.
+        raw: what follows the JSON object.
+        read: reads those that lie in shared memory; None: none may.
+        parameters_of: reads the parameters of one.
+
+    Raises:
+        WireError: as `decode_request`.
+    """
+    arrays: dict[str, Array] = {}
+    for tensor in objects_in(message, key):
+        name = text_in(tensor, "name")
+        if name in arrays:
+            raise WireError(f"{key[:-1]} {shown(name)} is given twice")
+        try:
+            parameters, own = parameters_of(tensor), None
+            if (size := parameters.get(BINARY_SIZE)) is not None:
+                raw, own = _cut(raw, size)
+            arrays[name] = _array(tensor, parameters, own, read)
+        except WireError as error:
+            raise WireError(f"{key[:-1]} {shown(name)}: {error}") from None
+    if len(raw):
+        raise WireError(f"{len(raw)} bytes follow the last tensor")
+    return arrays
 
 
 def _array(
-    tensor: _Object, parameters: Mapping[str, Parameter], raw: memoryview | None, read: Read
+    tensor: JsonObject,
+    parameters: Mapping[str, Parameter],
+    raw: memoryview | None,
+    read: Read | None,
 ) -> Array:
-    datatype, shape = _text(tensor, "datatype"), _shape(tensor)
+    datatype, shape = text_in(tensor, "datatype"), shape_of(tensor)
     place = Place.named_by(parameters)
     data = tensor.get("data")
     if (raw is not None) + (place is not None) + (data is not None) != 1:
@@ -166,75 +206,19 @@ def _array(
     if raw is not None:
         return from_bytes(raw, datatype, shape)
     if place is not None:
+        if read is None:
+            raise WireError("it is said to lie in shared memory, where nothing was asked for")
         return read_at(place, datatype, shape, read)
-    return _from_json(data, datatype, shape)
-
-
-def _from_json(data: object, datatype: str, shape: list[int]) -> Array:
-    dtype = dtype_of(datatype)
-    count = element_count(shape, dtype.itemsize)
-    flat = _flat(data)
-    if len(flat) != count:
-        raise WireError(f"shape {shape} needs {count} elements, {len(flat)} are given")
-    kinds = set(map(type, flat))
-    if datatype == "BYTES":
-        _check_kinds(kinds, {str}, datatype)
-        return object_array([text.encode("utf-8", "surrogatepass") for text in flat], shape)
-    if dtype.kind == "b":
-        _check_kinds(kinds, {bool}, datatype)
-    elif dtype.kind in "iu":
-        _check_kinds(kinds, {int}, datatype)
-        limits = np.iinfo(dtype)
-        if flat and not limits.min <= min(flat) <= max(flat) <= limits.max:
-            raise WireError(f"an element of {datatype} is not within {limits.min}..{limits.max}")
-    else:
-        _check_kinds(kinds, {int, float}, datatype)
-    try:
-        with np.errstate(over="ignore"):
-            array = np.array(flat, dtype=np.float64 if dtype.kind in "fV" else dtype).astype(dtype)
-    except OverflowError:
-        raise WireError(f"an element is beyond {datatype}") from None
-    if dtype.kind in "fV" and not np.isfinite(array).all():
-        raise WireError(f"an element is beyond {datatype}")
-    array = array.reshape(tuple(shape))
-    array.flags.writeable = False
-    return array
-
-
-def _flat(data: object) -> list[Any]:
-    """The elements of a list, or of a list of lists, and so on."""
-    if not isinstance(data, list):
-        raise WireError("'data' is no list")
-    for _ in range(MAX_DIMENSIONS):
-        lists = sum(type(element) is list for element in data)
-        if not lists:
-            return data
-        if lists < len(data):
-            raise WireError("'data' has lists and elements side by side")
-        if len({len(inner) for inner in data}) > 1:
-            raise WireError("the lists in 'data' are not equally long")
-        data = list(itertools.chain.from_iterable(data))
-    raise WireError(f"'data' is nested more than {MAX_DIMENSIONS} deep")
-
-
-def _check_kinds(found: set[type], allowed: set[type], datatype: str) -> None:
-    if found - allowed:
-        odd = sorted(kind.__name__ for kind in found - allowed)
-        raise WireError(f"an element of {datatype} is {odd[0]} in JSON")
+    return json_arrays.from_json(data, datatype, shape)
 
 
 def _elements(name: str, array: Array) -> list[Any]:
-    """As JSON has them; a double holds each float of fewer bits exactly."""
-    if array.dtype.kind == "V":  # bfloat16
-        array = array.astype(np.float32)
-    flat: list[Any] = array.ravel().tolist()
-    if array.dtype.kind not in "OS":
-        return flat
     try:
-        return [bytes(element).decode() for element in flat]
+        return json_arrays.to_json(array)
     except UnicodeDecodeError:
         raise RequestRefused(
-            f"output {name!r} holds bytes that are no text: ask for it with {BINARY!r}: true"
+            f"tensor {name!r} holds bytes that are no text, which JSON has no place for (an output:"
+            f" ask for it with {BINARY!r}: true)"
         ) from None
 
 
@@ -252,31 +236,3 @@ def _cut(raw: memoryview, size: Parameter) -> tuple[memoryview, memoryview]:
     if size > len(raw):
         raise WireError(f"{BINARY_SIZE} is {size}, and {len(raw)} bytes are left")
     return raw[size:], raw[:size]
-
-
-def _shape(tensor: _Object) -> list[int]:
-    shape = tensor.get("shape")
-    if not isinstance(shape, list) or set(map(type, shape)) - {int}:
-        raise WireError("'shape' is no list of integers")
-    return shape
-
-
-def _objects(message: _Object, key: str) -> list[_Object]:
-    found = message.get(key, [])
-    if not isinstance(found, list) or set(map(type, found)) - {dict}:
-        raise WireError(f"{key!r} is no list of objects")
-    return found
-
-
-def _text(message: _Object, key: str) -> str:
-    text = message.get(key, "")
-    if not isinstance(text, str):
-        raise WireError(f"{key!r} is no string")
-    return text
-
-
-def _parameters(message: _Object) -> dict[str, Parameter]:
-    found = message.get("parameters", {})
-    if not isinstance(found, dict) or set(map(type, found.values())) - {bool, int, float, str}:
-        raise WireError("'parameters' is no object of numbers, strings, true and false")
-    return found

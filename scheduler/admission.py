@@ -27,6 +27,21 @@ class Identity:
     address: str
 
 
+def who_proves(address: str, voucher: str, *, has_key: bool) -> str | None:
+    """At which address the identity of a teacher has to be proved.
+
+    Args:
+        address: of the teacher.
+        voucher: of the process that speaks for it; empty: it speaks for itself.
+        has_key: whether it registered with a key, by which somebody can prove anything.
+
+    Returns:
+        None: nobody can, so it is never admitted. Whoever may write to the registry could otherwise
+        offer students any server as a teacher of theirs.
+    """
+    return (voucher or address) if has_key else None
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What an answer to a probe means.

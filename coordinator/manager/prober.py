@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from ...errors import UsageError
+from ...errors import AccessError, BadAnswer, EdlError, UsageError
 from ...proto import inference_pb2 as pb
 from ...proto.security import ClientSecurity, instance, open_channel
+from ...scheduler.admission import who_proves
 from ..registry import Member
 from .admission import Verdict
 
@@ -31,8 +31,15 @@ _OPTIONS: Final = (
 )
 #: What a server of ours writes beside its facts, and a foreign one does not have.
 INSTANCE_KEY: Final = "instance_key"
-_PROTOCOLS: Final = ("", "oip")
+#: Where the process answers that has registered a foreign server, and vouches for it.
+VOUCHER: Final = "voucher"
+#: What our own teachers speak.
+_OURS: Final = ("", "oip")
 _NOT_OIP: Final = "does not speak the Open Inference Protocol"
+_UNPROVEN: Final = (
+    "it has no instance key, so nobody can tell who it is: register a foreign server by"
+    " 'edl teacher register'"
+)
 _REFUSALS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 Done = Callable[[Verdict], None]
@@ -41,8 +48,9 @@ Done = Callable[[Verdict], None]
 class GrpcProber:
     """Calls teachers from threads of its own, a bounded number at once.
 
-    Teachers with an instance key have to prove that they hold it, and that they are the start which
-    registered; foreign servers are taken at their operator's word, and have to be ready.
+    A teacher has to prove that it holds its instance key, and that it is the start which
+    registered. For a foreign server, which has none, its voucher has to prove that, and that it
+    speaks for this very address; and the server has to be ready there, as a student would find it.
 
     Threads, not a loop: gRPC's asyncio serves one loop in a process well, and the manager's server
     has it.
@@ -98,19 +106,24 @@ class GrpcProber:
     def _verdict(self, member: Member) -> Verdict:
         address = member.facts.get("address", "")
         protocol = member.facts.get("protocol", "")
-        if protocol not in _PROTOCOLS:
-            return Verdict(False, why=f"it speaks {protocol!r:.40}, which no student does")
-        if not _is_address(address):
-            return Verdict(False, why=f"its address {address!r:.120} is no host:port")
+        voucher = member.facts.get(VOUCHER, "")
+        if not voucher and protocol not in _OURS:
+            return Verdict(False, why=f"it speaks {protocol!r:.40}, which no teacher of ours does")
+        prover = who_proves(address, voucher, has_key=bool(member.facts.get(INSTANCE_KEY)))
+        if prover is None:
+            return Verdict(False, why=_UNPROVEN)
+        if not _is_address(prover):
+            return Verdict(False, why=f"its address {prover!r:.120} is no host:port")
         try:
-            with self._channel(address) as channel:
-                if key := member.facts.get(INSTANCE_KEY, ""):
-                    return self._prove(channel, address, member, key)
-                return self._ready(channel, address)
+            with self._channel(prover) as channel:
+                verdict = self._prove(channel, prover, member)
         except grpc.RpcError as error:
-            return _failed(address, error)
+            return _failed(prover, error)
         except UsageError as error:  # our own certificates or token: not the teacher's fault
             return Verdict(False, retry=True, why=f"it cannot be probed: {error}")
+        if verdict.ok and voucher:
+            return self._ready(address, protocol, member.facts.get("model", ""))
+        return verdict
 
     @contextlib.contextmanager
     def _channel(self, address: str) -> Iterator[grpc.Channel]:
@@ -132,8 +145,9 @@ class GrpcProber:
             if last:
                 channel.close()
 
-    def _prove(self, channel: grpc.Channel, address: str, member: Member, key: str) -> Verdict:
+    def _prove(self, channel: grpc.Channel, address: str, member: Member) -> Verdict:
         """Whether who answers holds the key of the teacher, as the start that registered."""
+        vouched = member.facts["address"] if member.facts.get(VOUCHER) else ""
         challenge = instance.new_challenge()
         _, call = _method(channel, "ServerMetadata").with_call(
             pb.ServerMetadataRequest().SerializeToString(),
@@ -142,25 +156,37 @@ class GrpcProber:
         )
         said = {name: str(value) for name, value in call.trailing_metadata() or ()}
         if said.get("edl-incarnation", "") == str(member.incarnation) and instance.verify(
-            key, member.member, member.incarnation, challenge, said.get("edl-proof", "")
+            member.facts[INSTANCE_KEY],
+            member.member,
+            member.incarnation,
+            challenge,
+            said.get("edl-proof", ""),
+            vouched,
         ):
             return Verdict(True)
         return Verdict(
             False, why=f"another server answers at {address}: an impostor or an old address"
         )
 
-    def _ready(self, channel: grpc.Channel, address: str) -> Verdict:
-        """Whether a server of which we know nothing is ready."""
-        answer = _method(channel, "ServerReady")(
-            pb.ServerReadyRequest().SerializeToString(), timeout=self._answer_s
-        )
+    def _ready(self, address: str, protocol: str, model: str) -> Verdict:
+        """Whether a foreign server is ready, asked as a student would ask it."""
+        from ...proto.clients import open_client  # loads numpy, which a manager rarely needs
+
         try:
-            ready = pb.ServerReadyResponse.FromString(answer).ready
-        except DecodeError:
-            return Verdict(False, why=f"the server at {address} {_NOT_OIP}")
-        if ready:
-            return Verdict(True, why="declared")
-        return Verdict(False, retry=True, why=f"the server at {address} says that it is not ready")
+            client = open_client(protocol, address, model, self._security)
+        except UsageError as error:
+            return Verdict(False, why=f"it cannot be probed: {error}")
+        try:
+            client.probe(self._answer_s)
+        except AccessError as error:
+            return Verdict(False, True, f"{address} refuses the manager's probe: {error}")
+        except BadAnswer as error:
+            return Verdict(False, why=f"the server at {address} {_NOT_OIP}: {error}")
+        except EdlError as error:
+            return Verdict(False, True, f"the server at {address} is not ready: {error}")
+        finally:
+            client.close()
+        return Verdict(True)
 
 
 def _method(channel: Any, name: str) -> Any:

@@ -16,6 +16,7 @@ from .student_leases import Wish
 #: What a student needs to know of a teacher; a change of anything else is not worth a message.
 _TOLD = (
     "incarnation", "address", "protocol", "content_id", "numerics_id", "state", "drain", "slots",
+    "inputs", "voucher",
 )  # fmt: skip
 
 

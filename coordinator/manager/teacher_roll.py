@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from ...scheduler import assignment as rule
 from ...scheduler.admission import Admission, Identity, Outcome
 from ..registry import Member
-from ..registry.records import DRAIN
+from ..registry.records import DRAIN, GIVEN_UP
 from .batch import Batch
 from .mirror import Mirror, News
+
+#: Why a teacher is lost that says nothing more.
+_SILENT: Final = "its lease ran out, no beat came in time"
 
 
 class TeacherRoll:
@@ -46,6 +50,7 @@ class TeacherRoll:
         self._believed: dict[str, int] = {}
         self._draining: set[str] = set()
         self._lives: dict[str, int] = {}
+        self._given_up: dict[str, str] = {}  # why
         self._grace_s = grace_s
         self._gone_s = dict(gone)  # readers may hold them a little longer
 
@@ -102,6 +107,9 @@ class TeacherRoll:
     def _is(self, member: Member, now: float) -> None:
         name = member.member
         self._gone_s.pop(name, None)
+        self._given_up.pop(name, None)
+        if why := member.facts.get(GIVEN_UP):
+            self._given_up[name] = why
         if self._lives.get(name) != member.incarnation:
             self._lives[name] = member.incarnation
             self._draining.discard(name)
@@ -143,6 +151,7 @@ class TeacherRoll:
     def _gone(self, name: str, now: float, *, lost: bool, text: str = "") -> None:
         self._gone_s[name] = now
         self._lives.pop(name, None)
+        why = self._given_up.pop(name, _SILENT)
         self._remembered.pop(name, None)
         if self.admission is not None:
             self.admission.gone(name)
@@ -150,7 +159,7 @@ class TeacherRoll:
         drained = " after it drained" if name in self._draining else " by itself"
         self._draining.discard(name)
         if lost:
-            self._batch.log("lost", name, text or "lost: its lease ran out, no beat came in time")
+            self._batch.log("lost", name, text or f"lost: {why}")
         else:
             self._batch.log("left", name, f"left{drained}")
         self._down(name, lost=lost)

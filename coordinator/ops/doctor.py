@@ -208,6 +208,20 @@ def _teachers(service: pb.ServiceStatus) -> Iterator[Finding]:
             f"cannot be reached from here: {why}",
             "start it with --host, and --advertise with what students can dial",
         )
+    if foreign := [teacher for teacher in service.teachers if teacher.voucher]:
+        spoken = ", ".join(sorted({teacher.protocol for teacher in foreign}))
+        checked = sum(teacher.verified == "canary" for teacher in foreign)
+        yield well(
+            f"service {service.name}",
+            f"{len(foreign)} foreign servers ({spoken}), {checked} of them compared with a canary",
+        )
+    mute = {t.teacher_id: why for t in tried if t.voucher and (why := refusal(t.voucher))}
+    for name, why in mute.items():
+        yield doubt(
+            f"teacher {name}",
+            f"who registered it cannot be reached from here: {why}",
+            "managers have to: start 'edl teacher register' with --host and --advertise",
+        )
     if tried and not deaf:
         all_of = "all" if len(tried) == service.teacher_count else f"{len(tried)}"
         yield well(f"service {service.name}", f"{all_of} teachers tried can be reached from here")

@@ -8,8 +8,11 @@ _TIMEOUT_S = 2.0
 
 
 def refusal(address: str) -> str:
-    """Why nobody can be reached at `host:port`; empty when somebody listens there."""
-    host, _, port = address.rpartition(":")
+    """Why nobody can be reached at `host:port` or a URL; empty when somebody listens there."""
+    scheme, _, place = address.rpartition("://")
+    host, colon, port = place.partition("/")[0].rpartition(":")
+    if scheme and not (colon and port.isdigit()):
+        host, port = place.partition("/")[0], "443" if scheme == "https" else "80"
     if not port.isdigit():
         return f"{address!r} is no host:port"
     try:

@@ -174,14 +174,25 @@ def _teacher_table(service: pb.ServiceStatus) -> Table:
             teacher.teacher_id,
             teacher.address,
             _state(state_of(teacher.admission, teacher.state)),
-            teacher.device,
+            _device(teacher),
             f"{teacher.t_t_seconds * 1000:.3g}" if teacher.t_t_seconds else "-",
-            f"{teacher.samples_per_second:,.0f}",
-            f"{teacher.in_flight}/{teacher.slots}" if teacher.slots else str(teacher.in_flight),
+            "-" if teacher.voucher else f"{teacher.samples_per_second:,.0f}",
+            _in_flight(teacher),
             f"{teacher.lease_remaining_s:.1f}",
             ", ".join(serves[teacher.teacher_id]) or "-",
         )
     return table
+
+
+def _device(teacher: pb.Teacher) -> str:
+    """What it runs on; of a foreign server also what it speaks."""
+    return f"{teacher.device} ({teacher.protocol})" if teacher.voucher else teacher.device
+
+
+def _in_flight(teacher: pb.Teacher) -> str:
+    if teacher.voucher:  # who has registered it does not see its work
+        return f"-/{teacher.slots}"
+    return f"{teacher.in_flight}/{teacher.slots}" if teacher.slots else str(teacher.in_flight)
 
 
 def _student_table(students: Iterable[pb.StudentStatus]) -> Table:

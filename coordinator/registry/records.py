@@ -15,6 +15,8 @@ Epoch = tuple[int, int]
 
 #: Fact of a teacher that was asked to drain; its own `state` may follow later.
 DRAIN: Final = "drain"
+#: Fact of a teacher whose lease was given up for it: why, in words.
+GIVEN_UP: Final = "given_up"
 
 
 class Beat(IntEnum):

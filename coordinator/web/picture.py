@@ -123,9 +123,11 @@ def _teacher(service: str, teacher: pb.Teacher, now_ms: int) -> Row:
     return {
         "service": service,
         "id": teacher.teacher_id,
-        "host": teacher.host or teacher.address.rpartition(":")[0],
+        "host": teacher.host or teacher.address.rpartition("://")[2].rpartition(":")[0],
         "address": teacher.address,
         "device": teacher.device,
+        "protocol": teacher.protocol,
+        "voucher": teacher.voucher,
         "model": teacher.model,
         "content": teacher.content_id,
         "numerics": teacher.numerics_id,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import threading
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ...errors import UsageError
 from ...metrics import split_listen
 from ...proto.security import Gate, TlsFiles, is_loopback, reloading_context
-from ..config import check_free, join_address
+from ..config import bound, join_address
 from .access import Access
 from .app import make_app
 from .feed import MAX_VIEWERS, Feed
@@ -68,13 +67,13 @@ class WebServer:
             )
         if known is not None and not local and tls is None:
             log.warning("tokens that are typed into the page on %s travel unencrypted", host)
-        check_free(host, port, "--http")
         self._feed = Feed(source)
         access = Access(known, guarded=known is not None and not local)
         app = make_app(source, access, self._feed, local=local)
         self._server = uvicorn.Server(_config(app, tls))
         self._scheme = "http" if tls is None else "https"
-        self._socket = _listen(host, port)
+        self._socket = bound(host, port, "--http")
+        self._socket.listen(_BACKLOG)
         self._thread = threading.Thread(target=self._run, name="edl-page", daemon=True)
 
     @property
@@ -142,14 +141,3 @@ def _config(app: Any, tls: TlsFiles | None) -> uvicorn.Config:
     if tls is not None:
         config.ssl = reloading_context(tls)  # uvicorn's own would keep its first certificate
     return config
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(address)
-    listener.listen(_BACKLOG)
-    return listener

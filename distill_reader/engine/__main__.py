@@ -13,6 +13,7 @@ from ...lifecycle import configure_logging
 from ...proto.allocator import tune_allocator
 from ...proto.arena import Arena
 from ...proto.channel import Channel
+from ...proto.lent_arena import LentArena
 from ...supervise import end_with_parent
 from ..config import ReaderConfig
 from .engine import Engine
@@ -27,7 +28,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     first = channel.receive()
     if first is not None:
         config = ReaderConfig.from_json(first["config"])
-        engine = Engine(config, channel, Arena.attach(ring_fd), Arena.attach(labels_fd))
+        engine = Engine(config, channel, LentArena.attach(ring_fd), Arena.attach(labels_fd))
         signal.signal(signal.SIGTERM, lambda *_: engine.stop())  # so that teachers are given back
         engine.run()
     # Not a plain return: gRPC's threads may still wait for teachers that do not answer.

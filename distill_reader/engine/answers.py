@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import BadAnswer, RequestRefused, WrongInstance
 from ...proto.arena import Array
-from ...proto.tensors import InferResponse
+from ...proto.clients import Answer
 from ..label_forms import AS_GIVEN, LabelForms
 from .label_parts import labels_of, output_names, received
 
@@ -26,6 +26,7 @@ class Expected:
         outputs: names that must be there; empty: at least one.
         samples: rows that each output must have.
         forms: in which form each output was asked for.
+        foreign: the server has names of its own for its outputs.
     """
 
     teacher_id: str
@@ -34,9 +35,10 @@ class Expected:
     outputs: tuple[str, ...]
     samples: int
     forms: LabelForms = AS_GIVEN
+    foreign: bool = False
 
 
-def soft_labels(answer: InferResponse, expected: Expected) -> dict[str, Array]:
+def soft_labels(answer: Answer, expected: Expected) -> dict[str, Array]:
     """The labels in `answer`, in the order asked for.
 
     Raises:
@@ -46,6 +48,8 @@ def soft_labels(answer: InferResponse, expected: Expected) -> dict[str, Array]:
         RequestRefused: an output cannot have the form that was asked for.
     """
     _check_instance(answer.parameters, expected)
+    if expected.foreign:
+        answer = _under_our_name(answer, expected.outputs)
     forms = expected.forms
     names = expected.outputs or output_names(answer, forms)
     if not names:
@@ -59,12 +63,28 @@ def soft_labels(answer: InferResponse, expected: Expected) -> dict[str, Array]:
     return labels
 
 
-def device_seconds(parameters: Mapping[str, Any], elapsed_s: float) -> float:
-    """How long the teacher's device worked, as it says; `elapsed_s` where that cannot be."""
+def _under_our_name(answer: Answer, wanted: tuple[str, ...]) -> Answer:
+    """The answer, its only output under the name of the only one that is wanted."""
+    if len(wanted) != 1 or len(answer.outputs) != 1:
+        return answer
+    return Answer(
+        dict(zip(wanted, answer.outputs.values(), strict=True)),
+        answer.parameters,
+        dict(zip(wanted, answer.output_parameters.values(), strict=False)),
+    )
+
+
+def device_seconds(parameters: Mapping[str, Any], elapsed_s: float, beside: int = 1) -> float:
+    """How long the teacher's device worked, as it says.
+
+    Where it does not say, or that cannot be, it is the time of the request, shared among the
+    `beside` requests that were on their way to it then: so long is it, while the device is busy,
+    from the end of one to the end of the next.
+    """
     told = parameters.get("device_seconds")
     if isinstance(told, (int, float)) and 0 < told < elapsed_s:
         return float(told)
-    return elapsed_s
+    return elapsed_s / beside
 
 
 def refuse_what_is_not_finite(inputs: Mapping[str, Array]) -> None:
@@ -78,7 +98,7 @@ def _is_finite(array: Array) -> bool:
     return array.dtype.kind not in "fcV" or bool(np.isfinite(array).all())
 
 
-def _check_instance(parameters: dict[str, Any], expected: Expected) -> None:
+def _check_instance(parameters: Mapping[str, Any], expected: Expected) -> None:
     # A foreign server names no instance; what it does name must be right.
     for key, wanted in (
         ("teacher_id", expected.teacher_id),

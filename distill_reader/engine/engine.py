@@ -15,6 +15,7 @@ from functools import partial
 from ... import errors
 from ...proto.arena import Arena, ArrayRef
 from ...proto.channel import Channel, Message
+from ...proto.lent_arena import LentArena
 from ...scheduler import ledger_events as ev
 from ...scheduler.ledger import Ledger
 from ..config import FieldKey, ReaderConfig
@@ -24,9 +25,10 @@ from .feeding import model_inputs
 from .governor import Governor
 from .inbox import Inbox
 from .labels import Labels
+from .outcomes import Broke, Done, Job, Outcome, Ready
 from .pool import Pool
 from .roster import Assigned, open_roster
-from .teacher_link import Broke, Done, Job, Outcome, Ready, TeacherLink
+from .teacher_link import TeacherLink
 from .telling import Teller, View
 from .words import poison
 
@@ -48,7 +50,9 @@ class Batch:
 class Engine:
     """Labels what lies in `ring`, writing into `labels`, until the trainer's side is gone."""
 
-    def __init__(self, config: ReaderConfig, channel: Channel, ring: Arena, labels: Arena) -> None:
+    def __init__(
+        self, config: ReaderConfig, channel: Channel, ring: LentArena, labels: Arena
+    ) -> None:
         self._config = config
         self._channel = channel
         self._ring = ring
@@ -57,7 +61,7 @@ class Engine:
         self._ledger = Ledger()
         self._governor = Governor(config)
         self._figures = self._governor.figures
-        self._pool = Pool(config, labels, partial(self._inbox.post, self._on_outcome))
+        self._pool = Pool(config, ring, labels, partial(self._inbox.post, self._on_outcome))
         self._roster = open_roster(
             config,
             on_assigned=partial(self._inbox.post, self._on_assigned),

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from ...errors import BadAnswer, UsageError
 from ...proto.arena import Array
+from ...proto.clients import Answer
 from ...proto.form_arrays import check_parts, decode, encode
 from ...proto.forms import Form, Parameter
-from ...proto.tensors import InferResponse
 from ..label_forms import LabelForms
 
 
-def output_names(answer: InferResponse, forms: LabelForms) -> tuple[str, ...]:
+def output_names(answer: Answer, forms: LabelForms) -> tuple[str, ...]:
     """The outputs of an answer by the model's own names: those of `topk` came as three each."""
     names = list(answer.outputs)
     for name in answer.outputs:
@@ -26,7 +26,7 @@ def output_names(answer: InferResponse, forms: LabelForms) -> tuple[str, ...]:
     return tuple(names)
 
 
-def received(answer: InferResponse, name: str, form: Form | None) -> dict[str, Array]:
+def received(answer: Answer, name: str, form: Form | None) -> dict[str, Array]:
     """The arrays that came for the output `name`, in its form or by its own name.
 
     Raises:
@@ -39,7 +39,7 @@ def received(answer: InferResponse, name: str, form: Form | None) -> dict[str, A
 
 
 def labels_of(
-    answer: InferResponse, name: str, form: Form | None, *, expand: bool
+    answer: Answer, name: str, form: Form | None, *, expand: bool
 ) -> Iterator[tuple[str, Array]]:
     """The labels that the training loop gets for one output.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...proto.arena import Arena
 from ...proto.channel import Channel
-from .teacher_link import Done
+from .outcomes import Done
 
 
 class Labels:

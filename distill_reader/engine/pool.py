@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 from ...errors import AccessError, BadAnswer, EdlError
 from ...proto.arena import Arena
+from ...proto.lent_arena import LentArena
 from ..config import ReaderConfig
+from .outcomes import Job, Outcome, Peer
 from .roster import Assigned
-from .teacher_link import Job, Outcome, Peer, TeacherLink, pause_after
+from .teacher_link import TeacherLink, pause_after
 
 log = logging.getLogger(__name__)
 
@@ -22,10 +24,15 @@ class Pool:
     """
 
     def __init__(
-        self, config: ReaderConfig, labels: Arena, post: Callable[[TeacherLink, Outcome], None]
+        self,
+        config: ReaderConfig,
+        batches: LentArena,
+        labels: Arena,
+        post: Callable[[TeacherLink, Outcome], None],
     ) -> None:
         self.last_trouble = ""
         self._config = config
+        self._batches = batches if config.shared_memory else None
         self._labels = labels
         self._post = post
         self._links: dict[str, TeacherLink] = {}
@@ -166,6 +173,7 @@ class Pool:
             config.request_timeout_s,
             self._post,
             config.security,
+            self._batches,
         )
         self._links[peer.teacher_id] = link
         link.connect(pause_s)

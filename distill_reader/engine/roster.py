@@ -10,7 +10,7 @@ from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
 from ...scheduler.switching import Advice
 from ..config import ReaderConfig
-from .teacher_link import Peer
+from .outcomes import Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,9 @@ class AdvisedTeachers:
             teacher.model or self._service,
             teacher.incarnation,
             teacher.content_id,
+            teacher.protocol,
+            tuple(text.rsplit(":", 2)[0] for text in teacher.inputs),
+            bool(teacher.voucher),
         )
 
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
-
-import grpc
 
 from ...errors import (
     AccessError,
@@ -24,25 +21,18 @@ from ...errors import (
     RateLimited,
     RequestRefused,
     RetryableError,
-    TeacherLost,
     WireError,
 )
-from ...proto import inference_pb2 as pb
-from ...proto import inference_pb2_grpc as oip
-from ...proto import tensors
-from ...proto.arena import Arena, Array, Record
-from ...proto.security import ClientSecurity, open_channel
-from ...proto.status import from_status
+from ...proto.arena import Arena
+from ...proto.clients import Client, Found, open_client
+from ...proto.clients.fitting import misfit
+from ...proto.lent_arena import LentArena
+from ...proto.security import ClientSecurity
 from ...scheduler.backoff import delay_s
-from ..label_forms import AS_GIVEN, LabelForms
-from .answers import Expected, device_seconds, refuse_what_is_not_finite, soft_labels
+from .answers import device_seconds, refuse_what_is_not_finite, soft_labels
+from .asking import expected_of, request_of
+from .outcomes import Broke, Done, Job, Outcome, Peer, Ready
 
-_CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, closed with the link
-    ("grpc.enable_retries", 0),  # the ledger resends, and counts it
-]
 PROBE_TIMEOUT_S = 5.0
 #: A teacher that does not let the reader in is asked as rarely: an operator has to mend that.
 REFUSED_PAUSE_S = 5.0
@@ -50,57 +40,21 @@ REFUSED_PAUSE_S = 5.0
 FULL_PAUSE_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Where a teacher is; what is not known of one that was only named by address is empty."""
+class Counter:
+    """How many are within, each counted from its entry: entering gives the number, oneself too."""
 
-    teacher_id: str
-    address: str
-    model: str
-    incarnation: int = 0
-    content_id: str = ""
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._within = 0
 
+    def __enter__(self) -> int:
+        with self._lock:
+            self._within += 1
+            return self._within
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One request: a batch for a teacher."""
-
-    number: int
-    inputs: Mapping[str, Array]
-    fetches: tuple[str, ...]
-    samples: int
-    forms: LabelForms = AS_GIVEN
-    asked_at: float = field(default_factory=time.monotonic)
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The teacher answers; `inputs` are the names of its model's inputs."""
-
-    inputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Labels of a batch lie in the arena."""
-
-    job: Job
-    names: tuple[str, ...]
-    record: Record
-    device_s: float
-    draining: bool
-    seconds: float  # since it was asked
-
-
-@dataclass(frozen=True, slots=True)
-class Broke:
-    """A request, or the connection when `job` is None, came to nothing."""
-
-    job: Job | None
-    error: EdlError
-
-
-Outcome = Ready | Done | Broke
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._within -= 1
 
 
 @dataclass(eq=False)
@@ -113,11 +67,13 @@ class TeacherLink:
     request_timeout_s: float
     post: Callable[[TeacherLink, Outcome], None]
     security: ClientSecurity | None = None
+    batches: LentArena | None = None  # where they lie that need not be sent
     inputs: tuple[str, ...] = ()
     _jobs: SimpleQueue[Job | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
-    _channel: grpc.Channel | None = None
-    _outputs: tuple[str, ...] = ()  # of the model, as the latest probe has found them
+    _client: Client | None = None
+    _found: Found = field(default_factory=Found)  # the model, by the latest probe
+    _under_way: Counter = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         for _ in range(self.window):
@@ -136,8 +92,8 @@ class TeacherLink:
         self._closed.set()
         for _ in range(self.window):
             self._jobs.put(None)
-        if (channel := self._channel) is not None:
-            channel.close()
+        if (client := self._client) is not None:
+            client.close()
 
     @property
     def closed(self) -> bool:
@@ -151,47 +107,28 @@ class TeacherLink:
         while not self._closed.is_set():
             try:
                 inputs = self._probe()
-            except EdlError as error:
+            except Exception as error:
+                told = _told(error)
                 if attempt == 0:
-                    self.post(self, Broke(None, error))
+                    self.post(self, Broke(None, told))
                 attempt += 1
-                self._closed.wait(pause_after(error, attempt))
+                self._closed.wait(pause_after(told, attempt))
             else:
                 self.post(self, Ready(inputs))
                 return
 
-    def _dial(self) -> None:
-        """Open the connection, by the thread that probes: files of credentials may be unreadable.
-
-        Raises:
-            UsageError: they are.
-        """
-        channel = open_channel(self.peer.address, self.security, _CHANNEL_OPTIONS)
-        self._stub: Any = oip.GRPCInferenceServiceStub(channel)  # type: ignore[no-untyped-call]
-        self._infer = channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelInfer",
-            request_serializer=None,  # bytes as they are: our codec has made them
-            response_deserializer=None,
-        )
-        self._channel = channel
-        if self.closed:
-            channel.close()
-
     def _probe(self) -> tuple[str, ...]:
-        name = self.peer.model
-        if self._channel is None:
-            self._dial()
-        try:
-            ready = self._stub.ModelReady(pb.ModelReadyRequest(name=name), timeout=PROBE_TIMEOUT_S)
-            if not ready.ready:
-                raise RetryableError(f"model {name!r} is not ready there")
-            metadata = self._stub.ModelMetadata(
-                pb.ModelMetadataRequest(name=name), timeout=PROBE_TIMEOUT_S
-            )
-        except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
-            raise _translated(error) from None
-        self._outputs = tuple(tensor.name for tensor in metadata.outputs)
-        return tuple(tensor.name for tensor in metadata.inputs)
+        """Names of the model's inputs; opens the connection where there is none yet."""
+        if (client := self._client) is None:
+            # In this thread, not at the start: files of credentials may be unreadable.
+            peer = self.peer
+            batches = None if peer.foreign else self.batches  # only ours know whose memory it is
+            client = open_client(peer.protocol, peer.address, peer.model, self.security, batches)
+            self._client = client
+            if self.closed:
+                client.close()
+        found = self._found = client.probe(PROBE_TIMEOUT_S)
+        return tuple(tensor.name for tensor in found.inputs) or self.peer.inputs
 
     # --- requests
 
@@ -199,61 +136,47 @@ class TeacherLink:
         while (job := self._jobs.get()) is not None:
             try:
                 outcome: Outcome = self._request(job)
-            except EdlError as error:
-                outcome = Broke(job, error)
-            except Exception as error:  # no memory, for one: a batch must not be lost in here
-                outcome = Broke(job, RetryableError(f"{type(error).__name__}: {error}"))
+            except Exception as error:
+                outcome = Broke(job, _told(error))
             self.post(self, outcome)
 
     def _request(self, job: Job) -> Done:
-        request = self._encoded(job)
+        client = self._client
+        assert client is not None  # nothing is sent before a probe has found it ready
         started = time.monotonic()
         try:
-            reply = self._infer(request, timeout=self.request_timeout_s)
-        except (grpc.RpcError, ValueError) as error:
-            raise _translated(error) from None
-        seconds = time.monotonic() - started
-        try:
-            answer = tensors.decode_response(reply)
-            labels = soft_labels(answer, self._expected(job))
+            with self._under_way as beside:
+                answer = client.infer(
+                    request_of(job, self.peer, self._found), self.request_timeout_s
+                )
+            seconds = time.monotonic() - started
+            labels = soft_labels(answer, expected_of(job, self.peer))
         except WireError as error:
             raise BadAnswer(str(error)) from None
+        except RateLimited:
+            raise
+        except RetryableError as error:
+            if words := misfit(self._found.inputs, job.inputs):
+                raise RequestRefused(f"{words} (the server says: {error})") from None
+            raise
         except BadAnswer:
             refuse_what_is_not_finite(job.inputs)  # nonsense in, nonsense out
             raise
         record = self.labels.put(list(labels.values()))
-        device_s = device_seconds(answer.parameters, seconds)
+        device_s = device_seconds(answer.parameters, seconds, beside)
         draining = bool(answer.parameters.get("draining", False))
         return Done(job, tuple(labels), record, device_s, draining, time.monotonic() - job.asked_at)
-
-    def _encoded(self, job: Job) -> bytes:
-        peer = self.peer
-        instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
-        outputs = job.fetches or self._outputs
-        asked = {name: job.forms.of(name) for name in outputs}
-        forms = {name: form.parameters() for name, form in asked.items() if form is not None}
-        try:
-            return tensors.encode_request(
-                model_name=peer.model,
-                inputs=job.inputs,
-                outputs=outputs if forms else job.fetches,
-                output_parameters=forms,
-                request_id=str(job.number),
-                parameters=instance if peer.incarnation else {},
-            )
-        except WireError as error:  # what cannot be sent here can be sent nowhere
-            raise RequestRefused(f"it cannot be sent: {error}") from None
-
-    def _expected(self, job: Job) -> Expected:
-        peer = self.peer
-        teacher_id = peer.teacher_id if peer.incarnation else ""
-        return Expected(
-            teacher_id, peer.incarnation, peer.content_id, job.fetches, job.samples, job.forms
-        )
 
     def _thread(self, target: Callable[[], None], role: str) -> None:
         name = f"edl-{role}-{self.peer.teacher_id}"
         threading.Thread(target=target, name=name, daemon=True).start()
+
+
+def _told(error: Exception) -> EdlError:
+    """What is posted of `error`. Of no memory, for one, too: nothing must be lost in a thread."""
+    return (
+        error if isinstance(error, EdlError) else RetryableError(f"{type(error).__name__}: {error}")
+    )
 
 
 def pause_after(error: EdlError, failures: int) -> float:
@@ -266,9 +189,3 @@ def pause_after(error: EdlError, failures: int) -> float:
         return min(error.retry_after_s, FULL_PAUSE_S)
     pause_s = delay_s(failures, random) if failures else 0.0
     return max(pause_s, REFUSED_PAUSE_S) if isinstance(error, AccessError) else pause_s
-
-
-def _translated(error: Any) -> EdlError:
-    if isinstance(error, ValueError):
-        return TeacherLost("the connection is closed")
-    return from_status(error.code(), error.details() or "", error.trailing_metadata() or ())

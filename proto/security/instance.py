@@ -4,6 +4,9 @@ A teacher makes a key when it starts and writes it beside its other facts, where
 it. A manager sends a challenge to the registered address, and who answers with the right proof
 holds the key. The key itself never travels between them. What the proof does not say: that nobody
 stands between both; that is for TLS.
+
+A foreign server knows nothing of this. Whoever has registered it answers in its place, at an
+address of its own, and proves at once for which address of the server it vouches.
 """
 
 from __future__ import annotations
@@ -28,8 +31,15 @@ def new_challenge() -> str:
     return secrets.token_hex(_KEY_BYTES)
 
 
-def prove(key: str, teacher_id: str, incarnation: int, challenge: str) -> str:
+def prove(key: str, teacher_id: str, incarnation: int, challenge: str, vouched: str = "") -> str:
     """HMAC-SHA256 of who answers and of the challenge, in hex.
+
+    Args:
+        key: of this start.
+        teacher_id: who registered.
+        incarnation: as which start.
+        challenge: what was asked.
+        vouched: address of the server that it speaks for; empty: it speaks for itself.
 
     Raises:
         ValueError: the challenge is too long to be one.
@@ -37,14 +47,18 @@ def prove(key: str, teacher_id: str, incarnation: int, challenge: str) -> str:
     if len(challenge) > _MAX_CHARS:
         raise ValueError(f"a challenge of {len(challenge)} characters; at most {_MAX_CHARS}")
     # Lengths before the texts: no other names and challenge give the same bytes.
-    parts = (_PURPOSE, teacher_id, str(incarnation), challenge)
+    parts = [_PURPOSE, teacher_id, str(incarnation), challenge]
+    if vouched:
+        parts.append(vouched)
     said = "".join(f"{len(part)}:{part}" for part in parts)
     return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
-def verify(key: str, teacher_id: str, incarnation: int, challenge: str, proof: str) -> bool:
-    """Whether `proof` was made with `key`, for this instance and this challenge."""
+def verify(
+    key: str, teacher_id: str, incarnation: int, challenge: str, proof: str, vouched: str = ""
+) -> bool:
+    """Whether `proof` was made with `key`, of just this."""
     if not key:
         return False
-    expected = prove(key, teacher_id, incarnation, challenge)
+    expected = prove(key, teacher_id, incarnation, challenge, vouched)
     return hmac.compare_digest(expected.encode(), proof.encode("utf-8", "surrogatepass"))

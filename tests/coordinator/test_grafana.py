@@ -68,7 +68,7 @@ def known() -> dict[str, set[str]]:
     coordinator = CoordinatorMetrics()
     coordinator.watch(lambda: VIEW)
     teacher = TeacherMetrics()
-    now = TeacherView("s", "t", 1, "0", "c", 4, 1, 8, 0, 0.1, True, False, 0, True)
+    now = TeacherView("s", "t", 1, "0", "c", "n", 4, 1, 8, 0, 0.1, True, False, 0, True)
     teacher.watch(lambda: now)
     teacher.serves(["logits"])
     return of_registry(coordinator.registry) | of_registry(teacher.registry) | of_reader()

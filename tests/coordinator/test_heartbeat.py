@@ -53,6 +53,22 @@ def alive(registry: MemoryRegistry) -> bool:
     return [m.member for m in registry.members("teachers", "s")] == ["t"]
 
 
+def test_one_that_is_given_up_dies_at_once(registry: Recording, facts: dict[str, str]) -> None:
+    heart = Heartbeat(registry, "teachers", "s", "t", lambda: facts, 60.0)
+    heart.give_up("it lies")
+    heart = Heartbeat(registry, "teachers", "s", "t", lambda: facts, 60.0)
+    heart.start()
+    cursor = registry.changes("teachers", "s").cursor
+    heart.give_up("it lies")
+    (member,) = registry.changes("teachers", "s", cursor).members
+    assert member.facts["given_up"] == "it lies", "managers are told why"
+    wait_for(lambda: not alive(registry), 2.0)
+    assert registry.sweep("teachers", "s") == ["t"], "lost, as one that has died"
+    assert not registry.changes("teachers", "s", cursor).left
+    heart.stop()
+    heart.give_up("it lies")
+
+
 def test_it_registers_at_once_and_leaves_at_the_end(
     registry: Recording, heartbeat: Heartbeat
 ) -> None:

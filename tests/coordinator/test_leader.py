@@ -221,6 +221,19 @@ def test_a_death_is_told_soon_after_the_lease(world: World) -> None:
     assert "lease ran out" in world.log("lost")[0].text
 
 
+def test_one_that_was_given_up_is_lost_for_the_reason_that_was_told(world: World) -> None:
+    settled(world)
+    held = (sets(world)[0] or [])[0]
+    (member,) = (m for m in world.registry.members("teachers", SERVICE) if m.member == held)
+    del world.teachers[held]
+    world.registry.beat(
+        "teachers", SERVICE, held, 0.2, incarnation=member.incarnation,
+        facts={"given_up": "it lies"}, concerns=True,
+    )  # fmt: skip
+    world.run(TTL_S, until=lambda: held not in (sets(world)[0] or []))
+    assert [entry.text for entry in world.log("lost")] == ["lost: it lies"]
+
+
 def test_a_reader_ahead_of_the_table_raises_the_term(world: World) -> None:
     settled(world)
     term = world.registry.table(SERVICE).epoch[0]

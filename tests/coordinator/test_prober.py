@@ -9,20 +9,22 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import grpc
 import pytest
 
 from edl.coordinator.manager.admission import Verdict
-from edl.coordinator.manager.prober import INSTANCE_KEY, GrpcProber
+from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber
 from edl.coordinator.registry import Member
 from edl.errors import AccessError
 from edl.proto import inference_pb2 as pb
 from edl.proto.security import ClientSecurity, Gate, ServerSecurity, instance, listen
 from edl.proto.status import to_status
 from edl.tests.coordinator.scripted_manager import served
+from edl.tests.foreign_server import MODEL, ForeignServer, Kind, start
 from edl.tests.ground.programs import wait_for
 from edl.tests.proto.security.authority import Authority, write_secret
 
@@ -35,7 +37,7 @@ class Teachers:
     def __init__(self, security: ServerSecurity | None = None) -> None:
         self.keys: dict[str, str] = {}
         self.incarnation = 7
-        self.ready = True
+        self.vouched = ""
         self.peers: set[str] = set()
         self.busy = 0
         self.most = 0
@@ -44,7 +46,7 @@ class Teachers:
         self._gate = Gate(security)
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(16)
-        methods = {"ServerMetadata": self._metadata, "ServerReady": self._ready}
+        methods = {"ServerMetadata": self._metadata}
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
         }
@@ -65,15 +67,13 @@ class Teachers:
         asked = {name: str(value) for name, value in context.invocation_metadata()}
         name = asked["edl-instance"]
         if name in self.keys:
-            proof = instance.prove(self.keys[name], name, self.incarnation, asked["edl-challenge"])
+            proof = instance.prove(
+                self.keys[name], name, self.incarnation, asked["edl-challenge"], self.vouched
+            )
             context.set_trailing_metadata(
                 (("edl-proof", proof), ("edl-incarnation", str(self.incarnation)))
             )
         return pb.ServerMetadataResponse(name="t").SerializeToString()
-
-    def _ready(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self._admit(context)
-        return pb.ServerReadyResponse(ready=self.ready).SerializeToString()
 
     def _admit(self, context: grpc.ServicerContext) -> None:
         try:
@@ -112,7 +112,9 @@ def prober() -> Iterator[GrpcProber]:
 
 
 def member(address: str, name: str = "t1", **facts: str) -> Member:
-    return Member(name, {"incarnation": "7", "address": address, **facts})
+    return Member(
+        name, {"incarnation": "7", "address": address, INSTANCE_KEY: instance.new_key(), **facts}
+    )
 
 
 def probe(prober: GrpcProber, asked: Member) -> Verdict:
@@ -151,14 +153,71 @@ def test_who_proves_nothing_or_for_another_start_is_an_impostor(
     assert "an impostor" in probe(prober, asked).why
 
 
-def test_a_foreign_server_is_taken_at_its_word_when_it_is_ready(
-    mesh: Teachers, prober: GrpcProber
+def test_who_registered_no_key_is_nobody(mesh: Teachers, prober: GrpcProber) -> None:
+    verdict = probe(prober, member(mesh.address, **{INSTANCE_KEY: ""}))
+    assert (verdict.ok, verdict.retry) == (False, False)
+    assert "edl teacher register" in verdict.why
+
+
+@pytest.fixture(params=get_args(Kind))
+def foreign(request: pytest.FixtureRequest) -> Iterator[ForeignServer]:
+    server = start(request.param)
+    yield server
+    server.stop()
+
+
+def vouched(mesh: Teachers, foreign: ForeignServer, **facts: str) -> Member:
+    """A foreign server, and the teacher that vouches for it."""
+    asked = keyed(mesh)
+    mesh.vouched = foreign.address
+    own = {"address": foreign.address, VOUCHER: mesh.address, "model": MODEL}
+    return replace(asked, facts={**asked.facts, **own, **facts})
+
+
+def test_a_foreign_server_is_admitted_on_its_vouchers_proof(
+    mesh: Teachers, prober: GrpcProber, foreign: ForeignServer
 ) -> None:
-    assert probe(prober, member(mesh.address)) == Verdict(True, why="declared")
-    mesh.ready = False
-    verdict = probe(prober, member(mesh.address))
+    assert probe(prober, vouched(mesh, foreign)) == Verdict(True)
+
+
+def test_a_voucher_speaks_for_one_address_only(
+    mesh: Teachers, prober: GrpcProber, foreign: ForeignServer
+) -> None:
+    """Whoever has written another address into the registry has put a server of his own there."""
+    asked = vouched(mesh, foreign)
+    mesh.vouched = "127.0.0.1:9"
+    verdict = probe(prober, asked)
+    assert (verdict.ok, verdict.retry) == (False, False)
+    assert "an impostor" in verdict.why
+    mesh.vouched = ""
+    assert "an impostor" in probe(prober, asked).why
+
+
+def test_a_teacher_of_ours_is_no_voucher(mesh: Teachers, prober: GrpcProber) -> None:
+    """Its proof is for itself, not for any address that somebody writes beside its key."""
+    asked = keyed(mesh)
+    stolen = {**asked.facts, "address": "127.0.0.1:9", VOUCHER: mesh.address}
+    assert "an impostor" in probe(prober, replace(asked, facts=stolen)).why
+
+
+def test_a_foreign_server_has_to_answer_where_students_find_it(
+    mesh: Teachers, prober: GrpcProber, foreign: ForeignServer
+) -> None:
+    foreign.ready = False
+    verdict = probe(prober, vouched(mesh, foreign))
     assert (verdict.ok, verdict.retry) == (False, True)
-    assert "not ready" in verdict.why
+    assert "is not ready" in verdict.why
+    foreign.stop()
+    verdict = probe(prober, vouched(mesh, foreign))
+    assert (verdict.ok, verdict.retry) == (False, True)
+
+
+def test_a_foreign_server_of_a_protocol_that_nobody_speaks(
+    mesh: Teachers, prober: GrpcProber, foreign: ForeignServer
+) -> None:
+    verdict = probe(prober, vouched(mesh, foreign, protocol="carrier-pigeon"))
+    assert (verdict.ok, verdict.retry) == (False, False)
+    assert "no client speaks 'carrier-pigeon'" in verdict.why
 
 
 def test_who_does_not_answer_is_asked_again_later(prober: GrpcProber) -> None:
@@ -180,7 +239,8 @@ def test_an_address_that_is_none_is_refused(prober: GrpcProber, address: str) ->
 
 
 def test_a_protocol_that_no_student_speaks_is_refused(mesh: Teachers, prober: GrpcProber) -> None:
-    assert probe(prober, member(mesh.address, protocol="oip")).ok
+    asked = keyed(mesh)
+    assert probe(prober, replace(asked, facts={**asked.facts, "protocol": "oip"})).ok
     verdict = probe(prober, member(mesh.address, protocol="carrier-pigeon"))
     assert (verdict.ok, verdict.retry) == (False, False)
     assert "carrier-pigeon" in verdict.why

@@ -16,17 +16,17 @@ from edl.distill_reader.engine.answers import (
 )
 from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
+from edl.proto.clients import Answer
 from edl.proto.form_arrays import encode
 from edl.proto.forms import Form
-from edl.proto.tensors import InferResponse
 
 EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)
 LOGITS = np.zeros((2, 3), np.float32)
 GOOD: dict[str, Any] = {"teacher_id": "t1", "incarnation": "7", "content_id": "c"}
 
 
-def answer(outputs: dict[str, Any], parameters: dict[str, Any] = GOOD) -> InferResponse:
-    return InferResponse("m", parameters=parameters, outputs=outputs)
+def answer(outputs: dict[str, Any], parameters: dict[str, Any] = GOOD) -> Answer:
+    return Answer(outputs, parameters)
 
 
 def test_good_answers_give_the_labels_asked_for_in_that_order() -> None:
@@ -39,6 +39,16 @@ def test_good_answers_give_the_labels_asked_for_in_that_order() -> None:
 
 def test_a_foreign_server_that_names_no_instance_is_believed() -> None:
     assert soft_labels(answer({"logits": LOGITS}, {}), EXPECTED)
+
+
+def test_the_only_output_of_a_foreign_server_may_have_a_name_of_its_own() -> None:
+    foreign, its = replace(EXPECTED, foreign=True), answer({"output-0": LOGITS}, {})
+    assert list(soft_labels(its, foreign)) == ["logits"]
+    half = replace(foreign, forms=LabelForms.given({"logits": "float16"}, None, False))
+    assert soft_labels(its, half)["logits"].dtype == np.float16
+    for refused in (its, answer({"a": LOGITS, "b": LOGITS}, {}), answer({}, {})):
+        with pytest.raises(BadAnswer, match="lacks 'logits'"):
+            soft_labels(refused, EXPECTED if refused is its else foreign)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +96,11 @@ def test_device_time_is_within_the_time_of_the_request(told: Any, believed: floa
     assert device_seconds({"device_seconds": told}, 2.0) == believed
 
 
+def test_the_time_of_a_foreign_server_is_shared_among_those_on_the_way() -> None:
+    assert device_seconds({}, 2.0, 2) == 1.0
+    assert device_seconds({"device_seconds": 1.5}, 2.0, 2) == 1.5
+
+
 def test_inputs_that_are_not_finite_are_named() -> None:
     fine = {"ids": np.array([1, 2]), "text": np.array([b"a"]), "x": LOGITS}
     refuse_what_is_not_finite(fine)
@@ -104,7 +119,7 @@ def asked_for(form: str | None, temperature: float | None = None, expand: bool =
     return replace(EXPECTED, forms=LabelForms.given(form, temperature, expand))
 
 
-def in_parts(**other: Any) -> InferResponse:
+def in_parts(**other: Any) -> Answer:
     parts = encode("logits", ROWS, FORM)
     return replace(answer({**parts, **other}), output_parameters=IN_PARTS)
 
@@ -170,8 +185,6 @@ def test_each_output_has_the_form_that_was_asked_for_it() -> None:
         (answer({"logits": ROWS.astype("i8")}), RequestRefused, "is for floats"),
     ],
 )
-def test_parts_are_not_trusted_either(
-    given: InferResponse, error: type[Exception], words: str
-) -> None:
+def test_parts_are_not_trusted_either(given: Answer, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         soft_labels(given, asked_for("topk:2"))

@@ -31,6 +31,7 @@ def test_it_survives_the_way_to_the_engine() -> None:
     [
         ({"service": ""}, "name of a service"),
         ({"teachers": ()}, "either coordinator="),
+        ({"teachers": ("127.0.0.1",)}, "names no port"),
         ({"coordinator": "redis://h:1"}, "either coordinator="),
         ({"upper_bytes": 10, "lower_bytes": 10}, "lower_bytes < upper_bytes"),
         ({"lower_bytes": -1}, "0 <= lower_bytes"),

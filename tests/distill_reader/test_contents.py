@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from edl.distill_reader.engine.contents import Contents
+from edl.distill_reader.engine.outcomes import Done, Job, Peer, Ready
 from edl.distill_reader.engine.roster import Assigned, _fits
-from edl.distill_reader.engine.teacher_link import Done, Job, Peer, Ready, TeacherLink
+from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.proto.arena import Arena
 from edl.scheduler.switching import Advice
 from edl.tests.distill_reader.test_engine import Bench, X

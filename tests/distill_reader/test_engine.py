@@ -10,12 +10,14 @@ import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.engine import Engine
+from edl.distill_reader.engine.outcomes import Broke, Job, Peer, Ready
 from edl.distill_reader.engine.roster import Assigned
-from edl.distill_reader.engine.teacher_link import Broke, Job, Peer, Ready, TeacherLink
+from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.telling import report
 from edl.errors import BadAnswer, RetryableError
 from edl.proto.arena import Arena
 from edl.proto.channel import Channel
+from edl.proto.lent_arena import LentArena
 
 PEER = Peer("a", "127.0.0.1:9", "s")  # where nobody listens: what it answers is told by the test
 X = np.ones((2, 3), np.float32)
@@ -27,7 +29,7 @@ class Bench:
     def __init__(self, **config: Any) -> None:
         self._channel, fd = Channel.pair()
         self._trainer = Channel.attach(fd)
-        self._arenas = (Arena.create(), Arena.create())
+        self._arenas = (LentArena.create(), Arena.create())
         self.engine = Engine(
             ReaderConfig("s", teachers=(PEER.address,), **config), self._channel, *self._arenas
         )

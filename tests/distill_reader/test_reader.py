@@ -164,12 +164,22 @@ def test_a_feed_that_is_not_there_is_named(teacher: ScriptedTeacher) -> None:
 def test_poison_names_the_batch_and_what_each_teacher_said(
     teacher: ScriptedTeacher, second: ScriptedTeacher
 ) -> None:
+    both_serve = threading.Event()
+
     def refuse(request: Any) -> Any:
         if request.inputs["x"][0, 0] == 30:
             raise RequestRefused("too ugly")
         return label(request)
 
-    teacher.behaviour = second.behaviour = refuse
+    def wait(request: Any) -> Any:
+        assert both_serve.wait(30.0)
+        return refuse(request)
+
+    def arrive(request: Any) -> Any:
+        both_serve.set()
+        return refuse(request)
+
+    teacher.behaviour, second.behaviour = wait, arrive
     with reader_of(Batches(9), teacher, second) as reader:
         iterator = iter(reader)
         for number in range(3):

@@ -7,7 +7,14 @@ from collections import Counter
 
 import pytest
 
-from edl.scheduler.admission import AGAIN_AT_ONCE, AT_ONCE, LOST_S, Admission, Identity
+from edl.scheduler.admission import (
+    AGAIN_AT_ONCE,
+    AT_ONCE,
+    LOST_S,
+    Admission,
+    Identity,
+    who_proves,
+)
 
 A = Identity("a", 1, "h:1")
 
@@ -15,6 +22,13 @@ A = Identity("a", 1, "h:1")
 @pytest.fixture
 def admission() -> Admission:
     return Admission(random.Random(7))
+
+
+def test_who_has_to_prove_the_identity_of_a_teacher() -> None:
+    assert who_proves("h:1", "", has_key=True) == "h:1", "it does so itself"
+    assert who_proves("h:1", "h:2", has_key=True) == "h:2", "who vouches for it"
+    for voucher in ("", "h:2"):
+        assert who_proves("h:1", voucher, has_key=False) is None, "nobody can"
 
 
 def test_a_teacher_is_probed_once_and_then_admitted(admission: Admission) -> None:

@@ -46,16 +46,20 @@ def test_one_change_and_a_rebuild_are_quick(speeds: tuple[float, ...], want: int
     events = pool(speeds, want)
     assert least_cpu_s(lambda: reduce(AssignmentState(), events, 0.0), 2) <= REBUILD_S
     state, _ = reduce(AssignmentState(), events, 0.0)
-    changes: list[AssignmentEvent] = [
-        TeacherUp("new", 1, 100.0),
-        TeacherDown("t77", lost=True),
-        StudentReported("job3/1", 3 * want),
-        StudentReported("new/0", want, priority=9),
-        StudentGone("job5/0"),
+    changes: list[Callable[[int], AssignmentEvent]] = [
+        lambda i: TeacherUp(f"new{i}", 1, 100.0),
+        lambda i: TeacherDown(f"t{77 + i}", lost=True),
+        lambda i: StudentReported(f"job{3 + i}/1", 3 * want),
+        lambda i: StudentReported(f"new{i}/0", want, priority=9),
+        lambda i: StudentGone(f"job{50 + i}/0"),
     ]
     for change in changes:
-        taken = least_cpu_s(lambda event=change: reduce(state, [event], 1.0), 5)  # type: ignore[misc]
-        assert taken <= CHANGE_S, f"{change}: {taken:.3f} s"
+        taken = []
+        for number in range(5):  # one after another, as they come
+            began = time.process_time()
+            state, _ = reduce(state, [change(number)], 1.0)
+            taken.append(time.process_time() - began)
+        assert min(taken) <= CHANGE_S, f"{change(0)}: {min(taken):.3f} s"
 
 
 def test_reports_that_say_nothing_new_cost_little() -> None:

@@ -58,6 +58,15 @@ def test_the_table_says(said: str) -> None:
     assert said in drawn(mesh())
 
 
+def test_a_foreign_server_shows_what_it_speaks_and_not_what_nobody_counts() -> None:
+    status = mesh()
+    teacher = status.services[0].teachers[0]
+    teacher.MergeFrom(pb.Teacher(voucher="h:1", protocol="paddle-serving", device="foreign"))
+    teacher.in_flight, teacher.samples_per_second = 0, 0
+    (row,) = [row for row in drawn(status).splitlines() if row.strip().startswith("t1")]
+    assert row.split()[3:8] == ["foreign", "(paddle-serving)", "2.1", "-", "-/4"]
+
+
 def test_who_serves_whom_stands_in_the_teachers_row() -> None:
     rows = drawn(mesh()).splitlines()
     (serving,) = [row for row in rows if row.strip().startswith("t1")]

@@ -55,6 +55,13 @@ def test_a_teacher_without_a_host_stands_where_it_is_reached() -> None:
     assert [row["host"] for row in rows.values()] == ["node", "rack-7"]
 
 
+def test_a_foreign_server_shows_what_it_speaks_and_who_vouches_for_it() -> None:
+    one = teacher("t", protocol="oip", voucher="node:2")
+    one.address = "http://node:1"
+    row = draw(mesh(one))["teachers"][f"{S} t"]
+    assert (row["protocol"], row["voucher"], row["host"]) == ("oip", "node:2", "node")
+
+
 def test_a_lease_that_was_not_prolonged_is_no_change() -> None:
     before = mesh(teacher("t", lease_remaining_s=5.0))
     later = mesh(teacher("t", lease_remaining_s=3.0))

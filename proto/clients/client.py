@@ -1,0 +1,96 @@
+"""What a teacher looks like to whoever asks it, whatever it speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..datatypes import Array
+from ..specs import TensorSpec
+from ..tensors import Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model that is ready, as its server describes it; a foreign server may name nothing.
+
+    Attributes:
+        inputs: in the model's order; empty where the server does not say.
+        outputs: the same.
+    """
+
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One batch to be labelled.
+
+    Attributes:
+        inputs: arrays by input name, the batch along axis 0; they must not change meanwhile.
+        outputs: names of the outputs wanted; empty: every one.
+        request_id: for logs; a server may repeat it.
+        parameters: named values beside the tensors; a server that knows none ignores them, and so
+            may a protocol that has no place for them.
+        output_parameters: the same for single outputs, by their names.
+    """
+
+    inputs: Mapping[str, Array]
+    outputs: tuple[str, ...] = ()
+    request_id: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server made of a batch; nothing of it has been checked but that it can be read.
+
+    Attributes:
+        outputs: read-only arrays by output name, in the server's order.
+        parameters: what the server says beside them; empty where it says nothing.
+        output_parameters: the same of single outputs that bear any.
+    """
+
+    outputs: Mapping[str, Array]
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
+
+
+class Client(Protocol):
+    """A connection to one model at one server. Any thread may ask, several at once.
+
+    It is made by `open_client` without waiting for the server; every method raises errors of
+    `edl.errors` only.
+    """
+
+    def probe(self, timeout_s: float) -> Found:
+        """Ask whether the model is ready, and what it takes and gives.
+
+        Raises:
+            RetryableError: it is not ready yet.
+            TeacherLost: nobody answers, or not in time.
+            AccessError: the server does not let us in.
+            RequestRefused: the server has no such model, or does not speak the protocol.
+            BadAnswer: it speaks nonsense.
+        """
+        ...
+
+    def infer(self, request: Request, timeout_s: float) -> Answer:
+        """Have a batch labelled.
+
+        Raises:
+            RequestRefused: the server will never label it, or it cannot be sent.
+            RetryableError: it may later, or another server may.
+            TeacherLost: the connection ended, or the answer did not come in time.
+            WrongInstance: another server answers there.
+            AccessError: the server does not let us in.
+            BadAnswer: the answer cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the connection; requests in flight end as TeacherLost. Idempotent."""
+        ...

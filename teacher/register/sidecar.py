@@ -1,0 +1,209 @@
+"""The life of a sidecar: it looks at a foreign server and lets it stand in the registry, or not."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
+
+from ...coordinator.registry import connect
+from ...coordinator.registry.keys import check_member, check_service
+from ...errors import AccessError, EdlError, ModelError, UnavailableError, UsageError
+from ...lifecycle import Stop
+from ...proto.clients import open_client
+from ...scheduler.vouching import Found, Look, Step, Vouching, looked, next_look, not_taken
+from ..canary import Canary
+from .config import RegisterConfig
+from .dialect import with_scheme
+from .standing import Served, Standing
+from .trial import Shown, Trial
+from .voucher import Voucher
+
+log = logging.getLogger(__name__)
+
+#: A server is asked so briefly whether it is ready.
+ASK_S: Final = 2.0
+
+Say = Callable[[str], None]
+
+
+def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: Say) -> None:
+    """Keep a foreign server registered while it answers well, until `stop` is requested.
+
+    What cannot work is found out first: the names, the canary, the registry, the port. A server
+    that does not answer, or not well, is waited for.
+
+    Args:
+        config: which server.
+        stop: the wish to end.
+        on_ready: told, in one line, each time that it is registered.
+        on_progress: told in words what is found.
+
+    Raises:
+        UsageError: the service, the id, the endpoint or a file cannot be used.
+        ModelError: the canary cannot be read, or is of another content.
+        RegistryUnavailable: Redis does not answer.
+        AccessError: Redis does not let us in.
+        AddressInUse: another process listens at the port.
+        LeaseSuperseded: somebody else has registered under the same id.
+    """
+    open_client(config.protocol, config.address, config.model, config.client).close()
+    check_service(config.service)
+    check_member("teachers", config.member)
+    canary = None if config.canary is None else Canary.load(config.canary)
+    if canary is not None and config.content_id:
+        try:
+            canary.check_content(config.content_id)
+        except ModelError as error:
+            raise ModelError(f"{error}; or leave --content out, as the canary knows it") from None
+    served = Served.of(config, canary)
+    with ExitStack() as leaving:
+        registry = connect(config.coordinator)
+        leaving.callback(registry.close)
+        registry.time_ms()  # it answers, and lets us in
+        voucher = Voucher(config.listen, config.server)
+        leaving.callback(voucher.stop)
+        found = with_scheme(config, stop, on_progress)
+        if found is None:
+            return
+        config = found
+        client = open_client(config.protocol, config.address, config.model, config.client)
+        trial = Trial(client, config.inputs, canary, config.rows, config.timeout_s, config.member)
+        leaving.callback(trial.close)
+        sidecar = Sidecar(config, trial, stop, on_ready, on_progress)
+        sidecar.run(
+            Standing(
+                config,
+                served,
+                voucher,
+                registry,
+                on_superseded=sidecar.fail,
+                on_drain=sidecar.asked_to_leave,
+            )
+        )
+
+
+class Sidecar:
+    """Carries out what `scheduler.vouching` decides.
+
+    Args:
+        config: which server.
+        trial: looks at it.
+        stop: the wish to end; made by this too, when it cannot go on or is sent away.
+        on_ready: told each time that the server is registered.
+        on_progress: told what is found.
+    """
+
+    def __init__(
+        self, config: RegisterConfig, trial: Trial, stop: Stop, on_ready: Say, on_progress: Say
+    ) -> None:
+        self._config = config
+        self._trial = trial
+        self._stop = stop
+        self._on_ready = on_ready
+        self._on_progress = on_progress
+        self._vouching = Vouching()
+        self._shown: Shown | None = None
+        self._failure: Exception | None = None
+        self._told = ""
+
+    def run(self, standing: Standing) -> None:
+        """Look, and carry out what follows, until the wish to end; raises as `register`."""
+        watching = threading.Thread(
+            target=self._watch, args=(standing,), name="edl-sidecar", daemon=True
+        )
+        watching.start()
+        try:
+            self._stop.wait()
+            self._trial.close()  # what is asked now is not waited for
+            watching.join()
+            if self._failure is not None:
+                raise self._failure
+            self._on_progress("leaving")
+            standing.drain()
+        finally:
+            standing.leave()
+
+    def fail(self, error: Exception) -> None:
+        """It cannot go on."""
+        self._failure = self._failure or error
+        self._stop.request()
+
+    def asked_to_leave(self) -> None:
+        """An administrator wants it to."""
+        self._on_progress("asked by an administrator to leave")
+        self._stop.request()
+
+    def _watch(self, standing: Standing) -> None:
+        try:
+            while not self._stop.requested:
+                self._look_once(standing)
+        except Exception as error:
+            self.fail(error)
+
+    def _look_once(self, standing: Standing) -> None:
+        patience = self._config.patience
+        look, wait_s = next_look(self._vouching, time.monotonic(), patience)
+        if self._stop.wait(wait_s):
+            return
+        found, why = self._look(look)
+        if self._stop.requested:
+            return
+        now = time.monotonic()
+        self._vouching, step = looked(self._vouching, look, found, now, patience, random)
+        self._carry_out(step, why, standing)
+
+    def _look(self, look: Look) -> tuple[Found, str]:
+        try:
+            if look == "ask":
+                self._trial.ask(ASK_S)
+            elif self._vouching.registered:
+                self._trial.again()
+            else:
+                self._shown = self._trial.first()
+        except ModelError as error:
+            return "wrong", str(error)
+        except UsageError:  # for the operator to mend: it will not be otherwise the next time
+            raise
+        except EdlError as error:
+            return "silent", str(error)
+        return "well", ""
+
+    def _carry_out(self, step: Step, why: str, standing: Standing) -> None:
+        where = f"{self._config.model} at {self._config.endpoint}"
+        if step == "register":
+            self._register(standing)
+        elif step == "withdraw":
+            standing.give_up(why)
+            self._say(f"{where} is taken out of the registry: {why}")
+        elif why and not self._vouching.registered:
+            self._say(f"{where} is not registered: {why}")
+        elif why:
+            log.info("%s: %s", where, why)
+
+    def _register(self, standing: Standing) -> None:
+        config, shown = self._config, self._shown
+        assert shown is not None
+        for oddity in shown.oddities:
+            self._say(f"warning: {oddity}")
+        try:
+            standing.take(shown)
+        except (UnavailableError, AccessError) as error:
+            self._vouching = not_taken(time.monotonic(), config.patience)
+            self._say(str(error))
+            return
+        self._told = ""
+        self._on_ready(
+            f"teacher registered: {config.member} {config.service} at {config.address},"
+            f" {shown.t_t_s * 1000:.3g} ms/sample, {shown.verified}"
+        )
+
+    def _say(self, text: str) -> None:
+        """Once, however often the same is found."""
+        if text != self._told:
+            self._told = text
+            self._on_progress(text)

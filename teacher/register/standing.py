@@ -1,0 +1,172 @@
+"""The place of a foreign server in the registry: taken, given up, left; and what it says there."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ... import __version__
+from ...coordinator.config import is_wildcard, join_address
+from ...coordinator.heartbeat import Heartbeat
+from ...coordinator.registry import Registry
+from ...errors import LeaseSuperseded, UsageError
+from ...proto.datatypes import datatype_of
+from ...proto.specs import FREE, TensorSpec
+from ..advertise import split
+from ..canary import Canary
+from ..identity import Identity
+from ..registration import new_incarnation
+from .config import RegisterConfig
+from .trial import Shown
+from .voucher import Voucher
+
+#: Managers and students hear within so many seconds that a teacher leaves, and send elsewhere.
+LEAVE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What students are told of the model.
+
+    Attributes:
+        content_id: as its operator or its canary says.
+        inputs: the same; readers go by it where the server does not describe itself.
+
+    Raises:
+        UsageError: the name of an input holds blanks.
+    """
+
+    content_id: str
+    inputs: tuple[TensorSpec, ...]
+
+    def __post_init__(self) -> None:
+        for tensor in self.inputs:  # they are told with blanks between them
+            if any(letter.isspace() for letter in tensor.name):
+                raise UsageError(f"the name of input {tensor.name!r} must hold no blanks")
+
+    @classmethod
+    def of(cls, config: RegisterConfig, canary: Canary | None) -> Served:
+        """What the operator says, else what the canary does."""
+        if canary is None:
+            return cls(config.content_id, config.inputs)
+        sampled = tuple(
+            TensorSpec(name, datatype_of(array.dtype), (FREE, *array.shape[1:]))
+            for name, array in canary.inputs.items()
+        )
+        return cls(config.content_id or canary.content_id, config.inputs or sampled)
+
+
+class Standing:
+    """One server's place; each time that it is taken it is that of a new life.
+
+    Args:
+        config: which server.
+        served: what students are told of its model.
+        voucher: answers managers for as long as the place is held.
+        registry: where it is.
+        on_superseded: somebody else has registered under the same id.
+        on_drain: an administrator wants it to leave.
+    """
+
+    def __init__(
+        self,
+        config: RegisterConfig,
+        served: Served,
+        voucher: Voucher,
+        registry: Registry,
+        *,
+        on_superseded: Callable[[LeaseSuperseded], None],
+        on_drain: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._served = served
+        self._voucher = voucher
+        self._registry = registry
+        self._on_superseded = on_superseded
+        self._on_drain = on_drain
+        self._heartbeat: Heartbeat | None = None
+        self._draining = False
+
+    def take(self, shown: Shown) -> None:
+        """Register, and go on to beat.
+
+        Raises:
+            RegistryUnavailable: Redis does not answer.
+            AccessError: it does not let us.
+            LeaseSuperseded: somebody else holds the id.
+        """
+        config = self._config
+        incarnation = new_incarnation(self._registry)
+        identity = Identity(config.service, config.member, incarnation, vouched=config.address)
+        heartbeat = Heartbeat(
+            self._registry,
+            "teachers",
+            config.service,
+            config.member,
+            lambda: self._facts(identity, shown),
+            config.ttl_s,
+            on_superseded=self._on_superseded,
+            on_drain=self._on_drain,
+        )
+        self._voucher.identity = identity  # before any manager can ask
+        try:
+            heartbeat.start()
+        except BaseException:
+            self._voucher.identity = None
+            raise
+        self._heartbeat = heartbeat
+
+    def give_up(self, why: str) -> None:
+        """As a teacher that has died: nobody is to wait for what it has, nor to believe it."""
+        self._voucher.identity = None
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            heartbeat.give_up(f"taken out by its sidecar: {why}")
+
+    def drain(self) -> None:
+        """Have students send elsewhere, and leave once the word has got round.
+
+        Who works at the server is not known here, and goes on there: only the lease ends.
+        """
+        if self._heartbeat is not None:
+            self._draining = True
+            self._heartbeat.update()
+            time.sleep(min(LEAVE_S, self._config.grace_s))
+        self.leave()
+
+    def leave(self) -> None:
+        """End the lease now, if there is one. Idempotent."""
+        self._voucher.identity = None
+        if self._heartbeat is not None:
+            self._heartbeat.stop(leave=True)
+
+    def _facts(self, identity: Identity, shown: Shown) -> dict[str, str]:
+        config = self._config
+        place = config.address.rpartition("://")[2].partition("/")[0]
+        return {
+            "incarnation": str(identity.incarnation),
+            "address": config.address,
+            "protocol": config.protocol,
+            "content_id": self._served.content_id,
+            "verified": shown.verified,
+            "device": config.device,
+            "state": "draining" if self._draining else "serving",
+            "slots": str(config.slots),
+            "lanes": "1",
+            "t_t_seconds": f"{shown.t_t_s:.2g}",
+            "model": config.model,
+            "inputs": " ".join(map(str, self._served.inputs)),
+            "host": split(place)[0],
+            "version": __version__,
+            "voucher": self._vouches_at(),
+            "instance_key": identity.key,
+        }
+
+    def _vouches_at(self) -> str:
+        config = self._config
+        bound = socket.gethostname() if is_wildcard(config.host) else config.host
+        host, port = split(config.advertise or bound)
+        return join_address(host, port or self._voucher.port)

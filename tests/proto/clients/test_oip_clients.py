@@ -1,0 +1,230 @@
+"""One body for every way to ask a server of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from edl.errors import (
+    BadAnswer,
+    DeadlineExceeded,
+    EdlError,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+    UsageError,
+)
+from edl.proto.arena import Array
+from edl.proto.clients import Client, Request, open_client
+from edl.proto.specs import TensorSpec
+from edl.tests.foreign_server import MODEL, MOODS, OUTPUT, ForeignServer, Kind, start
+from edl.tests.ground.programs import wait_for
+from edl.tests.scripted_teacher import CLASSES, logits_of
+
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+WAIT_S = 10.0
+
+
+@pytest.fixture(params=get_args(Kind))
+def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer]:
+    server = start(request.param)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(server: ForeignServer) -> Iterator[Client]:
+    client = open_client("oip", server.address, MODEL)
+    yield client
+    client.close()
+
+
+def test_a_probe_finds_what_the_model_takes_and_gives(client: Client) -> None:
+    found = client.probe(WAIT_S)
+    assert found.inputs == (TensorSpec("x", "FP32", (-1, 6)),)
+    assert found.outputs == (TensorSpec(OUTPUT, "FP32", (-1, CLASSES)),)
+
+
+def test_a_server_may_describe_nothing(server: ForeignServer, client: Client) -> None:
+    server.describes = False
+    found = client.probe(WAIT_S)
+    assert (found.inputs, found.outputs) == ((), ())
+
+
+def test_a_model_that_is_not_ready_may_be_later(server: ForeignServer, client: Client) -> None:
+    server.ready = False
+    with pytest.raises(RetryableError, match="'m' is not ready"):
+        client.probe(WAIT_S)
+    server.ready = True
+    assert client.probe(WAIT_S)
+
+
+def test_a_model_that_is_not_there_is_refused(server: ForeignServer) -> None:
+    other = open_client("oip", server.address, "other/one")
+    try:
+        with pytest.raises(RequestRefused, match=r"other/one|other%2Fone"):
+            other.probe(WAIT_S)
+    finally:
+        other.close()
+
+
+def test_labels_come_back_bit_for_bit(client: Client) -> None:
+    for _ in range(3):
+        asked = Request(
+            {"x": X}, (OUTPUT,), "7", {"teacher_id": "t"}, {OUTPUT: {"form": "float16"}}
+        )
+        answer = client.infer(asked, WAIT_S)
+        assert list(answer.outputs) == [OUTPUT]
+        np.testing.assert_array_equal(answer.outputs[OUTPUT], logits_of(X))
+        assert answer.outputs[OUTPUT].dtype == np.float32
+        assert dict(answer.parameters) == {}
+
+
+def test_many_may_ask_at_once(server: ForeignServer, client: Client) -> None:
+    together = threading.Barrier(4, timeout=WAIT_S)
+
+    def wait(x: Array) -> Array:
+        together.wait()
+        return logits_of(x)
+
+    server.behaviour = wait
+    found: list[bool] = []
+
+    def ask(scale: float) -> None:
+        answer = client.infer(Request({"x": X * np.float32(scale)}), WAIT_S)
+        found.append(bool((answer.outputs[OUTPUT] == logits_of(X * np.float32(scale))).all()))
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert found == [True] * 4
+
+
+def test_text_comes_as_bytes(server: ForeignServer, client: Client) -> None:
+    server.behaviour = MOODS["text"]
+    answer = client.infer(Request({"x": X}), WAIT_S)
+    assert answer.outputs[OUTPUT].ravel().tolist() == [b"cat"] * 4
+
+
+def test_one_who_does_not_answer_in_time_is_lost(server: ForeignServer, client: Client) -> None:
+    ended = threading.Event()
+    server.behaviour = lambda x: (ended.wait(WAIT_S), logits_of(x))[1]
+    try:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            client.infer(Request({"x": X}), 0.3)
+        assert time.monotonic() - began < 5
+    finally:
+        ended.set()
+    np.testing.assert_array_equal(
+        client.infer(Request({"x": X}), WAIT_S).outputs[OUTPUT], logits_of(X)
+    )
+
+
+def test_closing_ends_what_is_in_flight(server: ForeignServer, client: Client) -> None:
+    ended, caught = threading.Event(), list[EdlError]()
+    server.behaviour = lambda x: (ended.wait(WAIT_S), logits_of(x))[1]
+
+    def ask() -> None:
+        try:
+            client.infer(Request({"x": X}), WAIT_S)
+        except EdlError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        wait_for(lambda: bool(server.requests), WAIT_S)
+        client.close()
+        thread.join(5)
+        assert [type(error) for error in caught] == [TeacherLost]
+    finally:
+        ended.set()
+    for call in (lambda: client.probe(1.0), lambda: client.infer(Request({"x": X}), 1.0)):
+        with pytest.raises(TeacherLost, match="closed"):
+            call()
+    client.close()
+
+
+def test_one_who_is_gone_is_lost_and_found_when_it_is_back(
+    server: ForeignServer, client: Client
+) -> None:
+    client.infer(Request({"x": X}), WAIT_S)
+    server.stop()
+    with pytest.raises(TeacherLost):
+        client.infer(Request({"x": X}), 2.0)
+    again = start(server.kind, port=int(server.address.rpartition(":")[2]))
+    try:
+
+        def answers() -> bool:
+            try:
+                client.infer(Request({"x": X}), 2.0)
+            except EdlError:
+                return False
+            return True
+
+        wait_for(answers, WAIT_S)
+    finally:
+        again.stop()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "grpc://127.0.0.1:9", "http://127.0.0.1:9"])
+def test_where_nobody_listens(address: str) -> None:
+    client = open_client("", address, MODEL)
+    try:
+        with pytest.raises(TeacherLost):
+            client.probe(1.0)
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "address"),
+    [
+        ("thrift", "127.0.0.1:9"),
+        ("oip", "ftp://127.0.0.1:9"),
+        ("oip", "grpc://127.0.0.1:9/path"),
+        ("oip", ""),
+        ("oip", "http://"),
+        ("oip", "http://127.0.0.1:x"),
+        ("oip", "http://user:word@127.0.0.1:9"),
+        ("paddle-serving", "http://127.0.0.1:9"),
+        ("paddle-serving", "127.0.0.1"),
+        ("oip", "grpc://127.0.0.1"),
+        ("oip", "[::1]"),
+        ("oip", ":9"),
+    ],
+)
+def test_what_is_no_address_or_protocol_is_told(protocol: str, address: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"no client speaks|is no address|has more than|names no port"
+    ):
+        open_client(protocol, address, MODEL)
+
+
+def test_the_wrong_scheme_is_told(server: ForeignServer) -> None:
+    scheme, _, bare = server.address.rpartition("://")
+    wrong, error = ("grpc", TeacherLost) if scheme else ("http", BadAnswer)
+    client = open_client("oip", f"{wrong}://{bare}", MODEL)
+    try:
+        with pytest.raises(error, match="write http://" if scheme else "write grpc://"):
+            client.probe(WAIT_S)
+    finally:
+        client.close()
+
+
+def test_nan_in_an_answer_is_seen_or_carried(server: ForeignServer, client: Client) -> None:
+    """JSON has no NaN, so there it is an answer that cannot be read."""
+    server.behaviour = MOODS["nan"]
+    try:
+        answer = client.infer(Request({"x": X}), WAIT_S)
+    except BadAnswer:
+        return
+    assert np.isnan(answer.outputs[OUTPUT]).all()

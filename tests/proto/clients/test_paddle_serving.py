@@ -1,0 +1,183 @@
+"""The clients of Paddle Serving, at servers made of the generated code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from edl.coordinator.embedded import free_port
+from edl.errors import (
+    BadAnswer,
+    DeadlineExceeded,
+    EdlError,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+)
+from edl.proto.clients import Client, Request, open_client
+from edl.proto.clients.opening import PADDLE_SERVING, PADDLE_SERVING_CPP
+from edl.proto.paddle_serving import pipeline_pb2 as pb
+from edl.tests.foreign_server import start
+from edl.tests.paddle_serving_servers import SERVICE, GeneralModel, Pipeline, labels, serving
+
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def pipeline() -> Iterator[tuple[Pipeline, Client]]:
+    servicer = Pipeline()
+    with (
+        serving(servicer) as address,
+        closing(open_client(PADDLE_SERVING, address, SERVICE)) as client,
+    ):
+        yield servicer, client
+
+
+@pytest.fixture
+def cpp() -> Iterator[tuple[GeneralModel, Client]]:
+    servicer = GeneralModel()
+    with (
+        serving(servicer) as address,
+        closing(open_client(PADDLE_SERVING_CPP, f"grpc://{address}", "")) as client,
+    ):
+        yield servicer, client
+
+
+def test_a_pipeline_is_up_when_it_knows_no_service_of_another_name(
+    pipeline: tuple[Pipeline, Client],
+) -> None:
+    """Its operators never see the probe: they may be busy."""
+    servicer, client = pipeline
+    servicer.answer = lambda: pytest.fail("its operators were asked")
+    found = client.probe(WAIT_S)
+    assert (found.inputs, found.outputs) == ((), ())
+    (asked,) = servicer.requests
+    assert asked.name not in ("", SERVICE)
+    assert not asked.tensors
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(3001, TeacherLost), (3003, RetryableError), (6000, RetryableError)]
+)
+def test_a_pipeline_that_says_something_else_is_not_ready(
+    pipeline: tuple[Pipeline, Client], number: int, kind: type[EdlError]
+) -> None:
+    servicer, client = pipeline
+    servicer.stranger = number
+    with pytest.raises(kind):
+        client.probe(WAIT_S)
+
+
+def test_a_service_of_another_name_is_refused(pipeline: tuple[Pipeline, Client]) -> None:
+    with (
+        serving(pipeline[0]) as address,
+        closing(open_client(PADDLE_SERVING, address, "vgg")) as client,
+        pytest.raises(RequestRefused, match="Service name error"),
+    ):
+        client.infer(Request({"x": X}), WAIT_S)
+
+
+def test_a_pipeline_labels(pipeline: tuple[Pipeline, Client]) -> None:
+    servicer, client = pipeline
+    answer = client.infer(Request({"x": X}, request_id="17"), WAIT_S)
+    assert list(answer.outputs) == ["y", "n"]
+    assert answer.outputs["y"].tobytes() == labels(X).tobytes()
+    assert answer.outputs["n"].tolist() == [4]
+    assert servicer.requests[-1].logid == 17
+    wanted = client.infer(Request({"x": X}, ("n", "none"), request_id="batch-8"), WAIT_S)
+    assert list(wanted.outputs) == ["n"]
+    assert servicer.requests[-1].logid == 0
+
+
+def test_an_error_number_is_an_error_though_grpc_says_ok(pipeline: tuple[Pipeline, Client]) -> None:
+    servicer, client = pipeline
+    with pytest.raises(RequestRefused, match="err_no 5000: invalid arg list"):
+        client.infer(Request({"picture": X}), WAIT_S)
+    servicer.answer = lambda: pb.Response(err_no=6000, err_msg="too late")
+    with pytest.raises(RetryableError, match="err_no 6000: too late"):
+        client.infer(Request({"x": X}), WAIT_S)
+
+
+def test_text_is_a_bad_answer(pipeline: tuple[Pipeline, Client]) -> None:
+    servicer, client = pipeline
+    servicer.answer = lambda: pb.Response(key=["y"], value=["array([[1.0]], dtype=float32)"])
+    with pytest.raises(BadAnswer, match="answers with text"):
+        client.infer(Request({"x": X}), WAIT_S)
+
+
+def test_what_cannot_be_sent_is_refused_before_it_is(pipeline: tuple[Pipeline, Client]) -> None:
+    servicer, client = pipeline
+    with pytest.raises(RequestRefused, match="cannot be sent"):
+        client.infer(Request({"x": np.array([b"text"], object)}), WAIT_S)
+    assert not servicer.requests
+
+
+def test_an_answer_that_does_not_come_ends_in_time(pipeline: tuple[Pipeline, Client]) -> None:
+    servicer, client = pipeline
+    over = threading.Event()
+
+    def never() -> pb.Response:
+        over.wait(WAIT_S)
+        return pb.Response()
+
+    servicer.answer = never
+    try:
+        with pytest.raises(DeadlineExceeded):
+            client.infer(Request({"x": X}), 0.2)
+    finally:
+        over.set()
+
+
+@pytest.mark.parametrize("protocol", [PADDLE_SERVING, PADDLE_SERVING_CPP])
+def test_nobody_there_is_a_lost_teacher(protocol: str) -> None:
+    with closing(open_client(protocol, f"127.0.0.1:{free_port()}", SERVICE)) as client:
+        with pytest.raises(TeacherLost):
+            client.probe(0.5)
+        with pytest.raises(TeacherLost):
+            client.infer(Request({"x": X}), 0.5)
+    with pytest.raises(TeacherLost, match="closed"):
+        client.probe(0.5)
+
+
+@pytest.mark.parametrize("protocol", [PADDLE_SERVING, PADDLE_SERVING_CPP])
+def test_a_server_of_another_protocol_says_so(protocol: str) -> None:
+    server = start("grpc")
+    try:
+        with (
+            closing(open_client(protocol, server.address, SERVICE)) as client,
+            pytest.raises(RequestRefused, match="--protocol oip"),
+        ):
+            client.infer(Request({"x": X}), WAIT_S)
+    finally:
+        server.stop()
+
+
+def test_a_cpp_server_labels(cpp: tuple[GeneralModel, Client]) -> None:
+    servicer, client = cpp
+    assert client.probe(WAIT_S).inputs == ()
+    answer = client.infer(Request({"x": X}, ("y",), request_id="17"), WAIT_S)
+    assert list(answer.outputs) == ["y"]
+    assert answer.outputs["y"].tobytes() == labels(X).tobytes()
+    asked = servicer.requests[-1]
+    assert (asked.log_id, list(asked.fetch_var_names)) == (17, ["y"])
+
+
+def test_a_cpp_server_says_what_is_wrong_by_number(cpp: tuple[GeneralModel, Client]) -> None:
+    servicer, client = cpp
+    servicer.err_no = 5000
+    with pytest.raises(RequestRefused, match="out of order"):
+        client.infer(Request({"x": X}), WAIT_S)
+
+
+def test_a_pipeline_is_no_cpp_server(pipeline: tuple[Pipeline, Client]) -> None:
+    with (
+        serving(pipeline[0]) as address,
+        closing(open_client(PADDLE_SERVING_CPP, address, "")) as client,
+        pytest.raises(RequestRefused),
+    ):
+        client.infer(Request({"x": X}), WAIT_S)
