@@ -2,8 +2,9 @@
 
 An arena is a memory file without a name (`memfd_create`): it is handed to a child as a file
 descriptor, can be reached by nobody else, and vanishes with its last user, so that no crash leaves
-a segment behind. It grows when a record does not fit and never shrinks; what bounds it is the
-caller's rule for when to allocate (the reader's `upper_bytes`, the teacher's slots).
+a segment behind. It grows when a record does not fit and never shrinks, which the kernel is told to
+hold (a seal), so that whoever maps it need not fear for the pages; what bounds it is the caller's
+rule for when to allocate (the reader's `upper_bytes`, the teacher's slots).
 
 Exactly one process allocates and frees; any process that holds the descriptor may map and write
 records that it was told about. Records start at multiples of `ALIGNMENT`, so that frameworks which
@@ -13,6 +14,7 @@ want aligned tensors can use them in place.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import tempfile
@@ -20,7 +22,7 @@ import threading
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -66,6 +68,9 @@ class Arena:
         size_bytes: bytes that the file has now.
     """
 
+    #: What the memory file is called in lists of open files.
+    NAME: ClassVar = "edl"
+
     def __init__(self, fd: int, size_bytes: int) -> None:
         self.fd = fd
         self.used_bytes = 0
@@ -78,7 +83,7 @@ class Arena:
     @classmethod
     def create(cls, size_bytes: int = GROWTH_BYTES) -> Self:
         """A new arena of `size_bytes`; its descriptor is inherited only where it is passed on."""
-        fd = _memory_file()
+        fd = _memory_file(cls.NAME)
         os.ftruncate(fd, size_bytes)
         return cls(fd, size_bytes)
 
@@ -209,9 +214,11 @@ class Arena:
         self._free = merged
 
 
-def _memory_file() -> int:
+def _memory_file(name: str) -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("edl")
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        return fd
     with tempfile.TemporaryFile() as file:  # macOS: a file that is already unlinked
         return os.dup(file.fileno())
 

@@ -10,10 +10,14 @@ shared_memory_offset      integer  where they begin in the region; 0 where it is
 shared_memory_generation  integer  ours: what the 8 bytes before them hold for as long as the place
                                    belongs to this request
 ```
+
+The object that a region is a piece of is found by a key: a name of `/dev/shm`, or, ours too, that
+of a memory file without a name, which is known by a process that has it open.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
@@ -28,6 +32,7 @@ OFFSET: Final = "shared_memory_offset"
 GENERATION: Final = "shared_memory_generation"
 #: Bytes of a generation: an unsigned little-endian integer.
 GENERATION_BYTES: Final = 8
+_DESCRIPTOR: Final = re.compile(r"edl-fd-([1-9][0-9]{0,9})-([0-9]{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,17 @@ class Place:
         if self.generation is not None:
             named[GENERATION] = self.generation
         return named
+
+
+def key_of(pid: int, fd: int) -> str:
+    """The key of the memory file that process `pid` has open as `fd`."""
+    return f"edl-fd-{pid}-{fd}"
+
+
+def descriptor_of(key: str) -> tuple[int, int] | None:
+    """The process and the descriptor that a key names; None: it is a name of `/dev/shm`."""
+    found = _DESCRIPTOR.fullmatch(key)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _number(parameters: Mapping[str, Parameter], name: str) -> int:

@@ -27,6 +27,7 @@ from .wire import MAX_MESSAGE_BYTES, Buffer, bytes_field, take_out
 
 __all__ = [
     "Array",
+    "Heavy",
     "InferRequest",
     "InferResponse",
     "Parameter",
@@ -46,6 +47,9 @@ _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 #: wrong arrays; they belong to extensions of the protocol that are not spoken here.
 _NOT_SPOKEN = ("classification",)
 
+#: What a message may hold besides arrays that become views, to be decoded in a moment, in bytes.
+_LIGHT_BYTES = 64 << 10
+
 #: Reads what lies at a place in shared memory.
 Read = Callable[[Place], memoryview]
 
@@ -54,6 +58,10 @@ _Described = (
     pb.ModelInferRequest.InferRequestedOutputTensor | pb.ModelInferResponse.InferOutputTensor
 )
 _M = TypeVar("_M", bound=Message)
+
+
+class Heavy(Exception):
+    """Decoding a message takes more than a moment: do it elsewhere than in an event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ def encode_request(
     request_id: str = "",
     parameters: Mapping[str, Parameter] = {},
     output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
+    places: Mapping[str, Place] = {},
 ) -> bytes:
     """A serialised `ModelInferRequest`.
 
@@ -102,6 +111,7 @@ def encode_request(
         request_id: comes back in the response.
         parameters: named values beside the tensors; integers from -2^63 to 2^64 - 1.
         output_parameters: the same for single outputs, by their names.
+        places: of the inputs that do not travel: the server reads them there.
 
     Raises:
         WireError: a dtype or parameter that the protocol has no place for, or more than 2 GiB.
@@ -114,7 +124,10 @@ def encode_request(
             parameters=_to_parameters(parameters),
             inputs=[
                 pb.ModelInferRequest.InferInputTensor(
-                    name=name, datatype=datatype_of(array.dtype), shape=array.shape
+                    name=name,
+                    datatype=datatype_of(array.dtype),
+                    shape=array.shape,
+                    parameters=_to_parameters(places[name].parameters() if name in places else {}),
                 )
                 for name, array in inputs.items()
             ],
@@ -127,15 +140,17 @@ def encode_request(
         )
     except ValueError as error:  # protobuf: text that is not Unicode
         raise WireError(f"the request cannot be sent: {error}") from None
-    return _join(header, _RAW_INPUTS, map(to_bytes, inputs.values()))
+    here = (to_bytes(array) for name, array in inputs.items() if name not in places)
+    return _join(header, _RAW_INPUTS, here)
 
 
-def decode_request(data: Buffer, read: Read | None = None) -> InferRequest:
+def decode_request(data: Buffer, read: Read | None = None, *, light: bool = False) -> InferRequest:
     """What a serialised `ModelInferRequest` says.
 
     Args:
         data: the message; it lives on as long as the arrays do, and must not be changed meanwhile.
         read: reads the inputs that lie in shared memory; None: none may, and no output either.
+        light: decode it only if that takes no more than a moment.
 
     Returns:
         The request. Arrays are read-only; those of fixed-size datatypes that were sent raw are
@@ -143,9 +158,14 @@ def decode_request(data: Buffer, read: Read | None = None) -> InferRequest:
 
     Raises:
         WireError: malformed, truncated or contradictory, in whatever way.
+        Heavy: it is `light` that is wanted, and there is more to do than to make views.
     """
     rest, raws = take_out(data, _RAW_INPUTS)
+    if light and len(rest) > _LIGHT_BYTES:
+        raise Heavy
     message = _parse(pb.ModelInferRequest, rest)
+    if light and len(data) > _LIGHT_BYTES and any(t.datatype == "BYTES" for t in message.inputs):
+        raise Heavy
     for wanted in message.outputs:
         _check_parameters(wanted.name, wanted.parameters, read)
     return InferRequest(
@@ -245,7 +265,7 @@ def _arrays(
                 array = _read(tensor, read)
             elif not raws:
                 array = from_contents(tensor.contents, tensor.datatype, tensor.shape)
-            elif tensor.HasField("contents"):
+            elif tensor.contents.ByteSize():  # MLServer sends an empty one beside raw contents
                 raise WireError("contents and raw contents are both given")
             else:
                 array = from_bytes(next(left), tensor.datatype, tensor.shape)

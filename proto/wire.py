@@ -16,8 +16,8 @@ from ..errors import WireError
 Buffer = bytes | bytearray | memoryview
 
 #: A message has a handful of top-level fields. The bound keeps a message of two-byte fields from
-#: costing a hundred times its size in objects.
-MAX_FIELDS = 1 << 16
+#: costing a hundred times its size in objects, and milliseconds.
+MAX_FIELDS = 1 << 12
 #: What protobuf and gRPC refuse to carry: lengths are signed 32-bit integers there.
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 

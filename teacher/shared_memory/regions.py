@@ -108,13 +108,21 @@ class SharedMemory:
         return {one: mine[one].segment for one in ([name] if name else mine)}
 
     def read(self, visitor: Visitor, place: Place) -> memoryview:
-        """A copy of what lies at `place`; raises what `Segment.read` does, and for no region."""
+        """A copy of what lies at `place`; raises what `Segment.read` does, and `holding`."""
+        return self.holding(visitor, place).read(place)
+
+    def holding(self, visitor: Visitor, place: Place) -> Segment:
+        """The segment in which an input lies.
+
+        Raises:
+            RequestRefused: the caller has no such region, or the input is too large.
+        """
         if place.nbytes > self._limits.place_bytes:
             raise RequestRefused(
                 f"an input of {place.nbytes} bytes is larger than max "
                 f"({self._limits.place_bytes}): split the batch"
             )
-        return self._used(visitor, place).read(place)
+        return self._used(visitor, place)
 
     def write(self, visitor: Visitor, place: Place, data: memoryview) -> None:
         """Put `data` at `place`; raises what `Segment.write` does, and for no region."""

@@ -1,27 +1,26 @@
-"""One shared-memory object of a caller, read and written through its descriptor, never mapped."""
+"""One shared-memory object of a caller, read and written through its descriptor.
+
+It is mapped only where the kernel keeps it from becoming smaller: then it can be read in place.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from ...errors import RequestRefused, RetryableError
 from ...proto.datatypes import shown
-from ...proto.places import GENERATION_BYTES, Place
-
-#: What the names of objects begin with that a teacher opens.
-PREFIX: Final = "edl-"
-#: Where shared-memory objects are.
-FOLDER: Final = Path("/dev/shm")
+from ...proto.places import GENERATION, GENERATION_BYTES, Place
+from .objects import is_lent, open_object
 
 _GENERATION: Final = struct.Struct("<Q")
 #: struct flock of 64-bit Linux: type, whence, start, length, pid.
@@ -32,7 +31,7 @@ class Segment:
     """A piece of a shared-memory object, for as long as anybody refers to this.
 
     Args:
-        key: the object's name, as shm_open knows it.
+        key: the object's name, as `open_object` takes it.
         offset: where the piece begins in it, in bytes.
         nbytes: of the piece.
         uid: the user to whom the object must belong; 0 may have anybody's.
@@ -41,12 +40,13 @@ class Segment:
         RequestRefused: there is no such object, it is not for this caller, or it is too small.
     """
 
-    __slots__ = ("_fd", "key", "nbytes", "offset")
+    __slots__ = ("_fd", "_lent", "_mapped", "key", "nbytes", "offset")
 
     def __init__(self, key: str, offset: int, nbytes: int, uid: int) -> None:
         self._fd = -1
         self.key, self.offset, self.nbytes = key, offset, nbytes
-        self._fd = _open(key)
+        self._lent = is_lent(key)
+        self._fd = open_object(key)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
             raise RequestRefused(f"{shown(key)} is no shared-memory object")
@@ -59,6 +59,7 @@ class Segment:
                 f"bytes {offset} to {offset + nbytes} are no piece of {shown(key)}, which has "
                 f"{found.st_size}"
             )
+        self._mapped = _mapped(self._fd, offset + nbytes)
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -73,24 +74,50 @@ class Segment:
         """A copy of what lies at `place`.
 
         Raises:
-            RequestRefused: the place is not within the piece, or the object has become smaller.
+            RequestRefused: the place is not within the piece, the object has become smaller, or it
+                is lent and nothing says whose the place is.
             RetryableError: the place belongs to another request by now; or there is no memory.
         """
         at = self._start(place)
-        self._check_generation(self._fd, at, place)
+        self.check(place)
         copy = self._copy(at, place.nbytes)
-        self._check_generation(self._fd, at, place)
+        self.check(place)
         return copy
+
+    def read_in_place(self, place: Place) -> memoryview | None:
+        """What lies at `place`, without a copy: the request's only if `check` says so afterwards.
+
+        Returns:
+            None where it cannot be: the object may become smaller, or nothing says whose it is.
+
+        Raises:
+            RequestRefused: the place is not within the piece.
+            RetryableError: the place belongs to another request by now.
+        """
+        if self._mapped is None or place.generation is None:
+            return None
+        at = self._start(place)
+        self.check(place)
+        return self._mapped[at : at + place.nbytes]
+
+    def check(self, place: Place) -> None:
+        """Raises RetryableError when the place belongs to another request by now."""
+        self._check_generation(self._fd, self.offset + place.offset, place)
 
     def write(self, place: Place, data: memoryview) -> None:
         """Put `data` where `place` begins.
 
         Raises:
             RequestRefused: it does not fit, the place is not within the piece, the object has
-                become smaller, or may not be written by this process.
+                become smaller, is lent, or may not be written by this process.
             RetryableError: the place belongs to another request by now, or somebody is about to
                 take it; or there is no memory behind it.
         """
+        if self._lent:
+            raise RequestRefused(
+                f"region {shown(place.region)} is lent memory, which is only read: name no place "
+                "in it for an output, which then comes in the answer"
+            )
         if len(data) > place.nbytes:
             raise RequestRefused(
                 f"an output of {len(data)} bytes does not fit into the {place.nbytes} of its place"
@@ -112,6 +139,11 @@ class Segment:
 
     def _start(self, place: Place) -> int:
         """Where `place` begins in the object, which is as large as it has to be."""
+        if self._lent and place.generation is None:
+            raise RequestRefused(
+                f"region {shown(place.region)} is lent memory: a place in it is named with its "
+                f"{GENERATION}"
+            )
         if place.offset + place.nbytes > self.nbytes:
             raise RequestRefused(
                 f"bytes {place.offset} to {place.offset + place.nbytes} are not all within the "
@@ -172,19 +204,14 @@ class Segment:
             os.close(fd)
 
 
-def _open(key: str) -> int:
-    name = key.removeprefix("/")
-    if not name.startswith(PREFIX) or "/" in name or "\0" in name:
-        raise RequestRefused(
-            f"{shown(key)} is no name of shared memory that is taken here: one begins with "
-            f"{PREFIX!r} and has no '/' in it"
-        )
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+def _mapped(fd: int, nbytes: int) -> memoryview | None:
+    """The object's bytes, where it is sealed against becoming smaller; None: it is not."""
     try:
-        return os.open(os.fsencode(FOLDER / name), flags)
-    except (OSError, UnicodeEncodeError) as error:
-        why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "no such name"
-        raise RequestRefused(f"shared memory {shown(key)} cannot be opened: {why}") from None
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            return None
+        return memoryview(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ))
+    except OSError:  # it knows no seals, or there is no room for another mapping
+        return None
 
 
 def _lock(fd: int, at: int) -> None:

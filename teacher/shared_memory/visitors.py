@@ -7,9 +7,13 @@ import ipaddress
 import os
 import socket
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import unquote
+
+from ...coordinator.config import join_address
+from ...errors import RequestRefused
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"
@@ -38,6 +42,11 @@ class Visitor:
         return cls(principal, host.strip("[]"), int(port) if port.isdigit() else 0)
 
     @property
+    def address(self) -> str:
+        """Where its connection comes from: "HOST:PORT"."""
+        return join_address(self.host, self.port)
+
+    @property
     def owner(self) -> str:
         """To whom regions belong: the same for every connection and protocol of a caller."""
         return f"{self.principal} at {_plain(self.host)}"
@@ -55,16 +64,30 @@ class Visitor:
         return True
 
     def uid(self) -> int:
-        """The user that its connection belongs to; ours where the system does not say."""
+        """The user that its connection belongs to; ours where the system lists none.
+
+        Raises:
+            RequestRefused: it lists some, and not this one: it stands no more, half of it is
+                closed, or it comes from elsewhere behind an address of this host.
+        """
+        listed = False
         if (address := _plain(self.host)) is not None:
             forms = {_as_listed(address, self.port), _as_listed(_mapped(address), self.port)}
             for table in _TABLES:
                 with contextlib.suppress(OSError):  # no such table here
-                    if (uid := _find(table.read_text(), forms)) is not None:
+                    text = table.read_text()
+                    listed = True
+                    if (uid := _find(text, forms)) is not None:
                         return uid
+        if listed:  # to take it for ours would open our memory to whoever hides
+            raise RequestRefused(
+                f"no user of this host has the connection from {self.address}: send tensors in the"
+                " request"
+            )
         return os.geteuid()
 
 
+@lru_cache(maxsize=1024)
 def _plain(host: str) -> _Address | None:
     """The address; one of IPv4 as such, in whichever form it came."""
     try:

@@ -12,14 +12,22 @@ import pytest
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.places import Place
 from edl.teacher.shared_memory import visitors
+from edl.teacher.shared_memory.objects import FOLDER
 from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
-from edl.teacher.shared_memory.segment import FOLDER, Segment
+from edl.teacher.shared_memory.segment import Segment
 from edl.teacher.shared_memory.visitors import Visitor
 from edl.tests.teacher.segments import Object, shared
 
 HERE = Visitor("anyone", "127.0.0.1", 1)
 OTHER = Visitor("student:other", "127.0.0.1", 1)
 AT = 64
+LISTED = visitors._TABLES
+
+
+@pytest.fixture(autouse=True)
+def nobody_lists_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `HERE` and `OTHER` have none."""
+    monkeypatch.setattr(visitors, "_TABLES", ())
 
 
 @pytest.fixture
@@ -347,12 +355,18 @@ def test_the_user_of_a_connection_is_known(
     family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = os.geteuid()
+    monkeypatch.setattr(visitors, "_TABLES", LISTED)
     with socket.create_server((host, 0), family=family) as server:
         where = server.getsockname()[:2]
         with socket.create_connection(where) as caller, server.accept()[0]:
-            monkeypatch.setattr(os, "geteuid", lambda: -1)  # what it falls back to
-            assert Visitor("ann", host, caller.getsockname()[1]).uid() == ours
-            assert Visitor("ann", host, where[1] ^ 1).uid() == -1, "nobody has connected from there"
+            monkeypatch.setattr(os, "geteuid", lambda: -1)  # what it must not fall back to
+            visitor = Visitor("ann", host, caller.getsockname()[1])
+            assert visitor.uid() == ours
+            with pytest.raises(RequestRefused, match="no user of this host"):
+                Visitor("ann", host, where[1] ^ 1).uid()
+            caller.shutdown(socket.SHUT_WR)  # nobody's, as the system lists it from now on
+            with pytest.raises(RequestRefused, match="no user of this host"):
+                visitor.uid()
 
 
 def test_it_is_that_of_the_callers_end_of_a_connection_that_stands(tmp_path: Path) -> None:

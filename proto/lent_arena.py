@@ -1,0 +1,92 @@
+"""An arena whose arrays other programs of this host may read in place, and know whether they may.
+
+The Open Inference Protocol's shared-memory extension names memory by a key and a place in it. The
+key of a lent arena is that of a descriptor which a process has open: it is never the name of a
+file, so nothing is left behind by whoever dies, and a full `/dev/shm` is no obstacle.
+
+Before each array stand 64 bytes of which the last 8 are its *generation*: a number that no other
+array of any arena has, as it begins at random. It is void once the record is freed. So who reads an
+array late, be it after an hour of being stopped, finds another number than it was told, and who
+looks at other memory than was meant finds none that is right.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from .arena import ALIGNMENT, Arena, Record
+from .places import GENERATION_BYTES, key_of
+
+#: What stands before each array.
+_MARGIN: Final = (np.dtype(np.uint8), (ALIGNMENT,))
+_GENERATION: Final = np.dtype("<u8")
+_VOID: Final = 0
+
+
+class LentArena(Arena):
+    """See the module. The side that allocates makes generations, any side can name places."""
+
+    NAME: ClassVar = "edl-lent"
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        super().__init__(fd, size_bytes)
+        self._next = secrets.randbits(62) + 1
+        self._stamped: dict[int, Record] = {}
+
+    @property
+    def key(self) -> str:
+        """By which programs of this host find the memory, while this process has it open."""
+        return key_of(os.getpid(), self.fd)
+
+    def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
+        """As of `Arena`, each array with a generation of its own."""
+        whole = super().allocate([each for layout in layouts for each in (_MARGIN, layout)])
+        record = Record(whole.offset, whole.nbytes, whole.arrays[1::2])
+        self._stamped[record.offset] = record
+        for ref in record.arrays:
+            self._stamp(ref.offset, self._next)
+            self._next += 1
+        return record
+
+    def free(self, offset: int) -> None:
+        """As of `Arena`; from now on nobody takes the arrays for what they were."""
+        if (record := self._stamped.pop(offset, None)) is not None:
+            for ref in record.arrays:
+                self._stamp(ref.offset, _VOID)
+        super().free(offset)
+
+    def lent(self, memory: memoryview) -> tuple[int, int] | None:
+        """Where an array lies, by its bytes, and its generation.
+
+        Returns:
+            Its offset in the arena in bytes, and the number before it; None for memory that is not
+            an array's of this arena, or that was mapped before the arena grew.
+        """
+        base: Any = memory.obj
+        while isinstance(base, np.ndarray):
+            base = base.base
+        mapped = self._map
+        if not memory.nbytes or not isinstance(base, memoryview) or base.obj is not mapped:
+            return None
+        offset = _address(np.frombuffer(memory, np.uint8)) - _address(
+            np.frombuffer(mapped, np.uint8, 1)
+        )
+        if offset < ALIGNMENT:
+            return None
+        generation = int(self._generation(offset)[0])
+        return None if generation == _VOID else (offset, generation)
+
+    def _stamp(self, offset: int, generation: int) -> None:
+        self._generation(offset)[0] = generation
+
+    def _generation(self, offset: int) -> np.ndarray[Any, np.dtype[Any]]:
+        return self.memory(offset - GENERATION_BYTES, GENERATION_BYTES).view(_GENERATION)
+
+
+def _address(array: np.ndarray[Any, np.dtype[Any]]) -> int:
+    return int(array.__array_interface__["data"][0])

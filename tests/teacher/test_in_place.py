@@ -1,0 +1,365 @@
+"""Batches that a teacher on this host reads in the reader's own memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from edl.errors import DeadlineExceeded, RateLimited, RequestRefused, RetryableError, TeacherLost
+from edl.proto import inference_pb2 as pb
+from edl.proto.arena import GROWTH_BYTES, Arena, Array
+from edl.proto.clients import Request, open_client
+from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.clients.same_host import SameHostClient
+from edl.proto.datatypes import to_bytes
+from edl.proto.lent_arena import LentArena
+from edl.proto.places import Place, key_of
+from edl.supervise import python_command, start
+from edl.teacher.shared_memory import visitors
+from edl.teacher.shared_memory.objects import open_object
+from edl.teacher.shared_memory.reading import Reading
+from edl.teacher.shared_memory.regions import SharedMemory
+from edl.teacher.shared_memory.segment import Segment
+from edl.teacher.shared_memory.visitors import Visitor
+from edl.tests.scripted_teacher import ScriptedTeacher
+from edl.tests.teacher.bench import WAIT_S, Bench, refusal
+from edl.tests.teacher.fakes import array
+from edl.tests.teacher.segments import placed_request
+
+X = array(300, 4)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def arena() -> Iterator[LentArena]:
+    made = LentArena.create(1 << 20)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(bench: Bench, arena: LentArena) -> Iterator[SameHostClient]:
+    made = open_client("", bench.address, "resnet", arena=arena)
+    assert isinstance(made, SameHostClient)
+    made.probe(WAIT_S)
+    yield made
+    made.close()
+
+
+def lying(arena: LentArena, batch: Array = X) -> Array:
+    return arena.get(arena.put([batch]).arrays[0])
+
+
+def received(bench: Bench) -> float:
+    return bench.count("edl_teacher_received_bytes_total")
+
+
+def doubled(client: SameHostClient, batch: Array) -> Array:
+    return client.infer(Request({"x": batch}), WAIT_S).outputs["double"]
+
+
+def test_the_same_labels_come_by_both_lanes_and_only_one_sends_the_batch(
+    bench: Bench, arena: LentArena, client: SameHostClient
+) -> None:
+    assert client.in_place
+    in_place = doubled(client, lying(arena))
+    assert received(bench) < 200
+    sent = doubled(client, X)
+    assert received(bench) > X.nbytes
+    np.testing.assert_array_equal(in_place, X * 2)
+    np.testing.assert_array_equal(in_place, sent)
+
+
+def test_nothing_has_a_name_that_could_be_left_behind(
+    arena: LentArena, client: SameHostClient
+) -> None:
+    before = os.listdir("/dev/shm")
+    doubled(client, lying(arena))
+    assert os.listdir("/dev/shm") == before
+
+
+def test_memory_that_has_grown_is_registered_again(
+    bench: Bench, arena: LentArena, client: SameHostClient
+) -> None:
+    lying(arena, np.zeros(GROWTH_BYTES, np.uint8))
+    np.testing.assert_array_equal(doubled(client, lying(arena)), X * 2)
+    assert received(bench) < 200
+
+
+def test_memory_that_grows_and_grows_leaves_no_more_than_two_regions(
+    bench: Bench, arena: LentArena, client: SameHostClient
+) -> None:
+    for _ in range(5):
+        lying(arena, np.zeros(arena.size_bytes, np.uint8))
+        np.testing.assert_array_equal(doubled(client, lying(arena)), X * 2)
+    assert received(bench) < 1000, "none was sent"
+    (mine,) = bench.server._servicer.memory._regions.values()
+    assert len(mine) == 2
+    assert max(region.segment.nbytes for region in mine.values()) == arena.size_bytes
+
+
+def test_a_teacher_that_does_not_answer_is_waited_for_once(
+    bench: Bench, arena: LentArena, client: SameHostClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(region: str, key: str, nbytes: int, timeout_s: float) -> None:
+        time.sleep(timeout_s)
+        raise DeadlineExceeded("no answer")
+
+    monkeypatch.setattr(client._inner, "register_memory", hang)
+    lying(arena, np.zeros(GROWTH_BYTES, np.uint8))
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        client.infer(Request({"x": lying(arena)}), 0.5)
+    assert time.monotonic() - began < 0.9
+    assert received(bench) < 200, "nothing is sent that nobody would wait for"
+
+
+def test_closing_takes_leave_of_every_region(
+    bench: Bench, arena: LentArena, client: SameHostClient
+) -> None:
+    lying(arena, np.zeros(GROWTH_BYTES, np.uint8))
+    doubled(client, lying(arena))
+    regions = bench.server._servicer.memory._regions
+    assert [len(mine) for mine in regions.values()] == [2]
+    client.close()
+    assert not regions
+
+
+def test_a_region_that_the_teacher_has_let_go_costs_one_sending(
+    bench: Bench, arena: LentArena, client: SameHostClient
+) -> None:
+    batch = lying(arena)
+    doubled(client, batch)
+    bench.server._servicer.memory._regions.clear()
+    np.testing.assert_array_equal(doubled(client, batch), X * 2)
+    sent = received(bench)
+    assert sent > X.nbytes
+    np.testing.assert_array_equal(doubled(client, batch), X * 2)
+    assert received(bench) - sent < 200, "it was registered again"
+
+
+def test_a_teacher_that_looks_at_other_memory_gets_the_bytes(
+    bench: Bench, arena: LentArena, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(LentArena.create(1 << 20)) as other, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LentArena, "key", other.key)
+        client = open_client("", bench.address, "resnet", arena=arena)
+        assert isinstance(client, SameHostClient)
+        with closing(client):
+            client.probe(WAIT_S)
+            assert client.in_place
+            np.testing.assert_array_equal(doubled(client, lying(arena)), X * 2)
+            assert not client.in_place
+            asked = received(bench)
+            doubled(client, lying(arena))
+            assert received(bench) - asked < X.nbytes + 200, "it was sent at once"
+    (said,) = [r for r in caplog.records if "batches travel from now on" in r.message]
+    assert said.levelno == logging.WARNING
+
+
+def test_what_failed_in_the_model_is_not_tried_again(
+    bench: Bench, arena: LentArena, client: SameHostClient
+) -> None:
+    doubled(client, lying(arena))
+    asked = []
+
+    def fail() -> None:
+        asked.append(1)
+        raise RetryableError("the predictor was restarted")
+
+    bench.labeller.before = fail
+    with pytest.raises(RetryableError, match="restarted"):
+        doubled(client, lying(arena))
+    assert len(asked) == 1
+    assert client.in_place
+
+
+def test_what_is_wrong_with_a_batch_is_said_and_does_not_end_the_lane(
+    bench: Bench, arena: LentArena, client: SameHostClient
+) -> None:
+    for _ in range(2):
+        for _ in range(3):
+            with pytest.raises(RequestRefused, match="shape"):
+                doubled(client, lying(arena, array(3, 5)))
+        assert client.in_place
+        doubled(client, lying(arena))  # from here on it is known to work
+
+
+@pytest.mark.parametrize("dtype", ["c8", "S3", "O"])
+def test_what_has_no_place_in_the_protocol_is_as_ever(client: SameHostClient, dtype: str) -> None:
+    with pytest.raises(RequestRefused):
+        doubled(client, np.zeros((3, 4), dtype))
+    assert client.in_place
+
+
+def test_a_full_teacher_is_not_asked_twice(
+    bench: Bench, arena: LentArena, client: SameHostClient
+) -> None:
+    asked = []
+
+    def full() -> None:
+        asked.append(1)
+        raise RateLimited("full")
+
+    bench.labeller.before = full
+    with pytest.raises(RateLimited):
+        doubled(client, lying(arena))
+    assert len(asked) == 1
+
+
+def test_a_server_that_knows_no_shared_memory_gets_the_bytes(arena: LentArena) -> None:
+    teacher = ScriptedTeacher()
+    client = open_client("", teacher.address, "m", arena=arena)
+    assert isinstance(client, SameHostClient)
+    try:
+        client.probe(WAIT_S)
+        assert not client.in_place
+        sent = client.infer(Request({"x": lying(arena)}), WAIT_S)
+        plain = client.infer(Request({"x": X}), WAIT_S)
+        np.testing.assert_array_equal(sent.outputs["logits"], plain.outputs["logits"])
+    finally:
+        client.close()
+        teacher.stop()
+
+
+def test_a_batch_that_is_replaced_while_it_is_labelled_is_not_answered(
+    bench: Bench, arena: LentArena
+) -> None:
+    record = arena.put([X])
+    found = arena.lent(to_bytes(arena.get(record.arrays[0])))
+    assert found is not None
+    client = OipGrpcClient(bench.address, "resnet")
+    client.register_memory("r", arena.key, arena.size_bytes, WAIT_S)
+
+    def replace() -> None:
+        arena.free(record.offset)
+        arena.put([X + 1000])
+
+    bench.labeller.before = replace
+    place = Place("r", found[0], X.nbytes, found[1])
+    try:
+        with pytest.raises(RetryableError, match="is not this request's any more"):
+            client.infer(Request({"x": X}), WAIT_S, {"x": place})
+    finally:
+        client.close()
+
+
+def test_a_teacher_that_was_stopped_labels_no_other_batch(arena: LentArena, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    process = start(python_command("teacher", "edl.tests.teacher.held_teacher", str(go)))
+    try:
+        port = process.expect(r"^port (\d+)$", WAIT_S)[1]
+        client = OipGrpcClient(f"127.0.0.1:{port}", "resnet")
+        client.register_memory("r", arena.key, arena.size_bytes, WAIT_S)
+        record = arena.put([X])
+        lent = arena.lent(to_bytes(arena.get(record.arrays[0])))
+        assert lent is not None
+        place = Place("r", lent[0], X.nbytes, lent[1])
+        with ThreadPoolExecutor(1) as thread:
+            late = thread.submit(client.infer, Request({"x": X}), WAIT_S, {"x": place})
+            process.expect("^held$", WAIT_S)
+            os.kill(process.pid, signal.SIGSTOP)
+            arena.free(record.offset)
+            arena.put([X + 1000])
+            go.touch()
+            os.kill(process.pid, signal.SIGCONT)
+            with pytest.raises(RetryableError, match="is not this request's any more"):
+                late.result(WAIT_S)
+        client.close()
+    finally:
+        process.stop(grace_s=0.0)
+
+
+def test_a_teacher_that_is_killed_is_lost_and_nothing_stays(
+    arena: LentArena, tmp_path: Path
+) -> None:
+    process = start(
+        python_command("teacher", "edl.tests.teacher.held_teacher", str(tmp_path / "x"))
+    )
+    try:
+        port = process.expect(r"^port (\d+)$", WAIT_S)[1]
+        client = open_client("", f"127.0.0.1:{port}", "resnet", arena=arena)
+        client.probe(WAIT_S)
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(client.infer, Request({"x": lying(arena)}), WAIT_S)
+            process.expect("^held$", WAIT_S)
+            process.kill()
+            with pytest.raises(TeacherLost):
+                asked.result(WAIT_S)
+        client.close()
+    finally:
+        process.stop(grace_s=0.0)
+
+
+def test_only_memory_that_is_lent_is_opened(arena: LentArena, tmp_path: Path) -> None:
+    os.close(open_object(arena.key))
+    ours = Arena.create()
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    reading, writing = os.pipe()
+    try:
+        for fd in (ours.fd, file, reading, writing):
+            with pytest.raises(RequestRefused, match="is no memory that is lent"):
+                open_object(key_of(os.getpid(), fd))
+        for pid, fd in ((os.getpid(), 999_999), (4_194_305, 1)):
+            with pytest.raises(RequestRefused, match="cannot be opened"):
+                open_object(key_of(pid, fd))
+        with pytest.raises(RequestRefused, match="belongs to user"):
+            Segment(arena.key, 0, 8, os.geteuid() + 1)
+    finally:
+        ours.close()
+        for fd in (file, reading, writing):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_place_in_lent_memory_needs_a_generation(
+    arena: LentArena, slash: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "_TABLES", ())  # a caller without a connection
+    (ref,) = arena.put([X]).arrays
+    memory, visitor = SharedMemory(), Visitor("alice", "127.0.0.1", 0)
+    memory.register(visitor, "r", slash + arena.key, offset=0, nbytes=arena.size_bytes)
+    reading = Reading(memory, visitor)
+    with pytest.raises(RequestRefused, match="named with its shared_memory_generation"):
+        reading.read(Place("r", ref.offset, X.nbytes))
+    lent = arena.lent(to_bytes(arena.get(ref)))
+    assert lent is not None
+    assert bytes(reading.read(Place("r", lent[0], X.nbytes, lent[1]))) == X.tobytes()
+
+
+def test_no_output_is_written_into_lent_memory(bench: Bench, arena: LentArena) -> None:
+    before = X + 7
+    (ref,) = arena.put([before]).arrays
+    lent = arena.lent(to_bytes(arena.get(ref)))
+    assert lent is not None
+    named = Place("r", lent[0], X.nbytes, lent[1])
+    client = OipGrpcClient(bench.address, "resnet")
+    client.register_memory("r", arena.key, arena.size_bytes, WAIT_S)
+    try:
+        for written in (named, Place("r", ref.offset, X.nbytes)):
+            request = placed_request("resnet", X, "double", named, written)
+            assert refusal(partial(bench.call, "ModelInfer", request, pb.ModelInferResponse)) == (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "region 'r' is lent memory, which is only read: name no place in it for an output,"
+                " which then comes in the answer",
+            )
+    finally:
+        client.close()
+    np.testing.assert_array_equal(arena.get(ref), before)
