@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: help
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,8 +33,13 @@ nightly: install ## the same tests with the full counts (hundreds of kills)
 	$(BIN)/python tests/run.py nightly
 
 .PHONY: interop
-interop: install ## tests against third-party clients and servers
+interop: install ## tests against third-party clients and servers, which it installs in .interop
 	$(BIN)/python tests/run.py interop
+
+SERVING_ENV ?= .venv-serving
+.PHONY: serving-env
+serving-env: install ## an environment in which Paddle Serving runs, in SERVING_ENV (GPU=1: for GPUs)
+	$(BIN)/python -m edl.teacher.paddle_serving.environment $(SERVING_ENV) $(if $(filter 1,$(GPU)),--gpu)
 
 .PHONY: check
 check: install ## format, lint, types, floors, generated stubs up to date

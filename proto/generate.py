@@ -14,13 +14,18 @@ from pathlib import Path
 from ..errors import EdlError
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("inference.proto", "coordinator.proto")
+SOURCES = (
+    "inference.proto",
+    "coordinator.proto",
+    "paddle_serving/pipeline.proto",
+    "paddle_serving/general_model.proto",
+)
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 
 def stub_names() -> list[str]:
-    """Names of the generated files, which lie beside their sources."""
-    return [Path(source).stem + suffix for source in SOURCES for suffix in SUFFIXES]
+    """Paths of the generated files, which lie beside their sources."""
+    return [source.removesuffix(".proto") + suffix for source in SOURCES for suffix in SUFFIXES]
 
 
 def generate(folder: Path) -> None:

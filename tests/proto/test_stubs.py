@@ -37,10 +37,11 @@ def test_committed_stubs_are_current() -> None:
 
 def test_stale_and_missing_stubs_are_named(tmp_path: Path) -> None:
     for name in generate.stub_names():
-        shutil.copy(generate.HERE / name, tmp_path)
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(generate.HERE / name, tmp_path / name)
     (tmp_path / "inference_pb2.py").write_text("# old\n")
-    (tmp_path / "coordinator_pb2.pyi").unlink()
-    assert generate.stale(tmp_path) == ["inference_pb2.py", "coordinator_pb2.pyi"]
+    (tmp_path / "paddle_serving/pipeline_pb2.pyi").unlink()
+    assert generate.stale(tmp_path) == ["inference_pb2.py", "paddle_serving/pipeline_pb2.pyi"]
 
 
 def test_the_check_says_what_to_do(
@@ -56,6 +57,7 @@ def test_a_file_that_does_not_compile_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for source in generate.SOURCES:
+        (tmp_path / source).parent.mkdir(exist_ok=True)
         (tmp_path / source).write_text("message {")
     monkeypatch.setattr(generate, "HERE", tmp_path)
     assert generate.main(["--check"]) == 1

@@ -1,0 +1,181 @@
+"""Makes an environment in which Paddle Serving runs: `python -m ...environment FOLDER [--gpu]`.
+
+Its packages pin grpcio, flask and click to releases that no present Python has wheels of, and its
+generated code wants protobuf 3.20: it can stand neither beside ours nor be installed as it declares
+itself. So this installs it without its declared dependencies, with those that it really uses. What
+runs then is upstream's code, unchanged, outside of upstream's pins.
+
+Three things are needed besides. The client, which the server imports, has wheels for Python 3.9 at
+most: its Python files are taken from there, its 176 MB binary is left out, as only the client of
+the C++ server loads it. And names that `collections` has lost are put back by `sitecustomize`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from ... import supervise
+from ...errors import EdlError, ProcessFailed, UsageError
+
+#: Seconds for one step of pip: Paddle for GPUs is hundreds of megabytes.
+_STEP_S: Final = 1800.0
+#: What tells that an environment is whole, and of which recipe.
+_STAMP: Final = "edl-paddle-serving.json"
+_CLIENT: Final = "paddle_serving_client"
+_CHECK: Final = (
+    "import paddle_serving_client.httpclient, paddle_serving_app.local_predict;"
+    "from paddle_serving_server import pipeline"
+)
+#: What upstream's code imports; pytest, to check an installation.
+_IMPORTED: Final = (
+    "protobuf==3.20.3", "grpcio", "func-timeout", "pyyaml", "six", "flask<3", "requests", "pytest",
+)  # fmt: skip
+_SITECUSTOMIZE: Final = '''"""Paddle Serving 0.9 takes names from collections that have moved."""
+
+import collections
+import collections.abc
+
+for name in ("Callable", "Hashable", "Iterable", "Iterator", "Mapping", "Sequence"):
+    setattr(collections, name, getattr(collections.abc, name))
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is installed.
+
+    Attributes:
+        dependencies: with their own dependencies.
+        alone: without.
+        client: without, and in the form that its last wheel has.
+    """
+
+    dependencies: tuple[str, ...]
+    alone: tuple[str, ...]
+    client: str = "paddle-serving-client==0.9.0"
+
+    @property
+    def digest(self) -> str:
+        said = json.dumps([asdict(self), _SITECUSTOMIZE], sort_keys=True)
+        return hashlib.sha256(said.encode()).hexdigest()
+
+
+def recipe(gpu: bool = False) -> Recipe:
+    """What is installed for CPUs, or for NVIDIA's GPUs."""
+    if gpu:
+        # The newest of Python's own index; it was built for numpy 1.
+        paddle: tuple[str, ...] = ("paddlepaddle-gpu==2.6.2", "numpy<2")
+        server = "paddle-serving-server-gpu==0.9.0.post1028"
+    else:
+        paddle = ("paddlepaddle==3.3.1",)
+        server = "paddle-serving-server==0.9.0"
+    return Recipe((*paddle, *_IMPORTED), (server, "paddle-serving-app==0.9.0"))
+
+
+def make(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> Path:
+    """Make the environment in `folder`, unless it is there; its interpreter.
+
+    Args:
+        folder: a new one, or one that this has made; what is half done is done anew.
+        recipe: what to install.
+        tell: told in words what is being done.
+
+    Raises:
+        UsageError: the folder holds something else.
+        ProcessFailed: a step failed; the message holds its last line.
+    """
+    folder = folder.absolute()
+    python = folder / "bin" / "python"
+    stamp = folder / _STAMP
+    if stamp.is_file() and stamp.read_text() == recipe.digest and python.exists():
+        tell(f"{folder} is up to date")
+        return python
+    if folder.exists():
+        _refuse_what_is_not_ours(folder)
+        shutil.rmtree(folder)
+    tell(f"making {folder}")
+    folder.mkdir(parents=True)
+    stamp.touch()
+    _run("venv", sys.executable, "-m", "venv", str(folder))
+    tell(f"installing {', '.join(recipe.dependencies)}")
+    _pip(python, *recipe.dependencies)
+    tell(f"installing {', '.join(recipe.alone)} without the dependencies that they declare")
+    _pip(python, "--no-deps", *recipe.alone)
+    tell(f"installing the Python files of {recipe.client}")
+    _install_client(python, recipe.client)
+    (_site_packages(python) / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+    with tempfile.TemporaryDirectory() as scratch:  # upstream writes where it is imported
+        _run("check", str(python), "-c", _CHECK, cwd=Path(scratch))
+    stamp.write_text(recipe.digest)
+    tell(f"Paddle Serving runs by {python}")
+    return python
+
+
+def _refuse_what_is_not_ours(folder: Path) -> None:
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / _STAMP).exists()):
+        raise UsageError(f"{folder} holds something else: name a new folder, or remove it")
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    _run(
+        "pip", str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        *arguments,
+    )  # fmt: skip
+
+
+def _install_client(python: Path, client: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        wheel = ("--target", scratch, "--python-version", "39", "--only-binary=:all:")
+        _pip(python, "--no-deps", *wheel, client)
+        shutil.copytree(
+            Path(scratch) / _CLIENT,
+            _site_packages(python) / _CLIENT,
+            ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+            dirs_exist_ok=True,
+        )
+
+
+def _site_packages(python: Path) -> Path:
+    (found,) = (python.parent.parent / "lib").glob("python3*/site-packages")
+    return found
+
+
+def _run(name: str, *argv: str, cwd: Path | None = None) -> None:
+    process = supervise.start(supervise.Command(name, argv, cwd=cwd, guard=True))
+    code = process.wait(_STEP_S)
+    if code is None:
+        process.stop()
+        raise ProcessFailed(f"{name} took longer than {_STEP_S:g} s and was ended")
+    if code:
+        said = "\n".join(process.tail(5))
+        raise ProcessFailed(f"{name} {supervise.describe_exit(code)}: {said}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m edl.teacher.paddle_serving.environment",
+        description="Make an environment in which Paddle Serving runs.",
+    )
+    parser.add_argument("folder", type=Path, help="where: a new folder, or one made by this")
+    parser.add_argument("--gpu", action="store_true", help="for NVIDIA's GPUs, with Paddle 2.6")
+    options = parser.parse_args(arguments)
+    try:
+        make(options.folder, recipe(options.gpu), lambda text: print(text, flush=True))
+    except EdlError as error:
+        print(f"edl: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Servers that speak Paddle Serving's protocols, made of the generated code, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+
+from edl.proto.datatypes import Array
+from edl.proto.paddle_serving import general_model_pb2 as cpp
+from edl.proto.paddle_serving import general_model_pb2_grpc, npy, pipeline_pb2, pipeline_pb2_grpc
+from edl.proto.paddle_serving.elements import NPY, TYPES
+
+SERVICE = "net"
+CLASSES = 3
+
+
+def labels(x: Array) -> Array:
+    """What every server here makes of a batch [N, F]: [N, 3]."""
+    total = x.reshape(len(x), -1).sum(axis=1, dtype=np.float32)
+    return np.stack([total * factor for factor in range(1, CLASSES + 1)], axis=1)
+
+
+@dataclass
+class Pipeline(pipeline_pb2_grpc.PipelineServiceServicer):
+    """A pipeline server with one operator.
+
+    Attributes:
+        answer: what it answers instead, where it is set.
+        stranger: the error number for a service of another name.
+        requests: all that came.
+    """
+
+    answer: Callable[[], pipeline_pb2.Response] | None = None
+    stranger: int = 3002
+    requests: list[pipeline_pb2.Request] = field(default_factory=list)
+
+    def inference(self, request: Any, context: Any) -> pipeline_pb2.Response:
+        self.requests.append(request)
+        if request.name not in ("", SERVICE):
+            return pipeline_pb2.Response(err_no=self.stranger, err_msg="Service name error.")
+        if self.answer is not None:
+            return self.answer()
+        if [tensor.name for tensor in request.tensors] != ["x"]:
+            return pipeline_pb2.Response(err_no=5000, err_msg="invalid arg list")
+        y = labels(npy.read(request.tensors[0].byte_data))
+        tensors = [
+            pipeline_pb2.Tensor(name="y", elem_type=NPY, shape=y.shape, byte_data=npy.write(y)),
+            pipeline_pb2.Tensor(name="n", elem_type=0, shape=[1], int64_data=[len(y)]),
+        ]
+        return pipeline_pb2.Response(tensors=tensors)
+
+
+@dataclass
+class GeneralModel(general_model_pb2_grpc.GeneralModelServiceServicer):
+    """A C++ server with one model: input `x` [N, F] of whichever type, output `y` [N, 3]."""
+
+    requests: list[cpp.Request] = field(default_factory=list)
+    err_no: int = 0
+
+    def inference(self, request: Any, context: Any) -> cpp.Response:
+        self.requests.append(request)
+        if self.err_no:
+            return cpp.Response(err_no=self.err_no, err_msg="out of order")
+        (tensor,) = request.tensor
+        kind = TYPES[tensor.elem_type]
+        x = np.array(getattr(tensor, kind.field)).reshape(tuple(tensor.shape))
+        y = labels(x)
+        answer = cpp.Tensor(
+            name="fc_0.tmp_1",
+            alias_name="y",
+            elem_type=1,
+            shape=y.shape,
+            float_data=y.ravel().tolist(),
+        )
+        return cpp.Response(
+            outputs=[cpp.ModelOutput(tensor=[answer], engine_name="general_infer_0")],
+            log_id=request.log_id,
+        )
+
+
+@contextmanager
+def serving(servicer: Pipeline | GeneralModel) -> Iterator[str]:
+    """Serve it on the loopback; its address."""
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    if isinstance(servicer, Pipeline):
+        pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    else:
+        general_model_pb2_grpc.add_GeneralModelServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()

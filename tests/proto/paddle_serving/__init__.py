@@ -1,0 +1,1 @@
+"""Tests of `proto.paddle_serving` and of its clients."""

@@ -1,0 +1,207 @@
+"""Arrays in the messages of both protocols of Paddle Serving."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import (
+    EdlError,
+    RequestRefused,
+    RetryableError,
+    TeacherError,
+    TeacherLost,
+    WireError,
+)
+from edl.proto.datatypes import Array, datatype_of
+from edl.proto.paddle_serving import general_model, npy, pipeline, refusals
+from edl.proto.paddle_serving import general_model_pb2 as cpp
+from edl.proto.paddle_serving import pipeline_pb2 as pb
+from edl.proto.paddle_serving.elements import NPY, NUMBERS, TYPES
+
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+def numbers_of(array: Array) -> list[float | int | bool]:
+    """The elements, as a repeated field has them."""
+    bits = array.view(np.uint16) if array.dtype.kind == "V" else array
+    return list(bits.ravel().tolist())
+
+
+def samples() -> list[Array]:
+    """An array of each type of elements."""
+    plain = [
+        np.array([[1, 0, 3]]).astype(n) for n in ("i8", "f4", "i4", "f8", "i2", "f2", "u1", "i1")
+    ]
+    return [*plain, np.array([[1.5, -2, 0]], ml_dtypes.bfloat16), np.array([[True, False, True]])]
+
+
+def test_a_request_to_a_pipeline_holds_npy_files() -> None:
+    message = pb.Request.FromString(pipeline.encode_request("net", {"x": X, "n": X[0]}, 7))
+    assert (message.name, message.logid) == ("net", 7)
+    assert [tensor.name for tensor in message.tensors] == ["x", "n"]
+    assert [list(tensor.shape) for tensor in message.tensors] == [[4, 6], [6]]
+    assert {tensor.elem_type for tensor in message.tensors} == {NPY}
+    assert not message.key
+    assert not message.value
+    loaded = np.load(io.BytesIO(message.tensors[0].byte_data), allow_pickle=False)
+    assert loaded.tobytes() == X.tobytes()
+
+
+@pytest.mark.parametrize("array", samples(), ids=lambda array: array.dtype.name)
+def test_every_type_of_elements_is_read(array: Array) -> None:
+    number = NUMBERS[datatype_of(array.dtype)]
+    tensor = pb.Tensor(name="y", elem_type=number, shape=array.shape)
+    getattr(tensor, TYPES[number].field).extend(numbers_of(array))
+    read = pipeline.decode_response(pb.Response(tensors=[tensor]).SerializeToString())["y"]
+    assert read.dtype == array.dtype
+    assert read.tobytes() == array.tobytes()
+    assert read.shape == array.shape
+    assert not read.flags.writeable
+
+
+def test_files_are_read_in_the_order_of_the_answer() -> None:
+    tensors = [
+        pb.Tensor(name=name, elem_type=NPY, byte_data=npy.write(array))
+        for name, array in (("b", X), ("a", X[0]))
+    ]
+    outputs = pipeline.decode_response(pb.Response(tensors=tensors).SerializeToString())
+    assert list(outputs) == ["b", "a"]
+    assert outputs["b"].tobytes() == X.tobytes()
+
+
+def test_text_is_refused_whatever_it_says() -> None:
+    text = pb.Response(key=["y"], value=["__import__('os').abort()"])
+    with pytest.raises(WireError, match="answers with text, which is never evaluated"):
+        pipeline.decode_response(text.SerializeToString())
+
+
+def tensor(**fields: object) -> bytes:
+    whole = {"name": "y", "elem_type": 1, "shape": [2], "float_data": [1, 2], **fields}
+    return pb.Response(tensors=[pb.Tensor(**whole)]).SerializeToString()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"\xff\xff", "no answer of a pipeline server"),
+        (pb.Response().SerializeToString(), "holds no tensors"),
+        (tensor(shape=[3]), "needs 3 elements"),
+        (tensor(shape=[-2]), "negative"),
+        (tensor(shape=[2] + [1] * 40), "dimensions"),
+        (tensor(shape=[2, 0]), "needs 0 elements"),
+        (tensor(elem_type=12), "elem_type 12 is not known"),
+        (tensor(elem_type=4, int_data=[1, 70_000]), "out of the range of INT16"),
+        (tensor(elem_type=6, uint32_data=[1, 70_000]), "out of the range of BF16"),
+        (tensor(elem_type=13, byte_data=b"text"), "no .npy file"),
+        (tensor(lod=[0, 1]), "varying length"),
+        (tensor(name=""), "nameless"),
+        (tensor() + tensor(), "comes twice"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_refused(answer: bytes, words: str) -> None:
+    with pytest.raises(WireError, match=words):
+        pipeline.decode_response(answer)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (-3, RetryableError),
+        (7, RetryableError),
+        (50, RequestRefused),
+        (99, RequestRefused),
+        (100, RetryableError),
+        (3001, TeacherLost),
+        (3002, RequestRefused),
+        (4000, RetryableError),
+        (5000, RequestRefused),
+        (6000, RetryableError),
+        (7000, RequestRefused),
+        (8000, RetryableError),
+        (9000, RequestRefused),
+        (10000, RequestRefused),
+    ],
+)
+def test_every_error_number_is_an_error_of_ours(number: int, kind: type[EdlError]) -> None:
+    with pytest.raises(EdlError, match=f"err_no {number}: no such thing") as caught:
+        refusals.check(number, "no\n such   thing")
+    assert type(caught.value) is kind
+    for answer in (pb.Response(err_no=number), cpp.Response(err_no=number)):
+        decode = pipeline if isinstance(answer, pb.Response) else general_model
+        with pytest.raises(kind, match="nothing else"):
+            decode.decode_response(answer.SerializeToString())
+
+
+def test_a_device_that_has_no_memory_now_may_have_some_later() -> None:
+    with pytest.raises(RetryableError, match="Out of memory"):
+        refusals.check(10000, "(ResourceExhausted) Out of memory error on GPU 0")
+
+
+def test_outputs_beside_an_error_do_not_count() -> None:
+    answer = tensor() + pb.Response(err_no=10000).SerializeToString()
+    with pytest.raises(RequestRefused):
+        pipeline.decode_response(answer)
+
+
+@given(st.data())
+def test_no_damage_does_more_than_be_refused(data: st.DataObject) -> None:
+    whole = cpp.Tensor(name="y", elem_type=7, shape=[4], tensor_content=b"abcd")
+    answers: list[tuple[Callable[[bytes], object], bytes]] = [
+        (pipeline.decode_response, tensor(elem_type=NPY, byte_data=npy.write(X))),
+        (pipeline.decode_response, tensor()),
+        (
+            general_model.decode_response,
+            cpp.Response(outputs=[cpp.ModelOutput(tensor=[whole])]).SerializeToString(),
+        ),
+    ]
+    decode, answer = data.draw(st.sampled_from(answers))
+    damaged = bytearray(answer)
+    for at in data.draw(st.lists(st.integers(0, len(answer) - 1), min_size=1, max_size=4)):
+        damaged[at] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(WireError, TeacherError):
+        decode(bytes(damaged))
+
+
+@pytest.mark.parametrize("array", samples(), ids=lambda array: array.dtype.name)
+def test_every_type_goes_to_a_cpp_server_and_back(array: Array) -> None:
+    message = cpp.Request.FromString(general_model.encode_request({"x": array}, ("y",), 5))
+    assert (list(message.fetch_var_names), message.log_id) == (["y"], 5)
+    sent = message.tensor[0]
+    assert (sent.name, sent.alias_name, list(sent.shape)) == ("x", "x", list(array.shape))
+    answer = cpp.Response(outputs=[cpp.ModelOutput(tensor=[sent])])
+    read = general_model.decode_response(answer.SerializeToString())["x"]
+    assert read.dtype == array.dtype
+    assert read.tobytes() == array.tobytes()
+    assert not read.flags.writeable
+
+
+def test_bytes_do_not_go_to_a_cpp_server() -> None:
+    with pytest.raises(WireError, match="BYTES cannot be sent"):
+        general_model.encode_request({"x": np.array([b"a"], object)})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"\xff\xff", "no answer of a general model service"),
+        (cpp.Response().SerializeToString(), "outputs of 0 models"),
+        (cpp.Response(outputs=[cpp.ModelOutput()]).SerializeToString(), "outputs of 1 models"),
+        (
+            cpp.Response(
+                outputs=[cpp.ModelOutput(tensor=[cpp.Tensor(elem_type=1, shape=[0])])]
+            ).SerializeToString(),
+            "nameless",
+        ),
+    ],
+)
+def test_an_answer_of_a_cpp_server_that_is_none_is_refused(answer: bytes, words: str) -> None:
+    with pytest.raises(WireError, match=words):
+        general_model.decode_response(answer)
