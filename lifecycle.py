@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import queue
+import resource
 import select
 import signal
 import sys
@@ -28,6 +29,12 @@ log = logging.getLogger(__name__)
 #: kernel may hand a signal to any thread. So a main thread that waits must look up now and then.
 LOOK_UP_S = 0.25
 
+#: Libraries whose debug records tell of each call, and nothing of what is asked for.
+_TALKATIVE = ("grpc", "asyncio")
+
+#: Where the hard limit is none.
+_MOST_DESCRIPTORS = 1 << 16
+
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -38,12 +45,26 @@ def configure_logging(verbose: bool = False) -> None:
     """One line per record on stderr; only command lines call this.
 
     Args:
-        verbose: show debug records, and the tracebacks of exceptions.
+        verbose: show debug records of ours, and the tracebacks of exceptions.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s", verbose))
     level = logging.DEBUG if verbose else logging.INFO
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
+def open_all_descriptors() -> None:
+    """Let this process have as many descriptors as it may; only servers' command lines call this.
+
+    Each connection takes one. The limit that most systems begin with, 1024, is for programs that
+    call `select`; what the system really forbids is the hard limit.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    with contextlib.suppress(OSError, ValueError):  # a system with one more limit behind this
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class _OneLine(logging.Formatter):

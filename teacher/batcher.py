@@ -1,10 +1,10 @@
 """Between the requests and the devices: lets wait, merges, hands over, and answers each.
 
-What goes when, and where, is decided by `scheduler.batching`; this file carries it out. The first
-request of a batch does the work for all of them, on its own thread: it copies their inputs into the
-device's memory, and waits. So nothing stands between an arrival and its device but a lock, and a
-device has its next job before it has finished the one before. One thread more looks when time alone
-changes something: a delay or a deadline that is over.
+What goes when, and where, is decided by `scheduler.batching`; this file carries it out. Nobody who
+has something labelled waits here: each gets a future. A few threads, as many as there can be jobs
+at the devices, copy the inputs of a batch into the device's memory; whoever hears from the device
+settles the futures. So a device has its next job before it has finished the one before. One thread
+more looks when time alone changes something: a delay or a deadline that is over.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol
 
 from ..errors import DeadlineExceeded, EdlError, RetryableError
@@ -24,7 +24,7 @@ from ..proto.arena import Array
 from ..scheduler.batching import BatchRule, Waiting, decide
 from ..scheduler.lanes import Lane
 from .pool import PredictorPool
-from .predictor_session import Answer, Ready
+from .predictor_session import Answer, Ready, Results
 from .request import Request
 from .slots import Slots
 from .wanted import Wanted
@@ -40,16 +40,15 @@ class Meter(Protocol):
         """A job of `samples` goes to a device; so long each of its requests has waited."""
 
     def expired(self) -> None:
-        """A request's deadline was over before it was computed."""
+        """Nobody waited for a request any more before it was computed."""
 
 
 @dataclass(eq=False, slots=True)
 class _Ticket:
-    """One request inside: first its turn comes, and with it perhaps a batch to lead."""
+    """One request inside."""
 
     request: Request
     waiting: Waiting
-    turn: Future[_Job | None] = field(default_factory=Future)
     outcome: Future[Answer] = field(default_factory=Future)
 
 
@@ -64,7 +63,7 @@ class _Job:
 
 
 class Batcher:
-    """Labels requests by a pool of predictors; any thread may call, and waits for its labels.
+    """Labels requests by a pool of predictors; any thread may call, an event loop's too.
 
     Args:
         pool: the predictors.
@@ -93,6 +92,7 @@ class Batcher:
         self._at_lane: list[list[_Job]] = [[] for _ in pool.ready_lanes()]
         self._look_again_s = math.inf
         self._closed = False
+        self._workers = ThreadPoolExecutor(READ_AHEAD * len(self._at_lane), "batch")
         self._thread = threading.Thread(target=self._watch, name="batcher", daemon=True)
 
     @property
@@ -111,8 +111,9 @@ class Batcher:
         return self._pool.t_t_s
 
     def require_loaded(self) -> Ready:
-        """The model; raises RetryableError while it is not known."""
-        return self._pool.require_loaded()
+        """The model, as it answers here; raises RetryableError while it is not known."""
+        ready, most = self._pool.require_loaded(), self._rule.max_samples
+        return replace(ready, spec=ready.spec.merging(most)) if most else ready
 
     def start(self) -> None:
         """Take requests."""
@@ -126,54 +127,52 @@ class Batcher:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
+        self._workers.shutdown(wait=False)  # what a device has ends with the device
 
     def devices_changed(self) -> None:
         """A predictor has come or gone."""
         with self._changed:
             self._look()
 
-    @contextmanager
-    def label(
+    def submit(
         self,
         inputs: Mapping[str, Array],
         outputs: Sequence[Wanted],
         deadline_s: float | None = None,
-    ) -> Iterator[Answer]:
-        """Have one request labelled.
+    ) -> Future[Answer]:
+        """Have one request labelled; does not wait.
 
         Args:
-            inputs: validated, the batch along axis 0.
+            inputs: validated, the batch along axis 0; not to be changed before the end.
             outputs: what to answer with.
             deadline_s: on the monotonic clock: it is not computed after that; None: at any time.
 
+        Returns:
+            Its labels, which keep the slot until whoever takes them releases them. Or the error
+            that it ends with: DeadlineExceeded before it was computed, RetryableError where the
+            predictor ended meanwhile or none is left, RequestRefused for values that the model
+            cannot take, BadAnswer for labels that are not finite. Cancelled before it is at a
+            device, it leaves the line.
+
         Raises:
             Overloaded: all slots are taken.
-            DeadlineExceeded: its deadline was over before it was computed.
-            RetryableError: no predictor is ready, or the one that had it ended meanwhile.
-            RequestRefused: the model cannot take these values.
-            BadAnswer: the labels are not finite.
+            RetryableError: no predictor is ready.
         """
         self._pool.require_loaded()
         request = Request(inputs, outputs, math.inf if deadline_s is None else deadline_s)
-        with self._slots.take(request.samples):
-            answer = self._labelled(request)
-            try:
-                yield answer
-            finally:
-                answer.release()
-
-    def _labelled(self, request: Request) -> Answer:
-        ticket = self._enqueue(request)
+        samples = request.samples
+        self._slots.take(samples)
         try:
-            job = ticket.turn.result()
-            if job is not None:
-                self._carry_out(job)
-            return ticket.outcome.result()
-        except DeadlineExceeded:
-            self._meter.expired()
+            number, outcome = self._enqueue(request)
+        except BaseException:
+            self._slots.give_back(samples)
             raise
+        # It knows the request by number only: whatever knows itself by a detour waits for the
+        # garbage collector, and a request is too large for that.
+        outcome.add_done_callback(partial(self._done, number, samples))
+        return outcome
 
-    def _enqueue(self, request: Request) -> _Ticket:
+    def _enqueue(self, request: Request) -> tuple[int, Future[Answer]]:
         with self._changed:
             if self._closed or not self._pool.ready:
                 raise RetryableError("the predictor is restarting")
@@ -186,24 +185,42 @@ class Batcher:
             )
             self._line[waiting.number] = ticket = _Ticket(request, waiting)
             self._look()
-        return ticket
+        return waiting.number, ticket.outcome
 
-    def _carry_out(self, job: _Job) -> None:
-        """Have `job` labelled and give each of its requests what it gets."""
-        results: Sequence[Answer | EdlError]
+    def _done(self, number: int, samples: int, outcome: Future[Answer]) -> None:
+        """A request has come to its end; one that has labels keeps its slot until their release."""
+        if outcome.cancelled():
+            with self._changed:
+                self._line.pop(number, None)
+            self._meter.expired()
+        elif (error := outcome.exception()) is None:
+            return
+        elif isinstance(error, DeadlineExceeded):
+            self._meter.expired()
+        self._slots.give_back(samples)
+
+    def _release(self, samples: int, release: Callable[[], object]) -> None:
+        release()
+        self._slots.give_back(samples)
+
+    def _hand_over(self, job: _Job) -> None:
+        """Copy `job` to its device, and go on once it is labelled."""
         try:
-            results = self._pool.run(job.lane, [ticket.request for ticket in job.tickets])
-        except EdlError as error:
-            results = [error] * len(job.tickets)
+            results = self._pool.submit(job.lane, [ticket.request for ticket in job.tickets])
         except Exception as error:  # no memory, for one: nobody may wait for ever
-            lost = RetryableError(f"the job was lost: {type(error).__name__}: {error}")
-            results = [lost] * len(job.tickets)
+            results = Results()
+            results.set_exception(error)
+        results.add_done_callback(partial(self._finish, job))
+
+    def _finish(self, job: _Job, done: Results) -> None:
+        """Give each request of `job` what it gets."""
         with self._changed:
             self._at_lane[job.lane].remove(job)
             self._look()
-        for ticket, result in zip(job.tickets, results, strict=True):
+        for ticket, result in zip(job.tickets, _each(done, len(job.tickets)), strict=True):
             if isinstance(result, Answer):
-                ticket.outcome.set_result(result)
+                release = partial(self._release, ticket.waiting.samples, result.release)
+                ticket.outcome.set_result(replace(result, release=release))
             else:
                 ticket.outcome.set_exception(result)
 
@@ -218,15 +235,16 @@ class Batcher:
         decision = decide(self._rule, line, self._lanes(), now)
         for number in decision.expired:
             error = DeadlineExceeded("its deadline was over before its turn came")
-            self._line.pop(number).turn.set_exception(error)
+            _fail(self._line.pop(number), error)
         for batch in decision.batches:
-            tickets = tuple(self._line.pop(number) for number in batch.requests)
+            chosen = [self._line.pop(number) for number in batch.requests]
+            tickets = tuple(t for t in chosen if t.outcome.set_running_or_notify_cancel())
+            if not tickets:
+                continue
             job = _Job(batch.lane, tickets)
             self._at_lane[batch.lane].append(job)
             self._meter.dispatched(job.samples, [now - t.waiting.arrived_s for t in tickets])
-            tickets[0].turn.set_result(job)
-            for ticket in tickets[1:]:
-                ticket.turn.set_result(None)
+            self._workers.submit(self._hand_over, job)
         earlier = decision.look_again_s < self._look_again_s
         self._look_again_s = decision.look_again_s
         if earlier:
@@ -245,9 +263,9 @@ class Batcher:
         ]
 
     def _fail_line(self, error: EdlError) -> None:
-        for ticket in self._line.values():
-            ticket.turn.set_exception(error)
-        self._line.clear()
+        line, self._line = self._line, {}
+        for ticket in line.values():
+            _fail(ticket, error)
 
     def _watch(self) -> None:
         with self._changed:
@@ -257,3 +275,18 @@ class Batcher:
                     self._changed.wait(None if left_s == math.inf else left_s)
                 else:
                     self._look()
+
+
+def _each(done: Results, count: int) -> Sequence[Answer | EdlError]:
+    """What each of `count` requests gets that went together."""
+    if (error := done.exception()) is None:
+        return done.result()
+    if not isinstance(error, EdlError):
+        error = RetryableError(f"the job was lost: {type(error).__name__}: {error}")
+    return [error.with_traceback(None)] * count
+
+
+def _fail(ticket: _Ticket, error: EdlError) -> None:
+    """End one that has not been at a device, unless nobody wants it any more."""
+    if ticket.outcome.set_running_or_notify_cancel():
+        ticket.outcome.set_exception(error)

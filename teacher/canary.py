@@ -7,23 +7,22 @@ that is chosen among two nearly equal ones may be another on another machine.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import zipfile
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
-from ..errors import ModelError, UsageError, WireError
+from ..errors import EdlError, ModelError, UsageError
 from ..proto.arena import Array
 from ..proto.tensors import datatype_of, dtype_of
 
 _VERSION: Final = 1
-#: Of the greatest value of an output: what float32 on another machine, or another backend, differs
-#: by stays below it; another model does not. bfloat16 wants 2e-2.
-DEFAULT_TOLERANCE: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +100,7 @@ class Canary:
                 )
 
     def save(self, path: Path) -> None:
-        """Write the file.
+        """Write the file, whole or not at all: one that was there stays until then.
 
         Raises:
             UsageError: it cannot be written.
@@ -117,25 +116,30 @@ class Canary:
         arrays = [*self.inputs.values(), *self.outputs.values()]
         plain: dict[str, Any] = {f"array{n}": _plain(array) for n, array in enumerate(arrays)}
         text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with path.open("wb") as file:  # np.savez would add a suffix to a path
+            with beside.open("wb") as file:  # np.savez would add a suffix to a path
                 np.savez_compressed(file, header=text, **plain)
+            beside.replace(path)
         except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        finally:
+            with contextlib.suppress(OSError):  # there is none, or no way to it
+                beside.unlink()
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read the file; raises ModelError where it is none."""
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                header = json.loads(archive["header"].tobytes())
-                if header["version"] != _VERSION:
-                    raise ModelError(f"{path} is a canary of another version: write it anew")
-                named = [*header["inputs"], *header["outputs"]]
-                arrays = [
-                    archive[f"array{number}"].view(dtype_of(datatype))
-                    for number, (_, datatype) in enumerate(named)
-                ]
+        what = "is no canary: write one by 'edl teacher fingerprint MODEL --canary FILE'"
+        with _opened(path, ModelError, what) as archive:
+            header = json.loads(archive["header"].tobytes())
+            if header["version"] != _VERSION:
+                raise ModelError(f"{path} is a canary of another version: write it anew")
+            named = [*header["inputs"], *header["outputs"]]
+            arrays = [
+                archive[f"array{number}"].view(dtype_of(datatype))
+                for number, (_, datatype) in enumerate(named)
+            ]
             names = [str(name) for name, _ in named]
             first = len(header["inputs"])
             return cls(
@@ -144,13 +148,6 @@ class Canary:
                 dict(zip(names[:first], arrays[:first], strict=True)),
                 dict(zip(names[first:], arrays[first:], strict=True)),
             )
-        except OSError as error:
-            raise ModelError(f"cannot read the canary {path}: {error.strerror or error}") from None
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, WireError) as error:
-            raise ModelError(
-                f"{path} is no canary ({type(error).__name__}: {error}): write one by"
-                " 'edl teacher fingerprint MODEL --canary FILE'"
-            ) from None
 
 
 def _described(arrays: Mapping[str, Array]) -> list[list[Any]]:
@@ -171,12 +168,22 @@ def load_samples(path: Path, names: Iterable[str]) -> dict[str, Array]:
     Raises:
         UsageError: it cannot be read, or lacks an input.
     """
+    wanted = list(names)
+    with _opened(path, UsageError, f"does not hold an array for each of {wanted}") as archive:
+        return {name: archive[name] for name in wanted}
+
+
+@contextmanager
+def _opened(path: Path, kind: type[EdlError], what: str) -> Iterator[Any]:
+    """The archive at `path`; whatever is wrong with it is a `kind` that says `what` it is not."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in names}
+        file = path.open("rb")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(
-            f"{path} does not hold an array for each of {list(names)}: {error}"
-        ) from None
+        raise kind(f"cannot read {path}: {error.strerror}") from None
+    try:
+        with file, np.load(file, allow_pickle=False) as archive:
+            yield archive
+    except kind:
+        raise
+    except Exception as error:  # what numpy, zipfile and zlib raise at damage is no closed set
+        raise kind(f"{path} {what}") from error

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import PurePath
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path, PurePath
 
 import typer
 
 from .. import supervise
-from ..lifecycle import configure_logging, run_cli, stop_on_signals
+from ..errors import UsageError
+from ..lifecycle import configure_logging, open_all_descriptors, run_cli, stop_on_signals
 from ..proto.security import options as credentials
 from . import options
 from .model_cli import bench, fingerprint
+from .register.cli import register
+from .register.options import REGISTER
 
 app = typer.Typer(
     name="edl-teacher",
@@ -39,6 +44,8 @@ def serve(
     declared: options.Inputs = None,
     outputs: options.Outputs = None,
     backend: options.Backend = "auto",
+    engine: options.Engine = "edl",
+    serving_python: options.ServingPython = None,
     rate: options.Rate = None,
     precision: options.Precision = "fp32",
     preprocess: options.Preprocess = None,
@@ -69,16 +76,17 @@ def serve(
     """The command; `options.SERVE` says what it does."""
     supervise.end_with_parent()
     configure_logging(verbose)
+    open_all_descriptors()
     from ..metrics import split_listen
     from ..proto.allocator import tune_allocator
     from ..proto.security import check_exposure, is_loopback
     from .config import SLOTS_PER_DEVICE, PredictorConfig, ServerConfig, TeacherConfig
     from .devices import parse_devices
     from .model import TensorSpec
-    from .serving import serve as serve_teacher
     from .sizes import parse_batching, parse_micro_batch
 
     tune_allocator()
+    serve_teacher = _engine(engine, serving_python)
     security = credentials.server_security(tls_cert, tls_key, tls_ca, tokens)
     check_exposure(host, security, insecure, "the teacher")
     if http is not None:
@@ -131,6 +139,7 @@ def serve(
 
 app.command("fingerprint")(fingerprint)
 app.command("bench")(bench)
+app.command("register", help=REGISTER)(register)
 
 
 def model_name(model: str) -> str:
@@ -139,8 +148,28 @@ def model_name(model: str) -> str:
     return PurePath(factory).stem or "model"
 
 
+def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
+    """The `serve` of what is to serve: `serving.serve`, or that of an engine."""
+    if name == "paddle-serving":
+        from .paddle_serving import engine
+
+        if serving_python is None:
+            raise UsageError(
+                "where is Paddle Serving? Name an interpreter by --serving-python ENV/bin/python, "
+                "of an environment that 'make serving-env' has made"
+            )
+        return partial(engine.serve, python=Path(serving_python).expanduser().absolute())
+    if name != "edl":
+        raise UsageError(f"unknown engine {name!r}: expected edl or paddle-serving")
+    if serving_python is not None:
+        raise UsageError("--serving-python is for --engine paddle-serving: name both or neither")
+    from . import serving
+
+    return serving.serve
+
+
 def main() -> None:
-    """Run the command line; the console script calls it."""
+    """Run the command line; `python -m edl.teacher` calls it."""
     run_cli(app, name="edl-teacher")
 
 

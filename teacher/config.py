@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
@@ -67,13 +66,14 @@ class PredictorConfig:
             raise UsageError(
                 f"precision {self.precision!r}: expected one of {', '.join(PRECISIONS)}"
             )
-        if (self.rate is not None) != (self.backend == paced.NAME):
-            raise UsageError(
-                f"backend {paced.NAME} emulates a device of a stated rate: give both or neither, "
-                f"not backend {self.backend} and a rate of {self.rate}"
-            )
-        if self.rate is not None and not 0 < self.rate < math.inf:
-            raise UsageError(f"a device labels more than 0 samples per second, not {self.rate:g}")
+        paced.check_rate(self.backend, self.rate)
+
+    @property
+    def device_label(self) -> str:
+        """Where it runs, as others are told: an emulated device never passes for a real one."""
+        if self.rate is not None:
+            return paced.device_label(self.rate)
+        return str(Device(self.device, self.cores))
 
     def on(self, device: Device) -> Self:
         """The predictor of `device`: of cores, one thread runs on each."""
@@ -192,11 +192,8 @@ class TeacherConfig:
 
     @property
     def device_label(self) -> str:
-        """Where it runs, as others are told: an emulated device never passes for a real one."""
-        rate = self.predictor.rate
-        return ",".join(
-            str(device) if rate is None else paced.device_label(rate) for device in self.devices
-        )
+        """Those of its predictors."""
+        return ",".join(predictor.device_label for predictor in self.predictors)
 
     @property
     def predictors(self) -> tuple[PredictorConfig, ...]:

@@ -26,6 +26,7 @@ class Identity:
         incarnation: grows with each start.
         draining: about to leave; said in every answer.
         key: of this start only; stands in the registry, and in no message.
+        vouched: address of the foreign server that it speaks for; empty: it is the teacher.
     """
 
     service: str
@@ -33,6 +34,7 @@ class Identity:
     incarnation: int
     draining: bool = False
     key: str = field(default_factory=new_key, repr=False)
+    vouched: str = ""
 
     def check(self, asked: Mapping[str, object]) -> None:
         """Hold the instance that a request names against this one; what it leaves open fits.
@@ -56,7 +58,9 @@ class Identity:
             return ()
         self.check({"teacher_id": metadata.get(INSTANCE, self.teacher_id)})
         try:
-            proof = prove(self.key, self.teacher_id, self.incarnation, metadata[CHALLENGE])
+            proof = prove(
+                self.key, self.teacher_id, self.incarnation, metadata[CHALLENGE], self.vouched
+            )
         except ValueError as error:
             raise RequestRefused(f"{CHALLENGE}: {error}") from None
         return (PROOF, proof), (INCARNATION, str(self.incarnation))

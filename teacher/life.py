@@ -159,6 +159,7 @@ class Teacher:
             incarnation=self._identity.incarnation,
             version=__version__,
             content_id=loaded.spec.content_id if loaded else "",
+            numerics_id=loaded.spec.numerics_id if loaded else "",
             slots=self._config.server.slots,
             lanes=self._pool.lanes,
             micro_batch=loaded.micro_batch if loaded else None,

@@ -43,12 +43,12 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> Loaded:
     Raises:
         EdlError: the model cannot be opened, does not run, or fails its self-test.
     """
+    canary = Canary.load(Path(config.canary)) if config.canary else None
     backend = open_model(config, on_progress)
     on_progress("warming up")
     rows = backend.spec.rows_per_run(config.micro_batch or _measured(backend, on_progress))
     t_t_s = warm_up(backend, rows)
     if config.self_test:
-        canary = Canary.load(Path(config.canary)) if config.canary else None
         self_test(backend, canary, rows, on_progress)
     if isinstance(backend, Paced):
         return Loaded(backend, rows, t_t_s, backend.arrive)

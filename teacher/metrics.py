@@ -16,7 +16,7 @@ from ..errors import BadAnswer, EdlError
 from .refusals import REASONS, reason_of
 
 #: Seconds: from a small batch on a GPU to a big one on an old CPU.
-_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 #: Samples of a batch.
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: answered: with labels. refused: the request's own doing. failed: try again, here or elsewhere.
@@ -34,6 +34,7 @@ class TeacherView:
         incarnation: of this start.
         version: of this package.
         content_id: of the model; empty while it loads.
+        numerics_id: the same; teachers that share it answer alike, bit for bit.
         slots: requests that wait for the model or run in it at once.
         lanes: devices that they run on side by side.
         micro_batch: samples of one run; None while it is not known.
@@ -50,6 +51,7 @@ class TeacherView:
     incarnation: int
     version: str
     content_id: str
+    numerics_id: str
     slots: int
     lanes: int
     micro_batch: int | None
@@ -107,7 +109,7 @@ class TeacherMetrics:
             buckets=_SIZES, registry=r,
         )  # fmt: skip
         self._expired = Counter(
-            "edl_teacher_expired", "Requests that were not computed: their deadline was over.",
+            "edl_teacher_expired", "Requests that were not computed: nobody waited any more.",
             registry=r,
         )  # fmt: skip
         self._output_errors = Counter(
@@ -145,7 +147,7 @@ class TeacherMetrics:
             self._queue_s.observe(seconds)
 
     def expired(self) -> None:
-        """A request was not computed, as its deadline was over."""
+        """A request was not computed: its deadline was over, or its caller had gone."""
         self._expired.inc()
 
     @contextmanager
@@ -183,7 +185,11 @@ class _Views(Collector):
         now = self._view()
         who = InfoMetricFamily("edl_teacher", "Which teacher this is.")
         names = {"service": now.service, "teacher_id": now.teacher_id, "version": now.version}
-        ids = {"incarnation": str(now.incarnation), "content_id": now.content_id}
+        ids = {
+            "incarnation": str(now.incarnation),
+            "content_id": now.content_id,
+            "numerics_id": now.numerics_id,
+        }
         who.add_metric((), {**names, **ids})
         yield who
         yield CounterMetricFamily(

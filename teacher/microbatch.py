@@ -7,7 +7,7 @@ which is why their answers agree bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -31,7 +31,8 @@ def run_in_micro_batches(
         Every output, as long along axis 0 as the inputs.
 
     Raises:
-        BadAnswer: an output has another number of rows than the inputs.
+        BadAnswer: an output has another number of rows than the inputs, or another shape in one run
+            than in another.
     """
     rows = len(next(iter(inputs.values())))
     parts = [
@@ -40,7 +41,18 @@ def run_in_micro_batches(
     ]
     if len(parts) == 1:
         return dict(parts[0])
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
+
+
+def _joined(name: str, arrays: Sequence[Array]) -> Array:
+    shapes = sorted({array.shape[1:] for array in arrays})
+    if len(shapes) > 1:
+        raise BadAnswer(
+            f"output {name!r} has samples of shape {list(shapes[0])} and of {list(shapes[-1])} in "
+            "one batch: let the model give all of them one shape",
+            name,
+        )
+    return np.concatenate(arrays)
 
 
 def _run_rows(run: Run, inputs: Mapping[str, Array], start: int, stop: int) -> Mapping[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from .config import PredictorConfig
 
 _CANARY = "The canary"
+#: Of the greatest value of an output: what float32 on another machine, or another backend, differs
+#: by stays below it; another model does not.
+_TOLERANCE = 1e-3
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[
@@ -59,7 +63,7 @@ def fingerprint(
             help="How far from it a teacher may be: a share of the greatest value of an output. "
             "For teachers at bf16 take 0.02.",
         ),
-    ] = 1e-3,
+    ] = _TOLERANCE,
     as_json: AsJson = False,
 ) -> None:
     """Say who a model is: content_id, numerics_id, inputs, outputs; and write its canary."""
@@ -68,6 +72,7 @@ def fingerprint(
 
     if samples is not None and canary is None:
         raise UsageError("--samples are for a canary: name its file by --canary")
+    _check_folder(canary)
     config = _config(
         model,
         device,
@@ -115,13 +120,12 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Time a model at several batch sizes, and mark the one to choose."""
-    from ..errors import UsageError
+    from . import sweep
     from .offline import offline
     from .sizes import parse_sizes
 
     sizes = parse_sizes(batch_sizes, "--batch-sizes")
-    if plot is not None and not plot.parent.is_dir():  # before minutes of work
-        raise UsageError(f"there is no directory {plot.parent} to write {plot.name} to")
+    _check_folder(plot)
     config = _config(
         model,
         device,
@@ -139,12 +143,15 @@ def bench(
         sizes=sizes,
         runs=runs,
         seconds=seconds,
-        picture=None if plot is None else str(plot),
     )
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
-        _table(found["rows"])
+        _table(found)
+    if plot is not None:  # at the end: what was measured is said, whatever becomes of the picture
+        sys.stdout.flush()
+        sweep.plot(found["rows"], f"{found['model']} on {found['device']}", plot)
+        _say(f"picture written: {plot}")
 
 
 def _config(
@@ -183,24 +190,37 @@ def _config(
     ).on(where)
 
 
+def _check_folder(file: Path | None) -> None:
+    """Raise UsageError where no file can be written there, before minutes of work."""
+    from ..errors import UsageError
+
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"there is no directory {file.parent} to write {file.name} to")
+
+
 def _lines(facts: dict[str, Any]) -> str:
     rows = [(name, facts[name]) for name in ("content_id", "numerics_id", "platform")]
     rows += [("input", text) for text in facts["inputs"]]
     rows += [("output", text) for text in facts["outputs"]]
-    t_t = f"{1000 * facts['t_t_s']:.3g} ms/sample at micro-batch {facts['micro_batch']}"
+    t_t = (
+        f"{1000 * facts['t_t_s']:.3g} ms/sample at micro-batch {facts['micro_batch']} on "
+        f"{facts['device']}"
+    )
     return "\n".join(f"{name:12} {value}" for name, value in [*rows, ("t_t", t_t)])
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> None:
+def _table(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
+    console.print(f"{found['model']} on {found['device']}", markup=False, highlight=False)
     table = Table("batch", "p50 ms", "p99 ms", "samples/s", "")
-    for row in rows:
+    for row in found["rows"]:
         figures = (1000 * row["p50_s"], 1000 * row["p99_s"], row["samples_per_s"])
         shown = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in figures]
         table.add_row(str(row["batch"]), *shown, "best" if row["best"] else "")
-    Console().print(table)
+    console.print(table)
 
 
 def _say(text: str) -> None:

@@ -30,7 +30,7 @@ from .config import PredictorConfig
 from .fingerprint import fingerprint, take_canary
 from .loading import load, open_model
 from .predictor_session import surroundings
-from .sweep import plot, sweep
+from .sweep import sweep
 
 _LAST_WORDS_S = 5.0
 
@@ -91,7 +91,7 @@ def _fingerprint(
         given = None if samples is None else load_samples(Path(samples), names)
         take_canary(loaded, given, tolerance, say).save(Path(canary))
         say(f"canary written: {canary}")
-    return fingerprint(loaded)
+    return {**fingerprint(loaded), "device": config.device_label}
 
 
 def _bench(
@@ -100,16 +100,12 @@ def _bench(
     sizes: list[int],
     runs: int,
     seconds: float,
-    picture: str | None,
 ) -> dict[str, Any]:
     backend = open_model(config, say)
     timings = sweep(backend, sizes, runs, seconds)
-    if picture is not None:
-        plot(timings, f"{config.model} on {config.device}", picture)
-        say(f"picture written: {picture}")
     return {
         "model": config.model,
-        "device": config.device,
+        "device": config.device_label,
         "threads": config.threads,
         "content_id": backend.spec.content_id,
         "numerics": list(backend.spec.numerics),

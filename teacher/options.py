@@ -144,6 +144,26 @@ Backend = Annotated[
         "speed that --rate states. Whatever a paced teacher says of itself says 'emulated'.",
     ),
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_ENGINE",
+        rich_help_panel=_MODEL,
+        help="What serves: edl (this teacher itself), or paddle-serving: a pipeline server of "
+        "Paddle Serving, which this configures, starts, registers and keeps. It takes models of "
+        "Paddle 2 (.pdmodel), and few of these options.",
+    ),
+]
+ServingPython = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="EDL_SERVING_PYTHON",
+        rich_help_panel=_MODEL,
+        help="The interpreter of the environment in which --engine paddle-serving runs, as 'make "
+        "serving-env' makes one: ENV/bin/python.",
+    ),
+]
 Rate = Annotated[
     float | None,
     typer.Option(

@@ -87,7 +87,8 @@ def label_parts(
         every = run(together)
     except EdlError as error:
         if len(live) == 1:
-            results[live[0]] = error
+            # Without its frames, which know `results`: the arrays there are to be let go at once.
+            results[live[0]] = error.with_traceback(None)
         else:
             for index in live:
                 (results[index],) = label_parts(run, cut[index], [parts[index]], clock)
@@ -106,7 +107,7 @@ def _checked(own: Mapping[str, Array], part: Part, device_seconds: float) -> Res
         check_finite({one.name: own[one.name] for one in part.outputs})
         return Labelled(in_their_forms(own, part.outputs), device_seconds)
     except EdlError as error:
-        return error
+        return error.with_traceback(None)
 
 
 def _cut(arrays: Mapping[str, Array], parts: Sequence[Part]) -> list[dict[str, Array]]:

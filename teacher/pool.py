@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..errors import EdlError, ModelError, RetryableError
 from ..scheduler.rates import RecentMedian
 from ..scheduler.ratio import pooled_t_t
 from .config import PredictorConfig
 from .predictor_client import PredictorClient
-from .predictor_session import Answer, Ready
+from .predictor_session import Answer, Ready, Results
 from .request import Request
 
 log = logging.getLogger(__name__)
@@ -54,10 +55,11 @@ class PredictorPool:
         self._clients = [
             PredictorClient(
                 config,
-                on_progress=_named(config, len(configs), on_progress),
+                name=_name(config, index, len(configs)),
+                on_progress=on_progress,
                 on_change=self._changed,
             )
-            for config in configs
+            for index, config in enumerate(configs)
         ]
 
     def start(self) -> None:
@@ -153,16 +155,13 @@ class PredictorPool:
         """For each device, whether it takes requests now."""
         return [client.ready for client in self._clients]
 
-    def run(self, index: int, requests: Sequence[Request]) -> list[Answer | EdlError]:
+    def submit(self, index: int, requests: Sequence[Request]) -> Results:
         """Have requests of one shape labelled in one go, on the device at `index`.
 
-        Returns and raises what `PredictorClient.run` does.
+        Returns and raises what `PredictorClient.submit` does.
         """
-        results = self._clients[index].run(requests)
-        with self._lock:
-            for request, result in zip(requests, results, strict=True):
-                if isinstance(result, Answer):
-                    self._medians[index].add(result.device_seconds / request.samples)
+        results = self._clients[index].submit(requests)
+        results.add_done_callback(partial(self._measure, index, [r.samples for r in requests]))
         return results
 
     def stop(self) -> None:
@@ -170,13 +169,21 @@ class PredictorPool:
         for client in self._clients:
             client.stop()
 
+    def _measure(self, index: int, samples: Sequence[int], results: Results) -> None:
+        if results.exception() is not None:
+            return
+        with self._lock:
+            for count, result in zip(samples, results.result(), strict=True):
+                if isinstance(result, Answer):
+                    self._medians[index].add(result.device_seconds / count)
+
     def _changed(self) -> None:
         self.start()  # those that have waited for this one
         for index, client in enumerate(self._clients):
             if client.failure is not None and not self._told[index]:
                 self._told[index] = True
                 if self.failure is None:
-                    log.error("one predictor of %d: %s", len(self._clients), client.failure)
+                    log.error("%s", client.failure)
         self._on_change()
 
 
@@ -206,13 +213,6 @@ def _together(every: Sequence[Ready]) -> Ready:
     return Ready(spec, t_t_s, max(one.micro_batch for one in every))
 
 
-def _named(
-    config: PredictorConfig, among: int, on_progress: Callable[[str], None]
-) -> Callable[[str], None]:
-    """Progress that says whose it is, where there are several."""
-    if among == 1:
-        return on_progress
-    where = config.device
-    if config.cores:
-        where += f" on cores {','.join(map(str, config.cores))}"
-    return lambda text: on_progress(f"{where}: {text}")
+def _name(config: PredictorConfig, index: int, among: int) -> str:
+    """By it an operator tells one predictor from the others; nothing where there are none."""
+    return "" if among == 1 else f"predictor {index + 1} of {among}, on {config.device_label}"

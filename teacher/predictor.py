@@ -8,6 +8,7 @@ would be deaf meanwhile. Jobs come over a channel, arrays lie in shared memory (
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -15,11 +16,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from .. import supervise
-from ..errors import EdlError, ModelError, RetryableError
+from ..errors import BadAnswer, EdlError, ModelError, RequestRefused, RetryableError
 from ..proto.allocator import tune_allocator
 from ..proto.arena import Arena
 from ..proto.channel import Channel, Message
 from . import jobs, loading
+from .backends.example import example_batch
 from .config import PredictorConfig
 from .loading import Loaded
 from .microbatch import run_in_micro_batches
@@ -27,11 +29,18 @@ from .parts import Part, Result, label_parts
 
 
 class Predictor:
-    """Serves jobs with a model that is loaded, one after another, in the order they came."""
+    """Serves jobs with a model that is loaded, one after another, in the order they came.
+
+    A device can be lost in such a way that each run fails until the process ends. So where a job
+    fails for want of a resource, an example is run too: a job that was too large leaves it well.
+    """
 
     def __init__(self, loaded: Loaded, channel: Channel, inputs: Arena, outputs: Arena) -> None:
         self._run = partial(
             run_in_micro_batches, loaded.backend.run, micro_batch=loaded.micro_batch
+        )
+        self._example = example_batch(
+            loaded.backend.spec.inputs, loaded.backend.spec.rows_per_run(1)
         )
         self._arrive = loaded.arrive
         self._channel = channel
@@ -39,7 +48,11 @@ class Predictor:
         self._outputs = outputs
 
     def serve(self) -> None:
-        """Until the socket side is gone."""
+        """Until the socket side is gone.
+
+        Raises:
+            RetryableError: the device fails on an example too.
+        """
         for message in self._channel:
             if message["kind"] == "job":
                 self._label(message)
@@ -53,9 +66,13 @@ class Predictor:
         try:
             inputs = jobs.arrays_at(job["inputs"], self._inputs)
             results = label_parts(self._run, inputs, parts)
-        except (EdlError, OSError) as error:
-            results = [RetryableError(f"the job was lost: {error}")] * len(parts)
+        except Exception as error:  # no memory, for one: the model is here, and others wait for it
+            lost = RetryableError(f"the job was lost: {type(error).__name__}: {error}")
+            results = [lost] * len(parts)
         self._channel.send("done", id=job["id"], results=[self._told(r) for r in results])
+        if any(isinstance(result, RetryableError) for result in results):
+            with contextlib.suppress(RequestRefused, BadAnswer):  # the device works
+                self._run(self._example)
 
     def _told(self, result: Result) -> Message:
         """A result as it stands in a message, its labels in shared memory."""
@@ -63,8 +80,10 @@ class Predictor:
             return {**jobs.error_fields(result)}
         try:
             record = self._outputs.put(list(result.outputs.values()))
-        except (EdlError, OSError) as error:
-            return {**jobs.error_fields(error)}
+        except OSError as error:
+            return jobs.error_fields(RetryableError(f"no shared memory for the labels: {error}"))
+        except EdlError as error:
+            return jobs.error_fields(error)
         return {
             "record": record.offset,
             "outputs": jobs.refs_to_json(result.outputs, record.arrays),
@@ -89,8 +108,8 @@ def _say(channel: Channel, text: str) -> None:
     channel.send("progress", text=text)
 
 
-def main() -> int:
-    """The process; its exit code."""
+def main() -> int | str:
+    """The process; its exit code, or its last words."""
     supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--channel", type=int, required=True, help="descriptor of the channel")
@@ -111,7 +130,10 @@ def main() -> int:
     if loaded is None:
         return ModelError.exit_code
     inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)
-    Predictor(loaded, channel, inputs, outputs).serve()
+    try:
+        Predictor(loaded, channel, inputs, outputs).serve()
+    except RetryableError as error:
+        return f"the device is lost: {error}"
     return 0
 
 

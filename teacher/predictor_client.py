@@ -19,7 +19,7 @@ from ..errors import EdlError, ModelError, ProcessFailed, RetryableError
 from ..scheduler.backoff import delay_s
 from ..supervise.process import describe_exit
 from .config import PredictorConfig
-from .predictor_session import Answer, PredictorSession, Ready
+from .predictor_session import Answer, PredictorSession, Ready, Results
 from .request import Request
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class PredictorClient:
 
     Args:
         config: what to run.
+        name: in what is told of it, where it is not the only one.
         on_progress: told in words how far a start is.
         on_change: called when `ready` or `failure` changes, from a thread of this client.
     """
@@ -52,6 +53,7 @@ class PredictorClient:
         self,
         config: PredictorConfig,
         *,
+        name: str = "",
         on_progress: Callable[[str], None] = log.info,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
@@ -60,7 +62,8 @@ class PredictorClient:
         self.failure: EdlError | None = None
         self.restarts = 0
         self._config = config
-        self._on_progress = on_progress
+        self._name = name or "the predictor"
+        self._on_progress = on_progress if not name else lambda text: on_progress(f"{name}: {text}")
         self._on_change = on_change
         self._session: PredictorSession | None = None
         self._answered = False
@@ -94,21 +97,21 @@ class PredictorClient:
             raise self.failure
         return self.loaded is not None
 
-    def run(self, requests: Sequence[Request]) -> list[Answer | EdlError]:
-        """Have requests of one shape labelled in one go.
+    def submit(self, requests: Sequence[Request]) -> Results:
+        """Have requests of one shape labelled in one go; does not wait for the labels.
 
         Returns:
             For each request its labels, which the caller has to release, or the error that it ends
-            with.
+            with; RetryableError where the predictor ends before.
 
         Raises:
-            RetryableError: the predictor is not ready, or ended meanwhile.
+            RetryableError: the predictor is not ready.
         """
         session = self._session
         if session is None or not self.ready:
             raise RetryableError("the predictor is restarting")
-        results = session.run(requests)
-        self._answered = self._answered or any(isinstance(one, Answer) for one in results)
+        results = session.submit(requests)
+        results.add_done_callback(self._settled_one)
         return results
 
     def stop(self) -> None:
@@ -121,6 +124,10 @@ class PredictorClient:
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
 
+    def _settled_one(self, results: Results) -> None:
+        if results.exception() is None:
+            self._answered |= any(isinstance(one, Answer) for one in results.result())
+
     def _keep(self) -> None:
         try:
             while not self._stopping.is_set():
@@ -130,7 +137,7 @@ class PredictorClient:
         except EdlError as error:
             self.failure = error
         except Exception as error:  # whoever waits for this thread has to hear of its end
-            self.failure = ProcessFailed(f"the predictor was given up: {error!r}")
+            self.failure = ProcessFailed(f"{self._name} was given up: {error!r}")
         finally:
             self._settled.set()
             self._on_change()
@@ -166,7 +173,7 @@ class PredictorClient:
     def _pause_after(self, how: str) -> None:
         """Wait before the next start; raise ProcessFailed where another makes no sense."""
         if self.loaded is None:
-            raise ProcessFailed(f"the predictor {how}; it was loading {self._config.model}")
+            raise ProcessFailed(f"{self._name} {how}; it was loading {self._config.model}")
         now = time.monotonic()
         if self._answered:
             self._crashes.clear()
@@ -176,10 +183,10 @@ class PredictorClient:
             self._crashes.popleft()
         if len(self._crashes) >= CRASHES_AT_MOST:
             raise ProcessFailed(
-                f"the predictor died {len(self._crashes)} times within {CRASH_WINDOW_S:g} s "
+                f"{self._name} died {len(self._crashes)} times within {CRASH_WINDOW_S:g} s "
                 f"without an answer in between; the last {how}"
             )
         self.restarts += 1
         self._on_change()
-        log.warning("the predictor %s; it is started again", how)
+        log.warning("%s %s; it is started again", self._name, how)
         self._stopping.wait(delay_s(len(self._crashes) - 1, random.Random()))

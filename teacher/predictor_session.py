@@ -43,6 +43,18 @@ class Answer:
     release: Callable[[], object] = lambda: None
 
 
+#: What a job gives: for each of its requests the labels, or the error that it ends with.
+Results = Future[Sequence[Answer | EdlError]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One that the predictor has: where its inputs lie, and who waits for it."""
+
+    inputs: Record
+    results: Results
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """What a predictor says once it takes jobs.
@@ -66,7 +78,7 @@ class PredictorSession:
         self._inputs, self._outputs = Arena.create(), Arena.create()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._jobs: dict[int, Future[Message]] = {}
+        self._jobs: dict[int, _Job] = {}
         self._ended = False
         try:
             fds = (child_end, self._inputs.fd, self._outputs.fd)
@@ -95,14 +107,14 @@ class PredictorSession:
                 case "refused":
                     raise jobs.error_of(message)
 
-    def run(self, requests: Sequence[Request]) -> list[Answer | EdlError]:
-        """Have requests of one shape labelled in one go, waiting for it.
+    def submit(self, requests: Sequence[Request]) -> Results:
+        """Have requests of one shape labelled in one go; waits for no more than their copying.
 
         The inputs' memory is in use until the predictor has finished, also when the callers have
-        long lost interest; hence the wait has no timeout. A dead predictor ends it.
+        long lost interest; hence nothing ends a job before. A dead predictor does.
 
         Returns:
-            For each request its labels, or the error that it ends with.
+            What becomes of them, in order; settled by the thread that listens.
 
         Raises:
             RetryableError: the predictor ended, or there is no memory for the inputs.
@@ -111,19 +123,24 @@ class PredictorSession:
             record, inputs = self._put(requests)
         except OSError as error:
             raise RetryableError(f"no shared memory for the request: {error}") from error
-        try:
-            done = self._submit(jobs.refs_to_json(inputs, record.arrays), requests).result()
-        finally:
-            self._inputs.free(record.offset)
-        return [self._result(told) for told in done["results"]]
+        number, job = next(self._numbers), _Job(record, Results())
+        with self._lock:
+            if self._ended:
+                raise RetryableError("the predictor is restarting")
+            self._jobs[number] = job
+        refs = jobs.refs_to_json(inputs, record.arrays)
+        parts = [Part(r.samples, tuple(r.outputs), r.deadline_s).to_json() for r in requests]
+        # A send that fails means that the predictor is gone; whoever listens then ends the job.
+        self._channel.send("job", id=number, at_s=time.monotonic(), inputs=refs, parts=parts)
+        return job.results
 
     def fail_all(self, error: EdlError) -> None:
         """End every job, and any that comes later, by `error`: the predictor is gone."""
         with self._lock:
             self._ended = True
             waiting, self._jobs = self._jobs, {}
-        for future in waiting.values():
-            future.set_exception(error)
+        for job in waiting.values():
+            job.results.set_exception(error)
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -154,21 +171,16 @@ class PredictorSession:
         arrays = jobs.arrays_at(told["outputs"], self._outputs)
         return Answer(arrays, told["device_seconds"], release)
 
-    def _submit(self, refs: Mapping[str, object], requests: Sequence[Request]) -> Future[Message]:
-        number, future = next(self._numbers), Future[Message]()
-        with self._lock:
-            if self._ended:
-                raise RetryableError("the predictor is restarting")
-            self._jobs[number] = future
-        parts = [Part(r.samples, tuple(r.outputs), r.deadline_s).to_json() for r in requests]
-        # A send that fails means that the predictor is gone; whoever listens then ends the job.
-        self._channel.send("job", id=number, at_s=time.monotonic(), inputs=refs, parts=parts)
-        return future
-
     def _settle(self, message: Message) -> None:
         with self._lock:
-            future = self._jobs.pop(message["id"])
-        future.set_result(message)
+            job = self._jobs.pop(message["id"])
+        self._inputs.free(job.inputs.offset)
+        try:
+            results = [self._result(told) for told in message["results"]]
+        except Exception as error:  # no memory, for one: nobody may wait for ever
+            job.results.set_exception(error)
+        else:
+            job.results.set_result(results)
 
 
 def _command(config: PredictorConfig, channel: int, inputs: int, outputs: int) -> supervise.Command:

@@ -34,8 +34,6 @@ def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[st
         if tensor.datatype in _FLOATS:
             noise = rng.random(shape) if number % 2 else _normal(rng, shape)
             batch[tensor.name] = (np.floor(noise * _STEPS) / _STEPS).astype(dtype)
-        elif tensor.datatype == "BYTES":
-            batch[tensor.name] = np.full(shape, b"", dtype)
         else:
             is_image = tensor.datatype == "UINT8" and len(shape) >= _IMAGE_DIMENSIONS
             batch[tensor.name] = rng.integers(0, 256 if is_image else 2, shape).astype(dtype)

@@ -12,7 +12,7 @@ from ..coordinator.registry import Registry
 from ..errors import LeaseSuperseded
 from .config import TeacherConfig
 from .identity import Identity
-from .servicer import Labeller
+from .labeller import Labeller
 from .traffic import Traffic
 
 

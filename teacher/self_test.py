@@ -140,5 +140,8 @@ def _finite(outputs: Mapping[str, Array]) -> Mapping[str, Array]:
     try:
         check_finite(outputs)
     except BadAnswer as error:
-        raise ModelError(f"the self-test failed: {error}") from error
+        raise ModelError(
+            f"the self-test failed: {error}. Were the weights loaded whole? Look for NaN in them, "
+            "and at --precision and --preprocess: values too large for either overflow"
+        ) from error
     return outputs

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import partial
-from typing import Final, Protocol, TypeVar
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final, TypeVar
 
 from .. import __version__
-from ..errors import EdlError, RequestRefused
+from ..errors import EdlError
 from ..proto import inference_pb2 as pb
 from ..proto import tensors
-from ..proto.datatypes import to_bytes
-from ..proto.forms import Form
-from ..proto.places import Place
+from .access_log import UNLOGGED, Entry
 from .identity import Identity
+from .in_thread import in_thread
+from .labeller import Labeller
 from .model import ModelSpec
-from .predictor_session import Answer, Ready
+from .predictor_session import Answer
+from .shared_memory.outputs import places_of, put
+from .shared_memory.reading import Reading
 from .shared_memory.regions import SharedMemory
 from .shared_memory.visitors import Visitor
 from .statistics import Statistics
 from .traffic import Traffic
-from .validation import MODEL_VERSION, check_model, check_request
+from .validation import MODEL_VERSION, check_model, check_request, deadline_of
 from .wanted import Wanted
 
 #: What is spoken beyond the protocol itself, by the names that Triton has for it.
@@ -34,42 +36,13 @@ EXTENSIONS: Final = (
     "parameters",
 )
 
+#: Of one output, above which it is not copied in the event loop.
+_LIGHT_BYTES: Final = 1 << 20
+
 Request = tensors.InferRequest
 Response = tensors.InferResponse
 
 _T = TypeVar("_T")
-
-
-class Labeller(Protocol):
-    """What labels batches; `Batcher` is the one."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it takes batches now."""
-        ...
-
-    @property
-    def lanes(self) -> int:
-        """Batches that are labelled side by side."""
-        ...
-
-    @property
-    def t_t_s(self) -> float:
-        """Device time in seconds per sample of one lane; asked once the model is known."""
-        ...
-
-    def require_loaded(self) -> Ready:
-        """The model; raises RetryableError while it is not known."""
-        ...
-
-    def label(
-        self,
-        inputs: Mapping[str, tensors.Array],
-        outputs: Sequence[Wanted],
-        deadline_s: float | None = None,
-    ) -> AbstractContextManager[Answer]:
-        """Have one batch labelled before `deadline_s`; raises errors of `TeacherError`'s family."""
-        ...
 
 
 class Servicer:
@@ -163,39 +136,65 @@ class Servicer:
         self.memory.unregister(visitor, request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
-    def model_infer(self, data: bytes, visitor: Visitor, deadline_s: float | None = None) -> bytes:
-        """Label one batch: `ModelInferRequest` to `ModelInferResponse`, both serialised."""
-        return self.infer(partial(tensors.decode_request, data), _encode, visitor, deadline_s)
-
-    def infer(
+    async def model_infer(
         self,
-        decode: Callable[[tensors.Read], Request],
-        encode: Callable[[Request, Response, Collection[str]], _T],
+        data: bytes,
         visitor: Visitor,
         deadline_s: float | None = None,
+        entry: Entry = UNLOGGED,
+    ) -> bytes:
+        """Label one batch: `ModelInferRequest` to `ModelInferResponse`, both serialised."""
+
+        async def decode(reading: Reading) -> Request:
+            try:
+                return tensors.decode_request(data, reading.read_in_place, light=True)
+            except tensors.Heavy:
+                return await in_thread(tensors.decode_request, data, reading.read)
+
+        return await self.infer(decode, _encode, visitor, deadline_s, entry)
+
+    async def infer(
+        self,
+        decode: Callable[[Reading], Awaitable[Request]],
+        encode: Callable[[Request, Response, Collection[str]], Awaitable[_T]],
+        visitor: Visitor,
+        deadline_s: float | None = None,
+        entry: Entry = UNLOGGED,
     ) -> _T:
-        """Label one batch.
+        """Label one batch; in an event loop, which it does not hold up.
 
         Args:
             decode: gives the request, told how to read what lies in shared memory.
             encode: makes the answer of the request, the response whose arrays are valid until it
                 returns, and the names of the outputs that lie in shared memory by now.
             visitor: whose request it is.
-            deadline_s: on the monotonic clock: it is not computed after that; None: at any time.
+            deadline_s: of the call, on the monotonic clock: after that it is not computed; None:
+                at any time. The request may name an earlier one.
+            entry: of the access log.
         """
         with self._traffic.request(), self._statistics.request() as stages:
-            request = decode(partial(self.memory.read, visitor))
+            reading = Reading(self.memory, visitor)
+            request = await decode(reading)
+            entry.asked(request.model_name, request.request_id)
             self._identity.check(request.parameters)
             check_model(request.model_name, request.model_version, self._identity.service)
             spec = self._labeller.require_loaded().spec
             wanted = check_request(request, spec)
-            places = _places(request)
+            places = places_of(request)
+            deadline_s = deadline_of(request, deadline_s, time.monotonic())
             stages.read()
-            with self._labeller.label(request.inputs, wanted, deadline_s) as answer:
+            answer = await _taken(self._labeller.submit(request.inputs, wanted, deadline_s))
+            try:
+                reading.check()
                 samples = len(next(iter(request.inputs.values())))
                 stages.labelled(samples, answer.device_seconds)
+                entry.labelled(samples, stages.queue_ns / 1e9, stages.infer_ns / 1e9)
                 self._traffic.count_answer(samples, answer.device_seconds)
-                said = self._put(answer.outputs, places, visitor)
+                said = (
+                    await in_thread(put, self.memory, visitor, answer.outputs, places)
+                    if places
+                    else {}
+                )
                 response = Response(
                     model_name=self._identity.service,
                     model_version=MODEL_VERSION,
@@ -211,18 +210,9 @@ class Servicer:
                         "draining": self._identity.draining,
                     },
                 )
-                return encode(request, response, said)
-
-    def _put(
-        self, outputs: Mapping[str, tensors.Array], places: Mapping[str, Place], visitor: Visitor
-    ) -> dict[str, dict[str, tensors.Parameter]]:
-        """Write outputs to where the caller wants them; what the answer says of each place."""
-        said = {}
-        for name, place in places.items():
-            data = to_bytes(outputs[name])
-            self.memory.write(visitor, place, data)
-            said[name] = replace(place, nbytes=len(data)).parameters()
-        return said
+                return await encode(request, response, said)
+            finally:
+                answer.release()
 
     def _state(self) -> tuple[str, str]:
         """Whether the model takes requests, in the protocol's word, and why it does not."""
@@ -235,7 +225,32 @@ class Servicer:
         return "UNAVAILABLE", "the predictor is restarting"
 
 
-def _encode(_: Request, response: Response, elsewhere: Collection[str]) -> bytes:
+async def _taken(labels: Future[Answer]) -> Answer:
+    """The labels, once they are there; where nobody waits any more, they are given back."""
+    try:
+        return labels.result() if labels.done() else await asyncio.wrap_future(labels)
+    except asyncio.CancelledError:
+        labels.add_done_callback(_give_back)
+        raise
+    finally:
+        # An error knows this frame, and the future its error. Whatever knows itself by a detour
+        # waits for the garbage collector, and a request is too large for that.
+        del labels
+
+
+def _give_back(labels: Future[Answer]) -> None:
+    if not labels.cancelled() and labels.exception() is None:
+        labels.result().release()
+
+
+async def _encode(_: Request, response: Response, elsewhere: Collection[str]) -> bytes:
+    outputs = response.outputs.values()
+    if any(array.dtype.hasobject or array.nbytes > _LIGHT_BYTES for array in outputs):
+        return await in_thread(_encoded, response, elsewhere)
+    return _encoded(response, elsewhere)
+
+
+def _encoded(response: Response, elsewhere: Collection[str]) -> bytes:
     return tensors.encode_response(
         model_name=response.model_name,
         model_version=response.model_version,
@@ -245,27 +260,6 @@ def _encode(_: Request, response: Response, elsewhere: Collection[str]) -> bytes
         output_parameters=response.output_parameters,
         elsewhere=elsewhere,
     )
-
-
-def _places(request: Request) -> dict[str, Place]:
-    """Where outputs are wanted that are not to travel.
-
-    Raises:
-        WireError: a place is impossible.
-        RequestRefused: an output that has several parts cannot lie in one place.
-    """
-    places = {}
-    for name, parameters in request.output_parameters.items():
-        if (place := Place.named_by(parameters)) is None:
-            continue
-        form = Form.named_by(parameters, request.parameters)
-        if form is not None and form.k:
-            raise RequestRefused(
-                f"output {name!r} is asked for as {form}, in several parts, which cannot lie in "
-                "one place of shared memory: ask for it without"
-            )
-        places[name] = place
-    return places
 
 
 def _told(

@@ -38,6 +38,8 @@ def parse_batching(max_samples: int, max_delay_s: float, preferred: str) -> Batc
         for part in preferred.split(",")
         if part.strip()
     )
+    if sizes and not max_samples:
+        raise UsageError("--batch-preferred is for merged requests: name --batch-max too")
     try:
         return BatchRule(max_samples, max_delay_s if max_samples else 0.0, sizes)
     except ValueError as error:

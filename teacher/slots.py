@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ..scheduler.lanes import promise_s
 from .refusals import Overloaded
@@ -30,9 +29,8 @@ class Slots:
         self._samples = 0
         self._promised_s = 0.0
 
-    @contextmanager
-    def take(self, samples: int) -> Iterator[None]:
-        """Around one request of `samples`.
+    def take(self, samples: int) -> None:
+        """Take a slot for one request of `samples`, to be given back.
 
         Raises:
             Overloaded: every slot is taken; it says when to come back.
@@ -42,12 +40,12 @@ class Slots:
                 raise self._overloaded()
             self._taken += 1
             self._samples += samples
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._taken -= 1
-                self._samples -= samples
+
+    def give_back(self, samples: int) -> None:
+        """The slot of a request of `samples` is free."""
+        with self._lock:
+            self._taken -= 1
+            self._samples -= samples
 
     def _overloaded(self) -> Overloaded:
         now = self._clock()

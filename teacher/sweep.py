@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -101,8 +104,15 @@ def sweep(
     return [replace(timing, best=timing.size == min(good)) for timing in timings]
 
 
-def plot(timings: Sequence[Timing], title: str, path: str) -> None:
+def plot(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
     """Draw time and rate over batch size into a file, of the kind that its suffix names.
+
+    The file is there whole or, where it cannot be written, as it was.
+
+    Args:
+        rows: as of `Timing.to_json`.
+        title: what stands above.
+        path: the file.
 
     Raises:
         UsageError: matplotlib is not installed, or the file cannot be written.
@@ -111,12 +121,14 @@ def plot(timings: Sequence[Timing], title: str, path: str) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("a plot needs matplotlib: pip install 'edl-dist[bench]'") from None
-    ordered = sorted(timings, key=lambda timing: timing.size)
-    sizes = [timing.size for timing in ordered]
+    ordered = sorted(rows, key=lambda row: row["batch"])
+    sizes = [row["batch"] for row in ordered]
     figure = Figure(figsize=(7, 4), layout="constrained")
     rates = figure.add_subplot()
-    rates.plot(sizes, [timing.samples_per_s for timing in ordered], "o-", color="tab:blue")
-    rates.axvline(next(t.size for t in ordered if t.best), color="tab:green", linestyle=":")
+    rates.plot(sizes, [row["samples_per_s"] for row in ordered], "o-", color="tab:blue")
+    rates.axvline(
+        next(row["batch"] for row in ordered if row["best"]), color="tab:green", linestyle=":"
+    )
     rates.set_xscale("log", base=2)
     rates.set_xticks(sizes, [str(size) for size in sizes])
     rates.set_xlabel("samples of a batch (dotted: the best)")
@@ -124,15 +136,21 @@ def plot(timings: Sequence[Timing], title: str, path: str) -> None:
     rates.set_ylim(bottom=0)
     times = rates.twinx()
     for values, style, label in (
-        ([1000 * t.p50_s for t in ordered], "-", "p50"),
-        ([1000 * t.p99_s for t in ordered], "--", "p99"),
+        ([1000 * row["p50_s"] for row in ordered], "-", "p50"),
+        ([1000 * row["p99_s"] for row in ordered], "--", "p99"),
     ):
         times.plot(sizes, values, style, color="tab:red", label=label)
     times.set_ylabel("ms/batch", color="tab:red")
     times.set_ylim(bottom=0)
     times.legend(loc="upper left")
     rates.set_title(title)
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
     try:
-        figure.savefig(path)
+        figure.savefig(beside)
+        beside.replace(path)
     except (OSError, ValueError) as error:  # ValueError: a suffix that is no kind of picture
-        raise UsageError(f"cannot write {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"cannot write {path}: {why}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)

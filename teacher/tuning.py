@@ -62,9 +62,9 @@ def fastest_micro_batch(
                     backend.run(batches[size])
             times.setdefault(size, []).append(_timed(backend, batches[size], clock))
         except RetryableError:
+            times.pop(size, None)
             if not times:
                 raise
-            times.pop(size, None)
             sizes = tuple(smaller for smaller in sizes if smaller < size)
     return choose(times), {size: per_sample_s(size, runs) for size, runs in times.items()}
 

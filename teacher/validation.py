@@ -48,6 +48,28 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[Wanted, ...]:
     return tuple(Wanted(name, _form(request, outputs[name])) for name in names)
 
 
+def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float | None:
+    """Until when the answer is wanted, on the monotonic clock; None: at any time.
+
+    Args:
+        request: its parameter `timeout` counts: microseconds, 0 for none, as Triton has it.
+        call_s: the deadline of the call that it came by; the earlier one counts.
+        now_s: when it came.
+
+    Raises:
+        RequestRefused: `timeout` is no such number.
+    """
+    timeout_us = request.parameters.get("timeout", 0)
+    if isinstance(timeout_us, bool) or not isinstance(timeout_us, int) or timeout_us < 0:
+        raise RequestRefused(
+            f"the parameter 'timeout' is a whole number of microseconds, not {timeout_us!r:.40}"
+        )
+    if not timeout_us:
+        return call_s
+    own_s = now_s + timeout_us / 1e6
+    return own_s if call_s is None else min(own_s, call_s)
+
+
 def _check_input(tensor: TensorSpec, datatype: str, request: InferRequest) -> None:
     shape = request.inputs[tensor.name].shape
     if datatype != tensor.datatype:

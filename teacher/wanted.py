@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ..errors import RequestRefused
 from ..proto.arena import Array
 from ..proto.form_arrays import encode
 from ..proto.forms import Form, Parameter
@@ -45,10 +46,16 @@ def in_their_forms(outputs: Mapping[str, Array], wanted: Iterable[Wanted]) -> di
         wanted: some of these.
 
     Raises:
-        RequestRefused: an output holds values that its form cannot.
+        RequestRefused: an output holds values that its form cannot, or a part of one has the name
+            of another.
     """
     travel: dict[str, Array] = {}
     for one in wanted:
         array = outputs[one.name]
-        travel |= {one.name: array} if one.form is None else encode(one.name, array, one.form)
+        arrays = {one.name: array} if one.form is None else encode(one.name, array, one.form)
+        if twice := travel.keys() & arrays.keys():
+            raise RequestRefused(
+                f"two outputs would travel as {min(twice)!r}: ask for {one.name!r} in another form"
+            )
+        travel |= arrays
     return travel

@@ -35,7 +35,7 @@ class NumpyFunction:
                 f"{made.name} works on numpy arrays, which are on the CPU: --devices cpu"
             )
         self._function = made.thing
-        inputs = settings.inputs or declared(made.inputs)
+        inputs = settings.inputs or declared(made.inputs) or settings.behind()
         if not inputs:
             raise ModelError(
                 f"the inputs of {made.name} are not known: declare them with --input, or name a "
@@ -62,19 +62,21 @@ class NumpyFunction:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         with translated("the function"):
-            outputs = self._function({name: _shown(array) for name, array in inputs.items()})
+            outputs = self._function(read_only(inputs))
             if not isinstance(outputs, Mapping):
                 raise RequestRefused(
                     f"the function returned {type(outputs).__name__}: expected a dict of arrays"
                 )
-            return {str(name): np.asarray(array) for name, array in outputs.items()}
+            # A copy: it may fill the same arrays each time, or give back a view of its inputs.
+            return {str(name): np.array(array) for name, array in outputs.items()}
 
 
-def _shown(array: Array) -> Array:
-    """To be read only: it may lie in memory that others share."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+def read_only(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """As a user's function gets them: the memory is the request's, which may be run again."""
+    views = {name: array.view() for name, array in inputs.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
 
 
 KIND = Kind(

@@ -7,12 +7,14 @@ import inspect
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ...errors import ModelError
 from ...proto.arena import Array
+
+_FRAMEWORKS: Final = ("paddle", "torch")
 
 
 def of_files(files: Sequence[Path]) -> str:
@@ -43,25 +45,33 @@ def of_arrays(name: str, arrays: Iterable[tuple[str, Array]]) -> str:
     return digest.hexdigest()
 
 
-def of_function(name: str, function: Any) -> str:
-    """SHA-256 of a function: its name, its module's source, and the arrays of its `state_dict`.
+def of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:
+    """SHA-256 of a factory's function or network: its name, source and arrays.
 
-    A whole module counts, because a function is what it calls. What it reads from elsewhere cannot
-    be seen: let `state_dict()` give it, as networks do.
+    The source is that of whole modules, as a function is what it calls: the factory's, and that in
+    which the thing or its class is defined. A framework's own is left out: its version is a part of
+    the numerics.
+    """
+    return of_arrays(f"{name} {hashlib.sha256(_source(name, thing)).hexdigest()}", arrays)
+
+
+def of_function(name: str, function: Any) -> str:
+    """As `of_code`, with the arrays of the function's `state_dict`, if it has one.
+
+    What it reads from elsewhere cannot be seen: let `state_dict()` give it, as networks do.
     """
     state = getattr(function, "state_dict", None)
     arrays = state().items() if callable(state) else ()
-    return of_arrays(
-        f"{name} {hashlib.sha256(_source(name, function)).hexdigest()}",
-        ((str(key), np.asarray(value)) for key, value in arrays),
-    )
+    return of_code(name, function, ((str(key), np.asarray(value)) for key, value in arrays))
 
 
-def _source(name: str, function: Any) -> bytes:
-    """The source of the factory's module and of the function's own, where there is any."""
-    modules = {name.partition(":")[0], inspect.unwrap(_kind(function)).__module__}
+def _source(name: str, thing: Any) -> bytes:
+    """The source of the factory's module and of the thing's own, where there is any."""
+    modules = {name.partition(":")[0], inspect.unwrap(_kind(thing)).__module__}
     texts = []
     for module in sorted(modules):
+        if module.partition(".")[0] in _FRAMEWORKS:
+            continue
         try:
             file = inspect.getsourcefile(sys.modules[module])
         except (KeyError, TypeError):  # built in, or made by hand
@@ -71,5 +81,5 @@ def _source(name: str, function: Any) -> bytes:
     return b"\n".join(texts)
 
 
-def _kind(function: Any) -> Any:
-    return function if inspect.isroutine(function) else type(function)
+def _kind(thing: Any) -> Any:
+    return thing if inspect.isroutine(thing) else type(thing)

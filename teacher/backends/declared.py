@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...errors import EdlError, ModelError, UsageError, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
@@ -92,9 +94,9 @@ def outputs_by_trial(
         second = {**first, **(_tried_longer(run, inputs) or {})}
         datatypes = {name: datatype_of(array.dtype) for name, array in first.items()}
     except (EdlError, WireError) as error:
-        raise ModelError(f"the network of {model} does not run: {error}") from error
+        raise ModelError(f"{model} does not run on an example: {error}") from error
     if not first:
-        raise ModelError(f"the network of {model} has no outputs")
+        raise ModelError(f"{model} gives no outputs")
     return tuple(
         TensorSpec(name, datatypes[name], _shape(array.shape, second[name].shape))
         for name, array in first.items()
@@ -124,6 +126,14 @@ def _parsed(text: str) -> TensorSpec:
         return TensorSpec.parse(text)
     except UsageError as error:
         raise ModelError(str(error)) from None
+
+
+def datatype_named(dtype: str) -> str:
+    """The protocol's name of a framework's `dtype`; raises ModelError where it has none."""
+    try:
+        return "BF16" if dtype == "bfloat16" else datatype_of(np.dtype(dtype))
+    except (TypeError, WireError):
+        raise ModelError(f"the model uses dtype {dtype}, which cannot be sent") from None
 
 
 def by_name(outputs: Any) -> dict[str, Any]:

@@ -107,6 +107,18 @@ def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
     raise ModelError(f"{name} needs {channels} channels, first or last; the model takes {tensor}")
 
 
+def gives(name: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """What the shipped step `name` makes of `inputs`, where the model does not say it."""
+    return tuple(_given(name, each) if len(each.shape) == 4 else each for each in inputs)
+
+
+def _given(name: str, image: TensorSpec) -> TensorSpec:
+    if NAMED[name] is not _channels_last:
+        return replace(image, datatype="FP32")
+    batch, height, width, channels = image.shape
+    return replace(image, shape=(batch, channels, height, width))
+
+
 NAMED: Final[Mapping[str, Shipped]] = {
     "unit": _Normalise((0.0,), (1.0,)),
     "symmetric": _Normalise((0.5,), (0.5,)),

@@ -23,6 +23,8 @@ class Settings:
         precision: "fp32" or "bf16".
         inputs: as the user declares them, where the model says less.
         outputs: the same, where only a run would tell.
+        behind: asked for the inputs where neither `inputs` nor the model says them: what the steps
+            of preprocessing make of those that come over the wire. Raises ModelError.
     """
 
     device: str = "cpu"
@@ -30,6 +32,7 @@ class Settings:
     precision: str = "fp32"
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    behind: Callable[[], tuple[TensorSpec, ...]] = tuple
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ...errors import ModelError, UsageError
 from ..model import TensorSpec
 from . import Backend, callable, onnx, paced, paddle, torch
+from .checked import Checked
 from .factory import Made, is_factory, make
 from .files import find
 from .kind import Kind, Settings, Things
 from .precision import compared
-from .preprocess import check_hook, preprocessed
+from .preprocess import check_hook, made_by, preprocessed
 
 #: Every backend, in the order in which they are asked whether a model is theirs. A new one is a
 #: file beside this and a name in this line.
@@ -70,19 +72,24 @@ def open_backend(
         ModelError: there is none, it cannot be read, or it is not one that a teacher can serve.
         UsageError: there is no such backend, or a rate is given without `paced` or missing with it.
     """
-    if (rate is not None) != (backend == paced.NAME):
-        raise UsageError(f"a rate is that of an emulated device: backend {paced.NAME} needs one")
+    paced.check_rate(backend, rate)
     settings = Settings(device, threads, precision, tuple(inputs), tuple(outputs))
     if preprocess:
-        settings = replace(settings, inputs=())
+        behind = partial(made_by, preprocess, settings.inputs)
+        settings = replace(settings, inputs=(), behind=behind)
     opened = _open(model, _kinds(backend), settings)
     if precision != "fp32":
         exact = _open(model, _kinds(backend), replace(settings, precision="fp32"))
         tell(compared(opened, exact, precision))
-    opened = preprocessed(opened, preprocess, inputs)
+    opened = Checked(preprocessed(opened, preprocess, inputs), by_option=bool(outputs))
     for tensor in (*opened.spec.inputs, *opened.spec.outputs):
         if not tensor.shape:
             raise ModelError(f"{tensor.name!r} has no dimensions: the first must be the batch")
+        if tensor.datatype == "BYTES":
+            raise ModelError(
+                f"{tensor.name!r} is of BYTES, and a teacher works on numbers: encode text as "
+                "numbers before it is sent, or leave such an output out"
+            )
     return opened if rate is None else paced.Paced(opened, rate)
 
 

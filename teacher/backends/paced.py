@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...errors import ModelError
+from ...errors import ModelError, UsageError
 from ...proto.arena import Array
 from ..model import ModelSpec
 from . import Backend
@@ -115,6 +115,16 @@ def labelled(spec: ModelSpec) -> ModelSpec:
     return replace(
         spec, platform=f"{LABEL}_{spec.platform}", numerics=(f"{LABEL}-{NAME}", *spec.numerics)
     )
+
+
+def check_rate(backend: str, rate: float | None) -> None:
+    """Raise UsageError unless a rate is stated for an emulated device, and for no other."""
+    if backend == NAME and rate is None:
+        raise UsageError(f"--backend {NAME} emulates a device: say by --rate how fast it is")
+    if backend != NAME and rate is not None:
+        raise UsageError(f"--rate is that of an emulated device: name --backend {NAME} with it")
+    if rate is not None and not 0 < rate < math.inf:
+        raise UsageError(f"a device labels more than 0 samples per second, not {rate:g}")
 
 
 def device_label(rate: float) -> str:

@@ -40,14 +40,20 @@ class PaddleDygraph:
         self._paddle.set_device(place)
         self._layer = made.thing.to(place)  # its factory did not know where
         self._layer.eval()
-        self._inputs = settings.inputs or _inputs_of(made)
+        self._inputs = settings.inputs or _declared_by(made) or settings.behind()
+        if not self._inputs:
+            raise ModelError(
+                f"the inputs of {made.name} are not known: return (layer, [InputSpec(shape, dtype, "
+                "name)]) from it, or declare them with --input"
+            )
         outputs = settings.outputs or declared(made.outputs)
         self._spec = ModelSpec(
             platform="paddle_dygraph",
             inputs=self._inputs,
             outputs=outputs_by_trial(self.run, self._inputs, outputs, made.name),
-            content_id=content.of_arrays(
+            content_id=content.of_code(
                 made.name,
+                made.thing,
                 ((name, value.numpy()) for name, value in self._layer.state_dict().items()),
             ),
             numerics=paddle_runtime.numerics(self._paddle, "paddle-dygraph", gpu, settings.threads),
@@ -69,12 +75,7 @@ def is_layer(thing: object) -> bool:
     return paddle is not None and isinstance(thing, paddle.nn.Layer)
 
 
-def _inputs_of(made: Made) -> tuple[TensorSpec, ...]:
-    if not made.inputs:
-        raise ModelError(
-            f"the inputs of {made.name} are not known: return (layer, [InputSpec(shape, dtype, "
-            "name)]) from it, or declare them with --input"
-        )
+def _declared_by(made: Made) -> tuple[TensorSpec, ...]:
     arguments = list(inspect.signature(made.thing.forward).parameters)
     return declared(made.inputs, arguments, _of_input_spec)
 

@@ -45,7 +45,10 @@ class PaddleInference:
             )
         except (ValueError, RuntimeError, OSError, TypeError, LookupError) as error:
             why = paddle_runtime.first_line(error)
-            raise ModelError(f"paddle cannot load {program}: {why}") from error
+            raise ModelError(
+                f"paddle {paddle.__version__} cannot load {program}: {why}; "
+                "if a newer one wrote it: pip install --upgrade paddlepaddle"
+            ) from error
         names = self._predictor.get_input_names(), self._predictor.get_output_names()
         if not names[0] or not names[1]:
             raise ModelError(

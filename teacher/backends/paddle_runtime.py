@@ -6,12 +6,10 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
-
-from ...errors import ModelError, WireError
-from ...proto.datatypes import datatype_of
+from ...errors import ModelError
 from ..numerics import instruction_set
 from . import translation
+from .declared import datatype_named
 from .device import check_gpu, gpu_of
 
 
@@ -61,13 +59,7 @@ def numerics(
 
 def datatype(dtype: Any) -> str:
     """The protocol's name of a Paddle dtype; raises ModelError where it has none."""
-    name = str(dtype).rpartition(".")[2].lower()
-    if name == "bfloat16":
-        return "BF16"
-    try:
-        return datatype_of(np.dtype(name))
-    except (TypeError, WireError):
-        raise ModelError(f"the model uses dtype {name}, which cannot be sent") from None
+    return datatype_named(str(dtype).rpartition(".")[2].lower())
 
 
 def translated(doing: str) -> AbstractContextManager[None]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from ...errors import ModelError, RequestRefused, UsageError, WireError
+from ...errors import ModelError, RequestRefused, UsageError
 from ...proto.arena import Array
-from ...proto.datatypes import datatype_of
 from ..model import ModelSpec, TensorSpec
 from . import Backend, content
-from .declared import declared, narrowed
+from .callable import read_only
+from .checked import fits
+from .declared import declared, narrowed, outputs_by_trial
 from .factory import is_factory, make
-from .images import NAMED
+from .images import NAMED, gives
 from .translation import translated
 
 Apply = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -61,9 +63,8 @@ class Preprocessed:
         return self._spec
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with translated(f"preprocessing by {self._hook.name}"):
-            made = self._hook.apply(inputs)
-            check_made(self._hook.name, made, self._backend.spec.inputs)
+        made = _applied(self._hook.name, self._hook.apply, inputs)
+        check_made(self._hook.name, made, self._backend.spec.inputs)
         return self._backend.run(made)
 
 
@@ -85,6 +86,32 @@ def preprocessed(
     return backend
 
 
+def made_by(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """What the steps make of what comes over the wire: the inputs of a model that says none.
+
+    Args:
+        names: as of `preprocessed`.
+        inputs: what comes over the wire, where the first step does not say it.
+
+    Raises:
+        ModelError: a step is not there, or does not run on an example.
+    """
+    for name in names:
+        if name in NAMED:
+            inputs = gives(name, inputs)
+            continue
+        made = make(name)
+        inputs = inputs or declared(made.inputs)
+        if inputs:
+            inputs = outputs_by_trial(partial(_applied, name, made.thing), inputs, (), name)
+    return tuple(inputs)
+
+
+def _applied(name: str, apply: Apply, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    with translated(f"preprocessing by {name}"):
+        return apply(read_only(inputs))
+
+
 def check_hook(name: str) -> None:
     """What can be said of a hook's name without importing anything; raises UsageError."""
     if name not in NAMED and not is_factory(name):
@@ -101,18 +128,11 @@ def check_made(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
         array = made.get(tensor.name)
         if not isinstance(array, np.ndarray):
             raise RequestRefused(f"{hook} gave {sorted(made)}; the model takes {tensor}")
-        if _datatype(array) != tensor.datatype or not tensor.admits(array.shape):
+        if not fits(array, tensor):
             raise RequestRefused(
                 f"{hook} gave {tensor.name!r} as {array.dtype} {list(array.shape)}; "
                 f"the model takes {tensor}"
             )
-
-
-def _datatype(array: Array) -> str | None:
-    try:
-        return datatype_of(array.dtype)
-    except WireError:
-        return None
 
 
 def _hook(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Hook:

@@ -107,7 +107,7 @@ def _script(file: Path, torch: Any, device: Any, settings: Settings) -> Network:
         # Kernels that are fused after some runs would change bits on the way.
         torch.jit.set_fusion_strategy([("STATIC", 0)])
     arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
-    inputs = _ordered(settings.inputs, arguments, str(file))
+    inputs = _ordered(settings.inputs or settings.behind(), arguments, str(file))
     return Network(str(file), "torch_script", module, inputs, content.of_files([file]))
 
 
@@ -133,7 +133,7 @@ def _module(made: Made, torch: Any, device: Any, settings: Settings) -> Network:
     with contextlib.suppress(NotImplementedError):  # an exported one is what it was exported as
         module.eval()
     arguments = list(inspect.signature(module.forward).parameters)
-    inputs = settings.inputs or declared(made.inputs, arguments, _of_example)
+    inputs = settings.inputs or declared(made.inputs, arguments, _of_example) or settings.behind()
     if not inputs:
         raise ModelError(
             f"the inputs of {made.name} are not known: return (module, [example tensor, ...]) from "
@@ -141,7 +141,8 @@ def _module(made: Made, torch: Any, device: Any, settings: Settings) -> Network:
         )
     state = module.state_dict().items()
     arrays = ((key, torch_runtime.as_array(torch, value)) for key, value in state)
-    return Network(made.name, "torch_module", module, inputs, content.of_arrays(made.name, arrays))
+    content_id = content.of_code(made.name, module, arrays)
+    return Network(made.name, "torch_module", module, inputs, content_id)
 
 
 def _of_example(tensor: Any, argument: str) -> TensorSpec:

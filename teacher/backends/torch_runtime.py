@@ -11,11 +11,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ...errors import EdlError, ModelError, WireError
+from ...errors import EdlError, ModelError
 from ...proto.arena import Array
-from ...proto.datatypes import datatype_of
 from ..numerics import instruction_set
 from . import translation
+from .declared import datatype_named
 from .device import check_gpu, gpu_of
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -68,13 +68,7 @@ def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
 
 def datatype(dtype: Any) -> str:
     """The protocol's name of a torch dtype; raises ModelError where it has none."""
-    name = str(dtype).removeprefix("torch.")
-    if name == "bfloat16":
-        return "BF16"
-    try:
-        return datatype_of(np.dtype(name))
-    except (TypeError, WireError):
-        raise ModelError(f"the model uses dtype {name}, which cannot be sent") from None
+    return datatype_named(str(dtype).removeprefix("torch."))
 
 
 def dtype_for(torch: Any, dtype: np.dtype[Any]) -> Any:

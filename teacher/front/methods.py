@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -23,6 +22,8 @@ from ...errors import AccessError, EdlError, RateLimited, RetryableError, WireEr
 from ...proto import inference_pb2 as pb
 from ...proto.security import Gate
 from ...proto.status import to_metadata, to_status
+from .. import access_log
+from ..access_log import Entry
 from ..config import ServerConfig
 from ..metrics import TeacherMetrics
 from ..refusals import TOO_LARGE, TooLarge, reason_of
@@ -32,6 +33,7 @@ from .calls import Call, CallTable
 from .streams import Streams
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+STREAM: Final = "ModelStreamInfer"
 #: From the end of a broken call's messages to its being cancelled.
 _HANG_UP_S: Final = 0.1
 #: Of a request that holds names only.
@@ -39,9 +41,11 @@ _NAMES_BYTES: Final = 64 << 10
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Admit = Callable[[_Context], Visitor]
-#: Given the request, whose it is, and when its caller has lost interest.
-_Answer = Callable[[bytes, Visitor, float | None], Awaitable[bytes]]
-_Handler = Callable[[object, _Context], Awaitable[Any]]
+#: Given the request, whose it is, when its caller has lost interest, and its entry in the log.
+_Answer = Callable[[bytes, Visitor, float | None, Entry], Awaitable[bytes]]
+#: Serves a call to its end: its answer, unless it has written that.
+_Serve = Callable[[_Context, Entry], Awaitable[bytes]]
+_Handler = Callable[[object, _Context], Awaitable[bytes]]
 _M = TypeVar("_M", bound=Message)
 
 
@@ -57,7 +61,6 @@ class Methods:
         servicer: what to answer.
         gate: who may ask.
         metrics: told of every request and every refusal.
-        threads: where the model is waited for.
     """
 
     def __init__(
@@ -66,13 +69,11 @@ class Methods:
         servicer: Servicer,
         gate: Gate,
         metrics: TeacherMetrics,
-        threads: ThreadPoolExecutor,
     ) -> None:
         self._receive_s = config.receive_s
         self._servicer = servicer
         self._gate = gate
         self._metrics = metrics
-        self._threads = threads
         limits = (config.max_calls, config.max_calls_per_peer)
         # Apart, so that batches which fill the one leave room for questions in the other.
         self.infer_calls, self._named_calls = CallTable(*limits), CallTable(*limits)
@@ -105,27 +106,37 @@ class Methods:
             ),
             "ModelInfer": self._read(self._student, self.infer_calls, self.infer),
         }
-        unary = {name: grpc.stream_unary_rpc_method_handler(m) for name, m in methods.items()}
-        stream = grpc.stream_stream_rpc_method_handler(self._refusing(self._stream))
-        return {**unary, "ModelStreamInfer": stream}
+        unary = {
+            name: grpc.stream_unary_rpc_method_handler(self._called(name, serve))
+            for name, serve in methods.items()
+        }
+        stream = grpc.stream_stream_rpc_method_handler(self._called(STREAM, self._stream))
+        return {**unary, STREAM: stream}
 
     def unknown(self) -> None:
         """Somebody has called a method that is not here."""
         self._metrics.refused(reason_of(WireError()))
 
-    async def infer(self, data: bytes, visitor: Visitor, deadline_s: float | None) -> bytes:
-        """Have one serialised request answered, on another thread; raises `errors` only."""
+    async def infer(
+        self, data: bytes, visitor: Visitor, deadline_s: float | None, entry: Entry
+    ) -> bytes:
+        """Have one serialised request answered; raises `errors` only."""
         with self._metrics.request(len(data)) as request:
-            work = partial(self._servicer.model_infer, data, visitor, deadline_s)
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            answer = await self._servicer.model_infer(data, visitor, deadline_s, entry)
             request.answered(len(answer))
             return answer
 
-    async def _stream(self, context: _Context) -> None:
+    async def _stream(self, context: _Context, _: Entry) -> Any:
         visitor, deadline_s = self._student(context), _deadline_s(context)
-        await self.streams.serve(
-            visitor, context, lambda data: self.infer(data, visitor, deadline_s)
-        )
+
+        async def infer(data: bytes) -> bytes:
+            with access_log.call("grpc", STREAM, partial(_address, context)) as entry:
+                entry.received(len(data))
+                answer = await self.infer(data, visitor, deadline_s, entry)
+                entry.sent(len(answer))
+                return answer
+
+        await self.streams.serve(visitor, context, infer)
 
     def _server_metadata(self, context: _Context) -> Message:
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
@@ -134,58 +145,65 @@ class Methods:
 
     def _unread(
         self, admit: Callable[[_Context], object], answer: Callable[[_Context], Message]
-    ) -> _Handler:
+    ) -> _Serve:
         """A method whose request has no fields: it is answered without being looked at."""
 
-        async def serve(context: _Context) -> bytes:
+        async def serve(context: _Context, _: Entry) -> bytes:
             admit(context)
             return answer(context).SerializeToString()
 
-        return self._refusing(serve)
+        return serve
 
-    def _named(self, answer: Callable[[Any], Message], kind: type[Message]) -> _Handler:
+    def _named(self, answer: Callable[[Any], Message], kind: type[Message]) -> _Serve:
         """A method whose request holds names; it is answered at once, in the event loop."""
 
-        async def parsed(data: bytes, *_: object) -> bytes:
-            return answer(_parse(data, kind)).SerializeToString()
+        async def parsed(data: bytes, _: Visitor, __: float | None, entry: Entry) -> bytes:
+            request = _parse(data, kind)
+            if model := getattr(request, "name", ""):
+                entry.asked(model)
+            return answer(request).SerializeToString()
 
         return self._read(self._name, self._named_calls, parsed)
 
-    def _owned(self, answer: Callable[[Any, Visitor], Message], kind: type[Message]) -> _Handler:
+    def _owned(self, answer: Callable[[Any, Visitor], Message], kind: type[Message]) -> _Serve:
         """The same where the names are of things that belong to the caller, a student."""
 
-        async def parsed(data: bytes, visitor: Visitor, _: float | None) -> bytes:
+        async def parsed(data: bytes, visitor: Visitor, *_: object) -> bytes:
             return answer(_parse(data, kind), visitor).SerializeToString()
 
         return self._read(self._student, self._named_calls, parsed)
 
-    def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Handler:
+    def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Serve:
         """A method whose request is read once its caller is known."""
 
-        async def serve(context: _Context) -> bytes:
+        async def serve(context: _Context, entry: Entry) -> bytes:
             visitor = admit(context)
             call = calls.begin(visitor.owner)
             try:
-                data = await self._request(context, call)
+                data = await self._request(context, call, entry)
                 calls.received(call)
-                return await answer(data, visitor, _deadline_s(context))
+                entry.received(len(data))
+                return await answer(data, visitor, _deadline_s(context), entry)
             finally:
                 calls.end(call)
 
-        return self._refusing(serve)
+        return serve
 
-    def _refusing(self, serve: Callable[[_Context], Awaitable[Any]]) -> _Handler:
-        """`serve` as gRPC calls it: our errors end the call, and are counted."""
+    def _called(self, name: str, serve: _Serve) -> _Handler:
+        """The method `name` as gRPC calls it: our errors end the call; all are logged."""
 
-        async def refusing(_: object, context: _Context) -> Any:
+        async def called(_: object, context: _Context) -> bytes:
             try:
-                return await serve(context)
+                with access_log.call("grpc", name, partial(_address, context)) as entry:
+                    answer = await serve(context, entry)
+                    entry.sent(len(answer or b""))
+                    return answer
             except EdlError as error:
                 self._count(error)
                 status, beside = to_status(error), to_metadata(error)
             return await context.abort(*status, beside)
 
-        return refusing
+        return called
 
     def _anybody(self, context: _Context) -> None:
         self._gate.called(context.peer())
@@ -205,7 +223,7 @@ class Methods:
             self._gate.require(caller, role)
         return Visitor.of_peer(caller.principal, str(context.peer()))
 
-    async def _request(self, context: _Context, call: Call) -> bytes:
+    async def _request(self, context: _Context, call: Call, entry: Entry) -> bytes:
         """The bytes of the request, within the time that there is for them."""
         try:
             async with asyncio.timeout(self._receive_s) as limit:
@@ -223,6 +241,7 @@ class Methods:
             # gRPC itself has refused a message above the limit, and has forgotten the peer; one
             # that hung up it still knows.
             self._metrics.refused(TOO_LARGE)
+            entry.ended(grpc.StatusCode.RESOURCE_EXHAUSTED.name)
             raise asyncio.CancelledError
         # Whoever has hung up is not to blame: this call is cancelled a moment later.
         await asyncio.sleep(_HANG_UP_S)
@@ -237,6 +256,10 @@ class Methods:
 def _expire(limit: asyncio.Timeout) -> None:
     with contextlib.suppress(RuntimeError):  # it is over anyway
         limit.reschedule(0.0)
+
+
+def _address(context: _Context) -> str:
+    return Visitor.of_peer("", context.peer()).address
 
 
 def _deadline_s(context: _Context) -> float | None:

@@ -1,8 +1,9 @@
 """The server's face: binds at once, answers after `start`, and ends with its thread.
 
-Any thread may use it; what is asyncio stays in the event loop of its own thread. The model is
-waited for on other threads, one for each slot and a few to turn others away at once, so that the
-loop answers probes and takes in requests whatever the model does.
+Any thread may use it; what is asyncio stays in the event loop of its own thread. Nothing blocks
+there: the model gives futures, and what takes more than a moment, as reading JSON or copying out of
+shared memory, is done on other threads. So the loop answers probes and takes in requests whatever
+the model does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
@@ -27,8 +27,6 @@ from .methods import SERVICE, Methods
 if TYPE_CHECKING:
     from ..http.server import HttpServer
 
-#: Threads beyond the slots that take requests only to refuse them.
-_SPARE_THREADS: Final = 16
 #: Headers of one call; a token and a few ids need a tenth of it.
 _MAX_METADATA_BYTES: Final = 8192
 #: A connection on which nothing comes is asked for a sign of life, and ended without one.
@@ -74,8 +72,7 @@ class Server:
         self._gate = gate
         self._on_ended = on_ended
         self._stopping = False
-        self._threads = ThreadPoolExecutor(config.slots + _SPARE_THREADS, "infer")
-        self._methods = Methods(config, servicer, gate, metrics, self._threads)
+        self._methods = Methods(config, servicer, gate, metrics)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="edl-teacher-grpc", daemon=True)
         self._thread.start()
@@ -83,7 +80,7 @@ class Server:
         try:
             if config.http is not None:
                 calls = self._methods.infer_calls
-                self._http = _http_server()(config, servicer, gate, metrics, self._threads, calls)
+                self._http = _http_server()(config, servicer, gate, metrics, calls)
             self._server = self._do(self._bind())
         except BaseException:
             self._end()
@@ -95,10 +92,7 @@ class Server:
         self._do(self._start())
 
     def stop(self, grace_s: float) -> None:
-        """Take nothing new, wait up to `grace_s` for what is being answered, close. Idempotent.
-
-        A thread that the model holds longer ends with the model, and is not waited for.
-        """
+        """Take nothing new, wait up to `grace_s` for what is being answered, close. Idempotent."""
         self._stopping = True
         if self._thread.is_alive():
             self._do(self._leave(grace_s))
@@ -145,7 +139,6 @@ class Server:
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._threads.shutdown(wait=False)
 
 
 def _http_server() -> type[HttpServer]:

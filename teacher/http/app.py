@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from ...errors import AccessError, EdlError, RequestRefused, WireError
 from ...proto import inference_pb2 as pb
-from ...proto.json_tensors import parse_object
+from ...proto.json_objects import parse_object
 from ..config import ServerConfig
 from ..front.calls import CallTable
 from ..metrics import TeacherMetrics
@@ -24,6 +24,7 @@ from ..shared_memory.visitors import Visitor
 from .bodies import read_body
 from .callers import Callers
 from .inference import Inference
+from .logged import ENTRY
 from .plain import plain
 from .statuses import NotThere, to_http
 
@@ -107,17 +108,17 @@ class Api:
 
     async def _model(self, request: Request) -> Response:
         self._callers.visitor(request)
-        asked = pb.ModelMetadataRequest(**_model_of(request))
+        asked = pb.ModelMetadataRequest(**_model_asked(request))
         return _as_json(_there(self._servicer.model_metadata, asked))
 
     async def _model_ready(self, request: Request) -> Response:
         self._callers.visitor(request)
-        asked = pb.ModelReadyRequest(**_model_of(request))
+        asked = pb.ModelReadyRequest(**_model_asked(request))
         return _whether(_there(self._servicer.model_ready, asked).ready)
 
     async def _statistics(self, request: Request) -> Response:
         self._callers.visitor(request)
-        asked = pb.ModelStatisticsRequest(**_model_of(request))
+        asked = pb.ModelStatisticsRequest(**_model_asked(request))
         return _as_json(_there(self._servicer.model_statistics, asked))
 
     async def _index(self, request: Request) -> Response:
@@ -183,8 +184,8 @@ def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
 
 
 async def _nobody(_: Request, __: Exception) -> Response:
-    """For a caller that has hung up: it is not sent."""
-    return Response(status_code=400)
+    """For a caller that has hung up: it is not sent, and logged as nginx does."""
+    return Response(status_code=499)
 
 
 def _whether(yes: bool) -> Response:
@@ -203,9 +204,13 @@ def _there(answer: Callable[[Any], _T], asked: Message) -> _T:
         raise NotThere(str(error)) from None
 
 
-def _model_of(request: Request) -> dict[str, str]:
+def _model_asked(request: Request) -> dict[str, str]:
+    """The model that the path names, of which the access log is told."""
     path = request.path_params
-    return {"name": path.get("model", ""), "version": path.get("version", "")}
+    name: str = path.get("model", "")
+    if name:
+        getattr(request.state, ENTRY).asked(name)
+    return {"name": name, "version": path.get("version", "")}
 
 
 def _region_of(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""The body of a request: so large at most, within so much time, and the two parts it may have."""
+"""The body of a request: so large at most, and within so much time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import contextlib
 
 from starlette.requests import Request
 
-from ...errors import RateLimited, RetryableError, WireError
+from ...errors import RateLimited, RetryableError
 from ..front.calls import Call, CallTable
 from ..refusals import TooLarge
 from .statuses import WrongKind
-
-HEAD_LENGTH = "inference-header-content-length"
 
 
 async def read_body(
@@ -55,27 +53,6 @@ async def read_body(
         ) from None
     calls.received(call)
     return memoryview(body).toreadonly()
-
-
-def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memoryview]:
-    """The JSON object of a body, and the bytes of tensors behind it.
-
-    Args:
-        body: all of it.
-        head_length: what the header `HEAD_LENGTH` says; None: it is not there.
-
-    Raises:
-        WireError: it is no length, or longer than the body.
-    """
-    if head_length is None:
-        return body, body[len(body) :]
-    if not (head_length.isascii() and head_length.isdigit() and len(head_length) < 12):
-        raise WireError(f"Inference-Header-Content-Length is no length: {head_length!r:.40}")
-    if int(head_length) > len(body):
-        raise WireError(
-            f"Inference-Header-Content-Length is {head_length}, and the body has {len(body)} bytes"
-        )
-    return body[: int(head_length)], body[int(head_length) :]
 
 
 def _too_large(size: str, most_bytes: int) -> TooLarge:

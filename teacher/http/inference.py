@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -12,16 +11,18 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...proto.json_tensors import decode_request, encode_response
-from ...proto.tensors import InferRequest, Read
+from ...proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, split
+from ...proto.tensors import InferRequest, InferResponse
 from ..config import ServerConfig
 from ..front.calls import CallTable
+from ..in_thread import in_thread
 from ..metrics import TeacherMetrics
 from ..refusals import TooLarge
 from ..servicer import Servicer
-from ..shared_memory.visitors import Visitor
-from .bodies import HEAD_LENGTH, read_body, split
+from ..shared_memory.reading import Reading
+from .bodies import read_body
 from .callers import Callers
+from .logged import ENTRY
 
 #: JSON takes many times its size while it is read, and the interpreter's lock for as long.
 _MAX_JSON_BYTES: Final = 16 << 20
@@ -37,7 +38,6 @@ class Inference:
         servicer: what to answer.
         callers: who may ask.
         metrics: told of every request.
-        threads: where the model is waited for.
         calls: the calls that have batches labelled, by whichever protocol they came.
     """
 
@@ -47,16 +47,15 @@ class Inference:
         servicer: Servicer,
         callers: Callers,
         metrics: TeacherMetrics,
-        threads: ThreadPoolExecutor,
         calls: CallTable,
     ) -> None:
         self._config = config
         self._servicer = servicer
         self._callers = callers
         self._metrics = metrics
-        self._threads = threads
         self._calls = calls
-        self._large_json = threading.Lock()
+        # Of its own, and one: small requests must not wait for large ones.
+        self._json_reader = ThreadPoolExecutor(1, "json")
 
     async def endpoint(self, request: Request) -> Response:
         """The request, read once its caller is known, and its answer."""
@@ -71,41 +70,56 @@ class Inference:
                 within_s=self._config.receive_s,
             )
             with self._metrics.request(len(body)) as meter:
-                work = partial(
-                    self._answer,
-                    body,
-                    request.headers.get(HEAD_LENGTH),
-                    request.path_params,
-                    visitor,
+                decode = self._decoding(request, body)
+                entry = getattr(request.state, ENTRY)
+                answer, head_length = await self._servicer.infer(
+                    decode, _encode, visitor, entry=entry
                 )
-                loop = asyncio.get_running_loop()
-                answer, head_length = await loop.run_in_executor(self._threads, work)
                 meter.answered(len(answer))
         finally:
             self._calls.end(call)
         if head_length is None:
             return Response(answer, media_type="application/json")
-        headers = {"Inference-Header-Content-Length": str(head_length)}
+        headers = {HEAD_LENGTH: str(head_length)}
         return Response(answer, headers=headers, media_type="application/octet-stream")
 
-    def _answer(
-        self, body: memoryview, head_length: str | None, path: dict[str, str], visitor: Visitor
-    ) -> tuple[bytes, int | None]:
-        def decode(read: Read) -> InferRequest:
-            head, raw = split(body, head_length)
-            if len(head) > _MAX_JSON_BYTES:
-                raise TooLarge(
-                    f"the JSON of a request is larger than max ({len(head)} vs. {_MAX_JSON_BYTES} "
-                    "bytes): send tensors as bytes, by the binary extension or gRPC"
-                )
-            many = len(head) > _SMALL_JSON_BYTES
-            with self._large_json if many else contextlib.nullcontext():
-                return decode_request(
-                    head,
-                    raw,
-                    read,
-                    model_name=path["model"],
-                    model_version=path.get("version", ""),
-                )
+    def close(self) -> None:
+        """Wait for nobody."""
+        self._json_reader.shutdown(wait=False)
 
-        return self._servicer.infer(decode, encode_response, visitor)
+    def _decoding(
+        self, request: Request, body: memoryview
+    ) -> Callable[[Reading], Awaitable[InferRequest]]:
+        """What gives the request that `body` holds, or raises what is wrong with it.
+
+        Raises:
+            WireError: its head has no such length.
+            TooLarge: its head is more JSON than is taken.
+        """
+        head, raw = split(body, request.headers.get(HEAD_LENGTH))
+        if len(head) > _MAX_JSON_BYTES:
+            raise TooLarge(
+                f"the JSON of a request is larger than max ({len(head)} vs. {_MAX_JSON_BYTES} "
+                "bytes): send tensors as bytes, by the binary extension or gRPC"
+            )
+        path = request.path_params
+        work = partial(
+            decode_request,
+            head,
+            raw,
+            model_name=path["model"],
+            model_version=path.get("version", ""),
+        )
+        threads = None if len(head) <= _SMALL_JSON_BYTES else self._json_reader
+
+        async def decode(reading: Reading) -> InferRequest:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(threads, work, reading.read)
+
+        return decode
+
+
+async def _encode(
+    request: InferRequest, response: InferResponse, elsewhere: Collection[str]
+) -> tuple[bytes, int | None]:
+    return await in_thread(encode_response, request, response, elsewhere)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import uvicorn
 
-from ...coordinator.config import check_free, join_address
+from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
 from ...proto.security import Gate, is_loopback, reloading_context
 from ..config import ServerConfig
@@ -22,6 +20,7 @@ from .callers import Callers
 from .connections import connections
 from .guard import Guard
 from .inference import Inference
+from .logged import Logged
 
 _BACKLOG: Final = 128
 _MAX_HEAD_BYTES: Final = 16 << 10
@@ -38,7 +37,6 @@ class HttpServer:
         servicer: what to answer.
         gate: who may ask.
         metrics: told of every request and every refusal.
-        threads: where the model is waited for.
         infer_calls: the calls that have batches labelled, by whichever protocol they came.
 
     Raises:
@@ -52,17 +50,17 @@ class HttpServer:
         servicer: Servicer,
         gate: Gate,
         metrics: TeacherMetrics,
-        threads: ThreadPoolExecutor,
         infer_calls: CallTable,
     ) -> None:
         host, port = split_listen(config.http or "")
-        check_free(host, port)
         callers = Callers(gate)
-        inference = Inference(config, servicer, callers, metrics, threads, infer_calls)
-        api = Api(config, servicer, callers, metrics, inference)
-        self._server = uvicorn.Server(_config(Guard(api.app(), is_loopback(host)), api, config))
+        self._inference = Inference(config, servicer, callers, metrics, infer_calls)
+        api = Api(config, servicer, callers, metrics, self._inference)
+        app = Logged(Guard(api.app(), is_loopback(host)))
+        self._server = uvicorn.Server(_config(app, api, config))
         self._scheme = "https" if self._server.config.ssl else "http"
-        self._socket = _listen(host, port)
+        self._socket = bound(host, port, "--http")
+        self._socket.listen(_BACKLOG)
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -83,6 +81,7 @@ class HttpServer:
         self._server.config.timeout_graceful_shutdown = max(grace_s, _LAST_S)  # type: ignore[assignment]
         self._server.should_exit = True
         await self._serving
+        self._inference.close()
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # in which they are closed
@@ -106,14 +105,3 @@ def _config(app: Any, api: Api, config: ServerConfig) -> uvicorn.Config:
     if config.security is not None and config.security.tls is not None:
         served.ssl = reloading_context(config.security.tls, ask_clients=True)
     return served
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(address)
-    listener.listen(_BACKLOG)
-    return listener

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from ...errors import (
@@ -58,6 +59,7 @@ def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RateLimited) and status == 429:
-        headers["Retry-After"] = str(max(1, round(error.retry_after_s or 0)))
+        # In whole seconds: who comes back sooner finds no room.
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 0)))
     words = str(error).encode("utf-8", "replace").decode()
     return status, headers, words if len(words) <= _MAX_WORDS else words[: _MAX_WORDS - 1] + "…"

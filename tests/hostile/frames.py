@@ -91,3 +91,11 @@ def answer(address: str, data: bytes) -> bytes:
             while b"grpc-status" not in said and (more := connection.recv(65536)):
                 said += more
         return said
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What is said until the other side closes the connection."""
+    said = b""
+    while more := connection.recv(65536):
+        said += more
+    return said

@@ -88,6 +88,7 @@ def _odd(draw: st.DrawFn) -> bytes:
 _INPUTS = st.one_of(
     st.builds(bend, st.sampled_from(_HONEST), EDITS),
     _odd(),
+    st.just(request(_HEAD, INFER, "POST", 1 << 40)),
     st.sampled_from(_HONEST),
     st.binary(min_size=1, max_size=64),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -89,8 +90,19 @@ def serving(
     model: str = STEERED,
     client: ClientSecurity | None = None,
     env: Mapping[str, str] | None = None,
+    through: Sequence[str] = (),
 ) -> Iterator[Teacher]:
-    process = start(command("--model", model, "--service", "m", *arguments, **(env or {})))
+    """A teacher process until the end of the `with`.
+
+    Args:
+        arguments: of `edl-teacher serve`.
+        model: what it serves, as "m".
+        client: the credentials of the test's own client.
+        env: variables that it is given.
+        through: a command that executes its arguments, in whose surroundings it is to run.
+    """
+    whole = command("--model", model, "--service", "m", *arguments, **(env or {}))
+    process = start(replace(whole, argv=(*through, *whole.argv)))
     try:
         ready = process.expect(r"^teacher ready: \S+ m on (\S+)$", START_S)
         teacher = Teacher(process, ready[1], client)

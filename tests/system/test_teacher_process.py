@@ -6,6 +6,7 @@ those after every test).
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -72,6 +73,14 @@ def test_it_says_what_it_does_in_order_and_one_line_on_stdout(tmp_path: Path) ->
     assert "ms/sample on cpu; no coordinator was named" in said[3]
     assert said[4].startswith("teacher ready: 127.0.0.1:")
     assert len(said) == 5
+
+
+def test_with_verbose_each_call_leaves_a_line_of_json() -> None:
+    with serving("--verbose", model="edl.tests.teacher.functions:steered") as teacher:
+        teacher.ask(request_id="17")
+        said = teacher.process.expect(r"DEBUG edl\.teacher\.access_log: (\{.*\})$", ANSWER_S)[1]
+        line = json.loads(said)
+        assert (line["method"], line["request_id"], line["samples"]) == ("ModelInfer", "17", 3)
 
 
 def test_the_predictor_killed_in_mid_request_costs_that_request_only(hold: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class FakeBackend:
 
 
 class FakeLabeller:
-    """A batcher within the test's process; `before` is called in each request."""
+    """A batcher within the test's process; `before` is called in each request, on its thread."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.ready = True
@@ -57,23 +57,30 @@ class FakeLabeller:
         self.before = before
         self.backend = FakeBackend()
         self.deadlines_s: list[float | None] = []  # of the requests that came
+        self.released = 0
+        self._threads = ThreadPoolExecutor(64, "fake")
 
     def require_loaded(self) -> Ready:
         if not self.ready:
             raise RetryableError("the model is loading")
         return Ready(self.backend.spec, 0.001, 8)
 
-    @contextmanager
-    def label(
+    def submit(
         self,
         inputs: Mapping[str, Array],
         outputs: Sequence[Wanted],
         deadline_s: float | None = None,
-    ) -> Iterator[Answer]:
+    ) -> Future[Answer]:
         self.deadlines_s.append(deadline_s)
+        return self._threads.submit(self._label, inputs, outputs)
+
+    def _label(self, inputs: Mapping[str, Array], outputs: Sequence[Wanted]) -> Answer:
         self.before()
         every = self.backend.run(inputs)
-        yield Answer(in_their_forms(every, outputs), 0.004)
+        return Answer(in_their_forms(every, outputs), 0.004, self._release)
+
+    def _release(self) -> None:
+        self.released += 1
 
 
 def array(*shape: int, dtype: Any = np.float32) -> Array:

@@ -10,15 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edl.teacher.shared_memory.segment import FOLDER, PREFIX
+from edl.proto import inference_pb2 as pb
+from edl.proto.datatypes import Array, datatype_of
+from edl.proto.places import Place
+from edl.teacher.shared_memory.objects import FOLDER, PREFIX
 
 
 class Object:
     """One shared-memory object, in the hands of its owner."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, folder: Path = FOLDER) -> None:
         self.key = f"{PREFIX}test-{uuid.uuid4().hex}"
-        self.path: Path = FOLDER / self.key
+        self.path: Path = folder / self.key
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.ftruncate(self._fd, nbytes)
 
@@ -62,10 +65,25 @@ class Object:
         self.path.unlink(missing_ok=True)
 
 
+def placed_request(
+    model: str, x: Array, output: str, read: Place, written: Place
+) -> pb.ModelInferRequest:
+    """A batch like `x` that lies at `read`, of which one output is wanted at `written`."""
+    tensor = pb.ModelInferRequest.InferInputTensor(
+        name="x", datatype=datatype_of(x.dtype), shape=x.shape
+    )
+    wanted = pb.ModelInferRequest.InferRequestedOutputTensor(name=output)
+    for message, place in ((tensor, read), (wanted, written)):
+        for name, value in place.parameters().items():
+            field = "string_param" if isinstance(value, str) else "int64_param"
+            setattr(message.parameters[name], field, value)
+    return pb.ModelInferRequest(model_name=model, inputs=[tensor], outputs=[wanted])
+
+
 @contextmanager
-def shared(nbytes: int) -> Iterator[Object]:
+def shared(nbytes: int, folder: Path = FOLDER) -> Iterator[Object]:
     """An object that is gone at the end of the `with`."""
-    found = Object(nbytes)
+    found = Object(nbytes, folder)
     try:
         yield found
     finally:

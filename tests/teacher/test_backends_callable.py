@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RequestRefused, RetryableError
+from edl.errors import BadAnswer, ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.teacher.backends.open import open_backend
+from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.model import TensorSpec
 
 HERE = "edl.tests.teacher.test_backends_callable"
@@ -39,6 +40,34 @@ def exhausted(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 def refuses(arrays: Mapping[str, Array]) -> dict[str, Array]:
     raise RequestRefused("not these")
+
+
+FILLED = np.zeros((64, 4), np.float32)
+
+
+def fills(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """As many libraries do: into the same memory each time."""
+    filled = FILLED[: len(arrays["x"])]
+    np.multiply(arrays["x"], 2, out=filled)
+    return {"y": filled}
+
+
+def capricious(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """What it gives depends on the values, and not only on the shape."""
+    x = arrays["x"]
+    match int(x.max()):
+        case 7:
+            return {"z": x}
+        case 8:
+            return {"y": x.astype(np.float64)}
+        case 9:
+            return {"y": x[:, :3]}
+        case _:
+            return {"y": x, "scratch": np.zeros(3)}
+
+
+def spells(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {"word": np.array([b"cat"] * len(arrays["x"]), object), "sum": arrays["x"].sum(axis=1)}
 
 
 class Table:
@@ -112,6 +141,42 @@ def test_a_function_that_gives_no_arrays_is_refused_at_the_start() -> None:
 def test_the_memory_of_a_request_is_not_the_functions_to_write() -> None:
     with pytest.raises(ModelError, match="read-only"):
         open_backend(f"{HERE}:writes", inputs=[X])
+
+
+def test_a_function_that_fills_the_same_memory_each_time_labels_every_row() -> None:
+    backend = open_backend(f"{HERE}:fills", inputs=[X])
+    x = np.arange(28, dtype=np.float32).reshape(7, 4)
+    answer = run_in_micro_batches(backend.run, {"x": x}, 2)
+    np.testing.assert_array_equal(answer["y"], x * 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (7, "'y' was declared by --output and the model does not give it: it gives 'z'"),
+        (8, r"'y' is float64 \[2, 4\], but the model declares FP32 \[-1, 4\]"),
+        (9, r"'y' is float32 \[2, 3\], but the model declares FP32 \[-1, 4\]"),
+    ],
+)
+def test_what_it_did_not_declare_is_no_answer(value: int, words: str) -> None:
+    backend = open_backend(
+        f"{HERE}:capricious", inputs=[X], outputs=[TensorSpec.parse("y:FP32:-1,4")]
+    )
+    assert list(backend.run({"x": np.ones((2, 4), np.float32)})) == ["y"]
+    with pytest.raises(BadAnswer, match=words) as caught:
+        backend.run({"x": np.full((2, 4), value, np.float32)})
+    assert caught.value.output == "y"
+
+
+def test_text_is_refused_at_the_start_and_not_at_each_request() -> None:
+    """Processes share memory, and no objects."""
+    with pytest.raises(ModelError, match="'word' is of BYTES, and a teacher works on numbers"):
+        open_backend(f"{HERE}:spells", inputs=[X])
+    numbers = [TensorSpec.parse("sum:FP32:-1")]
+    assert open_backend(f"{HERE}:spells", inputs=[X], outputs=numbers).spec.outputs == (*numbers,)
+    given = [TensorSpec.parse("x:BYTES:-1,4")]
+    with pytest.raises(ModelError, match="'x' is of BYTES"):
+        open_backend(f"{HERE}:double", inputs=given, outputs=[TensorSpec.parse("twice:FP32:-1,4")])
 
 
 def test_its_errors_are_ours() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edl.errors import ModelError, RequestRefused, RetryableError
-from edl.teacher.backends import Backend
+from edl.teacher.backends.kind import Settings
 from edl.teacher.backends.onnx import OnnxSession
 from edl.teacher.backends.onnx_files import files_of
 from edl.teacher.backends.open import open_backend
@@ -187,8 +187,7 @@ class Told:
 def opened_on_gpu(model: Path, monkeypatch: pytest.MonkeyPatch, used: str) -> FakeRuntime:
     runtime = FakeRuntime(used)
     monkeypatch.setattr("edl.teacher.backends.onnx.import_onnxruntime", lambda: runtime)
-    backend: Backend = open_backend(str(model), device="gpu:1")
-    assert isinstance(backend, OnnxSession)
+    backend = OnnxSession(model, Settings(device="gpu:1"))
     assert "gpu" in backend.spec.numerics
     return runtime
 
@@ -197,7 +196,7 @@ def test_a_gpu_is_asked_for_with_full_float32(model: Path, monkeypatch: pytest.M
     runtime = opened_on_gpu(model, monkeypatch, "CUDAExecutionProvider")
     name, settings = runtime.asked[0]
     assert name == "CUDAExecutionProvider"
-    assert settings == {"device_id": 1, "use_tf32": 0}
+    assert settings == {"device_id": 1, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
 
 
 def test_a_session_that_fell_back_to_the_cpu_is_refused(
@@ -213,7 +212,7 @@ def test_a_gpu_that_the_runtime_was_not_built_for_comes_with_what_to_install(mod
 
 
 def test_memory_that_ran_out_may_do_later(model: Path) -> None:
-    backend = open_backend(str(model))
+    backend = OnnxSession(model, Settings())
 
     class Exhausted:
         def run(self, *_: object) -> None:
@@ -221,6 +220,6 @@ def test_memory_that_ran_out_may_do_later(model: Path) -> None:
                 "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
             )
 
-    backend._session = Exhausted()  # type: ignore[attr-defined]
+    backend._session = Exhausted()
     with pytest.raises(RetryableError, match="the model failed: Failed to allocate memory"):
         backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})

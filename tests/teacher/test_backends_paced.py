@@ -149,7 +149,7 @@ def test_it_is_labelled_as_emulated_wherever_it_shows() -> None:
     [("paced", None), ("auto", 5.0), ("onnx", 5.0), ("paced", 0.0), ("paced", float("inf"))],
 )
 def test_a_rate_belongs_to_an_emulated_device_alone(backend: str, rate: float | None) -> None:
-    with pytest.raises(UsageError, match=r"a stated rate|more than 0 samples"):
+    with pytest.raises(UsageError, match=r"an emulated device|by --rate|more than 0 samples"):
         PredictorConfig("m", backend=backend, rate=rate)
 
 

@@ -13,7 +13,10 @@ import pytest
 from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.teacher.backends import torch_runtime
+from edl.teacher.backends.factory import make
+from edl.teacher.backends.kind import Settings
 from edl.teacher.backends.open import open_backend
+from edl.teacher.backends.torch import open_made
 from edl.teacher.backends.torch_archive import is_exported
 from edl.teacher.backends.torch_copies import Copies
 from edl.teacher.model import TensorSpec
@@ -154,12 +157,12 @@ def test_values_that_do_not_fit_will_never_do() -> None:
     ],
 )
 def test_errors_of_a_run_are_told_apart(raised: Exception, expected: type[Exception]) -> None:
-    backend = open_backend(f"{same_network.NAME}:by_torch")
+    backend = open_made(make(f"{same_network.NAME}:by_torch"), Settings())
 
     def fails(_: object) -> None:
         raise raised
 
-    backend._call = fails  # type: ignore[attr-defined]
+    backend._call = fails
     with pytest.raises(expected, match="the model failed"):
         backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})
 

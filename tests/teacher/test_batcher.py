@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher.batcher import READ_AHEAD, Batcher
 from edl.teacher.parts import Labelled, Part, label_parts
-from edl.teacher.predictor_session import Answer, Ready
+from edl.teacher.predictor_session import Answer, Ready, Results
 from edl.teacher.refusals import Overloaded
 from edl.teacher.request import Request
 from edl.teacher.wanted import Wanted
@@ -45,6 +47,7 @@ class FakePool:
         self.go = threading.Semaphore(0)
         self.error: Exception | None = None
         self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(64, "device")
 
     @property
     def ready(self) -> bool:
@@ -67,7 +70,10 @@ class FakePool:
     def ready_lanes(self) -> list[bool]:
         return self.alive
 
-    def run(self, index: int, requests: Sequence[Request]) -> list[Answer | EdlError]:
+    def submit(self, index: int, requests: Sequence[Request]) -> Results:
+        return self._threads.submit(self._run, index, requests)
+
+    def _run(self, index: int, requests: Sequence[Request]) -> list[Answer | EdlError]:
         with self._lock:
             self.at_device += 1
             self.runs.append((index, [request.samples for request in requests]))
@@ -89,6 +95,9 @@ class FakePool:
     def _release(self) -> None:
         with self._lock:
             self.released += 1
+
+    def close(self) -> None:
+        self._threads.shutdown()
 
 
 class Meter:
@@ -114,8 +123,11 @@ class Bench:
         self.asked: list[Future[Array]] = []
 
     def label(self, x: Array, deadline_s: float | None = None) -> Array:
-        with self.batcher.label({"x": x}, DOUBLE, deadline_s) as answer:
+        answer = self.batcher.submit({"x": x}, DOUBLE, deadline_s).result()
+        try:
             return answer.outputs["double"].copy()
+        finally:
+            answer.release()
 
     def ask(self, x: Array, deadline_s: float | None = None) -> Future[Array]:
         """Ask on another thread; returns when the request stands in line, or is further."""
@@ -131,6 +143,7 @@ class Bench:
             self.pool.go.release()
         self._threads.shutdown()
         self.batcher.stop()
+        self.pool.close()
 
 
 @contextmanager
@@ -245,6 +258,37 @@ def test_an_expired_request_leaves_the_line_and_is_not_computed() -> None:
         assert b.meter.expired_count == 1
 
 
+def test_one_that_nobody_waits_for_leaves_the_line_and_its_slot() -> None:
+    with bench(slots=3) as b:
+        for _ in range(2):
+            b.ask(array(1, 4))
+        given_up = b.batcher.submit({"x": array(5, 4)}, DOUBLE)
+        with pytest.raises(Overloaded):
+            b.label(array(1, 4))
+        assert given_up.cancel()
+        last = b.ask(array(1, 4))
+        b.pool.go.release(3)
+        for future in [*b.asked[:2], last]:
+            future.result(WAIT_S)
+        assert b.pool.backend.runs == [1] * 3
+        assert b.meter.expired_count == 1
+
+
+def test_one_at_a_device_keeps_its_slot_though_nobody_waits_for_it() -> None:
+    with bench(slots=1) as b:
+        labels = b.batcher.submit({"x": array(1, 4)}, DOUBLE)
+        assert not labels.cancel()
+        with pytest.raises(Overloaded):
+            b.label(array(1, 4))
+        b.pool.go.release()
+        labels.result(WAIT_S)
+        with pytest.raises(Overloaded):  # they lie in memory that is the slot's
+            b.label(array(1, 4))
+        labels.result().release()
+        b.pool.go.release()
+        b.label(array(1, 4))
+
+
 def test_nor_is_one_that_expires_at_the_device_though_others_of_its_batch_are() -> None:
     with bench(rule=BatchRule(4, 30.0)) as b:
         first = b.ask(array(4, 4))
@@ -331,6 +375,45 @@ def test_a_stop_ends_who_waits() -> None:
         b.batcher.stop()
         with pytest.raises(RetryableError, match="has left"):
             held[2].result(WAIT_S)
+
+
+def test_one_that_merges_says_that_its_bits_depend_on_others() -> None:
+    with bench() as alone, bench(rule=BatchRule(8)) as merging, bench(rule=BatchRule(9)) as more:
+        ids = [b.batcher.require_loaded().spec.numerics_id for b in (alone, merging, more)]
+    assert ids[0] == SPEC.numerics_id
+    assert ids[1].startswith("merged-")
+    assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize("end", ["labels", "joint error", "own error", "expired", "restarting"])
+def test_a_request_is_let_go_with_its_answer(end: str) -> None:
+    """Its memory is not left to the garbage collector, which comes when it wants."""
+    with bench(rule=BatchRule(8)) as b:
+        x = array(2, 4)
+        gone = weakref.ref(x)
+        deadline_s = time.monotonic() - 1 if end == "expired" else None
+        if end == "joint error":
+            b.pool.error = RequestRefused("no such word")
+        if end == "own error":
+            b.pool.backend.function = _refusing
+        b.pool.alive = [end != "restarting"]
+        b.pool.go.release()
+        gc.collect()
+        gc.disable()
+        try:
+            try:
+                b.label(x, deadline_s)
+            except EdlError:
+                assert end != "labels"
+            b.pool.error = None  # the test's own hold on it
+            del x
+            wait_for(lambda: gone() is None)  # the device's thread lets go a moment later
+        finally:
+            gc.enable()
+
+
+def _refusing(_: object) -> dict[str, Array]:
+    raise RequestRefused("no such word")
 
 
 def test_many_threads_get_each_their_own() -> None:

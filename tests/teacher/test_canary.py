@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import random
+import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +89,41 @@ def test_what_is_no_canary_is_said_to_be_none(tmp_path: Path) -> None:
         (tmp_path / "broken").write_bytes(content)
         with pytest.raises(ModelError, match="is no canary"):
             Canary.load(tmp_path / "broken")
-    with pytest.raises(ModelError, match="cannot read the canary"):
+    with pytest.raises(ModelError, match=r"cannot read .*missing: No such file"):
         Canary.load(tmp_path / "missing")
+
+
+def test_whatever_is_damaged_in_a_file_is_said_in_one_line(tmp_path: Path) -> None:
+    """Any two bytes of it: a teacher must not end by a traceback of zlib."""
+    file, rng, refused = tmp_path / "canary", random.Random(1), 0
+    CANARY.save(file)
+    whole = file.read_bytes()
+    for _ in range(600):
+        damaged = bytearray(whole)
+        for _ in range(2):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        file.write_bytes(damaged)
+        with contextlib.suppress(ModelError):
+            Canary.load(file)
+            continue
+        refused += 1
+    assert refused > 200
+
+
+def test_a_disk_that_is_full_spoils_no_canary(tmp_path: Path) -> None:
+    file = tmp_path / "canary"
+    CANARY.save(file)
+    before = file.read_bytes()
+    larger = replace(CANARY, inputs={"x": np.random.default_rng(0).random(1 << 16)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # as if: EFBIG for ENOSPC
+    try:
+        with pytest.raises(UsageError, match=r"cannot write .*canary: File too large"):
+            larger.save(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:

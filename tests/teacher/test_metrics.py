@@ -20,6 +20,7 @@ VIEW = TeacherView(
     incarnation=41,
     version="1.0",
     content_id="c0ffee",
+    numerics_id="bea7",
     slots=4,
     lanes=2,
     micro_batch=8,
@@ -59,7 +60,7 @@ def test_the_view_is_shown_as_it_is_at_the_scrape() -> None:
     }
     labels = {"service": "resnet", "teacher_id": "t1", "version": "1.0", "incarnation": "41"}
     sample = metrics.registry.get_sample_value(
-        "edl_teacher_info", {**labels, "content_id": "c0ffee"}
+        "edl_teacher_info", {**labels, "content_id": "c0ffee", "numerics_id": "bea7"}
     )
     assert sample == 1
     view = replace(VIEW, draining=True, heartbeat=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.errors import BadAnswer
+from edl.proto.arena import Array
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.tests.teacher.fakes import FakeBackend, array
 
@@ -41,3 +44,18 @@ def test_an_output_without_the_batch_is_no_answer(shape: tuple[int, ...]) -> Non
     backend = FakeBackend(lambda inputs: {"mean": np.zeros(shape)})
     with pytest.raises(BadAnswer, match=r"'mean'.*first dimension must be the batch"):
         run_in_micro_batches(backend.run, {"x": array(4, 4)}, 2)
+
+
+def test_runs_that_give_other_shapes_are_no_answer() -> None:
+    """As of a function that pads to the longest sample of its run."""
+
+    def padded(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        longest = int(inputs["x"].max())
+        return {"y": np.zeros((len(inputs["x"]), longest), np.float32)}
+
+    backend = FakeBackend(padded)
+    x = np.array([3, 3, 5, 5], np.int64)
+    with pytest.raises(BadAnswer, match=r"'y' has samples of shape \[3\] and of \[5\]") as caught:
+        run_in_micro_batches(backend.run, {"x": x}, 2)
+    assert caught.value.output == "y"
+    assert run_in_micro_batches(backend.run, {"x": x}, 4)["y"].shape == (4, 5)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner, Result
 
 from edl.errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
@@ -86,6 +89,18 @@ def test_no_canary_is_written_of_a_model_that_is_no_good(
     assert not file.exists()
 
 
+def test_where_no_canary_can_be_written_no_model_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no directory .*nope to write canary to"):
+        ran("fingerprint", f"{MODELS}:ends", "--canary", str(tmp_path / "nope" / "canary"))
+
+
+def test_a_canary_that_cannot_be_read_is_said_before_the_model_is_loaded(tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(ModelError, match=r"cannot read .*missing"):
+        load(PredictorConfig(f"{MODELS}:good", canary=str(tmp_path / "missing")), told.append)
+    assert not told
+
+
 def test_bench_shows_each_size_and_marks_the_best() -> None:
     said = ran("bench", "--model", f"{MODELS}:good", "--batch-sizes", "1,16", "--runs", "5").stdout
     rows = [line for line in said.splitlines() if line.startswith("│")]
@@ -107,9 +122,45 @@ def test_bench_writes_json_and_a_picture(tmp_path: Path) -> None:
     assert "<svg" in picture.read_text()
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_picture_that_cannot_be_written_costs_no_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    def full(_: Figure, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    picture = tmp_path / "rates.png"
+    picture.write_bytes(b"the last one")
+    model = ("--model", f"{MODELS}:good", "--batch-sizes", "4", "--runs", "3")
+    result = runner.invoke(app, ("bench", *model, *form, "--plot", str(picture)))
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"cannot write {picture}: No space left on device"
+    assert "samples_per_s" in result.stdout if form else "samples/s" in result.stdout
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"the last one"]
+
+
+def test_what_an_emulated_device_takes_is_called_emulated() -> None:
+    emulated = ("--backend", "paced", "--rate", "500")
+    sizes = ("--batch-sizes", "4", "--runs", "3")
+    model = ("--model", f"{MODELS}:good")
+    where = "on emulated (500 samples/s)"
+    said = ran("bench", *model, *emulated, *sizes).stdout
+    assert said.startswith(f"{MODELS}:good {where}\n")
+    found = json.loads(ran("bench", *model, *emulated, *sizes, "--json").stdout)
+    assert found["device"] == "emulated (500 samples/s)"
+    said = ran("fingerprint", f"{MODELS}:good", *emulated).stdout
+    assert f"at micro-batch 8 {where}\n" in said
+    assert ran("bench", *model, *sizes).stdout.startswith(f"{MODELS}:good on cpu\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("--backend", "paced"), "say by --rate how fast it is"),
+        (("--rate", "5"), "name --backend paced with it"),
+        (("--backend", "paced", "--rate", "0"), "more than 0 samples per second, not 0"),
         (("--batch-sizes", "1,x"), "--batch-sizes is a list of sizes, as 1,2,4, not 'x'"),
         (("--batch-sizes", ""), "--batch-sizes is a list of sizes"),
         (("--batch-sizes", "1", "--plot", "/nope/p.png"), "there is no directory /nope"),

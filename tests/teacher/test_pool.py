@@ -25,7 +25,7 @@ from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.pool import PredictorPool
 from edl.teacher.wanted import Wanted
 from edl.tests.ground.programs import wait_for, wait_gone
-from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL
+from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, LOSE
 
 FUNCTIONS = "edl.tests.teacher.functions"
 START_S = 60.0
@@ -53,8 +53,11 @@ class Bench:
     def ask(self, order: float = 0.0) -> Array:
         x = np.full((2, 4), 0.5, dtype=np.float32)
         x[0, 0] = order
-        with self.batcher.label({"x": x}, [Wanted("twice")]) as answer:
+        answer = self.batcher.submit({"x": x}, [Wanted("twice")]).result()
+        try:
             return answer.outputs["twice"].copy()
+        finally:
+            answer.release()
 
     def close(self) -> None:
         self.batcher.stop()
@@ -106,6 +109,18 @@ def test_one_of_two_crashes_in_mid_request_and_only_its_requests_notice(hold: Pa
     wait_gone([victim, *pids])
 
 
+def test_a_device_that_is_lost_costs_its_job_and_a_start_and_no_more() -> None:
+    with running() as bench:
+        before = bench.pids()
+        with pytest.raises(RetryableError, match="unspecified launch failure"):
+            bench.ask(LOSE)
+        wait_for(lambda: bench.pool.restarts == 1, WAIT_S)
+        wait_for(lambda: bench.pool.ready_lanes() == [True, True], START_S)
+        for _ in range(8):
+            np.testing.assert_array_equal(bench.ask(7.0)[0], [14, 1, 1, 1])
+        assert len(set(before) - set(bench.pids())) == 1
+
+
 def test_one_that_keeps_crashing_is_given_up_and_the_last_takes_the_teacher_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,7 +168,7 @@ def test_equal_devices_measure_their_micro_batch_once_and_are_bound_to_their_cor
         pids = [c._session.process.pid for c in pool._clients if c._session is not None]
         cores = [set(psutil.Process(pid).cpu_affinity()) for pid in pids]
         assert cores == [{core}, {core}, os.sched_getaffinity(0)]
-        assert any(text.startswith(f"cpu on cores {core}: ") for text in progress)
+        assert any(text.startswith(f"predictor 2 of 3, on cpu:{core}: ") for text in progress)
     finally:
         pool.stop()
 

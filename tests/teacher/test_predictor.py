@@ -20,6 +20,7 @@ from edl.teacher.loading import Loaded
 from edl.teacher.parts import Part
 from edl.teacher.predictor import Predictor
 from edl.teacher.wanted import Wanted
+from edl.tests.ground.programs import wait_for
 from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
 
 
@@ -38,8 +39,15 @@ class Bench:
             self.their_inputs,
             self.their_outputs,
         )
-        self._thread = threading.Thread(target=predictor.serve)
+        self.lost: RetryableError | None = None
+        self._thread = threading.Thread(target=self._serve, args=[predictor])
         self._thread.start()
+
+    def _serve(self, predictor: Predictor) -> None:
+        try:
+            predictor.serve()
+        except RetryableError as error:
+            self.lost = error
 
     def ask(self, number: int, inputs: Mapping[str, Array], *outputs: str | Wanted) -> Message:
         record = self.inputs.put(list(inputs.values()))
@@ -134,13 +142,17 @@ def test_labels_stay_where_they_are_until_they_are_freed(bench: Bench) -> None:
     [
         (RequestRefused("no such word"), RequestRefused),
         (RetryableError("device lost"), RetryableError),
+        (MemoryError("no room"), RetryableError),
+        (KeyError("a bug of ours"), RetryableError),
     ],
 )
 def test_an_error_of_the_model_ends_its_job_only(
     bench: Bench, backend: FakeBackend, error: Exception, expected: type[Exception]
 ) -> None:
     def fail(inputs: Any) -> dict[str, Array]:
-        raise error
+        if len(inputs["x"]) == 2:
+            raise error
+        return double_and_sum(inputs)
 
     backend.function = fail
     failed = bench.ask(1, {"x": array(2, 4)}, "sum")
@@ -149,6 +161,20 @@ def test_an_error_of_the_model_ends_its_job_only(
     backend.function = double_and_sum
     assert "error" not in bench.ask(2, {"x": array(2, 4)}, "sum")
     assert bench.their_outputs.used_bytes == 64  # nothing of the failed job
+
+
+def test_a_device_that_fails_on_an_example_too_is_lost(bench: Bench, backend: FakeBackend) -> None:
+    """As CUDA is after some errors: the process has to start anew."""
+
+    def fail(inputs: Any) -> dict[str, Array]:
+        raise RetryableError("unspecified launch failure")
+
+    backend.function = fail
+    failed = bench.ask(1, {"x": array(2, 4)}, "sum")
+    with pytest.raises(RetryableError, match="launch failure"):
+        raise jobs.error_of(failed)
+    wait_for(lambda: bench.lost is not None)
+    assert "launch failure" in str(bench.lost)
 
 
 def test_labels_that_are_not_finite_are_not_given_out(bench: Bench) -> None:

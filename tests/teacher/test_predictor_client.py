@@ -63,7 +63,7 @@ def batch(order: float = 0.0, rows: int = 3) -> dict[str, Array]:
 
 
 def ask(client: PredictorClient, order: float = 0.0) -> Array:
-    answer = only(client.run([Request(batch(order), [Wanted("twice")])]))
+    answer = only(client.submit([Request(batch(order), [Wanted("twice")])]).result())
     labels = answer.outputs["twice"].copy()
     answer.release()
     return labels
@@ -96,7 +96,9 @@ def test_labels_are_those_of_the_model_in_process_bit_for_bit(exported: Path) ->
     with running(str(exported)) as client:
         loaded = client.loaded
         assert loaded is not None
-        answer = only(client.run([Request({"image": images}, list(map(Wanted, expected)))]))
+        answer = only(
+            client.submit([Request({"image": images}, list(map(Wanted, expected)))]).result()
+        )
         for name, array in expected.items():
             assert answer.outputs[name].tobytes() == array.tobytes()
         assert answer.device_seconds > 0

@@ -15,6 +15,7 @@ from edl.teacher.backends.images import NAMED
 from edl.teacher.backends.open import check_model, open_backend
 from edl.teacher.backends.preprocess import preprocessed
 from edl.teacher.model import ModelSpec, TensorSpec
+from edl.tests.teacher import same_network
 from edl.tests.teacher.fakes import FakeBackend
 from edl.tests.teacher.same_network import NAME
 
@@ -47,6 +48,10 @@ def from_bytes() -> Any:
     return halved, ["image:UINT8:-1,3,6,4", "mask:FP32:-1,2"]
 
 
+def undeclared() -> Any:
+    return same_network.by_torch()[0]
+
+
 def loses(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {"mask": arrays["mask"]}
 
@@ -57,6 +62,11 @@ def wrong_dtype(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 def fails(arrays: Mapping[str, Array]) -> dict[str, Array]:
     raise KeyError("picture")
+
+
+def in_place(arrays: dict[str, Array]) -> dict[str, Array]:
+    arrays["image"] /= 2
+    return arrays
 
 
 def no_function() -> int:
@@ -140,6 +150,8 @@ def test_the_preprocessing_is_a_part_of_the_content() -> None:
         ("loses", r"gave \['mask'\]; the model takes image:FP32"),
         ("wrong_dtype", r"gave 'image' as float64 \[5, 3, 6, 4\]; the model takes image:FP32"),
         ("fails", "preprocessing by .*:fails failed: 'picture'"),
+        # Its memory is the request's, which is run again where a merged run has failed.
+        ("in_place", "preprocessing by .*:in_place failed: .*read-only"),
     ],
 )
 def test_a_hook_that_makes_something_else_is_the_end_of_the_request(
@@ -164,6 +176,35 @@ def test_declared_inputs_narrow_what_comes_over_the_wire() -> None:
     assert backend.spec.inputs[0] == narrow
     with pytest.raises(ModelError, match="was declared as an input; the model has image:UINT8"):
         preprocessed(echo(), ["unit"], [TensorSpec("image", "FP32", (-1, 3, 6, 4))])
+
+
+@pytest.mark.parametrize(
+    ("steps", "wire"),
+    [
+        (["nhwc", "unit"], "image:UINT8:-1,8,8,1"),
+        ([f"{HERE}:halved"], "image:UINT8:-1,1,8,8"),
+        ([], "image:FP32:-1,1,8,8"),
+    ],
+)
+def test_a_model_that_says_nothing_of_itself_gets_what_the_steps_make(
+    tmp_path: Path, steps: list[str], wire: str
+) -> None:
+    """TorchScript has names alone, and a function has not even these."""
+    declared = TensorSpec.parse(wire)
+    image = np.random.default_rng(1).integers(0, 256, (4, *declared.shape[1:]), np.uint8)
+    given = {"image": image if steps else image.astype(np.float32)}
+    models = [same_network.write_script(tmp_path), f"{NAME}:label", f"{HERE}:undeclared"]
+    opened = [open_backend(str(model), inputs=[declared], preprocess=steps) for model in models]
+    answers = [list(backend.run(given).values()) for backend in opened]
+    for backend, answer in zip(opened, answers, strict=True):
+        assert backend.spec.inputs == (declared,)
+        np.testing.assert_allclose(answer[0], answers[0][0], atol=1e-3)
+
+
+def test_a_step_that_does_not_run_on_what_is_declared_is_named() -> None:
+    wire = [TensorSpec.parse("picture:UINT8:-1,1,8,8")]
+    with pytest.raises(ModelError, match=r":fails does not run on an example: .*'picture'"):
+        open_backend(f"{NAME}:label", inputs=wire, preprocess=[f"{HERE}:fails"])
 
 
 def test_a_real_model_takes_bytes_by_it(exported: Path) -> None:

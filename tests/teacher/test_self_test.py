@@ -74,6 +74,11 @@ def test_a_broken_model_is_refused_and_told_why(
         judged(logits_of(function))
 
 
+def test_the_refusal_of_what_is_not_finite_says_where_to_look() -> None:
+    with pytest.raises(ModelError, match=r"Were the weights .*--precision and --preprocess"):
+        judged(logits_of(full(np.nan)))
+
+
 def test_the_refusal_says_how_an_honest_model_gets_round_it() -> None:
     with pytest.raises(ModelError, match=r"fingerprint --samples.*--no-self-test"):
         judged(logits_of(full(0.2)))

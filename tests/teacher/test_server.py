@@ -23,6 +23,7 @@ from edl.errors import (
     UsageError,
 )
 from edl.proto import inference_pb2 as pb
+from edl.proto import tensors
 from edl.proto.security import Gate
 from edl.proto.status import PUSHBACK, from_status
 from edl.teacher.config import ServerConfig
@@ -254,7 +255,7 @@ def test_a_method_that_is_not_served_is_unimplemented(bench: Bench) -> None:
     assert bench.refused("malformed") == 1
 
 
-def test_probes_are_answered_while_every_thread_for_requests_is_busy(bench: Bench) -> None:
+def test_probes_are_answered_while_many_requests_wait_for_the_model(bench: Bench) -> None:
     inside, go = threading.Semaphore(0), threading.Event()
 
     def wait_inside() -> None:
@@ -264,13 +265,47 @@ def test_probes_are_answered_while_every_thread_for_requests_is_busy(bench: Benc
     bench.labeller.before = wait_inside
     with ThreadPoolExecutor(30) as pool:
         asked = [pool.submit(bench.infer) for _ in range(30)]
-        for _ in range(2 + 16):  # the threads there are for two slots
+        for _ in asked:
             assert inside.acquire(timeout=WAIT_S)
         assert bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live
-        assert bench.traffic.in_flight == 18
+        assert bench.traffic.in_flight == 30
         go.set()
         for future in asked:
             assert len(future.result(WAIT_S).outputs["sum"]) == 3
+    assert bench.labeller.released == 30
+
+
+def test_what_is_labelled_for_a_caller_that_has_gone_is_given_back(bench: Bench) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def wait_inside() -> None:
+        inside.set()
+        go.wait(WAIT_S)
+
+    bench.labeller.before = wait_inside
+    call = bench.method().future(bench.request(), timeout=WAIT_S)
+    assert inside.wait(WAIT_S)
+    call.cancel()
+    wait_for(lambda: bench.count("edl_teacher_requests_total", outcome="abandoned") == 1)
+    assert bench.traffic.in_flight == 0
+    assert bench.labeller.released == 0
+    go.set()
+    wait_for(lambda: bench.labeller.released == 1)
+
+
+def test_what_takes_more_than_a_moment_to_read_or_write_is_answered_all_the_same() -> None:
+    """Elements in typed fields, and labels of more than a megabyte: both go by other threads."""
+    bench = Bench(max_message_bytes=64 << 20)
+    try:
+        x = array(1 << 17, 4)
+        message = pb.ModelInferRequest(model_name="resnet")
+        message.inputs.add(name="x", datatype="FP32", shape=x.shape).contents.fp32_contents.extend(
+            x.reshape(-1).tolist()
+        )
+        answer = tensors.decode_response(bench.infer_bytes(message.SerializeToString()))
+        np.testing.assert_array_equal(answer.outputs["double"], x * 2)
+    finally:
+        bench.close()
 
 
 def test_a_stop_lets_what_is_being_answered_finish() -> None:

@@ -18,7 +18,7 @@ from edl.proto.security import open_channel
 from edl.supervise import Process, python_command, start
 from edl.tests.teacher.bench import SERVICE, WAIT_S
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.segments import Object, shared
+from edl.tests.teacher.segments import Object, placed_request, shared
 
 INPUT, OUTPUT = 64, 1024
 X = array(3, 4)
@@ -40,20 +40,8 @@ class Stopped:
 
     def infer(self, generation: int) -> Any:
         """A batch in our memory, whose labels are wanted there."""
-        parameters = {
-            at: pb.ModelInferRequest(
-                inputs=[{"parameters": _named(Place("slots", at, X.nbytes, generation))}]
-            )
-            .inputs[0]
-            .parameters
-            for at in (INPUT, OUTPUT)
-        }
-        tensor = pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=X.shape)
-        wanted = pb.ModelInferRequest.InferRequestedOutputTensor(name="double")
-        for message, at in ((tensor, INPUT), (wanted, OUTPUT)):
-            for name, value in parameters[at].items():
-                message.parameters[name].CopyFrom(value)
-        request = pb.ModelInferRequest(model_name="resnet", inputs=[tensor], outputs=[wanted])
+        read, written = (Place("slots", at, X.nbytes, generation) for at in (INPUT, OUTPUT))
+        request = placed_request("resnet", X, "double", read, written)
         return self.call("ModelInfer", request, pb.ModelInferResponse)
 
     def use(self, generation: int, data: bytes) -> None:
@@ -67,13 +55,6 @@ class Stopped:
 
     def wake(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
-
-
-def _named(place: Place) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"string_param" if isinstance(value, str) else "int64_param": value}
-        for name, value in place.parameters().items()
-    }
 
 
 @pytest.fixture

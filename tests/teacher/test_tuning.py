@@ -81,6 +81,18 @@ def test_one_that_runs_nothing_says_so() -> None:
         fastest_micro_batch(FakeBackend(fail))
 
 
+def test_memory_that_runs_out_at_a_second_look_is_said_too() -> None:
+    runs = iter([None] * 4)
+
+    def once(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if next(runs, 0) is not None:
+            raise RetryableError("out of device memory")
+        return double_and_sum(inputs)
+
+    with pytest.raises(RetryableError, match="out of device memory"):
+        fastest_micro_batch(FakeBackend(once))
+
+
 def test_a_fixed_batch_is_its_own_answer() -> None:
     spec = replace(SPEC, inputs=(TensorSpec("x", "FP32", (3, 4)),))
     backend = FakeBackend(spec=spec)

@@ -12,9 +12,9 @@ import pytest
 from edl.errors import RequestRefused
 from edl.proto.arena import Array
 from edl.proto.forms import Form
-from edl.proto.tensors import InferRequest
+from edl.proto.tensors import InferRequest, Parameter
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.teacher.validation import check_model, check_request
+from edl.teacher.validation import check_model, check_request, deadline_of
 from edl.teacher.wanted import Wanted
 from edl.tests.teacher.fakes import SPEC, array
 
@@ -139,3 +139,30 @@ def test_a_model_is_known_by_name_and_version() -> None:
         check_model("vgg", "", "resnet")
     with pytest.raises(RequestRefused, match="unknown version '2'"):
         check_model("resnet", "2", "resnet")
+
+
+@pytest.mark.parametrize(
+    ("timeout_us", "call_s", "deadline_s"),
+    [
+        (None, None, None),
+        (None, 107.0, 107.0),
+        (0, 107.0, 107.0),
+        (0, None, None),
+        (2_500_000, None, 102.5),
+        (2_500_000, 101.0, 101.0),
+        (2_500_000, 107.0, 102.5),
+    ],
+)
+def test_the_earlier_deadline_counts(
+    timeout_us: int | None, call_s: float | None, deadline_s: float | None
+) -> None:
+    parameters = {} if timeout_us is None else {"timeout": timeout_us}
+    request = InferRequest("resnet", parameters=dict(parameters))
+    assert deadline_of(request, call_s, 100.0) == deadline_s
+
+
+@pytest.mark.parametrize("timeout", [-1, 1.5, "5", True])
+def test_a_timeout_that_is_none_is_refused(timeout: Parameter) -> None:
+    request = InferRequest("resnet", parameters={"timeout": timeout})
+    with pytest.raises(RequestRefused, match="'timeout' is a whole number of microseconds, not"):
+        deadline_of(request, None, 100.0)

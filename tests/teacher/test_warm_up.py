@@ -10,6 +10,7 @@ import pytest
 
 from edl.errors import ModelError, RequestRefused
 from edl.proto.arena import Array
+from edl.teacher.backends.checked import Checked
 from edl.teacher.backends.example import example_batch, example_shape
 from edl.teacher.model import TensorSpec
 from edl.teacher.warm_up import warm_up
@@ -67,20 +68,24 @@ def refuse(inputs: Mapping[str, Array]) -> dict[str, Array]:
         (lambda inputs: {"sum": np.zeros(8, "f4")}, "declares an output 'double'"),
         (
             lambda inputs: {**double_and_sum(inputs), "sum": np.zeros(8, "f8")},
-            r"output 'sum' is FP64 \[8\], but the model declares FP32 \[-1\]",
+            r"output 'sum' is float64 \[8\], but the model declares FP32 \[-1\]",
         ),
         (
             lambda inputs: {**double_and_sum(inputs), "double": np.zeros((8, 5), "f4")},
-            r"output 'double' is FP32 \[8, 5\], but the model declares FP32 \[-1, 4\]",
+            r"output 'double' is float32 \[8, 5\], but the model declares FP32 \[-1, 4\]",
         ),
         (lambda inputs: {**double_and_sum(inputs), "sum": np.zeros(1, "f4")}, "must be the batch"),
+        (
+            lambda inputs: {**double_and_sum(inputs), "sum": np.array([object()] * 8)},
+            r"output 'sum' is object \[8\], but the model declares FP32 \[-1\]",
+        ),
     ],
 )
 def test_a_model_that_is_not_what_it_says_may_not_serve(
     function: Callable[[Mapping[str, Array]], dict[str, Array]], words: str
 ) -> None:
     with pytest.raises(ModelError, match=words):
-        warm_up(FakeBackend(function), 8)
+        warm_up(Checked(FakeBackend(function)), 8)
 
 
 def test_an_example_holds_usual_sizes_and_values_that_any_model_takes() -> None:

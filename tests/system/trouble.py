@@ -1,0 +1,218 @@
+"""What trouble at a teacher must not change: its labels, and what it holds of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import grpc
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from edl.proto.arena import Array
+from edl.tests.ground.programs import WAIT_S
+from edl.tests.system.teacher_process import ANSWER_S, Teacher
+
+Code = grpc.StatusCode
+
+#: Of numpy: a predictor in half a second.
+STEERED = "edl.tests.teacher.functions:steered"
+#: What allocators may keep of memory that was given back: with large messages in turn, that much
+#: comes and goes.
+LEAK_BYTES = 128 << 20
+#: A good client's longest wait while others make trouble, on a machine that is busy.
+SOON_S = 5.0
+_PAUSE_S = 0.005
+
+
+def full(count: int, seconds: int = 0) -> Any:
+    """The parameter of a test in `make nightly`: so many rounds, or seconds."""
+    return pytest.param(
+        count, marks=[pytest.mark.nightly, pytest.mark.timeout(300 + 10 * max(count, seconds))]
+    )
+
+
+def rows(order: float = 0.0, about: float = 0.5, count: int = 3) -> Array:
+    """A batch for `STEERED`, whose first row gives an order."""
+    x = np.full((count, 4), about, dtype=np.float32)
+    x[0, 0] = order
+    return x
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a teacher holds of the machine, its predictors included.
+
+    Attributes:
+        processes: how many.
+        threads: of all of them.
+        descriptors: open files and sockets.
+        segments: those of these that are shared memory.
+        resident_bytes: memory in use.
+    """
+
+    processes: int
+    threads: int
+    descriptors: int
+    segments: int
+    resident_bytes: int
+
+    @classmethod
+    def of(cls, teacher: Teacher) -> Self:
+        top = psutil.Process(teacher.process.pid)
+        processes = [top, *top.children(recursive=True)]
+        links = [link for process in processes for link in _links(process.pid)]
+        return cls(
+            len(processes),
+            sum(process.num_threads() for process in processes),
+            len(links),
+            sum(link.startswith(("/memfd:", "/dev/shm/")) for link in links),
+            sum(process.memory_info().rss for process in processes),
+        )
+
+    def beyond(self, before: Footprint, threads: int) -> str:
+        """What is more than it was `before`, in words; empty when nothing is."""
+        more = {
+            "processes": self.processes - before.processes,
+            "threads": self.threads - before.threads - threads,
+            "descriptors": self.descriptors - before.descriptors,
+            "segments": self.segments - before.segments,
+            "MiB": (self.resident_bytes - before.resident_bytes - LEAK_BYTES) >> 20,
+        }
+        return ", ".join(f"{count} {what} more" for what, count in more.items() if count > 0)
+
+
+@contextmanager
+def nothing_leaks(teacher: Teacher, threads: int = 0) -> Iterator[None]:
+    """Fail unless the teacher comes back to what it holds now, soon after the body.
+
+    Args:
+        teacher: has answered before, so that what is made once is there.
+        threads: that its pool may start meanwhile; it keeps them, and has a limit.
+    """
+    before = Footprint.of(teacher)
+    yield
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        with contextlib.suppress(psutil.Error, OSError):  # a process ended while it was looked at
+            leaked = Footprint.of(teacher).beyond(before, threads)
+            if not leaked:
+                return
+            assert time.monotonic() < deadline, f"left behind: {leaked}"
+        time.sleep(0.02)
+
+
+def again_and_again(
+    teacher: Teacher, times: int, once: Callable[[int], object], threads: int = 0
+) -> None:
+    """Do something `times`, told which time it is; the latter half of them may leave nothing.
+
+    What allocators, pools and caches keep of the first half they have by then.
+    """
+    for number in range(times // 2):
+        once(number)
+    with nothing_leaks(teacher, threads):
+        for number in range(times // 2, times):
+            once(number)
+
+
+@contextmanager
+def labelled_throughout(
+    teacher: Teacher, *allowed: Code, soon_s: float = SOON_S
+) -> Iterator[Counter[Code]]:
+    """Ask again and again while the body runs: no label is wrong, and no answer late.
+
+    Args:
+        teacher: of `STEERED`.
+        allowed: statuses besides OK that a good client may meet.
+        soon_s: seconds within which each call ends.
+
+    Yields:
+        How the calls have ended.
+    """
+    codes: Counter[Code] = Counter()
+    over, rng = threading.Event(), random.Random(7)
+    longest_s, wrong = 0.0, ""
+
+    def work() -> None:
+        nonlocal longest_s, wrong
+        while not over.is_set() and not wrong:
+            x = rows(rng.random(), rng.random(), rng.randrange(1, 9))
+            began = time.monotonic()
+            code, labels = attempt(teacher, x)
+            longest_s = max(longest_s, time.monotonic() - began)
+            codes[code] += 1
+            if code is Code.OK:
+                assert labels is not None
+                wrong = "" if np.array_equal(labels, x * 2) else f"{labels} for {x}"
+            elif code not in allowed:
+                wrong = f"a good client was answered {code}"
+            over.wait(_PAUSE_S)
+
+    thread = threading.Thread(target=work, name="good-client")
+    thread.start()
+    try:
+        yield codes
+    finally:
+        over.set()
+        thread.join()
+    assert not wrong, wrong
+    assert codes[Code.OK] > 0, codes
+    assert longest_s < soon_s, f"a good client waited {longest_s:.1f} s"
+
+
+def attempt(teacher: Teacher, x: Array, timeout_s: float = ANSWER_S) -> tuple[Code, Array | None]:
+    """How a batch ends: the status, and its labels."""
+    try:
+        return Code.OK, teacher.infer({"x": x}, timeout_s).outputs["twice"]
+    except grpc.RpcError as error:
+        vendor: Any = error
+        return vendor.code(), None
+
+
+def serves(teacher: Teacher) -> None:
+    """It labels as if nothing had been."""
+    x = rows(about=random.random())
+    np.testing.assert_array_equal(teacher.infer({"x": x}).outputs["twice"], x * 2)
+
+
+def told(teacher: Teacher, word: str) -> str:
+    """The URL that its progress names behind `word`."""
+    (line,) = [line for line in teacher.process.tail(1000) if line.startswith(f"{word} on ")]
+    return line.removeprefix(f"{word} on ")
+
+
+def metric(teacher: Teacher, sample: str) -> float:
+    """What a metric stands at: "edl_teacher_expired_total"; with its labels as Prometheus has."""
+    text = httpx.get(told(teacher, "metrics"), timeout=ANSWER_S).text
+    return next(
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.rpartition(" ")[0] == sample
+    )
+
+
+def over_http(teacher: Teacher, x: Array, timeout_s: float = ANSWER_S) -> httpx.Response:
+    """A batch over HTTP, in JSON."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
+    url = f"{told(teacher, 'HTTP')}/models/m/infer"
+    return httpx.post(url, json={"inputs": [tensor]}, timeout=timeout_s)
+
+
+def _links(pid: int) -> list[str]:
+    folder = f"/proc/{pid}/fd"
+    links = []
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(f"{folder}/{name}"))
+    return links

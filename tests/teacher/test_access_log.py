@@ -1,0 +1,248 @@
+"""The access log: one line for each call of either protocol, and nothing that is secret in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.errors import BadAnswer
+from edl.proto import inference_pb2 as pb
+from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.teacher import access_log
+from edl.tests.ground.programs import wait_for
+from edl.tests.proto.security.authority import write_secret
+from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, refusal
+from edl.tests.teacher.bench_http import INFER, ask, infer, rows
+from edl.tests.teacher.fakes import array
+
+FIELDS = [
+    "protocol",
+    "method",
+    "model",
+    "request_id",
+    "peer",
+    "status",
+    "samples",
+    "queue_s",
+    "compute_s",
+    "received_bytes",
+    "sent_bytes",
+    "duration_s",
+]
+TOKEN = "a-token-that-nobody-may-read"
+
+
+class Lines:
+    """What the access log says."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def __call__(self) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self.texts()]
+
+    def texts(self) -> list[str]:
+        return [r.getMessage() for r in self._caplog.records if r.name == access_log.log.name]
+
+    def last(self, count: int = 1) -> dict[str, Any]:
+        """The newest line, once there are `count`: it is written after the answer is sent."""
+        wait_for(lambda: len(self.texts()) >= count)
+        found = self()
+        assert len(found) == count, found
+        return found[-1]
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+    caplog.set_level(logging.DEBUG, access_log.log.name)
+    return Lines(caplog)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Bench]]:
+    benches: list[Bench] = []
+
+    def make(client: ClientSecurity | None = None, **config: Any) -> Bench:
+        benches.append(Bench(client, **{"http": "0", **config}))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.close()
+
+
+@pytest.fixture
+def bench(make: Callable[..., Bench]) -> Bench:
+    return make()
+
+
+def test_a_batch_over_grpc(bench: Bench, lines: Lines) -> None:
+    data = bench.request(5, request_id="17")
+    answer = bench.infer_bytes(data)
+    line = lines.last()
+    assert list(line) == FIELDS
+    host, _, port = line.pop("peer").rpartition(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+    assert 0 <= line.pop("queue_s") <= line.pop("duration_s") < WAIT_S
+    assert 0 <= line.pop("compute_s") <= 0.004, "what the model says that it took, at most"
+    assert line == {
+        "protocol": "grpc",
+        "method": "ModelInfer",
+        "model": "resnet",
+        "request_id": "17",
+        "status": "OK",
+        "samples": 5,
+        "received_bytes": len(data),
+        "sent_bytes": len(answer),
+    }
+
+
+def test_a_batch_over_http(bench: Bench, lines: Lines) -> None:
+    sent = {"id": "18", **rows(3)}
+    answer = infer(bench, sent)
+    line = lines.last()
+    assert list(line) == FIELDS
+    assert line["peer"].startswith("127.0.0.1:")
+    assert 0 <= line["queue_s"] <= line["duration_s"] < WAIT_S
+    assert {name: line[name] for name in FIELDS[:4]} == {
+        "protocol": "http",
+        "method": f"POST {INFER}",
+        "model": "resnet",
+        "request_id": "18",
+    }
+    assert (line["status"], line["samples"]) == (200, 3)
+    assert line["received_bytes"] == len(json.dumps(sent))
+    assert line["sent_bytes"] == len(answer.content)
+
+
+def test_each_request_of_a_stream_and_its_end(bench: Bench, lines: Lines) -> None:
+    requests = [bench.request(rows, request_id=str(rows)) for rows in (1, 2)]
+    stream = bench.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", None, None)
+    answers = list(stream(iter(requests), timeout=WAIT_S))
+    assert len(answers) == 2
+    lines.last(3)
+    *of_requests, end = lines()
+    found = {line["request_id"]: line for line in of_requests}
+    assert set(found) == {"1", "2"}
+    assert found["2"]["samples"] == 2
+    assert found["2"]["received_bytes"] == len(requests[1])
+    assert found["2"]["status"] == end["status"] == "OK"
+    assert {line["method"] for line in lines()} == {"ModelStreamInfer"}
+    assert (end["model"], end["samples"]) == (None, None)
+
+
+def test_a_call_that_is_no_batch(bench: Bench, lines: Lines) -> None:
+    bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)
+    line = lines.last()
+    assert (line["method"], line["status"], line["samples"]) == ("ServerLive", "OK", None)
+    ask(bench, "GET", "/v2/health/ready?token=secret")
+    line = lines.last(2)
+    assert (line["method"], line["status"]) == ("GET /v2/health/ready", 200)
+
+
+def test_a_question_about_a_model_says_which(bench: Bench, lines: Lines) -> None:
+    bench.call("ModelReady", pb.ModelReadyRequest(name="resnet"), pb.ModelReadyResponse)
+    bench.call("ModelMetadata", pb.ModelMetadataRequest(name="resnet"), pb.ModelMetadataResponse)
+    asked = pb.ModelMetadataRequest(name="vgg")
+    refusal(lambda: bench.call("ModelMetadata", asked, pb.ModelMetadataResponse))
+    for path in ("resnet", "resnet/ready", "vgg"):
+        ask(bench, "GET", f"/v2/models/{path}")
+    bench.call("RepositoryIndex", pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse)
+    lines.last(7)
+    models = ["resnet", "resnet", "vgg", "resnet", "resnet", "vgg", None]
+    assert [line["model"] for line in lines()] == models
+    assert {line["request_id"] for line in lines()} == {None}
+
+
+def test_how_calls_end_that_are_refused(bench: Bench, lines: Lines) -> None:
+    refusal(lambda: bench.infer(model_name="vgg", request_id="r"))
+    line = lines.last()
+    assert (line["status"], line["model"], line["request_id"]) == ("INVALID_ARGUMENT", "vgg", "r")
+    assert (line["samples"], line["queue_s"], line["sent_bytes"]) == (None, None, 0)
+
+    def nan() -> None:
+        raise BadAnswer("NaN", "double")
+
+    bench.labeller.before = nan
+    refusal(bench.infer)
+    assert lines.last(2)["status"] == "INTERNAL"
+    assert infer(bench, rows()).status_code == 500
+    assert lines.last(3)["status"] == 500
+    assert ask(bench, "GET", "/v2/nothing").status_code == 404
+    assert lines.last(4)["status"] == 404
+    # What the guard refuses before anything else is looked at.
+    assert ask(bench, "GET", "/v2", headers={"Origin": "http://page"}).status_code == 403
+    assert lines.last(5)["status"] == 403
+
+
+def test_a_message_that_is_too_large(bench: Bench, lines: Lines) -> None:
+    refusal(lambda: bench.infer_bytes(bytes((1 << 20) + 1)))
+    line = lines.last()
+    assert (line["status"], line["received_bytes"]) == ("RESOURCE_EXHAUSTED", 0)
+    assert infer(bench, rows(), bytes(1 << 20)).status_code == 413
+    assert lines.last(2)["status"] == 413
+
+
+def test_who_hangs_up(bench: Bench, lines: Lines) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def wait_inside() -> None:
+        inside.set()
+        go.wait(WAIT_S)
+
+    bench.labeller.before = wait_inside
+    asked = bench.method().future(bench.request())
+    assert inside.wait(WAIT_S)
+    asked.cancel()
+    line = lines.last()
+    assert (line["status"], line["sent_bytes"]) == ("CANCELLED", 0)
+    go.set()
+    wait_for(lambda: bench.traffic.in_flight == 0)
+    assert len(lines()) == 1
+
+
+def test_neither_credentials_nor_tensors_are_in_it(
+    make: Callable[..., Bench], lines: Lines, tmp_path: Path
+) -> None:
+    server = ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", f"student {TOKEN}\n"))
+    client = ClientSecurity(None, write_secret(tmp_path / "token", TOKEN))
+    bench = make(client, security=server)
+    marked = array(2, 4) + 31337
+    bench.infer(inputs={"x": marked})
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2, 4], "data": marked.ravel().tolist()}
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    assert ask(bench, "POST", INFER, json={"inputs": [tensor]}, headers=headers).is_success
+    assert ask(bench, "POST", INFER, headers={"authorization": "Bearer guessed"}).is_client_error
+    lines.last(3)
+    assert [line["status"] for line in lines()] == ["OK", 200, 401]
+    said = "".join(lines.texts())
+    assert not any(word in said for word in (TOKEN, "guessed", "31337", "3133"))
+
+
+def test_what_a_caller_chose_is_cut_and_stays_on_its_line(bench: Bench, lines: Lines) -> None:
+    refusal(lambda: bench.infer(model_name="a\nb" * 1000, request_id="\u2028" + "x" * 1000))
+    line = lines.last()
+    assert (len(line["model"]), len(line["request_id"])) == (200, 200)
+    assert lines.texts()[0].isascii()
+    assert "\n" not in lines.texts()[0]
+
+
+def test_when_nobody_wants_it_nothing_is_noted(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, access_log.log.name)
+
+    def peer() -> str:
+        raise AssertionError("nobody asks who calls")
+
+    assert access_log.call("grpc", "ModelInfer", peer) is access_log.UNLOGGED
+    bench.infer()
+    infer(bench, rows())
+    assert caplog.records == []
