@@ -1,4 +1,4 @@
-"""The `edl` command: puts the command lines of the folders together."""
+"""The commands `edl`, which puts the command lines of the folders together, and `edl-teacher`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ from .lifecycle import run_cli
 def main() -> None:
     """Run the `edl` command line; the console script and `python -m edl` call it."""
     run_cli(_app)
+
+
+def teacher() -> None:
+    """Run the `edl-teacher` command line; the console script calls it."""
+    run_cli(_teacher, name="edl-teacher")
+
+
+def _teacher() -> typer.Typer:
+    from .teacher.cli import app  # here for the same reason as in `_app`
+
+    return app
 
 
 def _app() -> typer.Typer:

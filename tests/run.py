@@ -2,7 +2,8 @@
 
     python tests/run.py test|nightly|interop [PYTEST ARGUMENTS...]
 
-Tests marked `serial` measure time: they run first, one after another, alone. All others follow,
+Environments of third-party programs that the tier needs are made first, unless they are there.
+Tests marked `serial` measure time: they run next, one after another, alone. All others follow,
 spread over two processes.
 """
 
@@ -29,18 +30,20 @@ class Tier:
         limit_s: seconds that the tier may take, on two cores.
         profile: the hypothesis profile of tests/conftest.py.
         paths: folders to which it is confined; none: all tests.
+        environments: of third-party programs, by their names in `tests/interop/environments.py`.
     """
 
     marks: str
     limit_s: float
     profile: str = "test"
     paths: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ("triton",)
 
 
 TIERS = {
     "test": Tier("not nightly and not interop", 20 * 60),
     "nightly": Tier("not interop", 6 * 3600, "nightly"),
-    "interop": Tier("not nightly", 30 * 60, paths=("tests/interop",)),
+    "interop": Tier("not nightly", 30 * 60, paths=("tests/interop",), environments=("all",)),
 }
 
 
@@ -53,6 +56,8 @@ def main(argv: list[str]) -> int:
     tier = TIERS[name]
     began = time.monotonic()
     spread = ["-n", str(WORKERS), "--dist", "worksteal"]
+    if code := _make(tier.environments):
+        return code
     codes = [
         _pytest([f"({tier.marks}) and serial", *tier.paths, *rest], tier),
         _pytest([f"({tier.marks}) and not serial", *spread, *tier.paths, *rest], tier),
@@ -73,9 +78,17 @@ def _worst(codes: list[int]) -> int:
     return NO_TESTS if all(code == NO_TESTS for code in codes) else 0
 
 
+def _make(environments: tuple[str, ...]) -> int:
+    return _python("edl.tests.interop.environments", *environments)
+
+
 def _pytest(arguments: list[str], tier: Tier) -> int:
-    command = [sys.executable, "-P", "-m", "pytest", "-m", *arguments]
-    environment = {**os.environ, "EDL_TEST_PROFILE": tier.profile}
+    return _python("pytest", "-m", *arguments, EDL_TEST_PROFILE=tier.profile)
+
+
+def _python(module: str, *arguments: str, **variables: str) -> int:
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    environment = {**os.environ, **variables}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,8 @@ from edl.lifecycle import Periodic, Stop, stop_on_signals
 from edl.supervise import Process, start
 
 from .programs import WAIT_S, python, wait_for
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_stop_wakes_everyone_who_waits_and_stays() -> None:
@@ -265,6 +269,25 @@ def test_ctrl_c_ends_a_command_line_with_130() -> None:
     assert process.tail() == ["ready", "edl: interrupted"]
 
 
+@pytest.mark.parametrize("name", ["edl", "edl-teacher"])
+def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(name: str) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts[name].partition(":")
+    code = f"""
+        import os, signal, sys
+        class Interrupts:
+            def find_spec(self, name, *_):
+                if name == "edl.teacher":
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupts())
+        from {module} import {function}
+        {function}()
+    """
+    process = start(python(code))
+    assert process.wait(WAIT_S) == 130
+    assert process.tail() == [f"{name}: interrupted"]
+
+
 def test_a_reader_that_has_enough_is_no_error() -> None:
     argv = python(CLI, "flood").argv
     script = 'program=$1; shift; "$program" "$@" | head -n 1; echo ${PIPESTATUS[0]}'
@@ -275,6 +298,19 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     assert process.tail()[1:] == ["141"]
 
 
+def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
+    code = """
+        import resource
+        from edl.lifecycle import open_all_descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
+        open_all_descriptors()
+        print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    """
+    process = start(python(code))
+    process.wait(WAIT_S)
+    assert process.tail() == ["200 200"]
+
+
 def test_log_records_take_one_line_each() -> None:
     code = """
         import logging, sys
@@ -282,6 +318,8 @@ def test_log_records_take_one_line_each() -> None:
         configure_logging("verbose" in sys.argv)
         log = logging.getLogger("edl.x")
         log.debug("detail")
+        for library in ("grpc._cython.cygrpc", "asyncio"):
+            logging.getLogger(library).debug("chatter")
         try:
             raise ValueError("two" + chr(10) + "lines")
         except ValueError:
@@ -294,4 +332,5 @@ def test_log_records_take_one_line_each() -> None:
     process = start(python(code, "verbose"))
     process.wait(WAIT_S)
     assert process.tail()[0].endswith("DEBUG edl.x: detail")
+    assert not any("chatter" in line for line in process.tail())
     assert "Traceback (most recent call last):" in process.tail()

@@ -11,7 +11,10 @@ from edl.tests import run
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The arguments of each pytest run, none of which takes place; each exits with 0."""
+    """The arguments of each pytest run, none of which takes place; each exits with 0.
+
+    No environment is made either.
+    """
     made: list[list[str]] = []
 
     def note(arguments: list[str], tier: run.Tier) -> int:
@@ -19,6 +22,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 0
 
     monkeypatch.setattr(run, "_pytest", note)
+    monkeypatch.setattr(run, "_make", lambda environments: 0)
     return made
 
 
@@ -32,6 +36,21 @@ def test_serial_tests_run_alone_and_first(
     assert spread[1:3] == ["-n", "2"]
     assert spread[-2:] == ["-k", "ring"]
     assert "tier test: 0 s of 1200 s" in capsys.readouterr().out
+
+
+def test_without_its_environments_no_test_of_a_tier_runs(
+    calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[tuple[str, ...]] = []
+
+    def fail(environments: tuple[str, ...]) -> int:
+        wanted.append(environments)
+        return 1
+
+    monkeypatch.setattr(run, "_make", fail)
+    assert [run.main([name]) for name in ("test", "interop")] == [1, 1]
+    assert wanted == [("triton",), ("all",)]
+    assert calls == []
 
 
 @pytest.mark.parametrize("argv", [[], ["nope"]])

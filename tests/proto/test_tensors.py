@@ -256,3 +256,35 @@ def test_many_arrays_must_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors.encode_request(model_name="m", inputs={"a": half})
     with pytest.raises(WireError, match="split the batch"):
         tensors.encode_request(model_name="m", inputs={"a": half, "b": half})
+
+
+def test_empty_contents_beside_raw_ones_say_nothing() -> None:
+    """MLServer's answers bear them; any element in both places is an error."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    message = pb.ModelInferResponse()
+    message.ParseFromString(tensors.encode_response(model_name="m", outputs={"x": x}))
+    message.outputs[0].contents.SetInParent()
+    assert message.outputs[0].HasField("contents")
+    assert_same(tensors.decode_response(message.SerializeToString()).outputs, {"x": x})
+    message.outputs[0].contents.fp32_contents.append(1.0)
+    with pytest.raises(WireError, match="contents and raw contents are both given"):
+        tensors.decode_response(message.SerializeToString())
+
+
+def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
+    large = np.zeros((1 << 10, 1 << 8), np.float32)
+    raw = tensors.encode_request(model_name="m", inputs={"x": large})
+    assert_same(tensors.decode_request(raw, light=True).inputs, {"x": large})
+
+    typed = pb.ModelInferRequest(model_name="m")
+    typed.inputs.add(name="x", datatype="FP32", shape=large.shape).contents.fp32_contents.extend(
+        large.reshape(-1).tolist()
+    )
+    words = {"x": np.array([b"word"] * (1 << 15), np.object_)}
+    for heavy in (
+        typed.SerializeToString(),
+        tensors.encode_request(model_name="m", inputs=words),
+    ):
+        tensors.decode_request(heavy)
+        with pytest.raises(tensors.Heavy):
+            tensors.decode_request(heavy, light=True)

@@ -33,6 +33,21 @@ def test_no_other_name_and_challenge_have_the_same_proof(a: str, b: str, c: str,
     assert (prove("k", a, 1, b) == prove("k", c, 1, d)) is ((a, b) == (c, d))
 
 
+@given(*[st.text(max_size=4)] * 6)
+def test_no_other_vouched_address_has_the_same_proof(
+    a: str, b: str, vouched: str, c: str, d: str, other: str
+) -> None:
+    same = (a, b, vouched) == (c, d, other)
+    assert (prove("k", a, 1, b, vouched) == prove("k", c, 1, d, other)) is same
+
+
+def test_who_speaks_for_itself_vouches_for_nobody() -> None:
+    key, challenge = new_key(), new_challenge()
+    proof = prove(key, "t1", 7, challenge)
+    assert not verify(key, "t1", 7, challenge, proof, "h:1")
+    assert verify(key, "t1", 7, challenge, prove(key, "t1", 7, challenge, "h:1"), "h:1")
+
+
 def test_a_teacher_signs_no_long_texts() -> None:
     with pytest.raises(ValueError, match="at most 512"):
         prove(new_key(), "t", 1, "x" * 513)

@@ -1,0 +1,165 @@
+"""Environments of third-party programs, each made once from its pinned list and kept.
+
+    python -m edl.tests.interop.environments all|NAME...
+
+makes them in `.interop/` at the root, which git ignores. An environment is made again when its list
+or the Python that it is for has changed. Processes that want one at the same time wait for each
+other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from edl.errors import EdlError
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".interop"
+LISTS = Path(__file__).with_name("requirements")
+STAMP = ".made-of"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment for one program.
+
+    Attributes:
+        name: of its list in `requirements/` and of its folder.
+        newest: the newest minor version of Python 3 that its packages are made for.
+        about_mib: roughly what it takes on the disk.
+    """
+
+    name: str
+    newest: int
+    about_mib: int
+
+    @property
+    def requirements(self) -> Path:
+        return LISTS / f"{self.name}.txt"
+
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.name
+
+    @property
+    def log(self) -> Path:
+        """What pip said when it was made."""
+        return FOLDER / f"{self.name}.log"
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter, once it is made."""
+        return self.folder / "bin" / "python"
+
+    def program(self, name: str) -> Path:
+        """A program that its packages bring, once it is made."""
+        return self.folder / "bin" / name
+
+    def make(self) -> None:
+        """Make it, unless it is there as its list wants it.
+
+        Raises:
+            RuntimeError: there is no Python for it, or pip failed; the message says where its
+                output is.
+        """
+        with self._locked():
+            base = self._base_python()
+            wanted = f"{base}\n{_digest(self.requirements)}\n"
+            stamp = self.folder / STAMP
+            if stamp.is_file() and stamp.read_text() == wanted:
+                return
+            _say(f"making {self.folder} from {self.requirements.name} (~{self.about_mib} MiB) ...")
+            began = time.monotonic()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.log.unlink(missing_ok=True)
+            self._run(base, "-m", "venv", str(self.folder))
+            self._run(str(self.python), "-m", "pip", "install", "-r", str(self.requirements))
+            stamp.write_text(wanted)
+            _say(f"made {self.folder} in {time.monotonic() - began:.0f} s")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        FOLDER.mkdir(exist_ok=True)
+        with (FOLDER / f"{self.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _base_python(self) -> str:
+        """The interpreter that ours was made with, or an older one where that is too new."""
+        if sys.version_info[:2] <= (3, self.newest):
+            return str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
+        for minor in range(self.newest, 10, -1):
+            if found := shutil.which(f"python3.{minor}"):
+                return found
+        raise RuntimeError(
+            f"the environment of {self.name} needs Python 3.11 to 3.{self.newest}, and this is "
+            f"3.{sys.version_info.minor}: put python3.{self.newest} on PATH"
+        )
+
+    def _run(self, *argv: str) -> None:
+        with self.log.open("a") as output:
+            environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+            code = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+            ).returncode
+        if code:
+            last = "\n".join(self.log.read_text().splitlines()[-15:])
+            raise RuntimeError(
+                f"{' '.join(argv)} ended with {code}; all of it is in {self.log}:\n{last}"
+            )
+
+
+TRITON = Environment("triton", 12, 370)
+MLSERVER = Environment("mlserver", 12, 330)
+KSERVE = Environment("kserve", 13, 450)
+ENVOY = Environment("envoy", 13, 130)
+
+
+def paddle_serving() -> None:
+    """Make the environment of Paddle Serving, as the product itself does."""
+    from edl.tests.interop.paddle_serving import serving_python
+
+    serving_python()
+
+
+MAKERS: dict[str, Callable[[], object]] = {
+    **{made.name: made.make for made in (TRITON, MLSERVER, KSERVE, ENVOY)},
+    "paddle-serving": paddle_serving,
+}
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _say(words: str) -> None:
+    print(f"interop: {words}", file=sys.__stderr__, flush=True)
+
+
+def main(names: list[str]) -> int:
+    """Make the environments named; returns the exit code."""
+    wanted = list(MAKERS) if names == ["all"] else names
+    if not wanted or not set(wanted) <= set(MAKERS):
+        _say(f"name some of {', '.join(MAKERS)}, or all; not {names}")
+        return 2
+    for name in wanted:
+        try:
+            MAKERS[name]()
+        except (RuntimeError, EdlError) as error:
+            _say(str(error))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

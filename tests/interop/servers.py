@@ -1,0 +1,141 @@
+"""Third-party model servers with the tiny model, each in its own environment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import psutil
+
+from edl.proto.clients import Request, open_client
+from edl.supervise import Process
+from edl.tests.interop.environments import KSERVE, MLSERVER, TRITON, Environment
+from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT
+from edl.tests.interop.running import HOST, PROGRAMS, Ports, kill, listens, running, status
+
+ANSWER_S = 30.0
+#: As in `programs/triton_server.py`.
+TRITON_MAX_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that is ready.
+
+    Attributes:
+        process: leads its process group.
+        grpc: host:port of the Open Inference Protocol over gRPC.
+        http: host:port of the same over HTTP.
+        binary: whether it takes tensors as bytes over HTTP.
+    """
+
+    process: Process
+    grpc: str
+    http: str
+    binary: bool = True
+
+    def kill(self) -> None:
+        """KILL to all of its processes, as when a machine is lost."""
+        kill(self.process)
+
+
+@contextmanager
+def triton(folder: Path) -> Iterator[Server]:
+    """NVIDIA Triton; it needs no `folder`."""
+    TRITON.make()
+    argv = partial(_script, TRITON, "triton_server.py")
+    # In the folder of a test with a long name the paths of its sockets would be too long.
+    with TemporaryDirectory(prefix="triton-") as home, ExitStack() as afterwards:
+        # Its model process loads whichever libpython the loader finds first.
+        env = {"LD_LIBRARY_PATH": _library_folder(TRITON), "PYTRITON_HOME": home}
+        with running("triton", argv, 3, _is_ready, env) as (process, ports):
+            server = _server(process, ports)
+            _warm_up(server)
+            copy = _copied_model(process)  # which it leaves when it is killed
+            afterwards.callback(shutil.rmtree, copy, ignore_errors=True)
+            yield server
+
+
+@contextmanager
+def kserve(folder: Path) -> Iterator[Server]:
+    """KServe's model server; it needs no `folder`."""
+    KSERVE.make()
+    argv = partial(_script, KSERVE, "kserve_server.py")
+    with running("kserve", argv, 2, _is_ready) as (process, ports):
+        yield _server(process, ports)
+
+
+@contextmanager
+def mlserver(folder: Path, *, declared: bool = True) -> Iterator[Server]:
+    """MLServer, which describes a model only where its settings do; `folder` is for these."""
+    MLSERVER.make()
+    model: dict[str, Any] = {"name": MODEL, "implementation": "mlserver_model.Net"}
+    if declared:
+        model["inputs"] = [{"name": INPUT, "datatype": "FP32", "shape": [-1, FEATURES]}]
+        model["outputs"] = [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, CLASSES]}]
+    (folder / "model-settings.json").write_text(json.dumps(model))
+
+    def argv(ports: Ports) -> tuple[str, ...]:
+        names = ("grpc_port", "http_port", "metrics_port")
+        settings = {"host": HOST, "parallel_workers": 0, **dict(zip(names, ports, strict=True))}
+        (folder / "settings.json").write_text(json.dumps(settings))
+        return (str(MLSERVER.program("mlserver")), "start", str(folder))
+
+    with running("mlserver", argv, 3, _is_ready) as (process, ports):
+        yield _server(process, ports, binary=False)
+
+
+STARTS: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
+    "triton": triton,
+    "kserve": kserve,
+    "mlserver": mlserver,
+}
+
+
+def _script(environment: Environment, name: str, ports: Ports) -> tuple[str, ...]:
+    """The command line of one of `programs/`, which takes its ports as arguments."""
+    return (str(environment.python), str(PROGRAMS / name), *map(str, ports))
+
+
+def _server(process: Process, ports: Ports, *, binary: bool = True) -> Server:
+    return Server(process, f"{HOST}:{ports[0]}", f"{HOST}:{ports[1]}", binary)
+
+
+def _is_ready(ports: Ports) -> bool:
+    """Whether it serves the model on its ports, of which gRPC's is the first, HTTP's the next."""
+    path = f"/v2/models/{MODEL}/ready"
+    return listens(f"{HOST}:{ports[0]}") and status(f"{HOST}:{ports[1]}", path) == 200
+
+
+def _warm_up(server: Server) -> None:
+    """Have its largest batch labelled: the shared memory that this takes is kept for later ones."""
+    with closing(open_client("oip", server.grpc, MODEL)) as client:
+        x = np.zeros((TRITON_MAX_BATCH, FEATURES), np.float32)
+        client.infer(Request({INPUT: x}), ANSWER_S)
+
+
+def _copied_model(process: Process) -> Path:
+    """Where Triton has put its copy of the model: in a folder of its own choice."""
+    (stub,) = (
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if child.cmdline()[0].endswith("/triton_python_backend_stub")
+    )
+    return Path(stub.cmdline()[1]).parents[1]
+
+
+def _library_folder(environment: Environment) -> str:
+    """Where the shared library of its interpreter lies."""
+    code = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    argv = [str(environment.python), "-c", code]
+    run = subprocess.run(argv, check=True, capture_output=True, text=True)
+    return run.stdout.strip()

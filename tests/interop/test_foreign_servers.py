@@ -1,0 +1,130 @@
+"""Real servers of others as teachers: NVIDIA Triton, KServe, MLServer.
+
+All serve one tiny model whose labels are known to the bit. Triton is in `make test` too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader import DistilReader
+from edl.errors import PoisonBatch
+from edl.mesh.local import LocalMesh
+from edl.proto.clients import Client, Request, open_client
+from edl.supervise import Command, start
+from edl.tests.interop.known_batches import KnownBatches
+from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
+from edl.tests.interop.servers import STARTS, Server
+from edl.tests.interop.sidecars import TTL_S, registered, write_canary
+
+#: Where an environment is to be made first, that takes minutes.
+pytestmark = pytest.mark.timeout(600)
+
+ASKS = Path(__file__).with_name("triton_asks.py")
+ANSWER_S = 30.0
+BATCHES = 60
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "triton",
+        pytest.param("kserve", marks=pytest.mark.interop),
+        pytest.param("mlserver", marks=pytest.mark.interop),
+    ],
+)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    with STARTS[request.param](tmp_path_factory.mktemp(request.param)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_canary(tmp_path_factory.mktemp("canary") / "canary")
+
+
+@pytest.fixture(params=["grpc", "http"])
+def address(request: pytest.FixtureRequest, server: Server) -> str:
+    """Where it is asked, as a user writes it."""
+    return server.grpc if request.param == "grpc" else f"http://{server.http}"
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Any]:
+    client = open_client("oip", address, MODEL)
+    yield client
+    client.close()
+
+
+def test_nvidias_clients_get_its_labels(server: Server, tmp_path: Path) -> None:
+    x = KnownBatches.at(5)
+    np.save(tmp_path / "in.npy", x)
+    lanes = [f"grpc={server.grpc}", f"json={server.http}"]
+    if server.binary:
+        lanes.append(f"binary={server.http}")
+    files = [str(tmp_path / "in.npy"), str(tmp_path / "out.npz")]
+    argv = (sys.executable, "-P", str(ASKS), MODEL, INPUT, OUTPUT, *files, *lanes)
+    asking = start(Command("tritonclient", argv, guard=True))
+    assert asking.wait(ANSWER_S) == 0, asking.tail()
+    with np.load(tmp_path / "out.npz") as labels:
+        assert len(labels) == len(lanes)
+        for lane in labels:
+            np.testing.assert_array_equal(labels[lane], labels_of(x), err_msg=lane)
+
+
+def test_ours_reads_what_it_serves(client: Client) -> None:
+    found = client.probe(ANSWER_S)
+    assert [(t.name, t.datatype, t.shape) for t in found.inputs] == [
+        (INPUT, "FP32", (-1, FEATURES))
+    ]
+    assert [(t.name, t.datatype, t.shape) for t in found.outputs] == [
+        (OUTPUT, "FP32", (-1, CLASSES))
+    ]
+
+
+@pytest.mark.parametrize("outputs", [(), (OUTPUT,)], ids=["all", "named"])
+def test_ours_gets_its_labels(client: Any, server: Server, outputs: tuple[str, ...]) -> None:
+    for number in range(3):
+        x = KnownBatches.at(number)
+        answer = client.infer(Request({INPUT: x}, outputs), ANSWER_S)
+        assert list(answer.outputs) == [OUTPUT]
+        np.testing.assert_array_equal(answer.outputs[OUTPUT], labels_of(x))
+    assert getattr(client, "binary", server.binary) is server.binary
+
+
+def test_a_reader_is_fed_by_it(address: str) -> None:
+    source = KnownBatches(BATCHES)
+    with DistilReader(source, service=MODEL, teachers=[address]) as reader:
+        source.check(list(reader))
+        source.check(list(reader))
+        assert reader.stats.resends == 0
+
+
+def test_a_batch_that_is_not_for_its_model_is_named(address: str) -> None:
+    batches = [(KnownBatches.at(number), number) for number in range(10)]
+    batches[3] = (batches[3][0][:, :9].copy(), 3)
+    with DistilReader(batches, service=MODEL, teachers=[address]) as reader:
+        epoch = iter(reader)
+        assert [next(epoch)[1] for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(PoisonBatch, match=r"batch 3 .*\[-1, ?16\].*\[8, ?9\]"):
+            next(epoch)
+
+
+def test_it_is_a_teacher_of_a_mesh(address: str, canary: Path) -> None:
+    source = KnownBatches(BATCHES)
+    with (
+        LocalMesh(coordinator_options=["--ttl", str(TTL_S)]) as mesh,
+        registered("foreign", address, mesh.url, canary),
+        DistilReader(source, service=MODEL, coordinator=mesh.url) as reader,
+    ):
+        source.check(list(reader))
+        assert reader.stats.resends == 0
+        assert reader.stats.teachers == ("foreign",)

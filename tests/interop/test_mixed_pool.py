@@ -1,0 +1,86 @@
+"""One service of ours, NVIDIA Triton and KServe, of which one is killed in mid-epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from edl.distill_reader import DistilReader
+from edl.mesh.local import LocalMesh, TeacherSpec
+from edl.tests.ground.programs import wait_for
+from edl.tests.interop.known_batches import KnownBatches
+from edl.tests.interop.programs.network import MODEL, PACE_VARIABLE
+from edl.tests.interop.servers import kserve, triton
+from edl.tests.interop.sidecars import FACTORY, TTL_S, registered, write_canary
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+POOL = ("ours", "triton", "kserve")
+BATCHES = 300
+KILLED_AT = 100
+BATCH_S = 0.02
+
+
+class Pool:
+    """The mesh with its three teachers, and how each is killed."""
+
+    def __init__(self, mesh: LocalMesh, kills: dict[str, Callable[[], None]]) -> None:
+        self.mesh = mesh
+        self.kills = kills
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    monkeypatch.setenv(PACE_VARIABLE, str(BATCH_S))
+    canary = write_canary(tmp_path / "canary")
+    with ExitStack() as running:
+        mesh = running.enter_context(LocalMesh(coordinator_options=["--ttl", str(TTL_S)]))
+        mesh.start_teacher("ours", TeacherSpec(MODEL, FACTORY, ttl_s=TTL_S))
+        theirs = {
+            "triton": running.enter_context(triton(tmp_path)),
+            "kserve": running.enter_context(kserve(tmp_path)),
+        }
+        for name, server in theirs.items():
+            running.enter_context(registered(name, server.grpc, mesh.url, canary))
+        mesh.wait_ready("ours")
+        kills: dict[str, Callable[[], None]] = {"ours": lambda: mesh.kill("ours")}
+        kills |= {name: server.kill for name, server in theirs.items()}
+        yield Pool(mesh, kills)
+
+
+@pytest.mark.parametrize("victim", POOL)
+def test_the_stream_is_whole_whoever_is_killed(pool: Pool, victim: str) -> None:
+    source = KnownBatches(BATCHES)
+    with DistilReader(
+        source,
+        service=MODEL,
+        coordinator=pool.mesh.url,
+        teachers_min=len(POOL),
+        upper_bytes=50_000,
+    ) as reader:
+        batches = []
+        for batch in reader:
+            batches.append(batch)
+            if len(batches) == KILLED_AT:
+                wait_for(lambda: set(reader.stats.teachers) == set(POOL))
+            if len(batches) >= KILLED_AT and victim in pool.kills and asked(reader, victim):
+                pool.kills.pop(victim)()
+        source.check(batches)
+        assert reader.stats.resends > 0, "it was killed with batches in its hands"
+        served = served_in(reader, lambda: source.check(list(reader)))
+    assert {name for name, count in served.items() if count} == set(POOL) - {victim}
+
+
+def asked(reader: DistilReader, teacher: str) -> bool:
+    """Whether requests are at this teacher."""
+    return dict(reader.stats.in_flight).get(teacher, 0) > 0
+
+
+def served_in(reader: DistilReader, epoch: Callable[[], None]) -> dict[str, int]:
+    """How many batches each teacher has labelled in an epoch."""
+    before = dict(reader.stats.served)
+    epoch()
+    return {name: count - before.get(name, 0) for name, count in reader.stats.served}

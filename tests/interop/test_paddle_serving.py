@@ -1,0 +1,267 @@
+"""A real pipeline server of Paddle Serving as a teacher: `edl-teacher serve --engine`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from edl.coordinator.registry import Member, connect
+from edl.distill_reader import DistilReader
+from edl.errors import ProcessFailed, RequestRefused
+from edl.mesh.local import LocalMesh, TeacherSpec
+from edl.proto.clients import Request, open_client
+from edl.proto.clients.opening import PADDLE_SERVING
+from edl.proto.paddle_serving import npy
+from edl.supervise import Process, python_command, start
+from edl.tests.ground.programs import wait_gone
+from edl.tests.interop.paddle_serving import export, pipeline_server, serving_python
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+
+SERVICE, ROWS, START_S, READER_S = "net", 8, 120.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A model in the format that Paddle Serving reads, and what it makes of images, by Paddle."""
+
+    folder: Path
+    images: Any
+    logits: Any
+
+    def rows(self, number: int) -> Any:
+        """Which images a batch holds: of no two batches the same ones in one order."""
+        return (np.arange(ROWS) * 7 + number) % len(self.images)
+
+    def check(self, batches: list[tuple[Any, Any, Any]], count: int) -> None:
+        """Every batch once, in order, with its labels."""
+        assert [int(numbers[0]) for _, numbers, _ in batches] == list(range(count))
+        for images, numbers, soft in batches:
+            rows = self.rows(int(numbers[0]))
+            np.testing.assert_array_equal(images, self.images[rows])
+            np.testing.assert_allclose(soft, self.logits[rows], rtol=0, atol=1e-5)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a reader reads: in each epoch `count` batches of images, with their number.
+
+    Attributes:
+        before: called before a batch is handed out, with its number.
+    """
+
+    network: Network
+    count: int
+    before: Callable[[int], None] = lambda number: None
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for number in range(self.count):
+            self.before(number)
+            yield self.network.images[self.network.rows(number)], np.full(ROWS, number)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
+    folder = export(tmp_path_factory.mktemp("former"))
+    return Network(folder, np.load(folder / "x.npy"), np.load(folder / "y.npy"))
+
+
+@pytest.fixture
+def mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMesh]:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a teacher that is killed leaves files there
+    with LocalMesh(start_timeout_s=START_S) as mesh:
+        yield mesh
+
+
+def spec(model: Path, *options: str) -> TeacherSpec:
+    engine = ("--engine", "paddle-serving", "--serving-python", str(serving_python()))
+    return TeacherSpec(SERVICE, str(model), ttl_s=2.0, options=(*engine, *options))
+
+
+def server_of(teacher: Process) -> psutil.Process | None:
+    """The pipeline server that this teacher keeps, if there is one now."""
+    for child in psutil.Process(teacher.pid).children(recursive=True):
+        try:
+            if any(word.endswith("service.py") for word in child.cmdline()[:4]):
+                return child
+        except psutil.NoSuchProcess:
+            continue
+    return None
+
+
+def running(teacher: Process) -> psutil.Process:
+    server = server_of(teacher)
+    assert server is not None
+    return server
+
+
+def registered(mesh: LocalMesh) -> list[Member]:
+    with closing(connect(mesh.url)) as registry:
+        return registry.members("teachers", SERVICE)
+
+
+def reader(source: Source, mesh: LocalMesh) -> DistilReader:
+    return DistilReader(source, service=SERVICE, coordinator=mesh.url)
+
+
+def test_it_labels_an_epoch_and_leaves_nothing_behind(
+    network: Network, mesh: LocalMesh, tmp_path: Path
+) -> None:
+    """Held against what our own backend makes of the same files: the canary is of that."""
+    canary = str(tmp_path / "net.canary")
+    words = ("teacher", "fingerprint", str(network.folder), "--canary", canary)
+    kept = start(python_command("fingerprint", "edl", *words))
+    assert kept.wait(START_S) == 0, kept.tail()
+    mesh.add_teacher("t", spec(network.folder, "--canary", canary))
+    (member,) = registered(mesh)
+    assert (member.facts["protocol"], member.facts["verified"]) == (PADDLE_SERVING, "canary")
+    teacher = mesh.teachers["t"]
+    whole = [child.pid for child in psutil.Process(teacher.pid).children(recursive=True)]
+    server = running(teacher)
+    folder = Path(server.cwd())
+    listening = [at.laddr.ip for at in server.net_connections() if at.status == "LISTEN"]
+    assert listening
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+    with closing(open_client(PADDLE_SERVING, member.facts["address"], SERVICE)) as client:
+        for rows in (1, 29, 64):  # less than a micro-batch, and several of them
+            asked = Request({"image": network.images[:rows]})
+            (labels,) = client.infer(asked, READER_S).outputs.values()
+            np.testing.assert_allclose(labels, network.logits[:rows], rtol=0, atol=1e-5)
+    with closing(reader(Source(network, 40), mesh)) as labelled:
+        network.check(list(labelled), 40)
+        network.check(list(labelled), 40)
+    teacher.stop(grace_s=15.0)
+    assert teacher.returncode == 0, teacher.tail()
+    wait_gone([*whole, server.pid])
+    assert not folder.exists()
+    assert not registered(mesh)
+
+
+def test_a_server_killed_in_mid_epoch_is_started_again(network: Network, mesh: LocalMesh) -> None:
+    mesh.add_teacher("t", spec(network.folder))
+    teacher = mesh.teachers["t"]
+    first = running(teacher)
+
+    def kill_in_the_middle(number: int) -> None:
+        if number == 30:  # none of those that follow can have been labelled before
+            first.kill()
+            first.wait(READER_S)
+
+    with closing(reader(Source(network, 60, kill_in_the_middle), mesh)) as labelled:
+        network.check(list(labelled), 60)
+    second = running(teacher)
+    assert second.pid != first.pid
+    assert teacher.alive
+
+
+def test_drained_in_mid_epoch_it_costs_no_resend(network: Network, mesh: LocalMesh) -> None:
+    """Beside a teacher of ours that serves the same files, which is the same content."""
+    mesh.add_teacher("theirs", spec(network.folder))
+    drained = mesh.teachers["theirs"]
+
+    def leave_in_the_middle(number: int) -> None:
+        if number == 30:
+            mesh.add_teacher("ours", TeacherSpec(SERVICE, str(network.folder)))
+            mesh.drain("theirs")
+        if number == 60:
+            assert drained.wait(READER_S) == 0, drained.tail()
+
+    with closing(reader(Source(network, 90, leave_in_the_middle), mesh)) as labelled:
+        network.check(list(labelled), 90)
+        assert labelled.stats.resends == 0
+        assert labelled.stats.teachers == ("ours",)
+
+
+def test_the_server_dies_with_its_teacher(network: Network, mesh: LocalMesh) -> None:
+    mesh.add_teacher("t", spec(network.folder))
+    teacher = mesh.teachers["t"]
+    whole = [child.pid for child in psutil.Process(teacher.pid).children(recursive=True)]
+    mesh.kill("t")
+    teacher.wait()
+    wait_gone(whole)
+
+
+def test_what_is_pickled_is_not_unpickled(
+    network: Network, mesh: LocalMesh, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    address = mesh.add_teacher("t", spec(network.folder))
+    bomb = tmp_path / "unpickled"
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, tuple[Path]]:
+            return (Path.touch, (bomb,))
+
+    def pickled(array: Any) -> bytes:
+        file = io.BytesIO()
+        np.save(file, np.array([Bomb()], object), allow_pickle=True)
+        return file.getvalue()
+
+    with closing(open_client(PADDLE_SERVING, address, SERVICE)) as client:
+        asked = Request({"image": network.images[:2]})
+        assert client.infer(asked, READER_S).outputs
+        with monkeypatch.context() as patch:
+            patch.setattr(npy, "write", pickled)
+            with pytest.raises(Exception, match="Object arrays cannot be loaded"):
+                client.infer(asked, READER_S)
+        assert not bomb.exists()
+        assert client.infer(asked, READER_S).outputs
+        with pytest.raises(RequestRefused, match="err_no"):
+            client.infer(Request({"image": network.images[:2, :, :5]}), READER_S)
+
+
+def test_a_model_of_paddle_3_is_refused_with_the_way_out(mesh: LocalMesh, tmp_path: Path) -> None:
+    folder = export(tmp_path, former_format=False)
+    with pytest.raises(ProcessFailed, match="FLAGS_enable_pir_api=0"):
+        mesh.add_teacher("t", spec(folder))
+    assert mesh.teachers["t"].wait() == 2
+
+
+def test_a_model_that_tells_nothing_is_refused(mesh: LocalMesh, tmp_path: Path) -> None:
+    folder = export(tmp_path, weights=0.0)
+    with pytest.raises(ProcessFailed, match=r"is constant.*Were the weights loaded"):
+        mesh.add_teacher("t", spec(folder))
+    assert mesh.teachers["t"].wait() == 2
+
+
+def sidecar(mesh: LocalMesh, address: str) -> Process:
+    flags = {
+        "--service": SERVICE, "--endpoint": f"grpc://{address}", "--model": "ours",
+        "--content": "c", "--coordinator": mesh.url, "--protocol": PADDLE_SERVING,
+        "--input": "image:FP32:-1,1,8,8",
+    }  # fmt: skip
+    words = [word for pair in flags.items() for word in pair]
+    return start(python_command("register", "edl", "teacher", "register", *words))
+
+
+def test_a_server_that_others_keep_is_a_teacher(
+    network: Network, mesh: LocalMesh, tmp_path: Path
+) -> None:
+    with pipeline_server(tmp_path, network.folder, "ours", "tensors") as address:
+        register = sidecar(mesh, address)
+        try:
+            register.expect("teacher registered: ", START_S)
+            with closing(reader(Source(network, 40), mesh)) as labelled:
+                network.check(list(labelled), 40)
+        finally:
+            register.stop(grace_s=15.0)
+        assert register.returncode == 0, register.tail()
+
+
+def test_a_server_that_answers_in_text_is_no_teacher(
+    network: Network, mesh: LocalMesh, tmp_path: Path
+) -> None:
+    with pipeline_server(tmp_path, network.folder, "ours", "text") as address:
+        register = sidecar(mesh, address)
+        try:
+            register.expect("not registered: .*answers with text, which is never", START_S)
+            assert not registered(mesh)
+        finally:
+            register.stop(grace_s=15.0)
