@@ -29,7 +29,7 @@ Code = grpc.StatusCode
 STEERED = "edl.tests.teacher.functions:steered"
 #: What allocators may keep of memory that was given back: with large messages in turn, that much
 #: comes and goes.
-LEAK_BYTES = 128 << 20
+LEAK_BYTES = 64 << 20
 #: A good client's longest wait while others make trouble, on a machine that is busy.
 SOON_S = 5.0
 _PAUSE_S = 0.005
