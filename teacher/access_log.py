@@ -118,7 +118,7 @@ def call(protocol: str, method: str, peer: Callable[[], str]) -> Entry:
     """One call, to be entered when it comes and left when it is answered.
 
     Args:
-        protocol: "grpc" or "http".
+        protocol: "grpc", "http", or "local".
         method: what is called.
         peer: gives the address of the caller, "HOST:PORT".
     """

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from .. import __version__
 from ..errors import EdlError
 from ..proto import inference_pb2 as pb
-from ..proto import tensors
+from ..proto import stream_answers, tensors
 from .access_log import UNLOGGED, Entry
 from .identity import Identity
 from .in_thread import in_thread
@@ -27,13 +27,14 @@ from .traffic import Traffic
 from .validation import MODEL_VERSION, check_model, check_request, deadline_of
 from .wanted import Wanted
 
-#: What is spoken beyond the protocol itself, by the names that Triton has for it.
+#: What is spoken beyond the protocol itself, by the names that Triton has for it; the last is ours.
 EXTENSIONS: Final = (
     "model_repository",
     "statistics",
     "system_shared_memory",
     "binary_tensor_data",
     "parameters",
+    stream_answers.EXTENSION,
 )
 
 #: Of one output, above which it is not copied in the event loop.

@@ -1,4 +1,4 @@
-"""The socket side of a teacher as it is, before a model that takes no time; the reader's codec.
+"""The socket side of a teacher as it is, before a model that takes no time; the reader's client.
 
 The model answers where it is asked, in the event loop: the way to a real one and back, by the
 batcher's threads and another process, is no part of the transport.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Final
 
-from ...proto import tensors
 from ...proto.allocator import tune_allocator
 from ...proto.arena import Array
-from ...proto.security import Gate, open_channel
+from ...proto.clients import Request
+from ...proto.clients.oip_grpc import OipGrpcClient
+from ...proto.security import Gate
 from ...teacher.config import ServerConfig
 from ...teacher.front.server import Server
 from ...teacher.identity import Identity
@@ -25,7 +27,7 @@ from ...teacher.wanted import Wanted
 from . import IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 
-_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+TIMEOUT_S: Final = 30.0
 
 
 class _Instant:
@@ -74,11 +76,10 @@ def serve(batch: Array) -> int:
 def connect(port: int, batch: Array) -> Ask:
     """See `Lane`."""
     tune_allocator()
-    channel = open_channel(f"127.0.0.1:{port}", None, _UNLIMITED)
-    infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
+    client = OipGrpcClient(f"127.0.0.1:{port}", "model")
+    client.probe(TIMEOUT_S)
 
     def ask(_: int) -> None:
-        request = tensors.encode_request(model_name="model", inputs={"x": batch})
-        tensors.decode_response(infer(request))
+        client.infer(Request({"x": batch}), TIMEOUT_S)
 
     return ask

@@ -9,11 +9,9 @@ from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.clients.same_host import SameHostClient
 from ...proto.lent_arena import LentArena
 from . import Ask
-from .codec import serve
+from .codec import TIMEOUT_S, serve
 
 __all__ = ["connect", "serve"]
-
-_TIMEOUT_S = 30.0
 
 
 def connect(port: int, batch: Array) -> Ask:
@@ -22,10 +20,10 @@ def connect(port: int, batch: Array) -> Ask:
     arena = LentArena.create()
     lying = arena.get(arena.put([batch]).arrays[0])
     client = SameHostClient(OipGrpcClient(f"127.0.0.1:{port}", "model"), arena)
-    client.probe(_TIMEOUT_S)
+    client.probe(TIMEOUT_S)
     assert client.in_place  # or this would measure another lane
 
     def ask(_: int) -> None:
-        client.infer(Request({"x": lying}), _TIMEOUT_S)
+        client.infer(Request({"x": lying}), TIMEOUT_S)
 
     return ask

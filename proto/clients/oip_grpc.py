@@ -1,21 +1,33 @@
-"""A client of the Open Inference Protocol over gRPC, with the codec that copies no tensor twice."""
+"""A client of the Open Inference Protocol over gRPC, with the codec that copies no tensor twice.
+
+Batches go over streams that are kept where the server says on them all that a call of its own would
+say; else each goes by such a call.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import grpc
 
-from ...errors import BadAnswer, EdlError, RequestRefused, RetryableError, TeacherLost, WireError
+from ...errors import BadAnswer, RequestRefused, RetryableError, TeacherLost, WireError
 from .. import inference_pb2 as pb
 from .. import inference_pb2_grpc as oip
-from .. import tensors
+from .. import stream_answers, tensors
+from ..doors import Invitation
 from ..places import Place
 from ..security import ClientSecurity, open_channel
 from ..specs import TensorSpec
-from ..status import from_status
 from .client import Answer, Found, Request
+from .door_line import DoorLine
+from .grpc_errors import translated
+from .grpc_line import GrpcLine
+from .lines import Lines
+
+log = logging.getLogger(__name__)
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -23,8 +35,9 @@ _CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, closed with the client
     ("grpc.enable_retries", 0),  # who asks decides what is resent, and counts it
 ]
-#: gRPC's words for a peer that answers in anything else.
-_NO_HTTP2: Final = "Failed parsing HTTP/2"
+#: The protocol's parameter for how long an answer is waited for, 0 for ever; in microseconds.
+_TIMEOUT_US: Final = "timeout"
+_SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
 
 
 class OipGrpcClient:
@@ -43,17 +56,19 @@ class OipGrpcClient:
         self._model = model
         self._channel = open_channel(address, security, _CHANNEL_OPTIONS)
         self._stub: Any = oip.GRPCInferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._infer = self._channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelInfer",
-            request_serializer=None,  # bytes as they are: our codec has made them
-            response_deserializer=None,
-        )
+        # Without (de)serializers: our codec has made the bytes.
+        self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer", None, None)
+        stream = self._channel.stream_stream(f"{_SERVICE}/ModelStreamInfer", None, None)
+        self._streams = Lines(partial(GrpcLine, stream), stream_answers.AT_ONCE)
+        self._by_stream = False
+        self._door: Lines | None = None
 
     def probe(self, timeout_s: float) -> Found:
         name = self._model
         ready = _asked(self._stub.ModelReady, pb.ModelReadyRequest(name=name), timeout_s)
         if not ready.ready:
             raise RetryableError(f"model {name!r} is not ready there")
+        self._by_stream = self._has(stream_answers.EXTENSION, timeout_s)
         try:
             wanted = pb.ModelMetadataRequest(name=name)
             metadata = _asked(self._stub.ModelMetadata, wanted, timeout_s)
@@ -65,29 +80,37 @@ class OipGrpcClient:
         self, request: Request, timeout_s: float, places: Mapping[str, Place] | None = None
     ) -> Answer:
         """As of `Client`; inputs that have one of `places` stay where they are."""
+        parameters = dict(request.parameters)
+        if self._by_stream or self._door is not None:  # of which the deadline is no request's
+            parameters[_TIMEOUT_US] = max(round(timeout_s * 1e6), 1)
         try:
             message = tensors.encode_request(
                 model_name=self._model,
                 inputs=request.inputs,
                 outputs=request.outputs,
                 request_id=request.request_id,
-                parameters=request.parameters,
+                parameters=parameters,
                 output_parameters=request.output_parameters,
                 places=places or {},
             )
         except WireError as error:  # what cannot be sent here can be sent nowhere
             raise RequestRefused(f"it cannot be sent: {error}") from None
-        reply = _asked(self._infer, message, timeout_s)
         try:
-            said = tensors.decode_response(reply)
+            said = tensors.decode_response(self._carry(message, timeout_s, bool(places)))
         except WireError as error:
             raise BadAnswer(str(error)) from None
         return Answer(said.outputs, said.parameters, said.output_parameters)
 
     def register_memory(self, region: str, key: str, nbytes: int, timeout_s: float) -> None:
-        """Have the server open shared memory; raises what the server answers, in our errors."""
+        """Have the server open shared memory; raises what the server answers, in our errors.
+
+        From then on requests that name places in it go by the server's door, if it has one.
+        """
         wanted = pb.SystemSharedMemoryRegisterRequest(name=region, key=key, byte_size=nbytes)
-        _asked(self._stub.SystemSharedMemoryRegister, wanted, timeout_s)
+        _, call = _asked(self._stub.SystemSharedMemoryRegister.with_call, wanted, timeout_s)
+        invitation = Invitation.among(call.trailing_metadata() or ())
+        if invitation is not None and self._door is None:
+            self._door = Lines(partial(DoorLine, invitation), 1)
 
     def knows_memory(self, region: str, timeout_s: float) -> bool:
         """Whether the server has it open still; errors as of `register_memory`."""
@@ -102,7 +125,35 @@ class OipGrpcClient:
         _asked(self._stub.SystemSharedMemoryUnregister, wanted, timeout_s)
 
     def close(self) -> None:
+        self._shut_door()
+        self._streams.close()
         self._channel.close()
+
+    def _carry(self, message: bytes, timeout_s: float, near: bool) -> bytes | memoryview:
+        """The response to a request, serialised both; one that is `near` may go by the door."""
+        if near and (door := self._door) is not None:
+            try:
+                return stream_answers.read(door.call(message, timeout_s))
+            except OSError as error:
+                log.info("the door of %s is shut: %s", self._model, error)
+                self._shut_door()
+        if self._by_stream:
+            return stream_answers.read(self._streams.call(message, timeout_s))
+        answer: bytes = _asked(self._infer, message, timeout_s)
+        return answer
+
+    def _shut_door(self) -> None:
+        door, self._door = self._door, None
+        if door is not None:
+            door.close()
+
+    def _has(self, extension: str, timeout_s: float) -> bool:
+        """Whether the server says that it has an extension of the protocol."""
+        try:
+            server = _asked(self._stub.ServerMetadata, pb.ServerMetadataRequest(), timeout_s)
+        except RequestRefused:  # it says nothing of itself
+            return False
+        return extension in server.extensions
 
 
 def _specs(tensors: Any) -> tuple[TensorSpec, ...]:
@@ -117,10 +168,4 @@ def _asked(method: Any, request: Any, timeout_s: float) -> Any:
     except ValueError:  # of gRPC, for a channel that was closed
         raise TeacherLost("the connection is closed") from None
     except grpc.RpcError as error:
-        raise _translated(error) from None
-
-
-def _translated(error: Any) -> EdlError:
-    if (details := error.details() or "") and _NO_HTTP2 in details:
-        return TeacherLost(f"it speaks no gRPC; is it HTTP? Then write http:// ({details})")
-    return from_status(error.code(), error.details() or "", error.trailing_metadata() or ())
+        raise translated(error) from None

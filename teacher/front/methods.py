@@ -29,7 +29,9 @@ from ..metrics import TeacherMetrics
 from ..refusals import TOO_LARGE, TooLarge, reason_of
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
+from .callers import Callers, Shown
 from .calls import Call, CallTable
+from .door import Door
 from .streams import Streams
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
@@ -40,6 +42,7 @@ _HANG_UP_S: Final = 0.1
 _NAMES_BYTES: Final = 64 << 10
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+_Metadata = tuple[tuple[str, str], ...]
 _Admit = Callable[[_Context], Visitor]
 #: Given the request, whose it is, when its caller has lost interest, and its entry in the log.
 _Answer = Callable[[bytes, Visitor, float | None, Entry], Awaitable[bytes]]
@@ -55,6 +58,7 @@ class Methods:
     Attributes:
         infer_calls: the calls that have batches labelled, by whichever protocol they came.
         streams: those of `ModelStreamInfer`.
+        door: for callers on this host.
 
     Args:
         config: the limits.
@@ -72,12 +76,19 @@ class Methods:
     ) -> None:
         self._receive_s = config.receive_s
         self._servicer = servicer
-        self._gate = gate
+        self._callers = Callers(gate)
         self._metrics = metrics
         limits = (config.max_calls, config.max_calls_per_peer)
         # Apart, so that batches which fill the one leave room for questions in the other.
         self.infer_calls, self._named_calls = CallTable(*limits), CallTable(*limits)
         self.streams = Streams(self.infer_calls, self._count)
+        self.door = Door(
+            self._callers,
+            self.streams,
+            partial(self._infer_of_stream, "local"),
+            config.max_message_bytes,
+            config.receive_s,
+        )
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """By name; without (de)serializers, as malformed bytes are ours to refuse."""
@@ -85,12 +96,12 @@ class Methods:
         methods = {
             # These tell nothing but that a teacher is here, and load balancers have no token.
             "ServerLive": self._unread(
-                self._anybody, lambda _: s.server_live(pb.ServerLiveRequest())
+                self._callers.anybody, lambda _: s.server_live(pb.ServerLiveRequest())
             ),
             "ServerReady": self._unread(
-                self._anybody, lambda _: s.server_ready(pb.ServerReadyRequest())
+                self._callers.anybody, lambda _: s.server_ready(pb.ServerReadyRequest())
             ),
-            "ServerMetadata": self._unread(self._name, self._server_metadata),
+            "ServerMetadata": self._unread(self._known, self._server_metadata),
             "ModelReady": self._named(s.model_ready, pb.ModelReadyRequest),
             "ModelMetadata": self._named(s.model_metadata, pb.ModelMetadataRequest),
             "ModelStatistics": self._named(s.model_statistics, pb.ModelStatisticsRequest),
@@ -99,7 +110,9 @@ class Methods:
                 s.shared_memory_status, pb.SystemSharedMemoryStatusRequest
             ),
             "SystemSharedMemoryRegister": self._owned(
-                s.shared_memory_register, pb.SystemSharedMemoryRegisterRequest
+                s.shared_memory_register,
+                pb.SystemSharedMemoryRegisterRequest,
+                beside=self.door.invite,
             ),
             "SystemSharedMemoryUnregister": self._owned(
                 s.shared_memory_unregister, pb.SystemSharedMemoryUnregisterRequest
@@ -127,16 +140,23 @@ class Methods:
             return answer
 
     async def _stream(self, context: _Context, _: Entry) -> Any:
-        visitor, deadline_s = self._student(context), _deadline_s(context)
+        shown, deadline_s = Shown.by(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
-            with access_log.call("grpc", STREAM, partial(_address, context)) as entry:
-                entry.received(len(data))
-                answer = await self.infer(data, visitor, deadline_s, entry)
-                entry.sent(len(answer))
-                return answer
+            return await self._infer_of_stream("grpc", data, shown, deadline_s)
 
-        await self.streams.serve(visitor, context, infer)
+        await self.streams.serve(self._callers.student(shown), context, infer)
+
+    async def _infer_of_stream(
+        self, protocol: str, data: bytes, shown: Shown, deadline_s: float | None = None
+    ) -> bytes:
+        """One request of many that come from a caller, who is looked at each time."""
+        with access_log.call(protocol, STREAM, partial(_address, shown.peer)) as entry:
+            visitor = self._callers.student(shown)
+            entry.received(len(data))
+            answer = await self.infer(data, visitor, deadline_s, entry)
+            entry.sent(len(answer))
+            return answer
 
     def _server_metadata(self, context: _Context) -> Message:
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
@@ -163,15 +183,33 @@ class Methods:
                 entry.asked(model)
             return answer(request).SerializeToString()
 
-        return self._read(self._name, self._named_calls, parsed)
+        return self._read(self._known, self._named_calls, parsed)
 
-    def _owned(self, answer: Callable[[Any, Visitor], Message], kind: type[Message]) -> _Serve:
-        """The same where the names are of things that belong to the caller, a student."""
+    def _owned(
+        self,
+        answer: Callable[[Any, Visitor], Message],
+        kind: type[Message],
+        beside: Callable[[Shown], _Metadata] = lambda _: (),
+    ) -> _Serve:
+        """The same where the names are of things that belong to the caller, a student.
+
+        Args:
+            answer: of the request of a caller.
+            kind: of the request.
+            beside: gives metadata that goes with the answer.
+        """
 
         async def parsed(data: bytes, visitor: Visitor, *_: object) -> bytes:
             return answer(_parse(data, kind), visitor).SerializeToString()
 
-        return self._read(self._student, self._named_calls, parsed)
+        read = self._read(self._student, self._named_calls, parsed)
+
+        async def serve(context: _Context, entry: Entry) -> bytes:
+            answered = await read(context, entry)
+            context.set_trailing_metadata(beside(Shown.by(context)))
+            return answered
+
+        return serve
 
     def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Serve:
         """A method whose request is read once its caller is known."""
@@ -194,7 +232,7 @@ class Methods:
 
         async def called(_: object, context: _Context) -> bytes:
             try:
-                with access_log.call("grpc", name, partial(_address, context)) as entry:
+                with access_log.call("grpc", name, lambda: _address(context.peer())) as entry:
                     answer = await serve(context, entry)
                     entry.sent(len(answer or b""))
                     return answer
@@ -205,23 +243,11 @@ class Methods:
 
         return called
 
-    def _anybody(self, context: _Context) -> None:
-        self._gate.called(context.peer())
-
     def _student(self, context: _Context) -> Visitor:
-        return self._name(context, "student")
+        return self._callers.student(Shown.by(context))
 
-    def _name(self, context: _Context, role: str = "") -> Visitor:
-        """Who asks, as limits tell callers apart.
-
-        Raises:
-            AccessError: a credential is missing or unknown, or is not that of a `role`.
-        """
-        identities: Any = context.auth_context()
-        caller = self._gate.admit(context.invocation_metadata(), identities, context.peer())
-        if role:
-            self._gate.require(caller, role)
-        return Visitor.of_peer(caller.principal, str(context.peer()))
+    def _known(self, context: _Context) -> Visitor:
+        return self._callers.known(Shown.by(context))
 
     async def _request(self, context: _Context, call: Call, entry: Entry) -> bytes:
         """The bytes of the request, within the time that there is for them."""
@@ -258,8 +284,8 @@ def _expire(limit: asyncio.Timeout) -> None:
         limit.reschedule(0.0)
 
 
-def _address(context: _Context) -> str:
-    return Visitor.of_peer("", context.peer()).address
+def _address(peer: str) -> str:
+    return Visitor.of_peer("", peer).address
 
 
 def _deadline_s(context: _Context) -> float | None:

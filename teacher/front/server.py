@@ -107,6 +107,7 @@ class Server:
 
     async def _start(self) -> None:
         await self._server.start()
+        await self._methods.door.open()
         if self._http is not None:
             await self._http.start()
         self._watching = asyncio.create_task(self._watch())
@@ -115,7 +116,7 @@ class Server:
     async def _leave(self, grace_s: float) -> None:
         self._methods.streams.leave()
         http = () if self._http is None else (self._http.stop(grace_s),)
-        await asyncio.gather(self._server.stop(grace_s), *http)
+        await asyncio.gather(self._server.stop(grace_s), self._methods.door.close(grace_s), *http)
 
     async def _sweep(self) -> None:
         """Let go, now and then, of memory that callers have left behind."""

@@ -9,27 +9,37 @@ requests are in work at a time, so that one travels while the model has the othe
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from ...errors import EdlError, RateLimited, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
-from ...proto.status import to_status
-from ...proto.wire import bytes_field, take_out
+from ...proto.stream_answers import AT_ONCE, answered, failed
+from ...proto.wire import take_out
 from ..refusals import TooLarge
 from ..shared_memory.visitors import Visitor
 from .calls import Call, CallTable
 
-_AT_ONCE: Final = 2
-_RESPONSE: Final = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 _RAW_INPUTS: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 
-_Context = grpc.aio.ServicerContext[Any, Any]
 _Infer = Callable[[bytes], Awaitable[bytes]]
+
+
+class Conversation(Protocol):
+    """What a stream is to who serves it: a context of gRPC's, or what behaves like one."""
+
+    async def read(self) -> Any:
+        """The next request; anything but bytes: there will be none.
+
+        Raises:
+            TooLarge: it is not to be read.
+        """
+
+    async def write(self, answer: bytes, /) -> None: ...
+
+    def peer(self) -> str: ...
 
 
 class Streams:
@@ -46,7 +56,7 @@ class Streams:
         self._open: set[_Stream] = set()
         self._leaving = False
 
-    async def serve(self, visitor: Visitor, context: _Context, infer: _Infer) -> None:
+    async def serve(self, visitor: Visitor, context: Conversation, infer: _Infer) -> None:
         """Answer what comes over one stream by `infer`, until its caller ends it.
 
         Raises:
@@ -73,11 +83,11 @@ class Streams:
 
 
 class _Stream:
-    """One stream: a request that is being read, and those that are in work."""
+    """One stream, and the workers of it: each reads a request, has it answered, and writes that."""
 
     def __init__(
         self,
-        context: _Context,
+        context: Conversation,
         call: Call,
         calls: CallTable,
         infer: _Infer,
@@ -88,54 +98,78 @@ class _Stream:
         self._calls = calls
         self._infer = infer
         self._refused = refused
-        self._work: deque[asyncio.Task[bytes]] = deque()
-        self._reading: asyncio.Future[Any] | None = None
+        self._to_read = asyncio.Lock()
+        self._reader: asyncio.Task[None] | None = None
+        self._last = _written()  # done once the latest request that was read is answered
+        self._in_work = 0
         self._over = False
         call.on_evicted = self.hang_up
 
     def hang_up(self) -> None:
         """Read no more."""
         self._over = True
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
 
     async def serve(self) -> None:
+        workers = [asyncio.create_task(self._work()) for _ in range(AT_ONCE)]
         try:
-            while not self._over or self._work:
-                await self._step()
-        except asyncio.CancelledError:
-            if not self._context.peer():
-                # gRPC itself has refused a message above the limit, and has forgotten the peer; one
-                # that hung up it still knows.
-                self._refused(TooLarge("a request of a stream is larger than max"))
-            raise
+            await asyncio.gather(*workers)
         finally:
-            for left in (self._reading, *self._work):
-                if left is not None:
-                    left.cancel()
+            # What a worker raised knows this frame: emptied, so that nothing here knows itself, and
+            # no request waits for the garbage collector.
+            while workers:
+                workers.pop().cancel()
         if self._call.evicted:
             raise RateLimited("a stream that sent nothing was ended for another call")
 
-    async def _step(self) -> None:
-        """Wait for a request or for an answer, and go on with it."""
-        if self._reading is None and not self._over and len(self._work) < _AT_ONCE:
-            self._reading = asyncio.ensure_future(self._context.read())
-        waits = [one for one in (self._reading, *list(self._work)[:1]) if one is not None]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        if self._work and self._work[0].done():
-            await self._context.write(self._work.popleft().result())
-            if not self._work:
+    async def _work(self) -> None:
+        while True:
+            async with self._to_read:
+                data = await self._read()
+                if data is None:
+                    return
+                before, self._last = self._last, asyncio.get_running_loop().create_future()
+                mine = self._last
+            answer = await self._answer(data)
+            del data  # it is large
+            await before
+            await self._context.write(answer)
+            mine.set_result(None)
+            self._in_work -= 1
+            if not self._in_work:
                 self._calls.owes(self._call)
-        elif self._reading is not None and self._reading.done():
-            reading, self._reading = self._reading, None
-            data = None if reading.cancelled() else reading.result()
-            if not isinstance(data, bytes):
-                self._over = True
-                if data is not None and not self._context.peer():
-                    raise asyncio.CancelledError
-                return
+
+    async def _read(self) -> bytes | None:
+        """The next request; None: there will be none."""
+        if self._over:
+            return None
+        self._reader = asyncio.current_task()
+        try:
+            data = await self._context.read()
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+            return None
+        except TooLarge as error:
+            self._over = True
+            self._refused(error)
+            await self._last
+            await self._context.write(failed(error, ""))
+            return None
+        finally:
+            self._reader = None
+        if isinstance(data, bytes):
             self._calls.received(self._call)
-            self._work.append(asyncio.create_task(self._answer(data)))
+            self._in_work += 1
+            return data
+        self._over = True
+        if data is not None and not self._context.peer():
+            # gRPC itself has refused a message above the limit, and has forgotten the peer; one
+            # that hung up it still knows.
+            self._refused(TooLarge("a request of a stream is larger than max"))
+            raise asyncio.CancelledError
+        return None
 
     async def _answer(self, data: bytes) -> bytes:
         """The answer of one request, serialised; or what is wrong with it."""
@@ -143,11 +177,15 @@ class _Stream:
             answer = await self._infer(data)
         except EdlError as error:
             self._refused(error)
-            _, words = to_status(error)
-            about = pb.ModelInferResponse(id=_id_of(data))
-            failed = pb.ModelStreamInferResponse(error_message=words, infer_response=about)
-            return failed.SerializeToString()
-        return b"".join((bytes_field(_RESPONSE, len(answer)), answer))
+            return failed(error, _id_of(data))
+        return answered(answer)
+
+
+def _written() -> asyncio.Future[None]:
+    """As behind an answer that is written."""
+    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    written.set_result(None)
+    return written
 
 
 def _id_of(data: bytes) -> str:
