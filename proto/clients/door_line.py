@@ -45,7 +45,8 @@ class DoorLine:
     def ask(self, message: bytes, until_s: float) -> memoryview:
         try:
             self._socket.settimeout(_left_s(until_s))
-            self._socket.sendall(LENGTH.pack(len(message)) + message)
+            with contextlib.suppress(ConnectionError):  # whoever lets nobody in may have said so
+                self._socket.sendall(LENGTH.pack(len(message)) + message)
             (nbytes,) = LENGTH.unpack(self._received(LENGTH.size, until_s))
             return self._received(nbytes, until_s)
         except TimeoutError:

@@ -151,7 +151,7 @@ class OipGrpcClient:
         """Whether the server says that it has an extension of the protocol."""
         try:
             server = _asked(self._stub.ServerMetadata, pb.ServerMetadataRequest(), timeout_s)
-        except RequestRefused:  # it says nothing of itself
+        except (RequestRefused, RetryableError):  # it says nothing of itself
             return False
         return extension in server.extensions
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from ...errors import EdlError
 from ...proto.doors import LENGTH, TICKET_BYTES, Invitation
+from ...proto.stream_answers import failed
 from ..refusals import TooLarge
 from .callers import Callers, Shown
 from .streams import Streams
@@ -93,7 +94,7 @@ class Door:
             if (shown := await self._ticket(reader)) is not None:
                 await self._serve(shown, _Conversation(reader, writer, self._max_message_bytes))
         except (EdlError, OSError, EOFError) as error:
-            log.debug("a caller at the door has gone: %s", error)
+            log.debug("a caller at the door is gone: %s", error)
         finally:
             self._inside.discard(task)
             writer.close()
@@ -114,11 +115,16 @@ class Door:
         async def infer(data: bytes) -> bytes:
             return await self._infer(data, shown)
 
-        await self._streams.serve(self._callers.student(shown), conversation, infer)
+        try:
+            await self._streams.serve(self._callers.student(shown), conversation, infer)
+        except EdlError as error:
+            if not conversation.heard:  # it is not let in: its first request is answered so
+                await conversation.write(failed(error, ""))
+            raise
 
 
 class _Conversation:
-    """One connection as `Streams` sees it."""
+    """One connection as `Streams` sees it; `heard` says whether a request has come."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_message_bytes: int
@@ -126,10 +132,12 @@ class _Conversation:
         self._reader = reader
         self._writer = writer
         self._max_message_bytes = max_message_bytes
+        self.heard = False
 
     async def read(self) -> bytes:
         """The next request; raises EOFError once the caller is gone."""
         (nbytes,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+        self.heard = True
         if nbytes > self._max_message_bytes:
             raise TooLarge(
                 f"a request is larger than max ({nbytes} vs. {self._max_message_bytes}):"

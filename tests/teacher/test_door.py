@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from edl.errors import DeadlineExceeded, RequestRefused, TeacherLost, Unauthenticated
+from edl.errors import DeadlineExceeded, RateLimited, RequestRefused, TeacherLost, Unauthenticated
 from edl.proto import stream_answers, tensors
 from edl.proto.arena import Array
 from edl.proto.clients import Request
@@ -209,6 +209,34 @@ def test_a_refusal_is_the_same_by_the_door(make: Make, settle: Settle) -> None:
     with pytest.raises(RequestRefused, match="unknown output 'no'"):
         neighbour.infer(outputs=("no",))
     assert neighbour.infer() == (X * 2).tobytes()
+
+
+def test_where_there_is_no_room_it_is_said(make: Make, settle: Settle) -> None:
+    bench = make(max_calls_per_peer=1, slots=8)
+    neighbour = settle(bench)
+    within, go = threading.Event(), threading.Event()
+
+    def wait_within() -> None:
+        within.set()
+        go.wait(WAIT_S)
+
+    bench.labeller.before = wait_within
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(neighbour.infer)
+        assert within.wait(WAIT_S)
+        with pytest.raises(RateLimited, match="calls of one client are open"):
+            neighbour.infer()
+        go.set()
+        assert first.result(WAIT_S) == (X * 2).tobytes()
+    assert neighbour.infer() == (X * 2).tobytes()
+
+
+def test_a_line_that_had_to_make_room_is_not_noticed(make: Make, settle: Settle) -> None:
+    bench = make(max_calls_per_peer=1)
+    first, second = settle(bench), settle(bench)
+    for _ in range(3):
+        assert first.infer() == second.infer() == (X * 2).tobytes()
+    wait_for(lambda: inside(bench) == 1)
 
 
 def test_a_caller_that_is_gone_leaves_the_line(make: Make, settle: Settle) -> None:

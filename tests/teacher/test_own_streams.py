@@ -171,7 +171,7 @@ def test_a_stream_that_had_to_make_room_is_not_noticed(make: Make, connect: Conn
     first, second = connect(bench), connect(bench)
     for _ in range(3):
         assert doubled(first) == doubled(second) == (X * 2).tobytes()
-        assert streams_of(bench) == 1
+    wait_for(lambda: streams_of(bench) == 1)
 
 
 def test_a_model_that_fails_for_the_moment_may_be_asked_again(make: Make, connect: Connect) -> None:
