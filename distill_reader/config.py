@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..errors import UsageError
-from ..proto.clients.opening import check_dialled
+from ..proto.dialects import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
 from .label_forms import AS_GIVEN, LabelForms
 

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from ...errors import UsageError
+from ..dialects import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_dialled
 from ..lent_arena import LentArena
 from ..security import ClientSecurity
 from .client import Client
-
-#: The Open Inference Protocol, which our own teachers speak.
-OIP = "oip"
-#: Paddle Serving's pipeline server, and its C++ server.
-PADDLE_SERVING = "paddle-serving"
-PADDLE_SERVING_CPP = "paddle-serving-cpp"
-#: What a registry's field `protocol` may say; empty is `oip`.
-PROTOCOLS = (OIP, PADDLE_SERVING, PADDLE_SERVING_CPP)
 
 
 def open_client(
@@ -60,23 +53,3 @@ def open_client(
     from .same_host import SameHostClient
 
     return SameHostClient(client, arena)
-
-
-def check_dialled(protocol: str, address: str) -> None:
-    """Raise UsageError where an address that is asked over gRPC is none, or names no port.
-
-    Args:
-        protocol: as of `open_client`.
-        address: as of `open_client`; one of HTTP, which has ports of its own, passes.
-    """
-    scheme, _, rest = address.rpartition("://")
-    if scheme in ("http", "https") and protocol in ("", OIP):
-        return
-    if scheme not in ("", "grpc") or not rest or "/" in rest:
-        raise UsageError(
-            f"{address!r:.120} is no address of {protocol or OIP}: write host:port or"
-            " grpc://host:port for gRPC, http://host:port for HTTP"
-        )
-    host, _, port = rest.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UsageError(f"{address!r:.120} names no port: write host:port")

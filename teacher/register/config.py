@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...coordinator.config import join_address
 from ...errors import UsageError
-from ...proto.clients.opening import OIP
+from ...proto.dialects import OIP
 from ...proto.security import ClientSecurity, ServerSecurity
 from ...proto.specs import TensorSpec
 from ...scheduler.vouching import Patience

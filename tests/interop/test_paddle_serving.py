@@ -18,7 +18,7 @@ from edl.distill_reader import DistilReader
 from edl.errors import ProcessFailed, RequestRefused
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto.clients import Request, open_client
-from edl.proto.clients.opening import PADDLE_SERVING
+from edl.proto.dialects import PADDLE_SERVING
 from edl.proto.paddle_serving import npy
 from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import wait_gone

@@ -19,7 +19,7 @@ from edl.errors import (
     TeacherLost,
 )
 from edl.proto.clients import Client, Request, open_client
-from edl.proto.clients.opening import PADDLE_SERVING, PADDLE_SERVING_CPP
+from edl.proto.dialects import PADDLE_SERVING, PADDLE_SERVING_CPP
 from edl.proto.paddle_serving import pipeline_pb2 as pb
 from edl.tests.foreign_server import start
 from edl.tests.paddle_serving_servers import SERVICE, GeneralModel, Pipeline, labels, serving
