@@ -2,15 +2,17 @@
 
 A call of gRPC's takes longer than all else about a batch that need not travel. So whoever shares
 memory with a teacher is invited, in the answer to the registration, to come by a Unix socket: it
-says its ticket, and then its requests, each answered before the next. What passes are the messages
-of `ModelStreamInfer`, each behind its length.
+says its ticket, is welcomed, and says its requests. What passes then are the messages of
+`ModelStreamInfer`, each behind its length.
 
-The socket has an abstract name: no file is left by whoever dies, and only this host has it.
+The socket has an abstract name, so that no file is left by whoever dies. Every user of the host may
+see such a name, and take it once it is free: so each side looks at which user the other runs as.
 """
 
 from __future__ import annotations
 
 import secrets
+import socket
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ INVITATION: Final = "edl-door"
 LENGTH: Final = struct.Struct("<I")
 #: A ticket, as it is said, has so many bytes.
 TICKET_BYTES: Final = 32
+#: What a ticket that is good is answered with.
+WELCOME: Final = b"edl1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +61,15 @@ class Invitation:
                 name, _, ticket = value.partition(" ")
                 return cls(name, ticket)
         return None
+
+
+def user_behind(connection: socket.socket) -> int:
+    """The user that the other side of a Unix socket runs as; -1 where the system does not say."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return -1
+    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(said)[1])
+
+
+#: Process, user, group.
+_CREDENTIALS: Final = struct.Struct("3i")

@@ -3,6 +3,10 @@
 The protocol has words for a failure, and no status. Our servers name the status as well, and what
 goes beside it, in the parameters of the answer that is left empty; they list `EXTENSION` among
 their extensions. So whoever asks over a stream learns as much as by a call of its own.
+
+A server that takes leave says so by an empty answer, if the stream's metadata say that its caller
+knows such a *farewell*: the caller then sends nothing more and ends its side, and whatever it has
+sent is answered.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from .wire import Buffer, bytes_field, take_out
 
 #: What a server that names statuses says it has.
 EXTENSION: Final = "edl_stream_status"
+#: The answer that is a farewell, and the metadata of a stream whose caller knows it.
+FAREWELL: Final = b""
+KNOWS_FAREWELLS: Final = (("edl-farewell", "1"),)
 #: Requests of one stream that a server of ours has in work: one travels while the model works.
 AT_ONCE: Final = 2
 
@@ -39,7 +46,7 @@ def failed(error: EdlError, request_id: str) -> bytes:
         id=request_id,
         parameters={name: pb.InferParameter(string_param=value) for name, value in said.items()},
     )
-    answer = pb.ModelStreamInferResponse(error_message=words, infer_response=about)
+    answer = pb.ModelStreamInferResponse(error_message=words or code.name, infer_response=about)
     return answer.SerializeToString()
 
 

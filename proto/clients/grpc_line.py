@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from ...errors import DeadlineExceeded, EdlError, TeacherLost
+from ..stream_answers import FAREWELL, KNOWS_FAREWELLS
 from .grpc_errors import translated
 from .lines import Ended
 
@@ -22,11 +23,17 @@ class GrpcLine:
 
     Args:
         method: makes a stream of an iterator over requests; of bytes, both ways.
+
+    Raises:
+        TeacherLost: the channel is closed.
     """
 
     def __init__(self, method: Any) -> None:
         self._requests: SimpleQueue[bytes | None] = SimpleQueue()
-        self._stream: Any = method(iter(self._requests.get, None))
+        try:
+            self._stream: Any = method(iter(self._requests.get, None), metadata=KNOWS_FAREWELLS)
+        except ValueError:  # of gRPC, for a channel that was closed
+            raise TeacherLost("the connection is closed") from None
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
         self._ended: EdlError | None = None
@@ -57,18 +64,35 @@ class GrpcLine:
     def _listen(self) -> None:
         why: EdlError = TeacherLost("the server ended the stream")
         try:
-            for answer in self._stream:
-                with self._lock:
-                    waiting = self._waiting.popleft() if self._waiting else None
-                if waiting is None:
-                    break  # that nobody has asked for
-                waiting.put(answer)
+            self._hear()
         except grpc.RpcError as error:
             why = translated(error)
+            error.__traceback__ = None  # it is the stream, which would know this frame
+        except Exception as error:
+            why = TeacherLost(f"the stream broke: {type(error).__name__}: {error}")
+        self._end(why)
         with self._lock:
-            self._ended = why
             left, self._waiting = self._waiting, deque()
         for waiting in left:
             waiting.put(why)
         self._stream.cancel()
-        self._requests.put(None)  # or gRPC's thread would wait for ever
+
+    def _hear(self) -> None:
+        """Hand out answers until the stream ends, or says what nobody has asked for."""
+        for answer in self._stream:
+            if answer == FAREWELL:
+                self._end(TeacherLost("the server takes leave"))
+                continue
+            with self._lock:
+                waiting = self._waiting.popleft() if self._waiting else None
+            if waiting is None:
+                return
+            waiting.put(answer)
+            del answer, waiting  # not to be held until the next one comes
+
+    def _end(self, why: EdlError) -> None:
+        """Send nothing more: what is on its way may still be answered."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = why
+                self._requests.put(None)  # or gRPC's thread would wait for ever

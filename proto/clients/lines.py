@@ -1,8 +1,8 @@
 """Lines to one server that are kept: what it costs to open one is paid once.
 
-A kept line may have been ended by its server meanwhile, to make room for others: then the request
-is sent once more, over a fresh one, and so are those that shared a line with one that was late. To
-label a batch twice does no harm.
+A line may end for reasons that are not its requests': its server has made room for others, or one
+that shared it was late. Then a request is sent once more, over a fresh line. To label a batch twice
+does no harm.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from ...errors import EdlError, TeacherLost
+
+#: Lines that one request tries at most: a kept one, a fresh one, and another should that be shared.
+_TRIES: Final = 3
 
 
 class Ended(Exception):
@@ -46,6 +48,19 @@ class Line(Protocol):
         ...
 
 
+class _Kept:
+    """A line, and what is on its way over it."""
+
+    __slots__ = ("busy", "fresh", "line", "retired", "shared")
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.busy = 1
+        self.fresh = True  # only its first request is on its way
+        self.shared = False
+        self.retired = False  # to be ended once nothing is on its way
+
+
 class Lines:
     """Asks over as many lines as it needs; any thread may.
 
@@ -58,70 +73,98 @@ class Lines:
         self._open_line = open_line
         self._at_once = at_once
         self._lock = threading.Lock()
-        self._busy: dict[Line, int] = {}  # requests on their way; the last one used comes last
+        self._lines: list[_Kept] = []  # the last one used is the next one
         self._closed = False
 
-    def call(self, message: bytes, timeout_s: float) -> memoryview:
-        """The answer to `message`, as a view of what came.
+    def call(self, message: bytes, until_s: float) -> memoryview:
+        """The answer to `message`, as a view of what came by then, on the monotonic clock.
 
         Raises:
             DeadlineExceeded: it did not come in time.
             TeacherLost: nobody answers, the connection broke, or this was closed.
             EdlError: why the server has ended the line.
         """
-        until_s = time.monotonic() + timeout_s
-        if (kept := self._kept()) is not None:
-            with suppress(Ended):
+        kept = self._free()
+        for tries_left in reversed(range(_TRIES)):
+            if kept is None:
+                kept = self._fresh()
+            fresh = kept.fresh
+            try:
                 return self._ask(kept, message, until_s)
+            except Ended as ended:
+                why = ended.why
+            innocent = not fresh or kept.shared
+            kept = None
+            if not innocent or not tries_left or until_s <= time.monotonic():
+                break
         try:
-            return self._ask(self._fresh(), message, until_s)
-        except Ended as ended:
-            raise ended.why from None
+            raise why
+        finally:
+            del why  # its traceback knows this frame, and this frame the message
+
+    def renew(self) -> None:
+        """Use none of the present lines for what comes from now on."""
+        with self._lock:
+            for kept in self._lines:
+                kept.retired = True
+            idle = [kept for kept in self._lines if not kept.busy]
+        for kept in idle:
+            self._drop(kept)
 
     def close(self) -> None:
         """End all lines; calls that wait end as TeacherLost. Idempotent."""
         with self._lock:
             self._closed = True
-            lines, self._busy = list(self._busy), {}
-        for line in lines:
-            line.end()
+            lines, self._lines = self._lines, []
+        for kept in lines:
+            kept.line.end()
 
-    def _ask(self, line: Line, message: bytes, until_s: float) -> memoryview:
+    def _ask(self, kept: _Kept, message: bytes, until_s: float) -> memoryview:
         try:
-            answer = line.ask(message, until_s)
+            answer = kept.line.ask(message, until_s)
         except BaseException:
-            self._drop(line)
+            self._drop(kept)
             if self._closed:
                 raise TeacherLost("the connection is closed") from None
             raise
         with self._lock:
-            if line in self._busy:
-                self._busy[line] -= 1
+            kept.busy -= 1
+            over = kept.retired and not kept.busy
+        if over:
+            self._drop(kept)
         return answer
 
-    def _kept(self) -> Line | None:
+    def _free(self) -> _Kept | None:
         """A line that is there and has room, with a request more on its way."""
         while True:
             with self._lock:
-                free = (one for one, busy in reversed(self._busy.items()) if busy < self._at_once)
-                if (line := next(free, None)) is None:
+                free = (one for one in reversed(self._lines) if self._has_room(one))
+                if (kept := next(free, None)) is None:
                     return None
-                self._busy[line] = self._busy.pop(line) + 1
-            if line.is_open:
-                return line
-            self._drop(line)
+                kept.shared = kept.busy > 0
+                kept.fresh = kept.fresh and kept.shared
+                kept.busy += 1
+                self._lines.remove(kept)
+                self._lines.append(kept)
+            if kept.line.is_open:
+                return kept
+            self._drop(kept)
 
-    def _fresh(self) -> Line:
+    def _has_room(self, kept: _Kept) -> bool:
+        return kept.busy < self._at_once and not kept.retired
+
+    def _fresh(self) -> _Kept:
         if not self._closed:
-            line = self._open_line()
+            kept = _Kept(self._open_line())
             with self._lock:
                 if not self._closed:
-                    self._busy[line] = 1
-                    return line
-            line.end()
+                    self._lines.append(kept)
+                    return kept
+            kept.line.end()
         raise TeacherLost("the connection is closed")
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, kept: _Kept) -> None:
         with self._lock:
-            self._busy.pop(line, None)
-        line.end()
+            if kept in self._lines:
+                self._lines.remove(kept)
+        kept.line.end()

@@ -6,14 +6,24 @@ say; else each goes by such a call.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
 import grpc
 
-from ...errors import BadAnswer, RequestRefused, RetryableError, TeacherLost, WireError
+from ...errors import (
+    AccessError,
+    BadAnswer,
+    EdlError,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+    WireError,
+)
 from .. import inference_pb2 as pb
 from .. import inference_pb2_grpc as oip
 from .. import stream_answers, tensors
@@ -62,6 +72,7 @@ class OipGrpcClient:
         self._streams = Lines(partial(GrpcLine, stream), stream_answers.AT_ONCE)
         self._by_stream = False
         self._door: Lines | None = None
+        self._doors: list[Lines] = []  # those that are shut too: requests may be behind them
 
     def probe(self, timeout_s: float) -> Found:
         name = self._model
@@ -80,6 +91,7 @@ class OipGrpcClient:
         self, request: Request, timeout_s: float, places: Mapping[str, Place] | None = None
     ) -> Answer:
         """As of `Client`; inputs that have one of `places` stay where they are."""
+        until_s = time.monotonic() + timeout_s
         parameters = dict(request.parameters)
         if self._by_stream or self._door is not None:  # of which the deadline is no request's
             parameters[_TIMEOUT_US] = max(round(timeout_s * 1e6), 1)
@@ -96,7 +108,7 @@ class OipGrpcClient:
         except WireError as error:  # what cannot be sent here can be sent nowhere
             raise RequestRefused(f"it cannot be sent: {error}") from None
         try:
-            said = tensors.decode_response(self._carry(message, timeout_s, bool(places)))
+            said = tensors.decode_response(self._carry(message, until_s, bool(places)))
         except WireError as error:
             raise BadAnswer(str(error)) from None
         return Answer(said.outputs, said.parameters, said.output_parameters)
@@ -108,9 +120,7 @@ class OipGrpcClient:
         """
         wanted = pb.SystemSharedMemoryRegisterRequest(name=region, key=key, byte_size=nbytes)
         _, call = _asked(self._stub.SystemSharedMemoryRegister.with_call, wanted, timeout_s)
-        invitation = Invitation.among(call.trailing_metadata() or ())
-        if invitation is not None and self._door is None:
-            self._door = Lines(partial(DoorLine, invitation), 1)
+        self._come_by(call)
 
     def knows_memory(self, region: str, timeout_s: float) -> bool:
         """Whether the server has it open still; errors as of `register_memory`."""
@@ -125,27 +135,44 @@ class OipGrpcClient:
         _asked(self._stub.SystemSharedMemoryUnregister, wanted, timeout_s)
 
     def close(self) -> None:
-        self._shut_door()
+        for door in self._doors:
+            door.close()
         self._streams.close()
         self._channel.close()
 
-    def _carry(self, message: bytes, timeout_s: float, near: bool) -> bytes | memoryview:
+    def _carry(self, message: bytes, until_s: float, near: bool) -> bytes | memoryview:
         """The response to a request, serialised both; one that is `near` may go by the door."""
         if near and (door := self._door) is not None:
             try:
-                return stream_answers.read(door.call(message, timeout_s))
+                return stream_answers.read(door.call(message, until_s))
             except OSError as error:
                 log.info("the door of %s is shut: %s", self._model, error)
-                self._shut_door()
+                self._door = None
+            except AccessError:  # what was shown when it was opened counts no more
+                self._door = None
+                self._ask_for_door(_left_s(until_s))
         if self._by_stream:
-            return stream_answers.read(self._streams.call(message, timeout_s))
-        answer: bytes = _asked(self._infer, message, timeout_s)
+            try:
+                return stream_answers.read(self._streams.call(message, until_s))
+            except AccessError:  # the same of the stream; a fresh one shows what we have now
+                self._streams.renew()
+                return stream_answers.read(self._streams.call(message, until_s))
+        answer: bytes = _asked(self._infer, message, _left_s(until_s))
         return answer
 
-    def _shut_door(self) -> None:
-        door, self._door = self._door, None
-        if door is not None:
-            door.close()
+    def _ask_for_door(self, timeout_s: float) -> None:
+        """Have the server invite us anew."""
+        wanted = pb.SystemSharedMemoryStatusRequest()
+        with contextlib.suppress(EdlError):
+            _, call = _asked(self._stub.SystemSharedMemoryStatus.with_call, wanted, timeout_s)
+            self._come_by(call)
+
+    def _come_by(self, call: Any) -> None:
+        """Use the door that the end of `call` invites to, unless there is one in use."""
+        invitation = Invitation.among(call.trailing_metadata() or ())
+        if invitation is not None and self._door is None:
+            self._door = Lines(partial(DoorLine, invitation), 1)
+            self._doors.append(self._door)
 
     def _has(self, extension: str, timeout_s: float) -> bool:
         """Whether the server says that it has an extension of the protocol."""
@@ -160,6 +187,10 @@ def _specs(tensors: Any) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors
     )
+
+
+def _left_s(until_s: float) -> float:
+    return max(until_s - time.monotonic(), 0.0)
 
 
 def _asked(method: Any, request: Any, timeout_s: float) -> Any:

@@ -1,4 +1,4 @@
-"""Who makes a call of gRPC's, as the gate and the limits tell callers apart."""
+"""Who calls by gRPC, or comes by the door, as the gate and the limits tell callers apart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a call has shown of its caller; it stays good for as long as the gate lets it in.
+    """What a call has shown of its caller, to be held against the gate again later.
+
+    A token that is withdrawn counts no more then; of a certificate only the name is looked at.
 
     Attributes:
         metadata: of the call.

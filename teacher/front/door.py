@@ -1,30 +1,33 @@
 """The door for callers on this host: `ModelStreamInfer` over a Unix socket.
 
 Whoever registers memory is invited; see `proto/doors.py`. A ticket stands for what its bearer has
-shown by that call, which is held against the gate again with each request: so who is let in no more
-by gRPC is not by the door either.
+shown by that call, which is held against the gate again with each request. It opens while its owner
+has memory registered here, to processes of users that could have registered it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ...errors import EdlError
-from ...proto.doors import LENGTH, TICKET_BYTES, Invitation
+from ...proto.doors import LENGTH, TICKET_BYTES, WELCOME, Invitation, user_behind
 from ...proto.stream_answers import failed
+from ..config import ServerConfig
 from ..refusals import TooLarge
+from ..shared_memory.regions import SharedMemory
 from .callers import Callers, Shown
 from .streams import Streams
 
 log = logging.getLogger(__name__)
 
-#: Callers that may be invited at once; the one that was invited longest ago makes room.
-_TICKETS: Final = 1024
+#: Tickets of one owner of memory; that of the oldest invitation makes room.
+_TICKETS: Final = 64
 #: Connections that have not said their ticket yet; one more is closed.
 _STRANGERS: Final = 64
 
@@ -39,8 +42,8 @@ class Door:
         callers: who may ask.
         streams: where connections have their places, as streams of gRPC's do.
         infer: answers one request.
-        max_message_bytes: of one request.
-        receive_s: seconds that a ticket may take to come.
+        config: the limits.
+        memory: what callers have registered.
     """
 
     def __init__(
@@ -48,16 +51,16 @@ class Door:
         callers: Callers,
         streams: Streams,
         infer: Infer,
-        max_message_bytes: int,
-        receive_s: float,
+        config: ServerConfig,
+        memory: SharedMemory,
     ) -> None:
         self._callers = callers
         self._streams = streams
         self._infer = infer
-        self._max_message_bytes = max_message_bytes
-        self._receive_s = receive_s
+        self._config = config
+        self._memory = memory
         self._name = f"edl-teacher-{secrets.token_hex(16)}"
-        self._shown: dict[str, Shown] = {}  # by ticket
+        self._shown: dict[str, dict[str, Shown]] = {}  # owner -> ticket -> what it stands for
         self._server: asyncio.Server | None = None
         self._strangers = 0
         self._inside: set[asyncio.Task[None]] = set()
@@ -67,9 +70,10 @@ class Door:
         if self._server is None:
             return ()
         invitation = Invitation.to(self._name)
-        self._shown[invitation.ticket] = shown
-        if len(self._shown) > _TICKETS:
-            del self._shown[next(iter(self._shown))]
+        mine = self._shown.setdefault(self._callers.student(shown).owner, {})
+        mine[invitation.ticket] = shown
+        if len(mine) > _TICKETS:
+            del mine[next(iter(mine))]
         return invitation.metadata()
 
     async def open(self) -> None:
@@ -91,25 +95,37 @@ class Door:
         assert task is not None
         self._inside.add(task)
         try:
-            if (shown := await self._ticket(reader)) is not None:
-                await self._serve(shown, _Conversation(reader, writer, self._max_message_bytes))
+            if (shown := await self._ticket(reader, writer)) is not None:
+                await self._serve(shown, _Conversation(reader, writer, self._config))
         except (EdlError, OSError, EOFError) as error:
             log.debug("a caller at the door is gone: %s", error)
+        except asyncio.CancelledError:
+            log.debug("a caller at the door was sent away")  # by `close`: nobody waits for this
         finally:
             self._inside.discard(task)
             writer.close()
 
-    async def _ticket(self, reader: asyncio.StreamReader) -> Shown | None:
-        """What the bearer of the ticket that comes has shown; None: there is no such ticket."""
-        if self._strangers >= _STRANGERS:
+    async def _ticket(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Shown | None:
+        """What the bearer of the ticket that comes has shown; None: it is not let in."""
+        if self._strangers >= _STRANGERS or not _may_come(writer):
             return None
         self._strangers += 1
         try:
-            async with asyncio.timeout(self._receive_s):
-                said = await reader.readexactly(TICKET_BYTES)
+            async with asyncio.timeout(self._config.receive_s):
+                said = (await reader.readexactly(TICKET_BYTES)).decode("ascii", "replace")
         finally:
             self._strangers -= 1
-        return self._shown.get(said.decode("ascii", "replace"))
+        shown = next((mine[said] for mine in self._shown.values() if said in mine), None)
+        if shown is None:
+            return None
+        visitor = self._callers.student(shown)
+        if not self._memory.status(visitor):
+            self._shown.pop(visitor.owner, None)  # who shares nothing has no business here
+            return None
+        writer.write(WELCOME)
+        return shown
 
     async def _serve(self, shown: Shown, conversation: _Conversation) -> None:
         async def infer(data: bytes) -> bytes:
@@ -118,37 +134,56 @@ class Door:
         try:
             await self._streams.serve(self._callers.student(shown), conversation, infer)
         except EdlError as error:
-            if not conversation.heard:  # it is not let in: its first request is answered so
+            if not conversation.heard:  # there is no room: its first request is answered so
                 await conversation.write(failed(error, ""))
             raise
+
+
+def _may_come(writer: asyncio.StreamWriter) -> bool:
+    """Whether the user behind a connection could have shared memory with this process."""
+    return os.geteuid() == 0 or user_behind(writer.get_extra_info("socket")) in (0, os.geteuid())
 
 
 class _Conversation:
     """One connection as `Streams` sees it; `heard` says whether a request has come."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_message_bytes: int
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, config: ServerConfig
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._max_message_bytes = max_message_bytes
+        self._config = config
         self.heard = False
 
     async def read(self) -> bytes:
         """The next request; raises EOFError once the caller is gone."""
         (nbytes,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
         self.heard = True
-        if nbytes > self._max_message_bytes:
+        if nbytes > self._config.max_message_bytes:
             raise TooLarge(
-                f"a request is larger than max ({nbytes} vs. {self._max_message_bytes}):"
+                f"a request is larger than max ({nbytes} vs. {self._config.max_message_bytes}):"
                 " split the batch"
             )
         return await self._reader.readexactly(nbytes)
 
     async def write(self, answer: bytes) -> None:
-        self._writer.writelines((LENGTH.pack(len(answer)), answer))
-        await self._writer.drain()
+        """Write an answer, within the time that a request may take to arrive.
+
+        Raises:
+            TimeoutError: the caller reads nothing.
+        """
+        self._writer.write(b"".join((LENGTH.pack(len(answer)), answer)))
+        try:
+            async with asyncio.timeout(self._config.receive_s):
+                await self._writer.drain()
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise
 
     def peer(self) -> str:
         """As of a call of gRPC's."""
         return "unix:"
+
+    def knows_farewells(self) -> bool:
+        """No: what it has sent is here at once, and it sees that it has ended before it asks."""
+        return False

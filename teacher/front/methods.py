@@ -22,6 +22,7 @@ from ...errors import AccessError, EdlError, RateLimited, RetryableError, WireEr
 from ...proto import inference_pb2 as pb
 from ...proto.security import Gate
 from ...proto.status import to_metadata, to_status
+from ...proto.stream_answers import KNOWS_FAREWELLS
 from .. import access_log
 from ..access_log import Entry
 from ..config import ServerConfig
@@ -86,8 +87,8 @@ class Methods:
             self._callers,
             self.streams,
             partial(self._infer_of_stream, "local"),
-            config.max_message_bytes,
-            config.receive_s,
+            config,
+            servicer.memory,
         )
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -107,7 +108,9 @@ class Methods:
             "ModelStatistics": self._named(s.model_statistics, pb.ModelStatisticsRequest),
             "RepositoryIndex": self._named(s.repository_index, pb.RepositoryIndexRequest),
             "SystemSharedMemoryStatus": self._owned(
-                s.shared_memory_status, pb.SystemSharedMemoryStatusRequest
+                s.shared_memory_status,
+                pb.SystemSharedMemoryStatusRequest,
+                beside=self.door.invite,
             ),
             "SystemSharedMemoryRegister": self._owned(
                 s.shared_memory_register,
@@ -145,7 +148,7 @@ class Methods:
         async def infer(data: bytes) -> bytes:
             return await self._infer_of_stream("grpc", data, shown, deadline_s)
 
-        await self.streams.serve(self._callers.student(shown), context, infer)
+        await self.streams.serve(self._callers.student(shown), _Stream(context, shown), infer)
 
     async def _infer_of_stream(
         self, protocol: str, data: bytes, shown: Shown, deadline_s: float | None = None
@@ -277,6 +280,17 @@ class Methods:
         reason = reason_of(error)
         if reason and not isinstance(error, AccessError):  # those the gate counts
             self._metrics.refused(reason)
+
+
+class _Stream:
+    """A context as `Streams` sees it."""
+
+    def __init__(self, context: _Context, shown: Shown) -> None:
+        self.read, self.write, self.peer = context.read, context.write, context.peer
+        self._shown = shown
+
+    def knows_farewells(self) -> bool:
+        return set(KNOWS_FAREWELLS) <= {(key, value) for key, value in self._shown.metadata or ()}
 
 
 def _expire(limit: asyncio.Timeout) -> None:

@@ -9,18 +9,22 @@ requests are in work at a time, so that one travels while the model has the othe
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from ...errors import EdlError, RateLimited, TeacherLost, WireError
+from ...errors import EdlError, RateLimited, RetryableError, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
-from ...proto.stream_answers import AT_ONCE, answered, failed
+from ...proto.stream_answers import AT_ONCE, FAREWELL, answered, failed
 from ...proto.wire import take_out
 from ..refusals import TooLarge
 from ..shared_memory.visitors import Visitor
 from .calls import Call, CallTable
+
+log = logging.getLogger(__name__)
 
 _RAW_INPUTS: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 
@@ -35,11 +39,15 @@ class Conversation(Protocol):
 
         Raises:
             TooLarge: it is not to be read.
+            EOFError: the caller is gone, and wants no answer.
         """
 
     async def write(self, answer: bytes, /) -> None: ...
 
     def peer(self) -> str: ...
+
+    def knows_farewells(self) -> bool:
+        """Whether its caller, told that the server takes leave, ends its side by itself."""
 
 
 class Streams:
@@ -55,6 +63,7 @@ class Streams:
         self._refused = refused
         self._open: set[_Stream] = set()
         self._leaving = False
+        self._farewells: set[asyncio.Task[None]] = set()
 
     async def serve(self, visitor: Visitor, context: Conversation, infer: _Infer) -> None:
         """Answer what comes over one stream by `infer`, until its caller ends it.
@@ -72,14 +81,21 @@ class Streams:
         finally:
             self._open.discard(stream)
             self._calls.end(call)
+            call.on_evicted = _nothing  # or the call and its stream would know each other
         if self._leaving:
             raise TeacherLost("this teacher takes leave: go on with another one")
 
-    def leave(self) -> None:
-        """Each stream ends once what it has sent is answered."""
+    def leave(self, receive_s: float) -> None:
+        """Each stream ends once what it has sent is answered.
+
+        Args:
+            receive_s: how long a request may still take to arrive, of callers that have been told.
+        """
         self._leaving = True
         for stream in self._open:
-            stream.hang_up()
+            farewell = asyncio.create_task(stream.leave(receive_s))
+            self._farewells.add(farewell)
+            farewell.add_done_callback(self._farewells.discard)
 
 
 class _Stream:
@@ -98,7 +114,8 @@ class _Stream:
         self._calls = calls
         self._infer = infer
         self._refused = refused
-        self._to_read = asyncio.Lock()
+        self._to_read, self._to_write = asyncio.Lock(), asyncio.Lock()
+        self._done = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
         self._last = _written()  # done once the latest request that was read is answered
         self._in_work = 0
@@ -111,6 +128,18 @@ class _Stream:
         if self._reader is not None:
             self._reader.cancel()
 
+    async def leave(self, receive_s: float) -> None:
+        """Read no more, where the caller knows of farewells only what it has sent before it hears.
+
+        Raises nothing: a caller that is gone needs no farewell.
+        """
+        if self._context.knows_farewells():
+            with contextlib.suppress(Exception):
+                async with self._to_write:
+                    await self._context.write(FAREWELL)
+                await asyncio.wait_for(self._done.wait(), receive_s)
+        self.hang_up()
+
     async def serve(self) -> None:
         workers = [asyncio.create_task(self._work()) for _ in range(AT_ONCE)]
         try:
@@ -120,6 +149,7 @@ class _Stream:
             # no request waits for the garbage collector.
             while workers:
                 workers.pop().cancel()
+            self._done.set()
         if self._call.evicted:
             raise RateLimited("a stream that sent nothing was ended for another call")
 
@@ -134,7 +164,9 @@ class _Stream:
             answer = await self._answer(data)
             del data  # it is large
             await before
-            await self._context.write(answer)
+            async with self._to_write:
+                await self._context.write(answer)
+            del answer  # not to be held until the next one
             mine.set_result(None)
             self._in_work -= 1
             if not self._in_work:
@@ -154,7 +186,7 @@ class _Stream:
         except TooLarge as error:
             self._over = True
             self._refused(error)
-            await self._last
+            await asyncio.shield(self._last)
             await self._context.write(failed(error, ""))
             return None
         finally:
@@ -178,7 +210,14 @@ class _Stream:
         except EdlError as error:
             self._refused(error)
             return failed(error, _id_of(data))
+        except Exception as error:  # as by a call: this request fails, and no other
+            log.exception("a request could not be answered")
+            return failed(RetryableError(f"{type(error).__name__}: {error}"), _id_of(data))
         return answered(answer)
+
+
+def _nothing() -> None:
+    """For a call that is over."""
 
 
 def _written() -> asyncio.Future[None]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ import pytest
 from edl.errors import DeadlineExceeded, RateLimited, RequestRefused, TeacherLost, Unauthenticated
 from edl.proto import stream_answers, tensors
 from edl.proto.arena import Array
-from edl.proto.clients import Request
+from edl.proto.clients import Request, door_line
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.datatypes import to_bytes
-from edl.proto.doors import LENGTH, TICKET_BYTES, Invitation
+from edl.proto.doors import LENGTH, TICKET_BYTES, WELCOME, Invitation, user_behind
 from edl.proto.lent_arena import LentArena
 from edl.proto.places import Place
 from edl.proto.security import ClientSecurity, ServerSecurity
@@ -94,12 +96,22 @@ def knock(bench: Bench, said: bytes) -> socket.socket:
     stranger = socket.socket(socket.AF_UNIX)
     stranger.settimeout(WAIT_S)
     stranger.connect(f"\0{bench.server._methods.door._name}")
-    stranger.sendall(said)
+    with suppress(ConnectionError):  # it is closed at once
+        stranger.sendall(said)
     return stranger
 
 
+def enter(bench: Bench, said: bytes = b"") -> socket.socket:
+    """A connection that was let in, and has said something."""
+    caller = knock(bench, ticket_of(bench))
+    assert caller.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME
+    caller.sendall(said)
+    return caller
+
+
 def ticket_of(bench: Bench) -> bytes:
-    return next(reversed(bench.server._methods.door._shown)).encode()
+    (tickets,) = bench.server._methods.door._shown.values()
+    return next(reversed(tickets)).encode()
 
 
 def frame(message: bytes) -> bytes:
@@ -174,7 +186,7 @@ def test_strangers_are_few(make: Make, settle: Settle) -> None:
 def test_who_is_inside_talks_as_over_a_stream(make: Make, settle: Settle) -> None:
     bench = make()
     settle(bench)
-    with knock(bench, ticket_of(bench)) as caller:
+    with enter(bench) as caller:
         caller.sendall(frame(bench.request(3, request_id="a")) + frame(b"\xff"))
         answer = tensors.decode_response(stream_answers.read(heard(caller)))
         assert answer.request_id == "a"
@@ -188,7 +200,7 @@ def test_who_goes_in_the_middle_of_a_request_leaves_nothing(
 ) -> None:
     bench = make()
     settle(bench)
-    knock(bench, ticket_of(bench) + rest).close()
+    enter(bench, rest).close()
     wait_for(lambda: inside(bench) == 0)
     assert len(bench.server._methods.infer_calls) == 0
 
@@ -196,7 +208,7 @@ def test_who_goes_in_the_middle_of_a_request_leaves_nothing(
 def test_too_large_a_request_is_refused_unread(make: Make, settle: Settle) -> None:
     bench = make()
     settle(bench)
-    with knock(bench, ticket_of(bench) + LENGTH.pack((1 << 20) + 1)) as caller:
+    with enter(bench, LENGTH.pack((1 << 20) + 1)) as caller:
         with pytest.raises(RequestRefused, match="larger than max"):
             stream_answers.read(heard(caller))
         assert heard(caller) == b""
@@ -286,7 +298,9 @@ def test_a_stop_answers_who_is_inside_and_waits_for_nobody_idle(make: Make, sett
 def test_a_door_that_is_shut_is_passed_by(make: Make, settle: Settle) -> None:
     bench = make()
     neighbour = settle(bench)
-    neighbour.client._door._open_line = lambda: _refuse()  # type: ignore[union-attr]
+    door = neighbour.client._door
+    assert door is not None
+    door._open_line = _refuse
     assert neighbour.infer() == (X * 2).tobytes()
     assert neighbour.client._door is None
     assert inside(bench) == 0
@@ -314,6 +328,101 @@ def test_a_token_that_is_withdrawn_opens_nothing(
         return False
 
     wait_for(refused)
+
+
+def test_a_client_whose_token_was_changed_is_invited_anew(
+    make: Make, settle: Settle, tmp_path: Path
+) -> None:
+    known = write_secret(tmp_path / "tokens", "student:resnet s3cret\nstudent:resnet an0ther\n")
+    bench = make(security=ServerSecurity(tokens_file=known))
+    own = write_secret(tmp_path / "token", "s3cret")
+    neighbour = settle(bench, ClientSecurity(token_file=own))
+    assert neighbour.infer() == (X * 2).tobytes()
+    first = neighbour.client._door
+    write_secret(own, "an0ther")
+    write_secret(known, "student:resnet an0ther\n")
+
+    def is_invited_anew() -> bool:
+        assert neighbour.infer() == (X * 2).tobytes()
+        return neighbour.client._door not in (None, first)
+
+    wait_for(is_invited_anew)
+    assert neighbour.infer() == (X * 2).tobytes()
+
+
+def test_an_impostor_behind_the_name_of_the_door_learns_no_ticket(
+    make: Make, settle: Settle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    neighbour = settle(make())
+    monkeypatch.setattr(door_line, "user_behind", lambda _: os.geteuid() + 1)
+    monkeypatch.setattr(Invitation, "ticket", property(lambda _: pytest.fail("it was said")))
+    assert neighbour.infer() == (X * 2).tobytes()  # by gRPC
+    assert neighbour.client._door is None
+
+
+def test_the_user_behind_a_socket_is_told() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        assert user_behind(near) == os.geteuid()
+
+
+def test_who_shares_nothing_any_more_is_not_let_in(make: Make, settle: Settle) -> None:
+    bench = make()
+    neighbour = settle(bench)
+    ticket = ticket_of(bench)
+    neighbour.client.unregister_memory(neighbour.region, WAIT_S)
+    with knock(bench, ticket) as stranger:
+        assert heard(stranger) == b""
+    assert bench.server._methods.door._shown == {}
+
+
+def test_tickets_of_one_owner_make_room_for_each_other(make: Make, settle: Settle) -> None:
+    bench = make()
+    first = settle(bench)
+    for _ in range(70):
+        first.client._ask_for_door(WAIT_S)
+    (tickets,) = bench.server._methods.door._shown.values()
+    assert len(tickets) == 64
+
+
+def test_a_door_that_shuts_lets_those_inside_finish(make: Make, settle: Settle) -> None:
+    bench = make(slots=8)
+    neighbour = settle(bench)
+    within, go = threading.Event(), threading.Event()
+
+    def wait_within() -> None:
+        within.set()
+        go.wait(WAIT_S)
+
+    bench.labeller.before = wait_within
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(neighbour.infer)
+        assert within.wait(WAIT_S)
+        bench.labeller.before = lambda: None
+        door = neighbour.client._door
+        assert door is not None
+        door._open_line = _refuse
+        assert neighbour.infer() == (X * 2).tobytes()
+        assert neighbour.client._door is None
+        go.set()
+        assert first.result(WAIT_S) == (X * 2).tobytes()
+
+
+def test_a_caller_that_reads_nothing_is_sent_away(make: Make, settle: Settle) -> None:
+    bench = make(receive_s=0.2)
+    settle(bench)
+    with enter(bench) as caller:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        request = frame(bench.request(20_000))
+        asking = threading.Thread(target=lambda: _say(caller, request * 20))
+        asking.start()
+        wait_for(lambda: inside(bench) == 0)
+        asking.join()
+
+
+def _say(connection: socket.socket, data: bytes) -> None:
+    with suppress(OSError):
+        connection.sendall(data)
 
 
 def test_an_invitation_is_read_as_it_was_written() -> None:

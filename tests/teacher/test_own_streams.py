@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from edl.errors import (
@@ -22,8 +25,11 @@ from edl.errors import (
     WrongInstance,
 )
 from edl.proto.clients import Request
+from edl.proto.clients.grpc_line import GrpcLine
+from edl.proto.clients.lines import Ended
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.tests.faults import FaultProxy
 from edl.tests.ground.programs import wait_for
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench
@@ -234,3 +240,111 @@ def test_a_token_that_is_withdrawn_counts_no_more_on_streams_that_are_open(
 
     wait_for(refused)
     assert bench.refused("unauthenticated") >= 1
+
+
+def test_a_client_whose_token_was_changed_goes_on_over_fresh_streams(
+    make: Make, connect: Connect, tmp_path: Path
+) -> None:
+    known = write_secret(tmp_path / "tokens", "student:resnet s3cret\nstudent:resnet an0ther\n")
+    bench = make(security=ServerSecurity(tokens_file=known))
+    own = write_secret(tmp_path / "token", "s3cret")
+    client = connect(bench, ClientSecurity(token_file=own))
+    assert doubled(client) == (X * 2).tobytes()
+    write_secret(own, "an0ther")
+    write_secret(known, "student:resnet an0ther\n")
+    wait_for(lambda: _refuses(bench, "s3cret"))
+    for _ in range(3):
+        assert doubled(client) == (X * 2).tobytes()
+    wait_for(lambda: streams_of(bench) == 1)
+
+
+def _refuses(bench: Bench, token: str) -> bool:
+    metadata = (("authorization", f"Bearer {token}"),)
+    call = bench.channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata", None, None)
+    try:
+        call(b"", timeout=WAIT_S, metadata=metadata)
+    except grpc.RpcError as error:
+        return bool(error.code() is grpc.StatusCode.UNAUTHENTICATED)
+    return False
+
+
+def test_a_request_that_is_on_its_way_is_answered_by_a_server_that_takes_leave() -> None:
+    bench = Bench()
+    large = array(50_000, 4)
+    half = threading.Event()
+    arrived = 0
+
+    def count(data: bytes) -> None:
+        nonlocal arrived
+        arrived += len(data)
+        if arrived > large.nbytes / 2 and not half.is_set():
+            proxy.partition()
+            half.set()
+
+    with FaultProxy(bench.address, on_request=count) as proxy, ThreadPoolExecutor(2) as pool:
+        client = OipGrpcClient(proxy.address, "resnet")
+        client.probe(WAIT_S)
+        asked = pool.submit(client.infer, Request({"x": large}, ("sum",)), WAIT_S)
+        assert half.wait(WAIT_S)
+        stopping = pool.submit(bench.server.stop, WAIT_S)
+        wait_for(lambda: bench.server._methods.streams._leaving)
+        proxy.heal()
+        assert asked.result(WAIT_S).outputs["sum"].tobytes() == large.sum(axis=1).tobytes()
+        stopping.result(WAIT_S / 4)  # it waits for no caller that has been told
+        with pytest.raises(TeacherLost):
+            doubled(client)
+        client.close()
+    bench.close()
+
+
+def test_what_breaks_a_stream_in_whatever_way_is_a_lost_teacher(
+    make: Make, connect: Connect
+) -> None:
+    client = connect(make())
+
+    class Broken:
+        def __iter__(self) -> Iterator[bytes]:
+            raise ValueError("Channel closed!")
+
+        def cancel(self) -> None:
+            """Nothing is there."""
+
+    line = GrpcLine(lambda requests, metadata: Broken())
+    wait_for(lambda: not line.is_open)
+    with pytest.raises(Ended) as caught:
+        line.ask(b"", time.monotonic() + WAIT_S)
+    assert isinstance(caught.value.why, TeacherLost)
+    client._channel.close()
+    with pytest.raises(TeacherLost, match="closed"):
+        doubled(client)
+
+
+def test_an_error_nobody_foresaw_fails_its_request_alone(make: Make, connect: Connect) -> None:
+    bench = make()
+    client = connect(bench)
+    doubled(client)
+
+    def fail() -> None:
+        raise ZeroDivisionError("of nothing")
+
+    bench.labeller.before = fail
+    with pytest.raises(RetryableError, match="ZeroDivisionError: of nothing"):
+        doubled(client)
+    bench.labeller.before = lambda: None
+    assert doubled(client) == (X * 2).tobytes()
+    assert streams_of(bench) == 1
+
+
+def test_streams_that_have_ended_wait_for_no_garbage_collector(
+    make: Make, connect: Connect
+) -> None:
+    client = connect(make())
+    doubled(client)
+    line = weakref.ref(client._streams._lines[0].line)
+    gc.collect()
+    gc.disable()
+    try:
+        client.close()
+        wait_for(lambda: line() is None)
+    finally:
+        gc.enable()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -56,6 +59,10 @@ def late(message: bytes) -> bytes:
     raise DeadlineExceeded("too late")
 
 
+def call(lines: Lines, message: bytes) -> memoryview:
+    return lines.call(message, time.monotonic() + WAIT_S)
+
+
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as pool:
@@ -66,7 +73,7 @@ def test_a_line_is_used_again() -> None:
     opener = Opener(echo)
     lines = Lines(opener, 1)
     for message in (b"a", b"b", b"c"):
-        assert bytes(lines.call(message, WAIT_S)) == message
+        assert bytes(call(lines, message)) == message
     assert len(opener.lines) == 1
 
 
@@ -83,7 +90,7 @@ def test_there_are_as_many_as_those_who_ask_at_once_need(
     opener = Opener(*[meet] * 4)
     lines = Lines(opener, at_once)
     for _ in range(3):
-        assert sorted(bytes(one) for one in pool.map(lambda m: lines.call(m, WAIT_S), ABCD)) == ABCD
+        assert sorted(bytes(one) for one in pool.map(lambda m: call(lines, m), ABCD)) == ABCD
     assert len(opener.lines) == opened
 
 
@@ -93,9 +100,9 @@ ABCD = [b"a", b"b", b"c", b"d"]
 def test_a_request_whose_kept_line_ends_goes_over_a_fresh_one() -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 1)
-    lines.call(b"a", WAIT_S)
+    call(lines, b"a")
     opener.lines[0].behave = ends
-    assert bytes(lines.call(b"b", WAIT_S)) == b"b"
+    assert bytes(call(lines, b"b")) == b"b"
     assert opener.lines[0].ended.is_set()
     assert not opener.lines[1].ended.is_set()
 
@@ -103,45 +110,45 @@ def test_a_request_whose_kept_line_ends_goes_over_a_fresh_one() -> None:
 def test_one_that_is_known_to_have_ended_is_not_asked() -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 1)
-    lines.call(b"a", WAIT_S)
+    call(lines, b"a")
     opener.lines[0].is_open = False
     opener.lines[0].behave = late  # would be raised
-    assert bytes(lines.call(b"b", WAIT_S)) == b"b"
+    assert bytes(call(lines, b"b")) == b"b"
     assert opener.lines[0].ended.is_set()
 
 
 def test_a_fresh_line_that_ends_says_why() -> None:
     lines = Lines(Opener(ends, echo), 1)
     with pytest.raises(RateLimited, match="room"):
-        lines.call(b"a", WAIT_S)
-    assert bytes(lines.call(b"b", WAIT_S)) == b"b"
+        call(lines, b"a")
+    assert bytes(call(lines, b"b")) == b"b"
 
 
 def test_a_kept_and_a_fresh_one_that_end_are_enough() -> None:
     opener = Opener(echo, ends)
     lines = Lines(opener, 1)
-    lines.call(b"a", WAIT_S)
+    call(lines, b"a")
     opener.lines[0].behave = ends
     with pytest.raises(RateLimited):
-        lines.call(b"b", WAIT_S)
+        call(lines, b"b")
     assert len(opener.lines) == 2
 
 
 def test_what_is_late_is_not_sent_again_and_its_line_goes() -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 1)
-    lines.call(b"a", WAIT_S)
+    call(lines, b"a")
     opener.lines[0].behave = late
     with pytest.raises(DeadlineExceeded):
-        lines.call(b"b", WAIT_S)
+        call(lines, b"b")
     assert opener.lines[0].ended.is_set()
-    assert bytes(lines.call(b"c", WAIT_S)) == b"c"
+    assert bytes(call(lines, b"c")) == b"c"
 
 
 def test_who_shares_a_line_with_one_that_is_late_is_sent_again(pool: ThreadPoolExecutor) -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 2)
-    lines.call(b"a", WAIT_S)
+    call(lines, b"a")
     shared = opener.lines[0]
     second = threading.Event()
 
@@ -154,8 +161,8 @@ def test_who_shares_a_line_with_one_that_is_late_is_sent_again(pool: ThreadPoolE
         raise Ended(TeacherLost("the line was ended"))
 
     shared.behave = behave
-    slow = pool.submit(lines.call, b"late", WAIT_S)
-    other = pool.submit(lines.call, b"other", WAIT_S)
+    slow = pool.submit(call, lines, b"late")
+    other = pool.submit(call, lines, b"other")
     assert bytes(other.result(WAIT_S)) == b"other"
     with pytest.raises(DeadlineExceeded):
         slow.result(WAIT_S)
@@ -171,14 +178,14 @@ def test_closing_ends_those_who_wait(pool: ThreadPoolExecutor) -> None:
 
     opener = Opener(wait)
     lines = Lines(opener, 1)
-    asked = pool.submit(lines.call, b"a", WAIT_S)
+    asked = pool.submit(call, lines, b"a")
     assert waiting.wait(WAIT_S)
     lines.close()
     lines.close()
     with pytest.raises(TeacherLost, match="closed"):
         asked.result(WAIT_S)
     with pytest.raises(TeacherLost, match="closed"):
-        lines.call(b"b", WAIT_S)
+        call(lines, b"b")
     assert len(opener.lines) == 1
 
 
@@ -192,7 +199,7 @@ def test_a_line_that_opens_while_all_is_closed_is_ended(pool: ThreadPoolExecutor
         return line
 
     lines = Lines(open_line, 1)
-    asked = pool.submit(lines.call, b"a", WAIT_S)
+    asked = pool.submit(call, lines, b"a")
     assert opening.wait(WAIT_S)
     lines.close()
     go.set()
@@ -201,7 +208,7 @@ def test_a_line_that_opens_while_all_is_closed_is_ended(pool: ThreadPoolExecutor
     assert line.ended.is_set()
 
 
-def test_the_time_there_is_covers_both_tries() -> None:
+def test_the_time_there_is_covers_every_try() -> None:
     seen: list[float] = []
 
     class Timed(Scripted):
@@ -209,13 +216,77 @@ def test_the_time_there_is_covers_both_tries() -> None:
             seen.append(until_s)
             return super().ask(message, until_s)
 
-    made = iter([Timed(echo), Timed(echo)])
-    lines = Lines(lambda: next(made), 1)
-    lines.call(b"a", WAIT_S)
-    first = lines._kept()
-    assert isinstance(first, Timed)
-    first.behave = ends
-    lines._busy[first] = 0
-    before = time.monotonic()
-    lines.call(b"b", WAIT_S)
-    assert seen[1] == seen[2] <= before + WAIT_S + 1
+    made = [Timed(echo), Timed(echo)]
+    opening = iter(made)
+    lines = Lines(lambda: next(opening), 1)
+    call(lines, b"a")
+    made[0].behave = ends
+    until_s = time.monotonic() + WAIT_S
+    lines.call(b"b", until_s)
+    assert seen[1:] == [until_s, until_s]
+
+
+def test_who_has_opened_a_line_does_not_suffer_for_who_shares_it(pool: ThreadPoolExecutor) -> None:
+    both = threading.Barrier(2, timeout=WAIT_S)
+
+    def behave(message: bytes) -> bytes:
+        both.wait()
+        if message == b"late":
+            raise DeadlineExceeded("too late")
+        assert opener.lines[0].ended.wait(WAIT_S)
+        raise Ended(TeacherLost("the line was ended"))
+
+    opener = Opener(behave, echo)
+    lines = Lines(opener, 2)
+    first = pool.submit(call, lines, b"first")
+    while not opener.lines:
+        time.sleep(0.001)
+    late = pool.submit(call, lines, b"late")
+    assert bytes(first.result(WAIT_S)) == b"first"
+    with pytest.raises(DeadlineExceeded):
+        late.result(WAIT_S)
+
+
+def test_renewed_lines_are_used_no_more_and_end_once_nothing_is_on_its_way(
+    pool: ThreadPoolExecutor,
+) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def hold(message: bytes) -> bytes:
+        inside.set()
+        assert go.wait(WAIT_S)
+        return message
+
+    opener = Opener(echo, echo, echo)
+    lines = Lines(opener, 1)
+    call(lines, b"a")
+    opener.lines[0].behave = hold
+    held = pool.submit(call, lines, b"b")
+    assert inside.wait(WAIT_S)
+    call(lines, b"c")
+    lines.renew()
+    assert opener.lines[1].ended.is_set()
+    assert not opener.lines[0].ended.is_set()
+    assert bytes(call(lines, b"d")) == b"d"
+    go.set()
+    assert bytes(held.result(WAIT_S)) == b"b"
+    assert opener.lines[0].ended.is_set()
+    assert len(opener.lines) == 3
+
+
+def test_what_was_asked_in_vain_waits_for_no_garbage_collector() -> None:
+    lines = Lines(Opener(ends), 1)
+    gc.disable()
+    try:
+        message = Message()
+        gone = weakref.ref(message)
+        with suppress(RateLimited):
+            lines.call(message, time.monotonic() + WAIT_S)  # type: ignore[arg-type]
+        del message
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+class Message:
+    """Can be seen to go, as bytes cannot."""
