@@ -7,11 +7,11 @@ import os
 import select
 import socket
 import threading
-import time
 from typing import Final
 
 from ...errors import DeadlineExceeded, TeacherLost
 from ..doors import LENGTH, WELCOME, Invitation, user_behind
+from .http_timed import left_s
 from .lines import Ended
 
 #: From knocking to being let in.
@@ -83,7 +83,7 @@ class DoorLine:
                 self._socket.close()
 
     def _answer_to(self, message: bytes, until_s: float) -> memoryview:
-        self._socket.settimeout(_left_s(until_s))
+        self._socket.settimeout(left_s(until_s))
         with contextlib.suppress(ConnectionError):  # whoever lets nobody in may have said so
             self._socket.sendall(LENGTH.pack(len(message)) + message)
         (nbytes,) = LENGTH.unpack(self._received(LENGTH.size, until_s))
@@ -93,14 +93,8 @@ class DoorLine:
         answer = memoryview(bytearray(nbytes))
         missing = answer
         while missing:
-            self._socket.settimeout(_left_s(until_s))
+            self._socket.settimeout(left_s(until_s))
             if not (count := self._socket.recv_into(missing)):
                 raise ConnectionResetError("the teacher has closed it")
             missing = missing[count:]
         return answer.toreadonly()
-
-
-def _left_s(until_s: float) -> float:
-    if (left_s := until_s - time.monotonic()) <= 0:
-        raise TimeoutError
-    return left_s

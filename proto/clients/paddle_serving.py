@@ -21,8 +21,8 @@ from ...errors import BadAnswer, EdlError, RequestRefused, TeacherLost, WireErro
 from ..datatypes import Array
 from ..paddle_serving import general_model, pipeline
 from ..security import ClientSecurity, open_channel
-from ..status import from_status
 from .client import Answer, Found, Request
+from .grpc_errors import translated
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -163,4 +163,4 @@ def _code(error: Any) -> grpc.StatusCode | None:
 def _translated(error: Any) -> EdlError:
     if isinstance(error, ValueError):
         return TeacherLost("the connection is closed")
-    return from_status(error.code(), error.details() or "", error.trailing_metadata() or ())
+    return translated(error)

@@ -14,6 +14,7 @@ import pytest
 
 from edl.errors import DeadlineExceeded, RateLimited, TeacherLost
 from edl.proto.clients.lines import Ended, Lines
+from edl.tests.ground.programs import wait_for
 
 WAIT_S = 10.0
 
@@ -239,8 +240,7 @@ def test_who_has_opened_a_line_does_not_suffer_for_who_shares_it(pool: ThreadPoo
     opener = Opener(behave, echo)
     lines = Lines(opener, 2)
     first = pool.submit(call, lines, b"first")
-    while not opener.lines:
-        time.sleep(0.001)
+    wait_for(lambda: bool(opener.lines))
     late = pool.submit(call, lines, b"late")
     assert bytes(first.result(WAIT_S)) == b"first"
     with pytest.raises(DeadlineExceeded):
