@@ -7,15 +7,15 @@ where they are carried out, here and in `wanting`. What is made precise (DESIGN 
 * A pause holds back *new* batches only. Resends are the ledger's, which knows of no pause, so the
   head of the line always moves. An empty buffer always pulls: an `ut` below one batch, or `lt` = 0,
   slows the stream down and never stops it.
+* What is in flight when a pause begins is labelled all the same, so the volume exceeds `ut`: by no
+  more than one batch per window.
 * "volume == 0" is measured where it hurts: the student waits, and nothing can be delivered.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from .flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView, State
-from .wanting import follow_need, follow_ratio, wanted
+from .flow_values import FlowConfig, FlowDecision, FlowMemory, FlowView, State, Turn
+from .wanting import follow_need, follow_ratio, hold, release, wanted
 
 __all__ = [
     "FlowConfig",
@@ -23,6 +23,7 @@ __all__ = [
     "FlowMemory",
     "FlowView",
     "State",
+    "Turn",
     "decide",
     "state_of",
 ]
@@ -47,16 +48,20 @@ def decide(
     """
     pulling = _pulling(view, memory.pulling, config)
     memory = _observe(view, memory, pulling, now, config)
+    before = wanted(memory, config)
+    memory = release(view, memory, now, config)
     memory = follow_ratio(view, memory, now, config)
     memory = follow_need(view, memory, now, config)
+    memory = hold(view, before, memory, config)
     decision = FlowDecision(
-        pull=max(max(MIN_READ_AHEAD, view.windows) - view.queued, 0) if pulling else 0,
+        pull=_pull(view, config) if pulling else 0,
         # One that does not answer is replaced at once, not when its lease runs out: it is wanted
         # besides, for as long as the coordinator counts it among those it has given.
-        want=min(wanted(memory, config) + view.unreachable, config.teachers_max),
+        want=min(wanted(memory, config) + view.unreachable + view.judges, config.teachers_max),
         needed=memory.needed,
         state=memory.state,
         reason=memory.reason,
+        turn=memory.turn,
     )
     return decision, memory
 
@@ -64,15 +69,16 @@ def decide(
 def state_of(view: FlowView, pulling: bool) -> State:
     """What the student's side is doing.
 
-    "starved": it waits for labels; "source_wait": it waits, and all that the source yielded has
-    been taken; "blocked": it does not wait, and the volume is above `ut` or on its way down from
-    there; "steady": anything else.
+    "starved": it waits for labels; "source_wait": it waits, and teachers have room for whatever the
+    source may yield; "blocked": it does not wait, and the volume is above `ut` or on its way down
+    from there; "steady": anything else.
     """
     if view.waiting and view.deliverable == 0:
+        has_room = pulling and view.queued == 0 and view.free_windows > 0
+        if not view.source_ended and (has_room or not view.unlabelled):
+            return "source_wait"
         if view.unlabelled > 0:
             return "starved"
-        if not view.source_ended:
-            return "source_wait"
     return "steady" if pulling else "blocked"
 
 
@@ -83,6 +89,24 @@ def _pulling(view: FlowView, pulling: bool, config: FlowConfig) -> bool:
     if view.volume_bytes < config.lower_bytes or view.volume_bytes == 0:
         return True
     return pulling
+
+
+def _turn(view: FlowView, pulling: bool, config: FlowConfig) -> Turn:
+    return Turn(pulling, view.volume_bytes, config.lower_bytes if pulling else config.upper_bytes)
+
+
+def _pull(view: FlowView, config: FlowConfig) -> int:
+    """Batches to pull: the read-ahead, as long as all that is pulled fits.
+
+    What is queued when the volume comes to `ut` will be labelled too. So no more is unlabelled than
+    one batch for each window besides those that the volume has room for: it never exceeds `ut` by
+    more than one batch per window.
+    """
+    wanted_batches = max(MIN_READ_AHEAD, view.windows) - view.queued
+    if view.batch_bytes:
+        room = max(config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
+        wanted_batches = min(wanted_batches, room + max(view.windows, 1) - view.unlabelled)
+    return max(wanted_batches, 0)
 
 
 def _observe(
@@ -96,20 +120,21 @@ def _observe(
     starved = state == "starved"
     if starved and (view.free_windows == 0 or not pulling):
         surplus_since, surplus_idle_s = now, 0.0
-    return replace(
-        memory,
+    return memory._replace(
         starved_s=memory.starved_s + span_s * (memory.state == "starved"),
         blocked_s=memory.blocked_s + span_s * (not memory.pulling),
         source_wait_s=memory.source_wait_s + span_s * (memory.state == "source_wait"),
         now=now,
         state=state,
         pulling=pulling,
+        turn=memory.turn if pulling is memory.pulling else _turn(view, pulling, config),
         # A slow source leaves the queue empty or windows open: it is not cured by teachers.
         hungry=starved
         and view.queued > 0
         and view.free_windows == 0
         and view.teachers >= wanted(memory, config),  # else the one asked for is still to come
-        idle=view.idle,
+        # Those beyond the want are on their way out: that they idle says nothing of the others.
+        idle=view.idle - max(view.teachers - wanted(memory, config), 0),
         hunger_s=_hunger_s(memory, span_s, config),
         surplus_since=surplus_since,
         surplus_idle_s=surplus_idle_s,

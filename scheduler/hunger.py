@@ -44,4 +44,4 @@ def follow(hunger: Hunger, starved_s: float, now: float) -> Hunger:
     starves = starved_s - hunger.starved_s >= STARVING_S
     if now - hunger.since_s >= WINDOW_S:
         return Hunger(starves, now, starved_s)
-    return replace(hunger, starves=hunger.starves or starves)
+    return hunger if hunger.starves or not starves else replace(hunger, starves=True)

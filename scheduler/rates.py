@@ -56,6 +56,34 @@ class RecentMedian(LowQuantile):
         super().__init__(size, q=0.5)
 
 
+class RecentMean:
+    """The mean of the last `size` measurements: of what comes in bursts, none but it is right.
+
+    Args:
+        size: how many measurements are remembered (>= 1).
+
+    Raises:
+        ValueError: `size` is out of range.
+    """
+
+    def __init__(self, size: int = 64) -> None:
+        if size < 1:
+            raise ValueError(f"needs size >= 1, not {size}")
+        self._latest: deque[float] = deque(maxlen=size)
+        self.value: float | None = None
+
+    def add(self, measurement: float) -> None:
+        """Remember one more. Raises ValueError for NaN and infinities."""
+        if not isfinite(measurement):
+            raise ValueError(f"not a measurement: {measurement}")
+        self._latest.append(measurement)
+        self.value = sum(self._latest) / len(self._latest)
+
+    def __len__(self) -> int:
+        """How many measurements it stands on."""
+        return len(self._latest)
+
+
 class RecentRate:
     """Things per second over the last `horizon_s`, for throughputs that are shown.
 

@@ -78,10 +78,21 @@ def begin(state: Switch, data_epoch: int, now: float) -> tuple[Switch, Step]:
     return replace(state, content_id=state.advice.content_id), "follow"
 
 
-def resume(state: Switch, data_epoch: int, content_id: str, now: float) -> tuple[Switch, Step]:
-    """Take over in mid-epoch from one who told `content_id`: empty if that waited to be moved."""
-    state = replace(state, data_epoch=data_epoch, content_id=content_id)
-    return advise(state, state.advice, now)
+def resume(
+    state: Switch, data_epoch: int, left: Switch, heard: bool, now: float
+) -> tuple[Switch, Step]:
+    """Take over in mid-epoch from one who is gone.
+
+    Args:
+        state: where the successor stands.
+        data_epoch: epochs begun by the student.
+        left: where the other stood: `told` as its content, the advice that it followed, `bound`.
+        heard: a coordinator has advised the successor already; else the other's advice counts.
+        now: seconds of the same clock as in `begin`.
+    """
+    advice = state.advice if heard else left.advice
+    state = replace(state, data_epoch=data_epoch, content_id=left.content_id, bound=left.bound)
+    return advise(state, advice, now)
 
 
 def advise(state: Switch, advice: Advice, now: float) -> tuple[Switch, Step]:

@@ -7,43 +7,68 @@ at once by n, and for what no ratio says (transfer, uneven batches) by the corre
 
 from __future__ import annotations
 
-from dataclasses import replace
+from math import ceil
 
 from .flow_values import FlowConfig, FlowMemory, FlowView
-from .ratio import teachers_needed, time_ratio
+from .ratio import time_ratio
 
 #: A ratio so far beyond the edge of n, relative to itself, is no noise.
-RATIO_NOISE = 0.1
+RATIO_NOISE = 0.25
+#: So much less than it was, a ratio is another one.
+OTHER_RATIO = 0.2
 
 
 def wanted(memory: FlowMemory, config: FlowConfig) -> int:
     """How many teachers are wanted, as things are remembered."""
     base = memory.needed or config.teachers_min
-    return min(max(base + memory.adjust, config.teachers_min), config.teachers_max)
+    least = max(config.teachers_min, memory.held)
+    return min(max(base + memory.adjust, least), config.teachers_max)
 
 
 def follow_ratio(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
     """Line 1 of Algorithm 1: n, again whenever the measured times have moved.
 
-    A ratio near an integer must not make n flap: n moves at once only when the ratio is clearly
-    beyond its edge, and otherwise when it has stayed there for `cooldown_s`.
+    Measurements scatter, and a ratio near an integer must not make n flap. So n rises at once only
+    when the ratio is clearly beyond its edge, and otherwise when it has been there for
+    `cooldown_s`; it falls when the ratio has been below for a whole surplus window. It moves as far
+    as all that was measured meanwhile says. An n that was only remembered is no measurement: what
+    is measured replaces it at once.
     """
-    if view.t_t_s is None or view.t_s_s is None:
+    ratio = _ratio(view)
+    if ratio is None:
         return memory
-    n, needed = teachers_needed(view.t_t_s, view.t_s_s), memory.needed
+    replaced = memory.presumed and not view.presumed
+    if memory.presumed is not view.presumed:
+        memory = memory._replace(presumed=view.presumed)
+    n, needed = ceil(ratio), memory.needed
     if n == needed:
         off = memory.off_ratio_since is not None
-        return replace(memory, off_ratio_since=None) if off else memory
-    if needed and not _is_clear(time_ratio(view.t_t_s, view.t_s_s), needed):
-        since = now if memory.off_ratio_since is None else memory.off_ratio_since
-        if now - since < config.cooldown_s:
-            return replace(memory, off_ratio_since=since)
-    # What was added while n was unknown made up for n, and is replaced by it.
-    moved = replace(memory, needed=n, adjust=memory.adjust if needed else 0, off_ratio_since=None)
+        return memory._replace(off_ratio_since=None) if off else memory
+    since, nearest = memory.off_ratio_since, memory.off_ratio_n
+    if since is None or (nearest > needed) is not (n > needed):
+        since, nearest = now, n
+    nearest = min(nearest, n) if n > needed else max(nearest, n)
+    adjust = memory.adjust if needed else 0  # what made up for an unknown n is replaced by it
+    if replaced:
+        adjust = _less_by(adjust, n - needed)
+    elif needed and ratio <= needed * (1 + RATIO_NOISE):
+        patience_s = config.cooldown_s if n > needed else config.surplus_window_s
+        if now - since < patience_s:
+            return memory._replace(off_ratio_since=since, off_ratio_n=nearest)
+        n = nearest
+        adjust = _less_by(adjust, n - needed)
+    moved = memory._replace(needed=n, adjust=adjust, off_ratio_since=None)
     reason = f"n = {n} = ceil({view.t_t_s:.3g} / {view.t_s_s:.3g} s per sample)"
     if wanted(moved, config) == wanted(memory, config):
-        return replace(moved, reason=reason)
+        return moved._replace(reason=reason)
     return _changed(moved, now, reason)
+
+
+def _less_by(adjust: int, moved: int) -> int:
+    """The correction when n moves a little: what it made up for so far, n says itself now."""
+    if adjust > 0 < moved:
+        return max(adjust - moved, 0)
+    return min(adjust - moved, 0) if adjust < 0 > moved else adjust
 
 
 def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
@@ -61,26 +86,66 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
         return memory
     idle = memory.surplus_idle_s / window_s
     target = min(want, view.teachers) - 1
-    if idle >= 1 + config.surplus_margin and target >= config.teachers_min:
+    # What it came back from is tried again only when so many idle that it is another matter.
+    held = min(memory.held, target) if idle >= 2 + config.surplus_margin else memory.held
+    if idle >= 1 + config.surplus_margin and target >= max(config.teachers_min, held):
         reason = f"{idle:.1f} teachers of {view.teachers} idled for {window_s:.0f} s"
-        return _changed(_aim(memory, target, config), now, reason)
-    return replace(memory, surplus_since=now, surplus_idle_s=0.0)
+        return _changed(_aim(memory._replace(held=held), target, config), now, reason)
+    return memory._replace(surplus_since=now, surplus_idle_s=0.0)
 
 
-def _is_clear(ratio: float, needed: int) -> bool:
-    """Whether `ratio` lies clearly outside of (needed - 1, needed], for which n = needed."""
-    beyond = max(ratio - needed, needed - 1 - ratio)
-    return beyond > RATIO_NOISE * ratio
+def hold(view: FlowView, before: int, memory: FlowMemory, config: FlowConfig) -> FlowMemory:
+    """Let the want not swing between two numbers: where it came back from, it does not go again.
+
+    With constant rates it settles so: each number is tried once at most.
+
+    Args:
+        view: what is the case now.
+        before: the want of the last decision.
+        memory: what this one has left so far.
+        config: the settings.
+    """
+    want, ratio = wanted(memory, config), _ratio(view)
+    if want == before or ratio is None:
+        return memory
+    if want < before:
+        return memory._replace(fell_to=want)
+    came_back = before == memory.fell_to
+    memory = memory._replace(fell_to=0)
+    if not came_back:
+        return memory
+    return memory._replace(held=before + 1, held_ratio=ratio, off_held_since=None)
+
+
+def release(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
+    """Where the student needs clearly fewer teachers than when it came back, it may go down."""
+    ratio = _ratio(view)
+    if not memory.held or ratio is None:
+        return memory
+    if ratio > (1 - OTHER_RATIO) * memory.held_ratio:
+        stays = memory.off_held_since is None
+        return memory if stays else memory._replace(off_held_since=None)
+    if memory.off_held_since is None:
+        return memory._replace(off_held_since=now)
+    if now - memory.off_held_since < config.surplus_window_s:
+        return memory
+    return memory._replace(held=0, off_held_since=None)
+
+
+def _ratio(view: FlowView) -> float | None:
+    """t_t / t_s; None while one of them is not measured."""
+    if view.t_t_s is None or view.t_s_s is None:
+        return None
+    return time_ratio(view.t_t_s, view.t_s_s)
 
 
 def _aim(memory: FlowMemory, want: int, config: FlowConfig) -> FlowMemory:
-    return replace(memory, adjust=want - (memory.needed or config.teachers_min))
+    return memory._replace(adjust=want - (memory.needed or config.teachers_min))
 
 
 def _changed(memory: FlowMemory, now: float, reason: str) -> FlowMemory:
     """The want has moved: whatever was measured about the old one is void."""
-    return replace(
-        memory,
+    return memory._replace(
         changed_at=now,
         reason=reason,
         hungry=False,  # until the one that is asked for now has come

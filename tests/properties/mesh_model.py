@@ -8,21 +8,20 @@ clocks. After every event it checks what must hold at every moment.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
-from math import exp
+from math import ceil, exp
 from typing import Literal
 
-from edl.scheduler import ledger_events as ev
 from edl.scheduler.backoff import delay_s
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
 from edl.scheduler.ledger import Ledger
+from edl.scheduler.ledger import events as ev
 from edl.scheduler.rates import LowQuantile, RecentMedian
 from edl.scheduler.ratio import pooled_t_t
+from edl.tests.properties.virtual_time import VirtualTime
 
-BATCH_BYTES, LABEL_BYTES = 100, 10
+BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10
 TICK_S, GRANT_S, TTL_S, RECONNECT_S = 0.05, 0.2, 3.0, 0.1
 
 Mishap = Literal["fail", "refuse"]
@@ -37,6 +36,7 @@ class Teacher:
     life: int
     content: int  # of its model: labels of two are never mixed
     window: int = 2
+    most_rows: int | None = None
     jitter: float = 0.0  # of its device time: the standard deviation of its logarithm
     answered: int = 0
     hung: bool = False
@@ -47,7 +47,7 @@ class Teacher:
 
 
 @dataclass(eq=False)
-class Mesh:
+class Mesh(VirtualTime):
     """One student's part of the mesh. All times are virtual seconds."""
 
     config: FlowConfig
@@ -59,9 +59,8 @@ class Mesh:
     yields: int | None = None  # batches in an epoch; None: no end
 
     def __post_init__(self) -> None:
-        self.now = 0.0
-        self.agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self.planned = self.lives = 0
+        VirtualTime.__init__(self)
+        self.lives = 0
         self.teachers: dict[str, Teacher] = {}
         self.assigned: list[str] = []
         self.pulled = self.allowed = self.epoch_start = 0
@@ -69,7 +68,7 @@ class Mesh:
         self.in_line: list[int] = []  # yielded, not delivered
         self.ready: list[int] = []  # delivered, not taken
         self.content = 0  # of the model that is to label
-        self.labels: dict[int, int] = {}  # content of the labels of a batch
+        self.labels: dict[int, dict[int, int]] = {}  # batch -> row -> content of its label
         self.contents_taken: list[int] = []
         self.taken: list[int] = []
         self.poisoned: list[int] = []
@@ -88,20 +87,9 @@ class Mesh:
 
     # ------------------------------------------------------------------------------ virtual time
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
-        self.planned += 1
-        heappush(self.agenda, (self.now + seconds, self.planned, action))
-
-    def run(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self.agenda[0][0] <= end:
-            self.step()
-        self.now = end
-
     def step(self) -> None:
         """The next event, what is decided about it, and the check."""
-        self.now, _, action = heappop(self.agenda)
-        action()
+        super().step()
         self.decide()
         self.check()
 
@@ -120,7 +108,7 @@ class Mesh:
         for batch in self.ready:
             self.tell(ev.Held(batch, BATCH_BYTES + LABEL_BYTES))
         for batch in self.in_line:
-            self.tell(ev.Queued(batch, BATCH_BYTES))
+            self.tell(ev.Queued(batch, BATCH_BYTES, ROWS))
         for teacher in self.teachers.values():
             self.connect(teacher)
 
@@ -133,8 +121,8 @@ class Mesh:
                 case ev.Send():
                     self.send(instruction)
                 case ev.Deliver(batch):
-                    assert self.labels[batch] == self.content, (
-                        "labels of a model that was exchanged"
+                    assert self.labels[batch] == dict.fromkeys(range(ROWS), self.content), (
+                        "rows without labels, or with those of a model that was exchanged"
                     )
                     assert self.in_line.pop(0) == batch, "out of order, or twice"
                     self.ready.append(batch)
@@ -142,8 +130,10 @@ class Mesh:
                 case ev.Poison(batch):
                     assert self.in_line.pop(0) == batch, "out of order, or twice"
                     self.poisoned.append(batch)
-                case ev.Discard():
-                    pass
+                case ev.Accept() | ev.Discard():
+                    pass  # done where the answer came in
+                case ev.Recall():
+                    raise AssertionError("nobody was disbelieved")
 
     def decide(self) -> None:
         ledger = self.ledger
@@ -153,7 +143,7 @@ class Mesh:
             queued=ledger.queued,
             unlabelled=ledger.unlabelled,
             deliverable=ledger.deliverable,
-            windows=ledger.windows,
+            windows=ledger.window_batches,
             free_windows=ledger.free_windows,
             teachers=len(ledger.teachers),
             idle=ledger.idle,
@@ -161,14 +151,18 @@ class Mesh:
             source_ended=self.source_is_empty,
             t_t_s=pooled_t_t(times) if times else None,
             t_s_s=self.steps.value,
+            batch_bytes=ledger.batch_bytes,
         )
         self.decision, self.memory = decide(view, self.memory, self.now, self.config)
         self.wants.append(self.decision.want)
         if self.pulled + self.decision.pull > self.allowed:
             self.allowed = self.pulled + self.decision.pull
             unlabelled = ledger.unlabelled + self.allowed - self.pulled
-            windows = sum(teacher.window for teacher in self.teachers.values())
-            assert unlabelled <= windows + max(2, ledger.windows), "more than windows + read-ahead"
+            windows = ceil(
+                sum(t.window * (t.most_rows or ROWS) for t in self.teachers.values()) / ROWS
+            )
+            read_ahead = max(2, ledger.window_batches)
+            assert unlabelled <= windows + read_ahead, "more than windows + read-ahead"
             self.most_unlabelled = max(self.most_unlabelled, unlabelled)
         self.pull()
 
@@ -196,7 +190,7 @@ class Mesh:
             self.pulling_one = False
             batch, self.pulled = self.pulled, self.pulled + 1
             self.in_line.append(batch)
-            self.tell(ev.Queued(batch, BATCH_BYTES))
+            self.tell(ev.Queued(batch, BATCH_BYTES, ROWS))
 
     def call_next(self) -> None:
         self.waiting = True
@@ -206,7 +200,7 @@ class Mesh:
         if self.waiting and self.ready:
             self.waiting = False
             batch = self.ready.pop(0)
-            self.contents_taken.append(self.labels.pop(batch))
+            self.contents_taken.append(max(self.labels.pop(batch).values()))
             self.taken.append(batch)
             self.after(0.0, partial(self.tell, ev.Taken(batch)))
             self.steps.add(self.step_s)
@@ -235,12 +229,15 @@ class Mesh:
             if len(self.assigned) < min(want, self.cluster):
                 self.join(f"granted-{self.lives}", self.speed_s)
 
-    def join(self, name: str, seconds: float, window: int = 2) -> None:
+    def join(
+        self, name: str, seconds: float, window: int = 2, most_rows: int | None = None
+    ) -> None:
         """A teacher of this name is assigned; an earlier life of it must be over."""
         self.lives += 1
-        self.teachers[name] = Teacher(name, seconds, self.lives, self.content, window)
+        teacher = Teacher(name, seconds, self.lives, self.content, window, most_rows)
+        self.teachers[name] = teacher
         self.assigned.append(name)
-        self.tell(ev.TeacherJoined(name, window))
+        self.tell(ev.TeacherJoined(name, window, most_rows))
 
     def connect(self, teacher: Teacher) -> None:
         """The connections of a new engine: whoever answers is joined after a moment."""
@@ -249,7 +246,7 @@ class Mesh:
         def connected() -> None:
             there = self.lives_on(teacher) and not teacher.hung
             if there and teacher.name in self.assigned and engine == self.engine:
-                self.tell(ev.TeacherJoined(teacher.name, teacher.window))
+                self.tell(ev.TeacherJoined(teacher.name, teacher.window, teacher.most_rows))
 
         self.after(RECONNECT_S, connected)
 
@@ -290,27 +287,42 @@ class Mesh:
         assert teacher.name in self.assigned, "sent to one that is not assigned"
         if send.attempt > 1:
             self.resent_at.append(self.now)
-        seconds = teacher.seconds * exp(self.rng.gauss(0.0, teacher.jitter))
+        rows = sum(span.rows for span in send.spans)
+        seconds = teacher.seconds * rows / ROWS * exp(self.rng.gauss(0.0, teacher.jitter))
         teacher.busy_until = max(teacher.busy_until, self.now) + seconds
-        reply = partial(self.reply, teacher, send.batch, self.engine, seconds)
+        reply = partial(self.reply, teacher, send, self.engine, seconds)
         self.after(teacher.busy_until - self.now, reply)
 
-    def reply(self, teacher: Teacher, batch: int, engine: int, seconds: float) -> None:
+    def reply(self, teacher: Teacher, send: ev.Send, engine: int, seconds: float) -> None:
         if teacher.hung or teacher.lost or engine != self.engine:
             return  # nobody hears it
         mishap = teacher.mishaps.pop(0) if teacher.mishaps else None
-        if mishap == "refuse" or batch in self.venomous:
-            self.tell(ev.Refused(teacher.name, batch, "does not like it"))
+        venomous = any(span.batch in self.venomous for span in send.spans)
+        if mishap == "refuse" or venomous:
+            self.tell(ev.Refused(teacher.name, send.request, "does not like it"))
         elif mishap == "fail":
-            self.tell(ev.Failed(teacher.name, batch))
+            self.tell(ev.Failed(teacher.name, send.request))
             self.after(delay_s(1, self.rng), partial(self.rested, teacher, engine))
         else:
-            teacher.times.add(seconds)
-            teacher.answered += 1
-            out = self.ledger.handle(ev.Answered(teacher.name, batch, LABEL_BYTES, seconds))
-            if ev.Discard(batch, teacher.name) not in out:
-                self.labels[batch] = teacher.content
+            rows = sum(span.rows for span in send.spans)
+            teacher.times.add(seconds * ROWS / rows)
+            teacher.answered += rows
+            answered = ev.Answered(teacher.name, send.request, LABEL_BYTES // ROWS, seconds)
+            out = self.ledger.handle(answered)
+            for instruction in out:
+                if isinstance(instruction, ev.Accept):
+                    self.is_labelled(instruction.spans, teacher.content)
             self.carry_out(out)
+
+    def is_labelled(self, spans: tuple[ev.Span, ...], content: int) -> None:
+        for batch, start, stop in spans:
+            labels = self.labels.setdefault(batch, {})
+            assert not any(row in labels for row in range(start, stop)), "labelled twice"
+            labels |= dict.fromkeys(range(start, stop), content)
+
+    def batches_at(self, name: str) -> set[int]:
+        """Those of which a teacher has rows in flight."""
+        return {s.batch for request in self.ledger.requests_at(name) for s in request.spans}
 
     def rested(self, teacher: Teacher, engine: int) -> None:
         if engine == self.engine and self.lives_on(teacher):

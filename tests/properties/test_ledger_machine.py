@@ -1,15 +1,6 @@
-"""Whatever teachers, source and student do, the ledger keeps its promises (DESIGN 1, 2 and 5).
-
-The machine is the world: it knows which requests are on their way, whose answers may still come,
-and what was promised. It reads the ledger only through its instructions and its figures. After each
-event the ledger's own `validate` runs too.
-"""
+"""Whatever teachers, source and student do, the ledger keeps its promises (DESIGN 1, 2 and 5)."""
 
 from __future__ import annotations
-
-import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import settings
@@ -22,331 +13,384 @@ from hypothesis.stateful import (
     rule,
 )
 
-from edl.scheduler.ledger import Ledger
-from edl.scheduler.ledger_events import (
-    Answered,
-    Deliver,
-    Discard,
-    Event,
-    Failed,
-    Held,
-    Instruction,
-    Poison,
-    Queued,
-    Refused,
-    Relabel,
-    Reset,
-    Resumed,
-    Send,
-    Taken,
-    TeacherJoined,
-    TeacherLost,
-    TeacherRevoked,
-    WindowChanged,
-)
+from edl.scheduler.ledger import events as ev
+
+from .ledger_books import ROW_NBYTES, STORE, WAITS, Book, Worker, runs_of
+from .ledger_liveness import check_liveness
+from .ledger_world import World
 
 pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 
-NAMES = ("a", "b", "c", "d", "e")
-LABEL_BYTES = 7
+NAMES = ("a", "b", "c", "d")
 
 names = st.sampled_from(NAMES)
 windows = st.integers(1, 3)
+sizes = st.none() | st.integers(1, 12)
 speeds = st.none() | st.sampled_from([0.1, 0.2, 1.0])
 nth = st.integers(0, 30)  # picks from whatever there is, modulo its length
-
-
-@dataclass
-class Worker:
-    """A teacher as the world sees it."""
-
-    window: int
-    revoked: bool = False
-    resting: bool = False
-    requests: list[int] = field(default_factory=list)  # in the order of sending
+seldom = st.sampled_from([False, False, False, True])  # what undoes much of what was built up
 
 
 class LedgerMachine(RuleBasedStateMachine):
     """Drives one reader's ledger through everything that can happen to it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.ledger = Ledger()
-        self.workers: dict[str, Worker] = {}
-        self.ghosts: list[tuple[str, int]] = []  # requests of teachers that were declared lost
-        self.void: set[tuple[str, int]] = set()  # requests to a model that was exchanged
+    world: World
+
+    # ------------------------------------------------------------------------------ the source
+
+    @initialize(ordered=st.booleans(), held=st.integers(0, 3))
+    def an_engine_starts(self, ordered: bool, held: int) -> None:
+        self.world = World(ordered=ordered)
         self.next_id = 0
-        self.nbytes: dict[int, int] = {}  # every batch that is not over
-        self.line: list[int] = []  # neither delivered nor poisoned, in order
-        self.labelled: set[int] = set()  # accepted answers of batches in line
-        self.student: list[int] = []  # delivered, not taken
-        self.refused: dict[int, dict[str, str]] = {}
-        self.condemned: set[int] = set()  # will be poison, once first in line
-        self.attempts: dict[int, int] = {}
-        self.resends = 0
-
-    # ---------------------------------------------------------------- the world obeys, and checks
-
-    def tell(self, event: Event) -> list[Instruction]:
-        self.judge()
-        out = self.ledger.handle(event)
-        for instruction in out:
-            match instruction:
-                case Send():
-                    self.sent(instruction)
-                case Deliver(batch):
-                    assert batch == self.line.pop(0), "out of order, or twice"
-                    assert batch in self.labelled, "delivered without labels"
-                    self.labelled.remove(batch)
-                    self.student.append(batch)
-                case Poison(batch, reasons):
-                    assert batch == self.line.pop(0), "out of order, or twice"
-                    assert batch in self.condemned, "poisoned too early"
-                    said = self.refused.pop(batch)
-                    assert reasons == tuple(f"{name}: {why}" for name, why in said.items())
-                    del self.nbytes[batch]
-                case Discard(batch, teacher):
-                    assert isinstance(event, Answered)
-                    assert (batch, teacher) == (event.batch, event.teacher)
-        return out
-
-    def judge(self) -> None:
-        """The poison rule, on the world's own books."""
-        there = {name for name, worker in self.workers.items() if not worker.revoked}
-        in_flight = self.in_flight()
-        for batch, said in self.refused.items():
-            if len(said) >= 3 or (there and there <= set(said) and batch not in in_flight):
-                self.condemned.add(batch)
-
-    def in_flight(self) -> set[int]:
-        """Batches of which an answer is wanted from someone."""
-        requests = ((name, batch) for name, w in self.workers.items() for batch in w.requests)
-        return {batch for name, batch in requests if (name, batch) not in self.void}
-
-    def sent(self, send: Send) -> None:
-        worker = self.workers[send.teacher]
-        assert not worker.revoked, "sent to a revoked teacher"
-        assert not worker.resting, "sent to a resting teacher"
-        assert len(worker.requests) < worker.window, "sent beyond the window"
-        assert send.batch in self.line, "sent, but it is over"
-        assert send.batch not in self.labelled, "sent, but it is labelled"
-        assert send.batch not in self.condemned, "sent, but it is poison"
-        assert send.teacher not in self.refused.get(send.batch, {}), "sent to one that refused it"
-        assert send.batch not in worker.requests, "sent to one that is at work on it"
-        assert send.batch not in self.in_flight(), "sent twice"
-        self.attempts[send.batch] = self.attempts.get(send.batch, 0) + 1
-        assert send.attempt == self.attempts[send.batch]
-        self.resends += send.attempt > 1
-        worker.requests.append(send.batch)
-
-    def bury(self, name: str) -> None:
-        worker = self.workers[name]
-        if worker.revoked and not worker.requests:
-            del self.workers[name]
-
-    def forgive(self) -> None:
-        self.refused.clear()
-        self.condemned.clear()
-
-    def busy(self) -> list[str]:
-        return [name for name in NAMES if name in self.workers and self.workers[name].requests]
-
-    # ------------------------------------------------------------------------------------- rules
-
-    @initialize(held=st.integers(0, 3))
-    def an_engine_starts(self, held: int) -> None:
         for _ in range(held):
-            batch = self.next_id
-            self.next_id += 1
-            self.nbytes[batch] = 100 + LABEL_BYTES
-            self.student.append(batch)
-            self.tell(Held(batch, 100 + LABEL_BYTES))
+            self.hold(self.new_id(), rows=2, nbytes=100)
 
-    @rule(count=st.integers(1, 4), nbytes=st.integers(1, 1000), gap=st.integers(0, 2))
-    def the_source_yields(self, count: int, nbytes: int, gap: int) -> None:
+    def new_id(self, gap: int = 0) -> int:
+        batch = self.next_id + gap
+        self.next_id = batch + 1
+        return batch
+
+    def hold(
+        self, batch: int, rows: int, nbytes: int, kind: int = 0, makers: tuple[str, ...] = ()
+    ) -> None:
+        book = self.world.books[batch] = Book([STORE] * rows, nbytes, kind, makers={*makers})
+        book.held = True
+        self.world.student.append(batch)
+        assert self.world.tell(ev.Held(batch, nbytes, rows, kind, makers, ROW_NBYTES)) == []
+
+    @rule(
+        count=st.integers(1, 6),
+        rows=st.integers(1, 8),
+        gap=st.integers(0, 2),
+        kind=st.sampled_from([0, 0, 0, 1]),
+        labelled=st.none() | st.lists(st.booleans(), min_size=8, max_size=8),
+    )
+    def the_source_yields(
+        self, count: int, rows: int, gap: int, kind: int, labelled: list[bool] | None
+    ) -> None:
         for _ in range(count):
-            batch = self.next_id + gap
-            self.next_id = batch + 1
-            self.nbytes[batch] = nbytes
-            self.line.append(batch)
-            self.tell(Queued(batch, nbytes))
+            batch = self.new_id(gap)
+            book = self.world.books[batch] = Book([WAITS] * rows, 100 + batch, kind)
+            missing = None
+            if labelled is not None:
+                book.rows = [STORE if known else WAITS for known in labelled[:rows]]
+                missing = runs_of([row for row in range(rows) if not labelled[row]])
+            self.world.line.append(batch)
+            self.world.tell(ev.Queued(batch, book.nbytes, rows, missing, ROW_NBYTES, kind))
 
-    @rule(name=names, window=windows, seconds=speeds)
-    def a_teacher_joins(self, name: str, window: int, seconds: float | None) -> None:
-        worker = self.workers.setdefault(name, Worker(window))
-        worker.window, worker.revoked, worker.resting = window, False, False
-        self.tell(TeacherJoined(name, window, seconds))
+    # ---------------------------------------------------------------------------- the teachers
 
-    @rule(name=names, lost=st.booleans())
-    def a_teacher_leaves(self, name: str, lost: bool) -> None:
-        if lost:
-            worker = self.workers.pop(name, Worker(1))
-            self.ghosts += [(name, batch) for batch in worker.requests]
-            self.void -= set(self.ghosts)
-            self.tell(TeacherLost(name))
+    @rule(name=names, window=windows, most=sizes, seconds=speeds, trial=st.booleans())
+    def a_teacher_joins(
+        self, name: str, window: int, most: int | None, seconds: float | None, trial: bool
+    ) -> None:
+        worker = self.world.workers.setdefault(name, Worker(window))
+        worker.window, worker.most_rows = window, most
+        worker.revoked = worker.resting = False
+        worker.on_trial = trial and window == 2  # less often than not
+        self.world.tell(ev.TeacherJoined(name, window, most, seconds, worker.on_trial))
+
+    @rule(teachers=st.sampled_from([0, 0, 1, 3]))
+    def so_many_are_awaited(self, teachers: int) -> None:
+        self.world.awaited = teachers
+        self.world.tell(ev.Awaited(teachers))
+
+    @rule(name=names, now=seldom)
+    def a_teacher_is_lost(self, name: str, now: bool) -> None:
+        if not now:
             return
-        if name in self.workers:
-            self.workers[name].revoked = True
-            self.bury(name)
-        self.tell(TeacherRevoked(name))
+        worker = self.world.workers.pop(name, Worker(1))
+        for request in worker.requests:
+            self.world.gives_up(name, request)
+            self.world.ghosts.append((name, request))
+        self.world.tell(ev.TeacherLost(name))
 
-    @rule(name=names, window=windows)
-    def a_window_changes(self, name: str, window: int) -> None:
-        if name in self.workers:
-            self.workers[name].window = window
-        self.tell(WindowChanged(name, window))
+    @rule(name=names, size=sizes, window=windows, how=st.sampled_from(["window", "size"]))
+    def a_figure_changes(self, name: str, size: int | None, window: int, how: str) -> None:
+        worker = self.world.workers.get(name, Worker(1))
+        if how == "window":
+            worker.window = window
+            self.world.tell(ev.WindowChanged(name, window))
+        else:
+            worker.most_rows = size
+            self.world.tell(ev.RequestSizeChanged(name, size))
 
-    @rule(name=names)
-    def a_teacher_has_rested(self, name: str) -> None:
-        if name in self.workers:
-            self.workers[name].resting = False
-        self.tell(Resumed(name))
+    @rule(name=names, how=st.sampled_from(["revoked", "rested", "ejected", "readmitted"]))
+    def its_standing_changes(self, name: str, how: str) -> None:
+        worker = self.world.workers.get(name, Worker(1))
+        match how:
+            case "revoked":
+                worker.revoked = True
+                if not worker.requests:
+                    self.world.workers.pop(name, None)
+                self.world.tell(ev.TeacherRevoked(name))
+            case "rested":
+                worker.resting = False
+                self.world.tell(ev.Resumed(name))
+            case "ejected":
+                worker.on_trial = True
+                self.world.tell(ev.Ejected(name))
+            case "readmitted":
+                worker.on_trial = False
+                self.world.tell(ev.Readmitted(name))
 
-    @precondition(lambda self: self.busy())
-    @rule(which=nth, index=nth, how=st.sampled_from(["answer", "answer", "fail", "refuse"]))
+    @rule(name=names, now=seldom)
+    def a_teacher_is_found_to_lie(self, name: str, now: bool) -> None:
+        world = self.world
+        if not now:
+            return
+        if world.student:  # one of whose labels some lie there, if there is any
+            book = world.books[world.student[-1]]
+            labellers = (*book.rows, *sorted(book.makers))
+            name = next((row for row in labellers if row in NAMES), name)
+        if name in world.workers:
+            world.workers[name].on_trial = True
+            for request in world.workers[name].requests:
+                world.gives_up(name, request)
+        for batch, book in world.books.items():
+            own = [row for row, labeller in enumerate(book.rows) if labeller == name]
+            if book.condemned or book.forgone:
+                continue
+            if name in book.makers:
+                own = list(range(len(book.rows)))
+                book.makers.clear()
+            for row in own:
+                if batch in world.student:
+                    book.doubted.add(row)
+                else:
+                    book.rows[row] = WAITS
+                    book.ages[row] = 1
+        world.doubts_what_is_outdated()
+        world.tell(ev.Disbelieve(name))
+
+    # ----------------------------------------------------------------------------- the answers
+
+    @property
+    def busy(self) -> list[str]:
+        workers = self.world.workers
+        return [name for name in NAMES if name in workers and workers[name].requests]
+
+    @precondition(lambda self: self.busy)
+    @rule(
+        which=nth,
+        index=nth,
+        how=st.sampled_from(["answer", "answer", "fail", "refuse", "refuse", "cancel"]),
+    )
     def a_request_ends(self, which: int, index: int, how: str) -> None:
-        name = self.busy()[which % len(self.busy())]
-        worker = self.workers[name]
-        batch = worker.requests.pop(index % len(worker.requests))
-        worker.resting |= how == "fail"
-        self.bury(name)
-        wanted = batch in self.line and (name, batch) not in self.void
-        self.void.discard((name, batch))
+        world = self.world
+        name = self.busy[which % len(self.busy)]
+        worker = world.workers[name]
+        request = worker.requests[index % len(worker.requests)]
         match how:
             case "answer":
-                self.answered(name, batch, wanted)
+                world.is_answered(name, request)
             case "fail":
-                self.tell(Failed(name, batch))
+                world.ends(name, request)
+                worker.resting = True
+                world.gives_up(name, request)
+                world.tell(ev.Failed(name, request))
             case "refuse":
-                if wanted:
-                    self.refused.setdefault(batch, {})[name] = "bad shape"
-                self.tell(Refused(name, batch, "bad shape"))
+                self.is_refused(name, worker, request)
+            case "cancel":
+                world.ends(name, request)
+                world.gives_up(name, request)
+                world.tell(ev.Cancelled(name, request))
 
-    def answered(self, name: str, batch: int, wanted: bool) -> None:
-        if wanted:
-            assert batch not in self.labelled
-            self.labelled.add(batch)
-            self.refused.pop(batch, None)
-            self.nbytes[batch] += LABEL_BYTES
-        out = self.tell(Answered(name, batch, LABEL_BYTES, seconds=0.1 * (batch % 3)))
-        assert (Discard(batch, name) in out) is not wanted
+    @precondition(lambda self: self.busy)
+    @rule(count=st.integers(1, 8))
+    def the_oldest_requests_are_answered(self, count: int) -> None:
+        for _ in range(count):
+            at = {self.world.workers[name].requests[0]: name for name in self.busy}
+            if at:
+                oldest = min(at)
+                self.world.is_answered(at[oldest], oldest)
 
-    @precondition(lambda self: self.ghosts)
+    @precondition(lambda self: self.busy and self.world.line)
+    @rule(times=st.integers(1, 4))
+    def the_head_is_refused(self, times: int) -> None:
+        """By all that have it now, and by those that it goes to then."""
+        world = self.world
+        head = world.line[0]
+        for _ in range(times):
+            for name in self.busy:
+                worker = world.workers[name]
+                for request in list(worker.requests):
+                    if any(span.batch == head for span in world.asked[request].spans):
+                        self.is_refused(name, worker, request)
+
+    def is_refused(self, name: str, worker: Worker, request: int) -> None:
+        world = self.world
+        batches = {span.batch for span in world.asked[request].spans}
+        rows = sum(span.rows for span in world.asked[request].spans)
+        if world.ends(name, request):
+            for batch, _ in world.rows_of(request):
+                if len(batches) > 1:
+                    world.books[batch].alone = True
+                elif worker.most_rows is None or rows <= worker.most_rows:
+                    world.books[batch].said[name] = "bad shape"
+        world.gives_up(name, request)
+        world.tell(ev.Refused(name, request, "bad shape"))
+
+    @precondition(lambda self: self.busy)
+    @rule(which=nth, index=nth, other=st.none() | names)
+    def a_request_is_late(self, which: int, index: int, other: str | None) -> None:
+        requests = self.world.workers[self.busy[which % len(self.busy)]].requests
+        request = requests[index % len(requests)]
+        if other is None and self.world.is_partly_over(request):
+            for name in list(self.world.asked[request].counts):
+                self.world.gives_up(name, request)
+        else:
+            self.world.asked[request].wished += 1
+        if other is not None:
+            self.world.named.add((request, other))
+        self.world.tell(ev.Hedge(request, other))
+
+    @precondition(lambda self: self.world.ghosts)
     @rule(index=nth)
     def a_dead_teacher_answers(self, index: int) -> None:
-        name, batch = self.ghosts.pop(index % len(self.ghosts))
-        if batch not in self.workers.get(name, Worker(1)).requests:
-            assert Discard(batch, name) in self.tell(Answered(name, batch, LABEL_BYTES, 0.1))
+        name, request = self.world.ghosts.pop(index % len(self.world.ghosts))
+        if request not in self.world.workers.get(name, Worker(1)).requests:
+            out = self.world.tell(ev.Answered(name, request, ROW_NBYTES, 0.1))
+            assert ev.Discard(request, name) in out
 
-    @precondition(lambda self: self.student)
+    # ----------------------------------------------------------------------------- the student
+
+    @precondition(lambda self: self.world.student)
     @rule(count=st.integers(1, 3))
     def the_student_takes(self, count: int) -> None:
-        for _ in range(min(count, len(self.student))):
-            batch = self.student.pop(0)
-            del self.nbytes[batch]
-            self.tell(Taken(batch))
+        world = self.world
+        for _ in range(min(count, len(world.student))):
+            batch = world.student[0]
+            if world.ordered and any(b < batch and world.books[b].returned for b in world.line):
+                return  # it has handed an earlier one back
+            world.student.remove(batch)
+            world.taken.append(batch)
+            del world.books[batch]
+            world.tell(ev.Taken(batch))
+        assert not world.ordered or world.taken == sorted(set(world.taken))
 
-    @rule(how=st.sampled_from(["epoch", "engine", "model"]))
-    def all_starts_over(self, how: str) -> None:
-        if how == "epoch":
-            self.epoch_is_left()
-        elif how == "model":
-            self.the_model_is_exchanged()
-        else:
-            self.engine_dies_and_another_takes_over()
+    @precondition(lambda self: any(b.recalled for b in self.world.books.values()))
+    @rule(index=nth)
+    def it_hands_one_back(self, index: int) -> None:
+        world = self.world
+        recalled = [batch for batch, book in world.books.items() if book.recalled]
+        batch = recalled[index % len(recalled)]
+        book = world.books[batch]
+        world.student.remove(batch)
+        world.line.append(batch)
+        world.line.sort()
+        is_whole = len(book.doubted) == len(book.rows)
+        for row in book.doubted:
+            book.rows[row] = WAITS
+            book.ages[row] = 1
+        book.doubted.clear()
+        book.recalled, book.returned = False, True
+        book.outdated = book.forgone = False
+        if book.to_look_up:
+            book.to_look_up = False
+            book.withhold()
+        assert (ev.Void(batch) in world.tell(ev.Recalled(batch))) is is_whole
 
-    def epoch_is_left(self) -> None:
-        self.line.clear()
-        self.student.clear()
-        self.labelled.clear()
-        self.nbytes.clear()
-        self.forgive()
-        assert self.tell(Reset()) == []
+    @precondition(lambda self: self.world.student)
+    @rule(index=nth, now=seldom)
+    def a_batch_is_doubted(self, index: int, now: bool) -> None:
+        if now:
+            batch = self.world.student[index % len(self.world.student)]
+            self.world.books[batch].doubt()
+            self.world.doubts_what_is_outdated()
+            self.world.tell(ev.Doubt(batch))
 
-    def the_model_is_exchanged(self) -> None:
+    @precondition(lambda self: self.world.ledger.withheld)
+    @rule(count=st.integers(1, 4), known=st.lists(st.booleans(), min_size=8, max_size=8))
+    def the_store_says_what_it_has(self, count: int, known: list[bool]) -> None:
+        world = self.world
+        for batch in sorted(world.ledger.withheld)[:count]:
+            book = world.books[batch]
+            book.withheld = False
+            book.ages.clear()
+            rows = range(len(book.rows))
+            book.rows = [STORE if known[row] else WAITS for row in rows]
+            missing = runs_of([row for row in rows if not known[row]])
+            world.tell(ev.Found(batch, missing, ROW_NBYTES))
+            assert world.ledger.handle(ev.Found(batch)) == [], "once"
+
+    @precondition(lambda self: self.world.line)
+    @rule(index=nth, head=st.booleans(), now=seldom)
+    def it_goes_without_labels(self, index: int, head: bool, now: bool) -> None:
+        if not now:
+            return
+        batch = self.world.line[0 if head else index % len(self.world.line)]
+        book = self.world.books[batch]
+        book.forgone |= not book.settled
+        book.withheld &= not book.forgone
+        self.world.tell(ev.Forgo(batch))
+
+    @rule(how=st.sampled_from(["epoch", "engine", "model", "model of a store"]), now=seldom)
+    def all_starts_over(self, how: str, now: bool) -> None:
+        if not now:
+            return
+        match how:
+            case "epoch":
+                self.world.void_all()
+                for batch in (*self.world.line, *self.world.student):
+                    del self.world.books[batch]
+                self.world.line.clear()
+                self.world.student.clear()
+                assert self.world.tell(ev.Reset()) == []
+            case "model":
+                self.the_model_is_exchanged(stored=False)
+            case "model of a store":
+                self.the_model_is_exchanged(stored=True)
+            case "engine":
+                self.engine_dies_and_another_takes_over()
+
+    def the_model_is_exchanged(self, stored: bool) -> None:
         """Nothing of the old one counts any more: neither its labels nor what it refused."""
-        for batch in self.labelled:
-            self.nbytes[batch] -= LABEL_BYTES
-        self.labelled.clear()
-        self.forgive()
-        for batch in self.line:
-            self.attempts.pop(batch, None)
-        self.void |= {(name, batch) for name, w in self.workers.items() for batch in w.requests}
-        out = self.tell(Relabel())
-        assert all(isinstance(instruction, Send) for instruction in out)
+        world = self.world
+        world.void_all()
+        for batch in world.line:
+            old = world.books[batch]
+            world.books[batch] = Book([WAITS] * len(old.rows), old.nbytes, old.kind)
+            world.books[batch].returned, world.books[batch].held = old.returned, old.held
+            if stored:
+                world.books[batch].withhold()
+        recalled = [batch for batch in world.student if world.books[batch].recalled]
+        ahead = min((*world.line, *recalled), default=self.next_id) if world.ordered else None
+        for batch in world.student:
+            world.books[batch].outdate(stored)
+            if batch in recalled or (ahead is not None and batch > ahead):
+                world.books[batch].doubt()
+        out = world.tell(ev.Relabel(stored))
+        assert all(isinstance(i, ev.Send | ev.Recall | ev.LookUp) for i in out)
 
     def engine_dies_and_another_takes_over(self) -> None:
         """The new one is told what the student's side holds, which labels it has or lacks."""
-        held = {batch: self.nbytes[batch] for batch in self.student}
-        queued = {
-            batch: self.nbytes[batch] - LABEL_BYTES * (batch in self.labelled)
-            for batch in self.line
-        }
-        self.ledger = Ledger()
-        self.workers.clear()
-        self.void.clear()
-        self.labelled.clear()
-        self.forgive()
-        self.attempts.clear()
-        self.resends = 0
-        for batch, nbytes in held.items():
-            assert self.tell(Held(batch, nbytes)) == []
-        for batch, nbytes in queued.items():
-            self.nbytes[batch] = nbytes
-            assert self.tell(Queued(batch, nbytes)) == []
+        old, self.world = self.world, World(ordered=self.world.ordered)
+        self.world.taken = old.taken
+        for batch in old.student:
+            book = old.books[batch]
+            makers = {*book.makers, *(row for row in book.rows if row in NAMES)}
+            makers = set() if book.forgone else makers
+            self.hold(batch, len(book.rows), book.nbytes, book.kind, tuple(sorted(makers)))
+        for batch in old.line:
+            book = old.books[batch]
+            new = self.world.books[batch] = Book([WAITS] * len(book.rows), book.nbytes, book.kind)
+            new.returned = book.returned
+            self.world.line.append(batch)
+            out = self.world.tell(ev.Queued(batch, book.nbytes, len(book.rows), kind=book.kind))
+            assert out == []
 
-    # -------------------------------------------------------------------------------- invariants
-
-    @invariant()
-    def it_agrees_with_itself(self) -> None:
-        self.ledger.validate()
+    # ------------------------------------------------------------------------------ invariants
 
     @invariant()
     def its_figures_are_the_worlds(self) -> None:
-        ledger, workers = self.ledger, self.workers
-        in_flight = self.in_flight()
-        unlabelled = set(self.line) - self.labelled - self.condemned
-        usable = [w for w in workers.values() if not (w.revoked or w.resting)]
-        assert ledger.unlabelled == len(unlabelled)
-        assert ledger.queued == len(unlabelled - in_flight)
-        assert ledger.in_flight == sum(len(worker.requests) for worker in workers.values())
-        assert ledger.deliverable == len(self.student)
-        assert ledger.volume_bytes == sum(self.nbytes[b] for b in (*self.student, *self.labelled))
-        assert set(ledger.teachers) == {n for n, w in workers.items() if not w.revoked}
-        assert ledger.usable == len(usable)
-        assert ledger.idle == sum(not w.requests for w in usable)
-        assert ledger.windows == sum(w.window for w in usable)
-        assert ledger.free_windows == sum(max(w.window - len(w.requests), 0) for w in usable)
-        assert ledger.resends == self.resends
-        for name, worker in workers.items():
-            assert list(ledger.in_flight_at(name)) == worker.requests
+        if hasattr(self, "world"):
+            self.world.agrees()
 
     @invariant()
     def one_healthy_teacher_moves_the_line(self) -> None:
-        """Liveness: the head is out after k answers of one healthy teacher, all others lost.
-
-        k = its window, which others' lost batches may fill before the head itself is lost, and one
-        more; and once more its window, if that is filled by requests to a model that was exchanged.
-        Poison is a way out as well, where the teacher itself has refused the head.
-        """
-        for name, worker in self.workers.items():
-            if self.line and not (worker.revoked or worker.resting):
-                answers = answers_until_the_head_is_out(copy.deepcopy(self.ledger), name, NAMES)
-                void = sum((name, batch) in self.void for batch in worker.requests)
-                assert answers <= max(worker.window, len(worker.requests)) + 1 + void
-
-
-def answers_until_the_head_is_out(ledger: Ledger, healthy: str, names: Sequence[str]) -> int:
-    """Lose all but one teacher, let that answer in order; how many answers bring the line on."""
-    out = [i for name in names if name != healthy for i in ledger.handle(TeacherLost(name))]
-    answers = 0
-    while not any(isinstance(instruction, Deliver | Poison) for instruction in out):
-        oldest = ledger.in_flight_at(healthy)
-        assert oldest, "the healthy teacher idles while the head of the line waits"
-        out = ledger.handle(Answered(healthy, oldest[0], LABEL_BYTES, 0.1))
-        ledger.validate()
-        answers += 1
-    return answers
+        if hasattr(self, "world"):
+            check_liveness(self.world, NAMES)
 
 
 TestLedgerMachine = LedgerMachine.TestCase

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from edl.scheduler.flow import FlowConfig
-from edl.tests.properties.mesh_model import BATCH_BYTES, TTL_S, Mesh, Mishap
+from edl.tests.properties.mesh_model import BATCH_BYTES, ROWS, TTL_S, Mesh, Mishap
 
 pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 
@@ -49,11 +49,14 @@ class MeshMachine(RuleBasedStateMachine):
         self.mesh.run(seconds)
 
     @rule(
-        name=st.sampled_from("abcd"), seconds=st.sampled_from([0.02, 0.2, 1.0]), w=st.integers(1, 3)
+        name=st.sampled_from("abcd"),
+        seconds=st.sampled_from([0.02, 0.2, 1.0]),
+        w=st.integers(1, 3),
+        most_rows=st.none() | st.sampled_from([3, ROWS, 25]),
     )
-    def a_teacher_joins(self, name: str, seconds: float, w: int) -> None:
+    def a_teacher_joins(self, name: str, seconds: float, w: int, most_rows: int | None) -> None:
         if name not in self.mesh.teachers:
-            self.mesh.join(name, seconds, w)
+            self.mesh.join(name, seconds, w, most_rows)
 
     @precondition(lambda self: self.mesh.teachers)
     @rule(index=nth, how=st.sampled_from(["dies", "hangs", "is revoked"]))

@@ -111,12 +111,12 @@ def test_what_a_dead_teacher_had_is_sent_again_at_once_though_pulling_is_paused(
         mesh.step()
     while mesh.decision.pull or mesh.ledger.in_flight_at("quick"):
         mesh.step()
-    had = mesh.ledger.in_flight_at("doomed")
+    had = mesh.batches_at("doomed")
     assert had
     assert mesh.ledger.volume_bytes > ROOMY.lower_bytes
     mesh.lose("doomed")
     assert mesh.resent_at == [mesh.now] * len(had)
-    assert mesh.ledger.in_flight_at("quick") == had
+    assert mesh.batches_at("quick") == had
 
 
 def test_surplus_teachers_are_given_back(rng: random.Random) -> None:

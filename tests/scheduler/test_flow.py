@@ -27,9 +27,9 @@ CALM = FlowView(
     t_t_s=None,
     t_s_s=None,
 )
-STARVED = replace(CALM, volume_bytes=0, deliverable=0, waiting=True)
-SOURCE_WAIT = replace(STARVED, queued=0, unlabelled=0, free_windows=2, idle=1)
-PAUSED = replace(CALM, volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
+STARVED = CALM._replace(volume_bytes=0, deliverable=0, waiting=True)
+SOURCE_WAIT = STARVED._replace(queued=0, unlabelled=0, free_windows=2, idle=1)
+PAUSED = CALM._replace(volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
 FIVE_NEEDED: dict[str, Any] = {"t_t_s": 0.05, "t_s_s": 0.01}
 
 
@@ -56,24 +56,31 @@ class Flow:
         """As `run`, with a coordinator that gives whatever is wanted."""
         decision = self.see(view)
         for _ in range(round(seconds / TICK_S)):
-            decision = self.run(replace(view, teachers=decision.want), TICK_S)
+            decision = self.run(view._replace(teachers=decision.want), TICK_S)
         return decision
 
 
 class TestPulling:
     def test_pulls_until_the_read_ahead_is_queued(self) -> None:
         assert Flow().see(CALM).pull == 1
-        assert Flow().see(replace(CALM, queued=2)).pull == 0
-        assert Flow().see(replace(CALM, queued=7)).pull == 0
-        assert Flow().see(replace(CALM, windows=8)).pull == 7
+        assert Flow().see(CALM._replace(queued=2)).pull == 0
+        assert Flow().see(CALM._replace(queued=7)).pull == 0
+        assert Flow().see(CALM._replace(windows=8)).pull == 7
+
+    def test_no_more_is_unlabelled_than_fits_below_ut_and_one_batch_per_window(self) -> None:
+        view = CALM._replace(windows=4, queued=0, unlabelled=4, batch_bytes=100)
+        assert Flow().see(view._replace(volume_bytes=0)).pull == 4
+        assert Flow().see(view._replace(volume_bytes=850)).pull == 1
+        assert Flow().see(view._replace(volume_bytes=950)).pull == 0
+        assert Flow().see(view._replace(volume_bytes=950, unlabelled=3)).pull == 1
 
     def test_reads_two_ahead_even_before_there_is_a_teacher(self) -> None:
-        assert Flow().see(replace(CALM, queued=0, windows=0, teachers=0)).pull == 2
+        assert Flow().see(CALM._replace(queued=0, windows=0, teachers=0)).pull == 2
 
     def test_lines_4_to_12_pause_above_ut_and_go_on_below_lt(self) -> None:
         volumes = (1000, 1001, 1000, 400, 399, 1000, 1001)
         flow = Flow()
-        assert [flow.see(replace(CALM, volume_bytes=v)).pull > 0 for v in volumes] == [
+        assert [flow.see(CALM._replace(volume_bytes=v)).pull > 0 for v in volumes] == [
             True,  # not above ut
             False,
             False,  # not yet below lt
@@ -85,8 +92,8 @@ class TestPulling:
 
     def test_an_empty_buffer_pulls_whatever_the_thresholds(self) -> None:
         flow = Flow(FlowConfig(upper_bytes=1, lower_bytes=0))  # below one batch
-        assert flow.see(replace(CALM, volume_bytes=100)).pull == 0
-        assert flow.see(replace(CALM, volume_bytes=0)).pull > 0
+        assert flow.see(CALM._replace(volume_bytes=100)).pull == 0
+        assert flow.see(CALM._replace(volume_bytes=0)).pull > 0
 
 
 class TestState:
@@ -94,13 +101,19 @@ class TestState:
         ("view", "state"),
         [
             (CALM, "steady"),
-            (replace(CALM, waiting=True), "steady"),  # it is being served this moment
+            (CALM._replace(waiting=True), "steady"),  # it is being served this moment
             (STARVED, "starved"),
-            (replace(STARVED, queued=0, unlabelled=1), "starved"),
+            (STARVED._replace(queued=0, unlabelled=1), "starved"),
             (SOURCE_WAIT, "source_wait"),
-            (replace(SOURCE_WAIT, source_ended=True), "steady"),
+            (
+                SOURCE_WAIT._replace(unlabelled=1, free_windows=1),
+                "source_wait",
+            ),  # one is on its way
+            (SOURCE_WAIT._replace(unlabelled=1, free_windows=1, source_ended=True), "starved"),
+            (SOURCE_WAIT._replace(unlabelled=1, free_windows=0), "starved"),
+            (SOURCE_WAIT._replace(source_ended=True), "steady"),
             (PAUSED, "blocked"),
-            (replace(STARVED, volume_bytes=2000), "starved"),  # the head is late, the rest waits
+            (STARVED._replace(volume_bytes=2000), "starved"),  # the head is late, the rest waits
         ],
     )
     def test_is_named(self, view: FlowView, state: str) -> None:
@@ -124,43 +137,43 @@ class TestState:
 
 class TestRatio:
     def test_line_1_wants_n_teachers(self) -> None:
-        decision = Flow().see(replace(CALM, t_t_s=0.045, t_s_s=0.01))
+        decision = Flow().see(CALM._replace(t_t_s=0.045, t_s_s=0.01))
         assert (decision.needed, decision.want) == (5, 5)
         assert "ceil(0.045 / 0.01" in decision.reason
 
     def test_before_anything_is_measured_the_least_is_wanted(self) -> None:
         assert Flow().see(CALM).want == 1
         config = replace(CONFIG, teachers_min=3)
-        assert Flow(config).see(replace(CALM, t_t_s=0.1)).want == 3
+        assert Flow(config).see(CALM._replace(t_t_s=0.1)).want == 3
 
     def test_the_bounds_hold(self) -> None:
         config = replace(CONFIG, teachers_min=2, teachers_max=4)
-        assert Flow(config).see(replace(CALM, t_t_s=0.001, t_s_s=0.01)).want == 2
-        decision = Flow(config).see(replace(CALM, t_t_s=0.1, t_s_s=0.01))
+        assert Flow(config).see(CALM._replace(t_t_s=0.001, t_s_s=0.01)).want == 2
+        decision = Flow(config).see(CALM._replace(t_t_s=0.1, t_s_s=0.01))
         assert (decision.needed, decision.want) == (10, 4)
 
     def test_a_throttled_teacher_triples_n_at_once(self) -> None:
         flow = Flow()
-        assert flow.see(replace(CALM, t_t_s=0.02, t_s_s=0.01)).needed == 2
-        assert flow.see(replace(CALM, t_t_s=0.06, t_s_s=0.01)).needed == 6
+        assert flow.see(CALM._replace(t_t_s=0.02, t_s_s=0.01)).needed == 2
+        assert flow.see(CALM._replace(t_t_s=0.06, t_s_s=0.01)).needed == 6
 
     def test_noise_around_an_integer_does_not_flap(self) -> None:
         flow = Flow()
-        flow.run(replace(CALM, t_t_s=0.0298, t_s_s=0.01), 1.0)
+        flow.run(CALM._replace(t_t_s=0.0298, t_s_s=0.01), 1.0)
         for _ in range(100):
             for t_t_s in (0.0302, 0.0298):
-                assert flow.run(replace(CALM, t_t_s=t_t_s, t_s_s=0.01), 0.1).want == 3
+                assert flow.run(CALM._replace(t_t_s=t_t_s, t_s_s=0.01), 0.1).want == 3
 
     def test_what_stays_beyond_the_edge_is_believed_in_the_end(self) -> None:
         flow = Flow()
-        flow.see(replace(CALM, t_t_s=0.0298, t_s_s=0.01))
-        above = replace(CALM, t_t_s=0.0302, t_s_s=0.01)
+        flow.see(CALM._replace(t_t_s=0.0298, t_s_s=0.01))
+        above = CALM._replace(t_t_s=0.0302, t_s_s=0.01)
         assert flow.run(above, CONFIG.cooldown_s - 0.1).want == 3
         assert flow.run(above, 0.2).want == 4
 
     def test_a_time_that_is_none_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="t_t"):
-            Flow().see(replace(CALM, t_t_s=0.0, t_s_s=0.01))
+            Flow().see(CALM._replace(t_t_s=0.0, t_s_s=0.01))
 
 
 class TestAskingForOneMore:
@@ -174,7 +187,7 @@ class TestAskingForOneMore:
     def test_the_next_one_only_when_the_last_has_come(self) -> None:
         flow = Flow()
         assert flow.run(STARVED, 60.0).want == 2
-        assert flow.run(replace(STARVED, teachers=2), 2.5).want == 3
+        assert flow.run(STARVED._replace(teachers=2), 2.5).want == 3
 
     def test_the_next_one_only_after_the_cool_down(self) -> None:
         flow = Flow()
@@ -184,12 +197,20 @@ class TestAskingForOneMore:
 
     def test_one_that_does_not_answer_is_replaced_at_once(self) -> None:
         flow = Flow()
-        dead = replace(CALM, teachers=4, unreachable=1, **FIVE_NEEDED)
+        dead = CALM._replace(teachers=4, unreachable=1, **FIVE_NEEDED)
         assert flow.see(dead).want == 6
         assert flow.run(dead, 60.0).want == 6
-        assert flow.see(replace(CALM, teachers=5, **FIVE_NEEDED)).want == 5
+        assert flow.see(CALM._replace(teachers=5, **FIVE_NEEDED)).want == 5
         config = replace(CONFIG, teachers_max=5)
         assert Flow(config).see(dead).want == 5
+
+    def test_a_judge_of_those_who_contradict_each_other_is_wanted_besides(self) -> None:
+        flow = Flow()
+        disputed = CALM._replace(teachers=5, judges=1, **FIVE_NEEDED)
+        assert flow.see(disputed).want == 6
+        assert flow.run(disputed, 60.0).want == 6
+        assert flow.see(disputed._replace(judges=0)).want == 5
+        assert Flow(replace(CONFIG, teachers_max=5)).see(disputed).want == 5
 
     def test_the_most_is_the_most(self) -> None:
         flow = Flow(replace(CONFIG, teachers_max=2))
@@ -199,11 +220,11 @@ class TestAskingForOneMore:
         "view",
         [
             SOURCE_WAIT,
-            replace(STARVED, free_windows=1),  # a teacher has room, so what lacks is a batch
-            replace(STARVED, queued=0, unlabelled=2),  # one more would have nothing to do
-            replace(STARVED, teachers=0, windows=0),  # even the first is still to come
-            replace(CALM, waiting=True),
-            replace(STARVED, waiting=False),
+            STARVED._replace(free_windows=1),  # a teacher has room, so what lacks is a batch
+            STARVED._replace(queued=0, unlabelled=2),  # one more would have nothing to do
+            STARVED._replace(teachers=0, windows=0),  # even the first is still to come
+            CALM._replace(waiting=True),
+            STARVED._replace(waiting=False),
         ],
     )
     def test_nothing_else_asks(self, view: FlowView) -> None:
@@ -238,25 +259,107 @@ class TestAskingForOneMore:
 
     def test_the_correction_stays_when_n_moves(self) -> None:
         flow = Flow()
-        flow.see(replace(CALM, t_t_s=0.02, t_s_s=0.01))
-        starved = replace(STARVED, teachers=2, t_t_s=0.02, t_s_s=0.01)
+        flow.see(CALM._replace(t_t_s=0.02, t_s_s=0.01))
+        starved = STARVED._replace(teachers=2, t_t_s=0.02, t_s_s=0.01)
         assert flow.run(starved, 2.5).want == 3
-        assert flow.see(replace(CALM, teachers=3, t_t_s=0.06, t_s_s=0.01)).want == 7
+        assert flow.see(CALM._replace(teachers=3, t_t_s=0.06, t_s_s=0.01)).want == 7
 
     def test_what_stood_in_for_an_unknown_n_is_replaced_by_it(self) -> None:
         flow = Flow()
         assert flow.run_granted(STARVED, 5.0).want == 4
-        assert flow.see(replace(CALM, teachers=4, t_t_s=0.02, t_s_s=0.01)).want == 2
+        assert flow.see(CALM._replace(teachers=4, t_t_s=0.02, t_s_s=0.01)).want == 2
+
+
+class TestFollowingTheRatio:
+    """n = ceil(t_t / t_s), though measurements scatter about a border."""
+
+    def of(self, ratio: float) -> FlowView:
+        return CALM._replace(teachers=5, t_t_s=ratio / 100, t_s_s=0.01)
+
+    def test_it_rises_a_little_after_the_cool_down_as_far_as_all_measurements_say(self) -> None:
+        flow = Flow()
+        assert flow.see(self.of(4.9)).needed == 5
+        assert flow.run(self.of(6.2), 1.0).needed == 5
+        assert flow.run(self.of(5.9), 1.1).needed == 6
+
+    def test_it_rises_at_once_where_that_is_no_noise(self) -> None:
+        flow = Flow()
+        flow.see(self.of(4.9))
+        assert flow.see(self.of(6.3)).needed == 7
+
+    def test_it_falls_after_a_whole_window_as_far_as_all_measurements_say(self) -> None:
+        flow = Flow()
+        flow.see(self.of(4.9))
+        assert flow.run(self.of(2.1), 14.0).needed == 5
+        assert flow.run(self.of(3.5), 1.1).needed == 4
+
+    def test_one_measurement_on_the_other_side_begins_it_anew(self) -> None:
+        flow = Flow()
+        flow.see(self.of(4.9))
+        for _ in range(20):
+            flow.run(self.of(3.9), 14.0)
+            assert flow.see(self.of(4.1)).needed == 5
+
+    def test_what_the_correction_made_up_for_n_says_itself_when_it_moves_a_little(self) -> None:
+        flow = Flow()
+        flow.see(self.of(4.9))
+        starved = STARVED._replace(teachers=5, t_t_s=0.049, t_s_s=0.01)
+        assert flow.run(starved, 2.5).want == 6
+        assert flow.run(self.of(5.1), 2.5).want == 6
+        assert flow.memory.needed == 6
+
+
+class TestSettling:
+    """Where the want came back from it does not go again, while the rates are what they are."""
+
+    def at_the_border(self) -> Flow:
+        """Of five too many idle, and four are not enough."""
+        flow = Flow()
+        flow.see(CALM._replace(teachers=5, **FIVE_NEEDED))
+        assert self.calm(flow, 16.0) == 4
+        assert flow.run(STARVED._replace(teachers=4, **FIVE_NEEDED), 3.0).want == 5
+        return flow
+
+    def calm(self, flow: Flow, seconds: float, idle: float = 1.5, ratio: float = 5.0) -> int:
+        """The want when so many idle of as many as are wanted."""
+        times: dict[str, Any] = {"t_t_s": ratio / 100, "t_s_s": 0.01}
+        want = flow.see(CALM._replace(teachers=5, **times)).want
+        for _ in range(round(seconds)):
+            have = want
+            flow.run(PAUSED._replace(teachers=have, idle=have, **times), idle / have)
+            want = flow.run(CALM._replace(teachers=have, **times), 1 - idle / have).want
+        return want
+
+    def test_it_is_not_given_back_twice(self) -> None:
+        assert self.calm(self.at_the_border(), 600.0) == 5
+
+    def test_it_is_where_so_many_idle_that_it_is_another_matter(self) -> None:
+        assert self.calm(self.at_the_border(), 16.0, idle=2.5) == 4
+
+    def test_it_is_where_the_student_needs_clearly_fewer(self) -> None:
+        assert self.calm(self.at_the_border(), 33.0, ratio=3.9) < 5
+
+    def test_it_is_not_for_a_moment_in_which_it_seems_so(self) -> None:
+        flow = self.at_the_border()
+        for _ in range(20):
+            assert self.calm(flow, 10.0, ratio=3.9) == 5
+            assert self.calm(flow, 5.0) == 5
+
+    def test_what_had_another_reason_than_coming_back_holds_nothing(self) -> None:
+        flow = Flow()
+        flow.see(CALM._replace(teachers=5, **FIVE_NEEDED))
+        flow.run(STARVED._replace(teachers=5, **FIVE_NEEDED), 3.0)
+        assert flow.memory.held == 0
 
 
 class TestGivingBack:
     def idle_for(self, flow: Flow, share: float, seconds: int) -> FlowDecision:
         """All teachers idle for a share of each second, the coordinator giving what is wanted."""
-        decision = flow.see(replace(CALM, **FIVE_NEEDED))
+        decision = flow.see(CALM._replace(**FIVE_NEEDED))
         for _ in range(seconds):
             have = decision.want
-            flow.run(replace(PAUSED, teachers=have, idle=have, **FIVE_NEEDED), share)
-            decision = flow.run(replace(CALM, teachers=have, **FIVE_NEEDED), 1 - share)
+            flow.run(PAUSED._replace(teachers=have, idle=have, **FIVE_NEEDED), share)
+            decision = flow.run(CALM._replace(teachers=have, **FIVE_NEEDED), 1 - share)
         return decision
 
     def test_a_teacher_that_idles_is_given_back(self) -> None:
@@ -274,31 +377,41 @@ class TestGivingBack:
     def test_the_least_is_kept(self) -> None:
         flow = Flow(replace(CONFIG, teachers_min=3))
         assert self.idle_for(flow, 1.0, seconds=300).want == 3
-        assert flow.see(replace(CALM, teachers=3, t_t_s=0.1, t_s_s=0.01)).want == 10 - 2
+        assert flow.see(CALM._replace(teachers=3, t_t_s=0.1, t_s_s=0.01)).want == 10 - 2
 
     def test_less_than_there_are_is_wanted_if_more_were_wanted(self) -> None:
         flow = Flow()
-        flow.see(replace(CALM, **FIVE_NEEDED))
-        assert flow.run(replace(PAUSED, teachers=3, idle=2, **FIVE_NEEDED), 16.0).want == 2
+        flow.see(CALM._replace(**FIVE_NEEDED))
+        assert flow.run(PAUSED._replace(teachers=3, idle=2, **FIVE_NEEDED), 16.0).want == 2
+
+    def test_those_that_are_on_their_way_out_idle_for_no_others(self) -> None:
+        """The coordinator takes its time to take two of three back that have become faster."""
+        flow = Flow()
+        flow.see(CALM._replace(**FIVE_NEEDED))
+        fast: dict[str, Any] = {"t_t_s": 0.014, "t_s_s": 0.01}
+        for _ in range(60):  # 1.4 of them would do
+            flow.run(PAUSED._replace(teachers=5, idle=5, **fast), 0.72)
+            decision = flow.run(CALM._replace(teachers=5, **fast), 0.28)
+        assert decision.want == 2
 
     def test_a_slow_source_idles_teachers_too(self) -> None:
         flow = Flow()
-        flow.see(replace(CALM, **FIVE_NEEDED))
-        waiting = replace(SOURCE_WAIT, windows=10, free_windows=9, idle=4, **FIVE_NEEDED)
+        flow.see(CALM._replace(**FIVE_NEEDED))
+        waiting = SOURCE_WAIT._replace(windows=10, free_windows=9, idle=4, **FIVE_NEEDED)
         assert flow.run_granted(waiting, 16.0).want == 4
 
     def test_who_starved_in_between_keeps_all(self) -> None:
         flow = Flow()
-        flow.see(replace(CALM, teachers=5, **FIVE_NEEDED))
+        flow.see(CALM._replace(teachers=5, **FIVE_NEEDED))
         for _ in range(10):
-            flow.run(replace(PAUSED, teachers=5, idle=5, **FIVE_NEEDED), 14.0)
-            decision = flow.run(replace(STARVED, teachers=5, **FIVE_NEEDED), 0.1)
+            flow.run(PAUSED._replace(teachers=5, idle=5, **FIVE_NEEDED), 14.0)
+            decision = flow.run(STARVED._replace(teachers=5, **FIVE_NEEDED), 0.1)
         assert decision.want == 5
 
     def test_starving_below_n_goes_back_to_n_at_once(self) -> None:
         flow = Flow()
         assert self.idle_for(flow, 1.0, seconds=50).want == 2
-        starved = replace(STARVED, teachers=2, **FIVE_NEEDED)
+        starved = STARVED._replace(teachers=2, **FIVE_NEEDED)
         assert flow.run(starved, 2.0).want == 5
 
 

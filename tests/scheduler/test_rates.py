@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.rates import LowQuantile, RecentMedian, RecentRate
+from edl.scheduler.rates import LowQuantile, RecentMean, RecentMedian, RecentRate
 
 measurement = st.floats(0, 1e6)
 
@@ -87,3 +87,18 @@ def test_a_rate_remembers_no_more_the_faster_things_happen() -> None:
 def test_a_horizon_is_above_0_s(bad: float) -> None:
     with pytest.raises(ValueError, match="horizon"):
         RecentRate(bad)
+
+
+@given(st.integers(1, 20), st.lists(st.floats(0, 1e6), max_size=60))
+def test_the_mean_is_that_of_the_latest(size: int, measurements: list[float]) -> None:
+    mean = RecentMean(size)
+    assert mean.value is None
+    for count, measurement in enumerate(measurements, 1):
+        mean.add(measurement)
+        latest = measurements[:count][-size:]
+        assert len(mean) == len(latest)
+        assert mean.value == pytest.approx(sum(latest) / len(latest))
+    with pytest.raises(ValueError, match="not a measurement"):
+        mean.add(float("nan"))
+    with pytest.raises(ValueError, match="size >= 1"):
+        RecentMean(0)

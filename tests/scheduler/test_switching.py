@@ -90,11 +90,23 @@ def test_without_a_coordinator_the_epoch_begins_on_the_old_content() -> None:
 
 @pytest.mark.parametrize(("told", "step"), [("", "hold"), ("old", "follow")])
 def test_a_new_engine_goes_on_where_the_last_one_stood(told: str, step: Step) -> None:
-    state, _ = advise(Switch(), Advice("old", "new", 1), 0.0)
-    state, taken = resume(state, 2, told, 0.1)
-    assert (state.told, taken) == (told, step)
-    state, taken = advise(state, Advice("old", "new", 1), 0.2)
-    assert (state.told, taken) == (told, step)
+    advice = Advice("old", "new", 1)
+    for before, heard in ((advise(Switch(), advice, 0.0)[0], True), (Switch(), False)):
+        state, taken = resume(before, 2, Switch(told, advice=advice), heard, 0.1)
+        assert (state.told, taken) == (told, step)
+        state, taken = advise(state, advice, 0.2)
+        assert (state.told, taken) == (told, step)
+
+
+def test_a_new_engine_keeps_to_a_content_that_the_last_one_was_bound_to() -> None:
+    left = Switch("old", advice=Advice("old", "", 1), bound=True)
+    state, step = resume(Switch(), 2, left, False, 0.0)
+    assert (state.told, step) == ("old", "follow")
+    state, step = advise(state, Advice("new", "", 2), 1.0)
+    assert (state.told, step) == ("old", "stay")
+    heard, _ = advise(Switch(), Advice("new", "", 2), 0.0)
+    state, step = resume(heard, 2, left, True, 1.0)
+    assert (state.told, step) == ("old", "stay")
 
 
 class SwitchMachine(RuleBasedStateMachine):

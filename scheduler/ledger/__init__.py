@@ -1,0 +1,12 @@
+"""Which rows are sent to whom, and which batches may be delivered: the ledger of one service.
+
+Public: `Ledger`, the state machine; `events`, what it is told and what it answers; `InFlight`, what
+it tells of a request; `LedgerInvariant`, raised by `Ledger.validate`.
+"""
+
+from . import events
+from .check import LedgerInvariant
+from .figures import InFlight
+from .ledger import Ledger
+
+__all__ = ["InFlight", "Ledger", "LedgerInvariant", "events"]

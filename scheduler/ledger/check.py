@@ -1,0 +1,154 @@
+"""The ledger's invariants: its tables agree with each other and with its promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .state import DELIVERED, LABELLED, UNLABELLED, Request
+from .tables import Tables
+
+
+class LedgerInvariant(AssertionError):
+    """The ledger contradicts itself; the message names what broke."""
+
+
+def check(tables: Tables) -> None:
+    """Raise LedgerInvariant if the tables contradict each other. Cost: all that they hold."""
+    for find in (
+        _in_line,
+        _in_rows,
+        _in_recalls,
+        _in_counts,
+        _in_requests,
+        _in_teachers,
+        _in_what_waits,
+    ):
+        for broken in find(tables):
+            raise LedgerInvariant(broken)
+
+
+def _in_line(tables: Tables) -> Iterator[str]:
+    line = list(tables.line)
+    ids = [batch.id for batch in line]
+    undelivered = [b for b in tables.batches.values() if b.stage is not DELIVERED]
+    if line and line[0].stage is not UNLABELLED:
+        yield f"batch {ids[0]} is first in line, {line[0].stage.value}, and not delivered"
+    if not tables.ordered:
+        settled = [batch.id for batch in undelivered if batch.stage is not UNLABELLED]
+        if line or settled:
+            yield f"batches {settled} are settled and not delivered"
+        return
+    if ids != sorted(set(ids)):
+        yield f"the line is out of order: {ids}"
+    if undelivered != line:
+        yield "the line is not the batches that wait to be delivered, in order"
+    first = next((batch for batch in line if not batch.returned), None)
+    if first is None:
+        return
+    for batch in tables.batches.values():
+        if batch.stage is DELIVERED and not batch.held and batch.id > first.id:
+            yield f"batch {batch.id} was delivered before batch {first.id}"
+
+
+def _in_rows(tables: Tables) -> Iterator[str]:
+    wanted = [request for request in _requests(tables) if request.holders]
+    for batch in tables.batches.values():
+        waiting = _rows(batch.waiting)
+        in_flight = _rows(
+            span[1:]
+            for request in wanted
+            for span, owner in zip(request.spans, request.batches, strict=True)
+            if owner is batch
+        )
+        labelled = _rows(span[1:] for span in (*(s for s, _ in batch.labels), *batch.doubted))
+        rows = sorted([*waiting, *in_flight, *labelled])
+        lacking = len(waiting) + len(in_flight)
+        if batch.id in tables.withheld:
+            if rows or batch.stage is not UNLABELLED:
+                yield f"batch {batch.id} is withheld, but {batch.stage.value} with rows {rows}"
+            lacking = batch.rows
+        if batch.stage is not UNLABELLED and waiting:
+            yield f"batch {batch.id} is {batch.stage.value}, and rows of it wait"
+        if batch.waiting != sorted(batch.waiting):
+            yield f"batch {batch.id} has rows that wait out of order"
+        if batch.stage is UNLABELLED:
+            if rows != sorted(set(rows) & set(range(batch.rows))):
+                yield f"batch {batch.id} of {batch.rows} rows has rows twice or too many: {rows}"
+            if batch.unlabelled_rows != lacking:
+                yield f"batch {batch.id} lacks {lacking} rows, counted are {batch.unlabelled_rows}"
+            if not lacking:
+                yield f"batch {batch.id} is unlabelled, and nobody is to label it"
+
+
+def _rows(pieces: Iterable[tuple[int, ...]]) -> list[int]:
+    return [row for start, stop, *_ in pieces for row in range(start, stop)]
+
+
+def _in_recalls(tables: Tables) -> Iterator[str]:
+    doubted = {batch.id for batch in tables.batches.values() if batch.doubted}
+    if doubted != set(tables.recalled):
+        yield f"doubted are {doubted}, recalled are {set(tables.recalled)}"
+    for batch in tables.recalled.values():
+        if batch.stage is not DELIVERED:
+            yield f"batch {batch.id} is recalled, but it is {batch.stage.value}"
+
+
+def _in_counts(tables: Tables) -> Iterator[str]:
+    batches = tables.batches.values()
+    queued = sorted(b.id for b in batches if b.waiting)
+    if sorted(tables.queue) != queued:
+        yield f"the queue is {sorted(tables.queue)}, batches with rows that wait are {queued}"
+    refused = {b.id for b in batches if b.refusals and b.stage is UNLABELLED}
+    if set(tables.refused) != refused:
+        yield f"refused are {refused}, listed are {set(tables.refused)}"
+    unlabelled = sum(b.stage is UNLABELLED for b in batches)
+    if tables.unlabelled != unlabelled:
+        yield f"{unlabelled} batches are unlabelled, counted are {tables.unlabelled}"
+    deliverable = sum(b.stage is DELIVERED for b in batches)
+    if tables.deliverable != deliverable:
+        yield f"{deliverable} batches are deliverable, counted are {tables.deliverable}"
+    held = (LABELLED, DELIVERED)
+    volume_bytes = sum(b.nbytes for b in batches if b.stage in held)
+    if tables.volume_bytes != volume_bytes:
+        yield f"the volume is {volume_bytes} bytes, counted are {tables.volume_bytes}"
+
+
+def _in_requests(tables: Tables) -> Iterator[str]:
+    for teacher in tables.teachers.values():
+        rows = sum(request.rows for request in teacher.in_flight.values())
+        if teacher.rows_in_flight != rows:
+            yield f"{rows} rows are in flight at {teacher.name}, not {teacher.rows_in_flight}"
+    for request in _requests(tables):
+        at = {t.name for t in tables.teachers.values() if t.in_flight.get(request.id) is request}
+        if not request.holders <= at:
+            yield f"request {request.id} is in flight at {at}, but names {request.holders}"
+
+
+def _in_teachers(tables: Tables) -> Iterator[str]:
+    for teacher in tables.teachers.values():
+        if teacher.revoked and not teacher.in_flight:
+            yield f"teacher {teacher.name} is revoked and done, and still listed"
+    free = {teacher.name for teacher in tables.teachers.values() if teacher.free}
+    if set(tables.open) != free:
+        yield f"teachers {free} are free, listed are {set(tables.open)}"
+    for request, name in tables.hedges:
+        able = [t for t in free if tables.teachers[t].may_copy(request)]
+        if able and name is None:
+            yield f"request {request.id} waits to be hedged while {able} could take it"
+
+
+def _in_what_waits(tables: Tables) -> Iterator[str]:
+    there = [teacher.name for teacher in tables.teachers.values() if teacher.there]
+    for batch_id in tables.queue:
+        batch = tables.batches[batch_id]
+        able = [name for name in tables.open if batch.may_go_to(name)]
+        if able:
+            yield f"batch {batch_id} is queued while {able} could take it"
+        if there and not tables.awaited and not any(batch.may_go_to(name) for name in there):
+            yield f"batch {batch_id} was refused by all there are and is not poison"
+
+
+def _requests(tables: Tables) -> list[Request]:
+    """All that are in flight, each once."""
+    found = {r.id: r for t in tables.teachers.values() for r in t.in_flight.values()}
+    return list(found.values())

@@ -1,0 +1,295 @@
+"""Where every row is: events in, instructions out (DESIGN promises 1, 2 and 5).
+
+A batch is unlabelled, labelled, delivered, and gone when the student has taken it. While it is
+unlabelled, each of its rows waits, or is in flight in one request, or has its label. Whatever
+teachers do, each batch is delivered once, in order where that is asked for, with labels of its own:
+
+* Rows that are lost go back to the *front* of the queue. As ids grow, the front is simply the
+  lowest id: the queue is a heap, and the head of the line is always the next to be sent.
+* A request is what one batch lacks, or rows cut and joined to the size that its teacher takes.
+* The first answer counts, whoever was asked the same besides; any other is discarded.
+* Rows go to the teacher that would be through first among those with room in their window.
+* A teacher that is not believed any more is taken back: its rows are labelled anew by others.
+* When the model is exchanged, all that is not delivered is labelled anew, by the new one alone;
+  where there is a store, it is asked first.
+* A batch refused by three teachers, or by all there are, is poison. A teacher that rests, or may
+  join any moment, may yet label it and is waited for; so is the first teacher when there is none.
+
+Nothing here waits, and no event takes time that grows with the number of batches gone by.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+from typing import assert_never
+
+from . import renewal, roll
+from .check import check
+from .events import (
+    Answered,
+    Awaited,
+    Cancelled,
+    Disbelieve,
+    Doubt,
+    Ejected,
+    Event,
+    Failed,
+    Forgo,
+    Found,
+    Hedge,
+    Held,
+    Queued,
+    Readmitted,
+    Recalled,
+    Refused,
+    Relabel,
+    RequestSizeChanged,
+    Reset,
+    Resumed,
+    Taken,
+    TeacherJoined,
+    TeacherLost,
+    TeacherRevoked,
+    WindowChanged,
+)
+from .figures import Figures
+from .instructions import Accept, Deliver, Discard, Instruction, Poison, Span
+from .pieces import count, pieces_of
+from .placement import is_poison
+from .state import DELIVERED, LABELLED, POISONED, UNLABELLED, Batch, Request, Teacher
+from .tables import Tables
+
+
+class Ledger(Figures):
+    """The state machine of one reader's rows. Owned by one thread; no clock, no I/O.
+
+    Args:
+        ordered: deliver batches in the order of their ids; else each as soon as it is labelled.
+    """
+
+    def __init__(self, *, ordered: bool = True) -> None:
+        super().__init__(ordered=ordered)
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take one event in; what has to be done about it comes out, in order.
+
+        Raises:
+            ValueError: the event cannot be: ids that do not grow, rows that are not the batch's, a
+                batch taken before it was delivered or handed back unasked.
+        """
+        out: list[Instruction] = []
+        match event:  # the three that every batch brings come first
+            case Answered():
+                self._on_answered(event, out)
+            case Queued():
+                self._on_queued(event)
+            case Taken():
+                self._on_taken(event)
+                return out  # nothing follows from it
+            case Failed() | Refused() | Cancelled():
+                self._on_given_up(event)
+            case Hedge():
+                self._on_hedge(event)
+            case Held():
+                self._on_held(event)
+            case Forgo():
+                self._on_forgone(event)
+            case Recalled():
+                renewal.take_back(self._tables, event, out)
+            case Found():
+                renewal.found(self._tables, event)
+            case Doubt():
+                renewal.doubt(self._tables, event, out)
+            case Disbelieve():
+                roll.disbelieve(self._tables, event, out)
+            case TeacherJoined():
+                roll.join(self._tables, event)
+            case Awaited(teachers):
+                self._tables.awaited = teachers
+            case TeacherLost():
+                roll.lose(self._tables, event)
+            case (
+                TeacherRevoked()
+                | WindowChanged()
+                | RequestSizeChanged()
+                | Resumed()
+                | Ejected()
+                | Readmitted()
+            ):
+                roll.change(self._tables, event)
+            case Relabel():
+                renewal.relabel(self._tables, event, out)
+            case Reset():
+                self._on_reset()
+            case _:
+                assert_never(event)
+        tables = self._tables
+        if tables.refused:
+            self._condemn()
+        if tables.line and tables.line[0].stage is not UNLABELLED:
+            self._deliver(out)
+        if tables.hedges:
+            self._dispatcher.send_copies(tables, out)
+        if tables.queue and tables.open:
+            self._dispatcher.send_what_waits(tables, out)
+        return out
+
+    def validate(self) -> None:
+        """Raise LedgerInvariant, naming what broke, if the ledger contradicts itself."""
+        check(self._tables)
+
+    # --------------------------------------------------------------------------- the source
+
+    def _on_queued(self, event: Queued) -> None:
+        tables = self._tables
+        if event.batch <= tables.last_id:
+            raise ValueError(
+                f"batch {event.batch} comes after batch {tables.last_id}: ids must grow"
+            )
+        rows, waiting = event.rows, pieces_of(event.rows, event.missing)
+        lacking = rows if event.missing is None else count(waiting)
+        batch = Batch(
+            event.batch, rows, event.nbytes, event.row_nbytes, waiting, lacking, event.kind
+        )
+        tables.admit(batch)
+        tables.last_id = batch.id
+        tables.last_rows = rows
+        tables.unlabelled += 1
+        if tables.ordered:
+            tables.line.append(batch)
+        if waiting:
+            heappush(tables.queue, batch.id)
+        else:
+            tables.settle(batch, LABELLED)
+
+    def _on_held(self, event: Held) -> None:
+        tables = self._tables
+        batch = Batch(event.batch, event.rows, event.nbytes, event.row_nbytes, [], 0, event.kind)
+        batch.makers, batch.held = event.makers, True
+        tables.admit(batch)
+        tables.volume_bytes += batch.nbytes
+        tables.deliver(batch)
+
+    # -------------------------------------------------------------------------- the answers
+
+    def _on_answered(self, event: Answered, out: list[Instruction]) -> None:
+        teacher, request = self._end_copy(event.teacher, event.request)
+        if teacher is None or request is None:
+            out.append(Discard(event.request, event.teacher))
+            return
+        teacher.learn(request.rows, event.device_s)
+        spans: tuple[Span, ...] = ()
+        if event.teacher in request.holders:
+            request.holders.clear()  # the first answer counts
+            spans = request.wanted
+        if not spans:
+            out.append(Discard(event.request, event.teacher))
+            return
+        out.append(Accept(request.id, spans))
+        for span in spans:
+            self._tables.label(span, event.teacher, event.row_nbytes)
+
+    def _on_given_up(self, event: Failed | Refused | Cancelled) -> None:
+        teacher, request = self._end_copy(event.teacher, event.request)
+        if teacher is None or request is None:
+            return
+        match event:
+            case Failed():
+                teacher.resting = True
+                self._tables.refresh(teacher)
+            case Refused(_, _, reason) if teacher.name in request.holders:
+                self._on_refused(teacher, request, reason)
+            case _:
+                pass
+        self._tables.give_up(request, teacher)
+
+    def _on_refused(self, teacher: Teacher, request: Request, reason: str) -> None:
+        """Find the batch to blame, or see to it that the next time it can be found."""
+        unlabelled = [b for b in request.batches if b.stage is UNLABELLED]
+        if request.joined:
+            for batch in unlabelled:
+                batch.alone = True
+        elif teacher.portion(request.rows) == request.rows:
+            for batch in unlabelled:
+                batch.refusals = {**(batch.refusals or {}), teacher.name: reason}
+                self._tables.refused[batch.id] = batch
+
+    def _end_copy(self, name: str, number: int) -> tuple[Teacher | None, Request | None]:
+        """Take a request out of its teacher's window; (None, None) if it is not in flight there."""
+        teacher = self._tables.teachers.get(name)
+        if teacher is None or (request := teacher.in_flight.pop(number, None)) is None:
+            return None, None
+        teacher.rows_in_flight -= request.rows
+        self._tables.refresh(teacher)
+        return teacher, request
+
+    def _on_hedge(self, event: Hedge) -> None:
+        tables = self._tables
+        for teacher in tables.teachers.values():
+            request = teacher.in_flight.get(event.request)
+            if request is None:
+                continue
+            if event.teacher is None and request.holders and not request.may_be_copied:
+                tables.put_back(request)
+            elif (request, event.teacher) not in tables.hedges:
+                tables.hedges.append((request, event.teacher))
+                tables.hedges.sort(key=lambda hedge: hedge[0].spans[0])
+            return
+
+    # -------------------------------------------------------------------------- the student
+
+    def _on_taken(self, event: Taken) -> None:
+        tables = self._tables
+        batch = tables.batches.get(event.batch)
+        if batch is None:
+            return  # of an epoch that was left
+        if batch.stage is not DELIVERED:
+            raise ValueError(f"batch {batch.id} was taken, but it is {batch.stage.value}")
+        del tables.batches[batch.id]
+        if tables.recalled:
+            tables.recalled.pop(batch.id, None)
+        tables.deliverable -= 1
+        tables.volume_bytes -= batch.nbytes
+
+    def _on_forgone(self, event: Forgo) -> None:
+        batch = self._tables.batches.get(event.batch)
+        if batch is not None and batch.stage is UNLABELLED:
+            self._tables.forgo(batch)
+
+    def _on_reset(self) -> None:
+        old = self._tables
+        old.void_requests()
+        self._tables = Tables(
+            old.ordered,
+            old.teachers,
+            old.open,
+            last_id=old.last_id,
+            last_rows=old.last_rows,
+            batch_bytes=old.batch_bytes,
+            joined=old.joined,
+            awaited=old.awaited,
+        )
+
+    # ------------------------------------------------------------------------ what follows
+
+    def _condemn(self) -> None:
+        """Poison what enough have refused."""
+        tables = self._tables
+        for batch in tuple(tables.refused.values()):
+            if is_poison(batch, tables.teachers.values(), tables.awaited):
+                tables.unqueue(batch)
+                tables.settle(batch, POISONED)
+
+    def _deliver(self, out: list[Instruction]) -> None:
+        """Deliver from the head of the line for as long as it is decided."""
+        tables = self._tables
+        line = tables.line
+        while line and (batch := line[0]).stage is not UNLABELLED:
+            line.popleft()
+            if batch.stage is LABELLED:
+                tables.deliver(batch)
+                out.append(Deliver(batch.id))
+            else:
+                said = (batch.refusals or {}).items()
+                out.append(Poison(batch.id, tuple(f"{name}: {why}" for name, why in said)))
+                del tables.batches[batch.id]

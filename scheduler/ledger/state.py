@@ -1,0 +1,175 @@
+"""What the ledger knows of one batch, one request and one teacher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .instructions import Span
+from .pieces import Piece
+
+#: How much of a teacher's speed estimate the newest answer replaces.
+SPEED_GAIN = 0.25
+
+
+class Stage(Enum):
+    """Where a batch is in its life; one that is disbelieved or recalled goes up again."""
+
+    UNLABELLED = "unlabelled"  # some of its rows wait or are in flight
+    LABELLED = "labelled"  # waits for an earlier batch
+    POISONED = "poisoned"  # waits for an earlier batch, or is over
+    DELIVERED = "delivered"  # until the student has taken it
+
+
+#: By name, as the look-up of an enum's member takes longer than most of what is done with it.
+UNLABELLED, LABELLED = Stage.UNLABELLED, Stage.LABELLED
+POISONED, DELIVERED = Stage.POISONED, Stage.DELIVERED
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch, from `Queued` to `Taken`.
+
+    While it is unlabelled, each of its rows either waits, or is in one request whose answer counts,
+    or has its label: from a teacher, or from the beginning.
+    """
+
+    id: int
+    rows: int
+    input_bytes: int
+    row_nbytes: int  # of labels, once they are known
+    waiting: list[Piece]  # in order
+    unlabelled_rows: int  # waiting or in flight
+    kind: int = 0
+    stage: Stage = UNLABELLED
+    #: Rows that teachers have labelled, and who.
+    labels: tuple[tuple[Span, str], ...] = ()
+    #: Teacher -> what it said. None, not an empty dict: hardly any batch is ever refused.
+    refusals: dict[str, str] | None = None
+    alone: bool = False  # it was in a refused request of several batches: it is joined no more
+    makers: tuple[str, ...] = ()  # of labels that are believed together, or not
+    held: bool = False  # it came with its labels, from another engine
+    outdated: bool = False  # it was delivered with labels of a model that was exchanged since
+    stored: bool = False  # so, and if it is handed back it is looked up before it is sent
+    doubted: tuple[Span, ...] = ()  # while it is delivered, and to be recalled
+    returned: bool = False  # it was delivered and handed back: later ones may be out already
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is held of it."""
+        return self.input_bytes + self.rows * self.row_nbytes
+
+    def may_go_to(self, teacher: str) -> bool:
+        """Whether `teacher` has not refused it."""
+        return self.refusals is None or teacher not in self.refusals
+
+    def may_join(self, other: Batch) -> bool:
+        """Whether one request may have rows of both."""
+        return self.kind == other.kind and not (self.alone or other.alone)
+
+    def disown(self, teacher: str) -> tuple[Span, ...]:
+        """Take out the labels of `teacher`; the rows that have none any more."""
+        if teacher in self.makers:
+            self.makers = ()
+            return (Span(self.id, 0, self.rows),)
+        own = tuple(span for span, labeller in self.labels if labeller == teacher)
+        if own:
+            self.labels = tuple(label for label in self.labels if label[1] != teacher)
+        return own
+
+    def outdate(self, stored: bool) -> None:
+        """Its model is exchanged, while it is delivered: no row of it comes back alone."""
+        self.makers = tuple(sorted({name for _, name in self.labels}.union(self.makers)))
+        self.labels, self.refusals, self.alone = (), None, False
+        self.outdated, self.stored = True, stored
+
+    def disown_all(self) -> None:
+        """No label of it counts any more, though it is delivered."""
+        self.labels, self.makers, self.doubted = (), (), (Span(self.id, 0, self.rows),)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Rows that are at one teacher, or at several once it is hedged."""
+
+    id: int
+    spans: tuple[Span, ...]
+    batches: tuple[Batch, ...]  # of each span
+    rows: int
+    attempt: int
+    #: Teachers whose answer would count. A copy that does not count still fills a window.
+    holders: set[str] = field(default_factory=set)
+
+    @property
+    def joined(self) -> bool:
+        """Whether it is of several batches."""
+        return self.batches[0] is not self.batches[-1]
+
+    @property
+    def wanted(self) -> tuple[Span, ...]:
+        """Those of its spans whose batches still wait for their labels."""
+        if len(self.batches) == 1:  # as nearly always
+            return self.spans if self.batches[0].stage is UNLABELLED else ()
+        pairs = zip(self.spans, self.batches, strict=True)
+        return tuple(span for span, batch in pairs if batch.stage is UNLABELLED)
+
+    @property
+    def may_be_copied(self) -> bool:
+        """Whether its answer is still wanted, and all of its rows are still there to be sent."""
+        return bool(self.holders) and all(b.stage is UNLABELLED for b in self.batches)
+
+
+@dataclass(slots=True, eq=False)
+class Teacher:
+    """One teacher, from `TeacherJoined` until it is lost, or revoked and done."""
+
+    name: str
+    order: int  # of joining: breaks ties
+    window: int
+    most_rows: int | None = None
+    seconds_per_row: float | None = None
+    on_trial: bool = False
+    revoked: bool = False
+    resting: bool = False  # failed, and not resumed yet
+    in_flight: dict[int, Request] = field(default_factory=dict)  # in the order of sending
+    rows_in_flight: int = 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be sent to at all, but for copies that name it."""
+        return not (self.revoked or self.resting or self.on_trial)
+
+    @property
+    def room(self) -> int:
+        """Requests that its window has room for."""
+        return max(self.window - len(self.in_flight), 0)
+
+    @property
+    def free(self) -> int:
+        """Requests that may still be sent there now."""
+        return self.room if self.usable else 0
+
+    @property
+    def there(self) -> bool:
+        """Whether it is to be reckoned with, now or once it has rested."""
+        return not (self.revoked or self.on_trial)
+
+    def portion(self, rows: int) -> int:
+        """How many of `rows` one request to it may have."""
+        return rows if self.most_rows is None else min(rows, self.most_rows)
+
+    def may_copy(self, request: Request) -> bool:
+        """Whether a copy of `request` may be sent there, once there is room."""
+        return request.id not in self.in_flight and all(
+            batch.may_go_to(self.name) for batch in request.batches
+        )
+
+    def learn(self, rows: int, device_s: float) -> None:
+        """Follow the device time of its answers; what is not positive says nothing."""
+        if device_s <= 0:
+            return
+        seconds = device_s / rows
+        if self.seconds_per_row is None:
+            self.seconds_per_row = seconds
+        else:
+            self.seconds_per_row += SPEED_GAIN * (seconds - self.seconds_per_row)

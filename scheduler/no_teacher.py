@@ -1,0 +1,99 @@
+"""What a student is told when it waits for labels and no teacher is usable: the stated policy.
+
+* "wait": it waits, for so long or for ever, and is then told so by an error.
+* "fail": the same with a short wait, which covers a connection that is just being made.
+* "hard_only": after a short wait the batch at the head of the line goes to it without soft labels,
+  and so does each later one as soon as it is waited for. When a teacher is usable again batches
+  wait for labels again. If that one goes too, without having labelled anything, they go at once.
+
+Only waiting counts: a student that evaluates for an hour, while the last teacher goes, still has
+its whole patience when it comes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal
+
+#: What to do now: nothing; let the head of the line go without soft labels; raise the error.
+Action = Literal["wait", "go_unlabelled", "give_up"]
+
+#: What `fail` and `hard_only` wait before they act, unless told otherwise.
+GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the user wants to happen.
+
+    Attributes:
+        name: see above.
+        after_s: the wait before anything is done, in seconds; None, for "wait" alone: for ever.
+
+    Raises:
+        ValueError: a name that is none, or a wait that is none.
+    """
+
+    name: Literal["wait", "hard_only", "fail"] = "wait"
+    after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ("wait", "hard_only", "fail"):
+            raise ValueError(f"a policy is wait, hard_only or fail, not {self.name!r}")
+        if self.after_s is None and self.name != "wait":
+            raise ValueError(f"{self.name} needs a time after which it acts, as {GRACE_S:g} s")
+        if self.after_s is not None and not 0 <= self.after_s < inf:
+            raise ValueError(f"a wait is at least 0 s, not {self.after_s}")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What is the case now.
+
+    Attributes:
+        usable: teachers that can be sent to.
+        waits: the student waits, and the head of the line lacks labels.
+        answers: how many were used so far, of the teachers that there were.
+    """
+
+    usable: int
+    waits: bool
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What one look leaves to the next.
+
+    Attributes:
+        alone_since: since when the student waits without any teacher.
+        answers: those used when a batch last went unlabelled; None: none went since an answer.
+    """
+
+    alone_since: float | None = None
+    answers: int | None = None
+
+
+def decide(need: Need, patience: Patience, now: float, policy: Policy) -> tuple[Action, Patience]:
+    """Look at a student that may be waiting in vain.
+
+    Args:
+        need: what is the case.
+        patience: what the last look left.
+        now: seconds of a clock that does not go back.
+        policy: the user's, the same at each call.
+    """
+    if patience.answers is not None and need.answers > patience.answers:
+        patience = replace(patience, answers=None)
+    if need.usable or not need.waits:
+        calm = patience.alone_since is None
+        return "wait", patience if calm else replace(patience, alone_since=None)
+    since = now if patience.alone_since is None else patience.alone_since
+    patience = replace(patience, alone_since=since)
+    spent = policy.name == "hard_only" and patience.answers is not None
+    if not spent and (policy.after_s is None or now - since < policy.after_s):
+        return "wait", patience
+    if policy.name == "hard_only":
+        return "go_unlabelled", replace(patience, answers=need.answers)
+    return "give_up", patience

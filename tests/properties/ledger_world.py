@@ -1,0 +1,260 @@
+"""The world around a ledger, on its own books: what each row is, who is at work on what.
+
+It reads the ledger only through its instructions and its figures, applies each event to its own
+books first, and holds every instruction against them.
+"""
+
+from __future__ import annotations
+
+from edl.scheduler.ledger import Ledger
+from edl.scheduler.ledger import events as ev
+
+from .ledger_books import ROW_NBYTES, STORE, WAITS, Asked, Book, Worker
+
+
+class World:
+    """The books of everything outside of one ledger, and the ledger."""
+
+    def __init__(self, *, ordered: bool) -> None:
+        self.ordered = ordered
+        self.ledger = Ledger(ordered=ordered)
+        self.workers: dict[str, Worker] = {}
+        self.ghosts: list[tuple[str, int]] = []  # requests of teachers that were declared lost
+        self.asked: dict[int, Asked] = {}
+        self.named: set[tuple[int, str]] = set()  # copies asked for, and from whom
+        self.books: dict[int, Book] = {}
+        self.line: list[int] = []  # neither delivered nor poisoned, in order
+        self.student: list[int] = []  # delivered, not taken
+        self.taken: list[int] = []
+        self.awaited = 0  # teachers that may join any moment
+        self.sent = self.resends = self.copies = 0
+
+    # ----------------------------------------------------------------- events, and what they do
+
+    def tell(self, event: ev.Event) -> list[ev.Instruction]:
+        """Let the ledger take the event, which the books know already; check what it commands."""
+        self.judge()
+        recalls = {b for b, book in self.books.items() if book.doubted and not book.recalled}
+        lookups = {b for b, k in self.books.items() if k.withheld and not k.looked_up}
+        out = self.ledger.handle(event)
+        for instruction in out:
+            match instruction:
+                case ev.Send():
+                    self.is_sent(instruction)
+                case ev.Deliver(batch):
+                    self.leaves_the_line(batch)
+                    book = self.books[batch]
+                    assert book.settled, "delivered without labels"
+                    assert not book.condemned, "delivered poison"
+                    self.student.append(batch)
+                    self.student.sort()
+                case ev.Poison(batch, reasons):
+                    self.leaves_the_line(batch)
+                    book = self.books.pop(batch)
+                    assert book.condemned, "poisoned too early"
+                    assert reasons == tuple(f"{name}: {why}" for name, why in book.said.items())
+                case ev.Recall(batch):
+                    recalls.remove(batch)
+                    self.books[batch].recalled = True
+                case ev.LookUp(batch):
+                    lookups.remove(batch)
+                    self.books[batch].looked_up = True
+                case ev.Void(batch):
+                    assert isinstance(event, ev.Recalled)
+                    assert event.batch == batch
+                    assert not any(isinstance(row, str) for row in self.books[batch].rows)
+                case ev.Accept(request) | ev.Discard(request):
+                    assert isinstance(event, ev.Answered)
+                    assert request == event.request
+        assert not recalls, "doubted, and not recalled"
+        assert not lookups, "withheld, and not looked up"
+        return out
+
+    def judge(self) -> None:
+        """The rule of poison."""
+        there = {n for n, w in self.workers.items() if not (w.revoked or w.on_trial)}
+        for batch in self.line:
+            book = self.books[batch]
+            by_all = there and not self.awaited and there <= set(book.said) and book.waits
+            if book.said and not book.settled and (len(book.said) >= 3 or by_all):
+                book.condemned = True
+
+    def leaves_the_line(self, batch: int) -> None:
+        if self.ordered:
+            assert batch == self.line[0], "out of order, or twice"
+        self.line.remove(batch)
+
+    def is_sent(self, send: ev.Send) -> None:
+        worker = self.workers[send.teacher]
+        assert not worker.revoked, "sent to a revoked teacher"
+        assert len(worker.requests) < worker.window, "sent beyond the window"
+        for span in send.spans:
+            assert span.batch in self.line, "sent, but it is over"
+            assert not self.books[span.batch].settled, "sent, but it is settled"
+            assert send.teacher not in self.books[span.batch].said, "sent to one that refused it"
+        if send.request in self.asked:
+            self.is_copied(send, worker)
+        else:
+            self.is_new(send, worker)
+        worker.requests.append(send.request)
+
+    def is_copied(self, send: ev.Send, worker: Worker) -> None:
+        asked = self.asked[send.request]
+        assert send.spans == asked.spans, "a copy of something else"
+        assert asked.counts, "a copy of what is over"
+        assert send.request not in worker.requests, "sent twice to the same"
+        assert send.attempt == asked.attempt + 1
+        asked.attempt += 1
+        asked.wished -= 1
+        self.copies += 1
+        assert asked.wished >= 0, "copied more often than was asked for"
+        assert worker.usable or (send.request, send.teacher) in self.named, "to one not usable"
+        if not worker.on_trial:
+            asked.counts.add(send.teacher)
+
+    def is_new(self, send: ev.Send, worker: Worker) -> None:
+        assert worker.usable, "sent to one that is not usable"
+        batches = sorted({span.batch for span in send.spans})
+        books = [self.books[batch] for batch in batches]
+        assert len({book.kind for book in books}) == 1, "kinds are joined"
+        assert len(books) == 1 or not any(book.alone for book in books), "joined, but to be alone"
+        rows = [(s.batch, row) for s in send.spans for row in range(s.start, s.stop)]
+        assert rows == sorted(set(rows)), "rows out of order, or twice"
+        ends = {(span.batch, span.stop) for span in send.spans}
+        assert not any((s.batch, s.start) in ends for s in send.spans), "one run in two spans"
+        for batch in self.line:
+            mine = send.teacher not in self.books[batch].said
+            if batch < batches[0] and mine:
+                assert not self.books[batch].waits, "sent before what is first in line"
+        ages = []
+        for batch, row in rows:
+            assert self.books[batch].rows[row] is WAITS, "sent, but it does not wait"
+            assert not self.books[batch].withheld, "sent before the store was asked"
+            self.books[batch].rows[row] = send.request
+            ages.append(self.books[batch].ages.get(row, 0))
+        for batch, stop in dict(sorted(ends)).items():
+            assert WAITS not in self.books[batch].rows[:stop], "not the first rows that wait"
+        if worker.most_rows is None:
+            assert len(batches) == 1
+            assert not books[0].waits, "less than what the batch lacks"
+        else:
+            assert len(rows) <= worker.most_rows, "more rows than it takes"
+            assert len(rows) == worker.most_rows or not books[0].waits, "less than there is"
+        assert send.attempt == max(ages) + 1
+        self.sent += 1
+        self.resends += send.attempt > 1
+        assert send.request == self.sent, "requests are counted"
+        self.asked[send.request] = Asked(send.spans, send.attempt, {send.teacher})
+
+    # ------------------------------------------------------------------------ ends of requests
+
+    def ends(self, name: str, request: int) -> bool:
+        """A copy is over; whether its answer would have counted."""
+        worker = self.workers[name]
+        worker.requests.remove(request)
+        if worker.revoked and not worker.requests:
+            del self.workers[name]
+        return name in self.asked[request].counts
+
+    def gives_up(self, name: str, request: int) -> None:
+        """Its answer does not count; rows that nobody else has wait again."""
+        asked = self.asked[request]
+        if name in asked.counts:
+            asked.counts.remove(name)
+            if not asked.counts:
+                for batch, row in self.rows_of(request):
+                    self.books[batch].rows[row] = WAITS
+                    self.books[batch].ages[row] = asked.attempt
+
+    def rows_of(self, request: int) -> list[tuple[int, int]]:
+        """The rows whose labels are wanted from this request."""
+        return [
+            (span.batch, row)
+            for span in self.asked[request].spans
+            if span.batch in self.line and not self.books[span.batch].settled
+            for row in range(span.start, span.stop)
+            if self.books[span.batch].rows[row] == request
+        ]
+
+    def is_answered(self, name: str, request: int) -> None:
+        """The labels come: they count, or they are discarded, and the ledger knows which."""
+        counts = self.ends(name, request)
+        wanted = self.rows_of(request) if counts else []
+        if counts:
+            self.asked[request].counts.clear()
+        for batch, row in wanted:
+            self.books[batch].rows[row] = name
+        out = self.tell(ev.Answered(name, request, ROW_NBYTES, device_s=0.1 * (request % 3)))
+        accepted = [i.spans for i in out if isinstance(i, ev.Accept)]
+        assert (ev.Discard(request, name) in out) is not bool(wanted)
+        assert accepted == ([self.spans_of(request, wanted)] if wanted else [])
+
+    def is_partly_over(self, request: int) -> bool:
+        """Whether some of its batches are settled, while its answer would count."""
+        asked = self.asked[request]
+        over = [s for s in asked.spans if s.batch not in self.line or self.books[s.batch].settled]
+        return bool(asked.counts) and bool(over)
+
+    def spans_of(self, request: int, rows: list[tuple[int, int]]) -> tuple[ev.Span, ...]:
+        return tuple(s for s in self.asked[request].spans if (s.batch, s.start) in rows)
+
+    def void_all(self) -> None:
+        for asked in self.asked.values():
+            asked.counts.clear()
+
+    def doubts_what_is_outdated(self) -> None:
+        """In order, nothing of the old model comes behind a batch that gets labels of the new."""
+        old = [batch for batch in self.student if self.books[batch].outdated]
+        first = min((batch for batch in old if self.books[batch].doubted), default=None)
+        for batch in old:
+            if self.ordered and first is not None and batch > first:
+                self.books[batch].doubt()
+
+    # ----------------------------------------------------------------------------- invariants
+
+    def agrees(self) -> None:
+        """The ledger's figures are the world's."""
+        ledger, workers, books = self.ledger, self.workers, self.books
+        ledger.validate()
+        usable = [w for w in workers.values() if w.usable]
+        unlabelled = [b for b in self.line if not books[b].settled]
+        held = [b for b in self.line if books[b].settled and not books[b].condemned]
+        assert ledger.unlabelled == len(unlabelled)
+        assert ledger.head == (unlabelled[0] if unlabelled else None)
+        withheld = {b for b in self.line if books[b].withheld}
+        assert set(ledger.withheld) == withheld
+        assert ledger.queued == sum(books[b].waits for b in self.line) + len(withheld)
+        assert ledger.deliverable == len(self.student)
+        assert ledger.volume_bytes == sum(books[b].volume for b in (*self.student, *held))
+        assert ledger.in_flight == sum(len(w.requests) for w in workers.values())
+        assert ledger.windows == sum(w.window for w in usable)
+        assert ledger.free_windows == sum(max(w.window - len(w.requests), 0) for w in usable)
+        assert ledger.idle == sum(not w.requests for w in usable)
+        assert ledger.usable == len(usable)
+        assert set(ledger.teachers) == {n for n, w in workers.items() if not w.revoked}
+        trials = {n for n, w in workers.items() if w.on_trial and not w.revoked}
+        assert set(ledger.on_trial) == trials
+        assert (ledger.sent, ledger.resends) == (self.sent, self.resends)
+        assert ledger.hedges + ledger.probes == self.copies
+        for name, worker in workers.items():
+            assert list(ledger.in_flight_at(name)) == worker.requests
+            for told in ledger.requests_at(name):
+                asked = self.asked[told.request]
+                assert (told.spans, told.attempt) == (asked.spans, asked.attempt)
+                assert set(told.teachers) == asked.counts
+        for batch, book in books.items():
+            if not book.settled:
+                self.says_who_labelled(batch, book)
+
+    def says_who_labelled(self, batch: int, book: Book) -> None:
+        told = {
+            row: name
+            for span, name in self.ledger.labelled_by(batch)
+            for row in range(span.start, span.stop)
+        }
+        assert told == {
+            row: name
+            for row, name in enumerate(book.rows)
+            if isinstance(name, str) and name != STORE
+        }
+        assert set(self.ledger.makers(batch)) == set(told.values())

@@ -1,0 +1,38 @@
+"""How the tests of the ledger tell it things, and read what it says."""
+
+from __future__ import annotations
+
+from edl.scheduler.ledger import Ledger
+from edl.scheduler.ledger import events as ev
+
+
+def after(ledger: Ledger, *events: ev.Event) -> list[ev.Instruction]:
+    """What all the events together command; the ledger is checked after each."""
+    out: list[ev.Instruction] = []
+    for event in events:
+        out += ledger.handle(event)
+        ledger.validate()
+    return out
+
+
+def answer(teacher: str, request: int, device_s: float = 0.1) -> ev.Answered:
+    return ev.Answered(teacher, request, row_nbytes=1, device_s=device_s)
+
+
+def queued(*batches: int, rows: int = 10) -> tuple[ev.Queued, ...]:
+    """Batches of 100 bytes and so many rows."""
+    return tuple(ev.Queued(batch, 100, rows) for batch in batches)
+
+
+def whole(batch: int, rows: int = 10) -> tuple[ev.Span, ...]:
+    """The spans of a request that is all of one batch."""
+    return (ev.Span(batch, 0, rows),)
+
+
+def sends(out: list[ev.Instruction]) -> list[ev.Send]:
+    return [instruction for instruction in out if isinstance(instruction, ev.Send)]
+
+
+def rows_sent(out: list[ev.Instruction]) -> list[list[tuple[int, int, int]]]:
+    """The spans of each `Send`, as plain tuples."""
+    return [[(s.batch, s.start, s.stop) for s in send.spans] for send in sends(out)]

@@ -1,0 +1,273 @@
+"""Which requests go to a second teacher: the late within a budget; all of the silent."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl.scheduler.hedging import (
+    Asked,
+    Flight,
+    HedgeConfig,
+    HedgeDecision,
+    HedgeMemory,
+    HedgeView,
+    decide,
+)
+from edl.scheduler.turnaround import Turnarounds
+
+CONFIG = HedgeConfig()
+few = settings(max_examples=max(5, settings().max_examples // 4))
+BUSY = "abc"  # teachers that need 0.1 s for a request of 32 rows
+RICH = HedgeMemory(tokens=8.0)
+
+
+def known(**seconds: float) -> Turnarounds:
+    """Times of teachers that have answered 20 requests of 32 rows."""
+    times = Turnarounds()
+    for name, per_request_s in seconds.items():
+        for _ in range(20):
+            times.answered(name, 32, per_request_s)
+    return times
+
+
+def flights(*batches: int, sent_at: float = 0.0) -> tuple[Flight, ...]:
+    return tuple(Flight(100 + batch, 32, batch, sent_at) for batch in batches)
+
+
+def look(
+    *teachers: Asked,
+    now: float,
+    times: Turnarounds | None = None,
+    memory: HedgeMemory = RICH,
+    awaited: int | None = None,
+) -> HedgeDecision:
+    view = HedgeView(teachers, 0, awaited)
+    return decide(view, times or known(a=0.1, b=0.1, c=0.1), memory, now, CONFIG)[0]
+
+
+def busy(now: float, name: str = "b") -> Asked:
+    """A teacher that is in time: it has just answered, and works on what was sent lately."""
+    return Asked(name, flights(8, 9, sent_at=now - 0.1), answered_at=now)
+
+
+class TestLate:
+    def test_is_what_takes_three_times_the_usual(self) -> None:
+        assert not look(Asked("a", flights(1, 2)), busy(0.29), now=0.29).late
+        decision = look(Asked("a", flights(1, 2)), busy(0.31), now=0.31)
+        assert decision.late == {"a"}
+        assert decision.hedge == (101,), "the first of them is delivered first"
+        assert not decision.silent
+
+    def test_what_stands_before_it_is_not_its_fault(self) -> None:
+        teacher = Asked("a", flights(1, 2), answered_at=0.25)
+        assert not look(teacher, busy(0.5), now=0.5).late
+
+    def test_a_slow_teacher_is_in_time_by_its_own_measure(self) -> None:
+        times, slow = known(a=1.0, b=0.1, c=0.1), Asked("a", flights(1, 2))
+        assert not look(slow, busy(2.9), now=2.9, times=times).late
+        assert look(slow, busy(3.1), now=3.1, times=times).late == {"a"}
+
+    def test_what_the_student_waits_for_is_late_sooner(self) -> None:
+        teacher, other = Asked("a", flights(1, 2)), busy(0.16)
+        assert look(teacher, other, now=0.16, awaited=1).hedge == (101,)
+        assert not look(teacher, other, now=0.16, awaited=2 + 5).hedge
+
+    def test_what_the_student_waits_for_is_held_against_a_teacher_that_idles(self) -> None:
+        times, slow = known(a=1.0, b=0.1), Asked("a", flights(1))
+        assert look(slow, Asked("b", ()), now=0.2, times=times, awaited=1).hedge == (101,)
+        assert not look(slow, busy(0.3), now=0.3, times=times, awaited=1).hedge
+
+    def test_nothing_is_late_within_a_moment(self) -> None:
+        times = known(a=0.001, b=0.001)
+        other = Asked("b", ())
+        assert not look(Asked("a", flights(1)), other, now=0.09, times=times, awaited=1).late
+        assert look(Asked("a", flights(1)), other, now=0.11, times=times, awaited=1).late
+
+    def test_a_request_that_is_passed_over_for_ever(self) -> None:
+        """The teacher answers later ones all the time, and never this."""
+        teacher = Asked("a", flights(1, 7), window=2, answered_at=0.55)
+        assert not look(teacher, busy(0.59), now=0.59).late
+        assert look(teacher, busy(0.62), now=0.62).hedge == (101,)
+
+    def test_nobody_is_late_before_anybody_has_answered(self) -> None:
+        nothing = Turnarounds()
+        assert not look(Asked("a", flights(1)), Asked("b", ()), now=99.0, times=nothing).late
+
+    def test_what_is_hedged_is_not_hedged_again(self) -> None:
+        flight = replace(flights(1)[0], also_at=frozenset("b"))
+        assert not look(Asked("a", (flight,)), busy(99.0), now=99.0).hedge
+
+    def test_but_it_is_where_the_other_has_fallen_silent_too(self) -> None:
+        at_a, at_b = (replace(flights(1)[0], also_at=frozenset(other)) for other in "ba")
+        teachers = (Asked("a", (at_a,)), Asked("b", (at_b,)))
+        assert look(*teachers, busy(99.0, "c"), now=99.0).hedge == (101,)
+        at_a, at_b = (replace(flight, also_at=flight.also_at | {"c"}) for flight in (at_a, at_b))
+        teachers = (Asked("a", (at_a,)), Asked("b", (at_b,)))
+        assert not look(*teachers, busy(99.0, "c"), now=99.0).hedge
+
+
+class TestSilence:
+    def test_all_of_a_silent_teacher_is_hedged_without_any_budget(self) -> None:
+        decision = look(Asked("a", flights(5, 6)), busy(99.0), now=99.0, memory=HedgeMemory())
+        assert decision.silent == {"a"}
+        assert decision.hedge == (105, 106)
+
+    def test_is_longer_than_late(self) -> None:
+        teacher = Asked("a", flights(1, 2))
+        assert look(teacher, busy(0.59), now=0.59).silent == frozenset()
+        assert look(teacher, busy(0.61), now=0.61).silent == {"a"}
+
+    def test_is_not_everybodys(self) -> None:
+        """When nobody answers it is our own network: asking again would not help."""
+        everybody = [Asked(name, flights(index)) for index, name in enumerate(BUSY)]
+        decision = look(*everybody, now=99.0)
+        assert decision.late == set(BUSY)
+        assert not decision.silent
+        assert not decision.hedge
+
+    def test_one_that_has_nothing_to_do_is_in_time(self) -> None:
+        decision = look(Asked("a", flights(1)), Asked("b", ()), now=99.0, memory=HedgeMemory())
+        assert decision.hedge == (101,)
+
+    def test_one_that_leaves_is_no_help_but_is_helped(self) -> None:
+        leaving = Asked("a", flights(1), usable=False)
+        assert look(leaving, busy(99.0), now=99.0).hedge == (101,)
+        assert not look(Asked("c", flights(1)), replace(leaving, flights=()), now=99.0).hedge
+
+    def test_time_in_which_nobody_looked_is_nobodys(self) -> None:
+        """The engine was stopped for 60 s: the answers lie in its sockets."""
+        view = HedgeView((Asked("a", flights(1)), Asked("b", ())), 0)
+        memory = HedgeMemory(tokens=8.0, looked_at=0.0)
+        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.0, CONFIG)
+        assert not decision.late
+        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.25, CONFIG)
+        assert not decision.late
+        decision, memory = decide(view, known(a=0.1, b=0.1), memory, 60.35, CONFIG)
+        assert decision.hedge == (101,)
+
+
+class TestBudget:
+    def test_starts_empty_and_earns_one_in_twenty(self) -> None:
+        view = HedgeView((Asked("a", flights(1, 2)), busy(0.4)), 19)
+        times = known(a=0.1, b=0.1)
+        decision, memory = decide(view, times, HedgeMemory(), 0.4, CONFIG)
+        assert decision.late == {"a"}
+        assert not decision.hedge
+        decision, memory = decide(replace(view, sent=20), times, memory, 0.45, CONFIG)
+        assert decision.hedge == (101,)
+
+    def test_a_hedge_is_asked_for_until_it_is_seen_and_paid_for_once(self) -> None:
+        teacher = Asked("a", flights(1, 2))
+        view = HedgeView((teacher, busy(0.4)), 20)
+        times, memory = known(a=0.1, b=0.1), HedgeMemory()
+        for tick in range(3):
+            decision, memory = decide(view, times, memory, 0.4 + tick * 0.05, CONFIG)
+            assert decision.hedge == (101,)
+            assert memory.tokens == pytest.approx(0.0)
+        hedged = replace(teacher, flights=(replace(teacher.flights[0], also_at=frozenset("b")),))
+        view = replace(view, teachers=(hedged, busy(0.55)))
+        decision, memory = decide(view, times, memory, 0.55, CONFIG)
+        assert not decision.hedge
+
+    @few
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        seconds=st.lists(st.floats(0.02, 2.0), min_size=2, max_size=5),
+        jitter=st.sampled_from([0.0, 0.2, 0.6, 1.5]),
+        waits=st.booleans(),
+    )
+    def test_is_never_overdrawn_while_teachers_answer(
+        self, seed: int, seconds: list[float], jitter: float, waits: bool
+    ) -> None:
+        """However their times scatter, hedges of teachers not silent stay within one in twenty."""
+        pool = Pool(random.Random(seed), seconds, jitter)
+        for _ in range(400):
+            decision = pool.step(waits)
+            within = [n for n in decision.hedge if pool.holder(n) not in decision.silent]
+            pool.in_budget |= set(within) - pool.hedged
+            pool.hedged |= set(decision.hedge)
+            assert len(pool.in_budget) <= CONFIG.share * pool.sent
+
+    @few
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        seconds=st.lists(st.floats(0.02, 2.0), min_size=2, max_size=5),
+    )
+    def test_is_not_touched_in_calm_weather(self, seed: int, seconds: list[float]) -> None:
+        pool = Pool(random.Random(seed), seconds, jitter=0.1)
+        while any(pool.times.of(name) is None for name in pool.seconds):
+            pool.step(waits=False)  # a newcomer's speed is not known: it may look silent
+        for _ in range(400):
+            decision = pool.step(waits=False)
+            assert not decision.late
+
+
+class Pool:
+    """Teachers that always have two requests and answer them one by one, in virtual time."""
+
+    def __init__(self, rng: random.Random, seconds: list[float], jitter: float) -> None:
+        self.rng, self.jitter = rng, jitter
+        self.seconds = {f"t{index}": value for index, value in enumerate(seconds)}
+        self.times, self.memory = Turnarounds(), HedgeMemory()
+        self.now, self.sent = 0.0, 0
+        self.hedged: set[int] = set()
+        self.in_budget: set[int] = set()
+        self.answered_at = dict.fromkeys(self.seconds, float("-inf"))
+        self.flights = {name: [self.request(), self.request()] for name in self.seconds}
+        self.due = {name: self.duration(name) for name in self.seconds}
+
+    def request(self) -> Flight:
+        self.sent += 1
+        return Flight(self.sent, 32, self.sent, self.now)
+
+    def duration(self, name: str) -> float:
+        return self.seconds[name] * self.rng.lognormvariate(0.0, self.jitter)
+
+    def seen(self, flight: Flight) -> Flight:
+        hedged = flight.request in self.hedged
+        return replace(flight, also_at=frozenset({"another"} if hedged else ()))
+
+    def holder(self, request: int) -> str:
+        return next(n for n, held in self.flights.items() if request in [f.request for f in held])
+
+    def step(self, waits: bool) -> HedgeDecision:
+        """On to the next answer or the next tick, and look."""
+        name = min(self.due, key=lambda name: self.due[name])
+        if self.due[name] > self.now + 0.05:
+            self.now += 0.05
+        else:
+            self.now = self.due[name]
+            first = self.flights[name].pop(0)
+            taken_s = self.now - max(first.sent_at, self.answered_at[name])
+            self.times.answered(name, first.rows, taken_s)
+            self.answered_at[name] = self.now
+            self.flights[name].append(self.request())
+            self.due[name] = self.now + self.duration(name)
+        asked = tuple(
+            Asked(
+                name,
+                tuple(self.seen(flight) for flight in held),
+                answered_at=self.answered_at[name],
+            )
+            for name, held in self.flights.items()
+        )
+        first_batch = min(f.batch for held in self.flights.values() for f in held)
+        view = HedgeView(asked, self.sent, first_batch if waits else None)
+        decision, self.memory = decide(view, self.times, self.memory, self.now, CONFIG)
+        return decision
+
+
+def test_settings_are_checked() -> None:
+    for wrong in ({"share": 1.1}, {"burst": 0.5}, {"urgency": 0.9}, {"floor_s": 0.0}):
+        with pytest.raises(ValueError, match=r"needs|above"):
+            HedgeConfig(**wrong)
+
+
+def test_the_most_urgent_come_first() -> None:
+    teachers = [Asked("a", flights(7)), Asked("c", flights(3)), busy(99.0)]
+    assert look(*teachers, now=99.0).hedge == (103, 107)
