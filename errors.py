@@ -9,7 +9,9 @@ EdlError
 │   ├── RegistryUnavailable Redis does not answer
 │   ├── CoordinatorUnavailable  no service manager answers
 │   ├── AddressInUse        another process listens there
-│   └── NoTeacherAvailable  no teacher came within the stated time
+│   ├── StoreUnavailable    a label store cannot be read or written now
+│   ├── NoTeacherAvailable  no teacher came within the stated time
+│   └── MemoryRefused       the system gives no more shared memory
 ├── WireError             a message that breaks its protocol               exit code 76
 │   └── VersionMismatch     the peer speaks another version
 ├── AccessError           who calls may not do this                        exit code 77
@@ -24,6 +26,7 @@ EdlError
 │   ├── BadAnswer           the answer fails its checks (shape, dtype, finite)
 │   └── RequestRefused      it will never answer this request
 ├── LeaseSuperseded       a newer incarnation holds the name
+├── StoreDamaged          the file of a label store is broken               exit code 65
 ├── PoisonBatch           a batch that every teacher refuses
 ├── EngineLost            the reader's engine process keeps dying
 └── ProcessFailed         a child process did not start or did not become ready
@@ -72,8 +75,24 @@ class AddressInUse(UnavailableError):
     """Another process listens on the wanted address."""
 
 
+class StoreUnavailable(UnavailableError):
+    """A label store cannot be read or written now: no room, a disk that refuses, other users.
+
+    Attributes:
+        full: there is no room, in its budget or on the disk.
+    """
+
+    def __init__(self, message: str = "", full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
+
+
 class NoTeacherAvailable(UnavailableError):
     """No teacher came within the stated time."""
+
+
+class MemoryRefused(UnavailableError):
+    """The system gives no more shared memory."""
 
 
 class WireError(EdlError):
@@ -150,6 +169,12 @@ class RequestRefused(TeacherError):
 
 class LeaseSuperseded(EdlError):
     """A newer incarnation holds the same name; the older one has to end."""
+
+
+class StoreDamaged(EdlError):
+    """The file of a label store is broken; what is lost is labels that teachers can make again."""
+
+    exit_code = 65  # EX_DATAERR
 
 
 class PoisonBatch(EdlError):

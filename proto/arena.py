@@ -29,6 +29,8 @@ import numpy as np
 from ..errors import WireError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+#: Of the arrays of a record: dtype and shape of each.
+Layouts = tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
 
 ALIGNMENT = 64
 #: The smallest step by which an arena grows, so that a run of records does not remap at each.
@@ -78,14 +80,20 @@ class Arena:
         self._lock = threading.Lock()
         self._map = mmap.mmap(fd, size_bytes)
         self._free: list[tuple[int, int]] = [(0, size_bytes)]  # (offset, bytes), by offset
-        self._taken: dict[int, int] = {}
+        self._taken: dict[int, tuple[Layouts, Record]] = {}
+        # What was freed, the last one last: that is the likeliest to be in the processor's cache.
+        self._spare: dict[Layouts, list[Record]] = {}
 
     @classmethod
     def create(cls, size_bytes: int = GROWTH_BYTES) -> Self:
         """A new arena of `size_bytes`; its descriptor is inherited only where it is passed on."""
         fd = _memory_file(cls.NAME)
-        os.ftruncate(fd, size_bytes)
-        return cls(fd, size_bytes)
+        try:
+            os.ftruncate(fd, size_bytes)
+            return cls(fd, size_bytes)
+        except OSError:
+            os.close(fd)
+            raise
 
     @classmethod
     def attach(cls, fd: int) -> Self:
@@ -111,16 +119,13 @@ class Arena:
             WireError: a dtype that shared memory cannot hold: of objects or of records.
             OSError: memory is refused.
         """
-        names = [_dtype_name(dtype) for dtype, _ in layouts]
-        sizes = [_aligned(dtype.itemsize * _count(shape)) for dtype, shape in layouts]
-        nbytes = max(sum(sizes), ALIGNMENT)
+        kind = tuple(layouts)
         with self._lock:
-            offset = self._take(nbytes)
-        refs, at = [], offset
-        for name, (_, shape), size in zip(names, layouts, sizes, strict=True):
-            refs.append(ArrayRef(name, tuple(shape), at))
-            at += size
-        return Record(offset, nbytes, tuple(refs))
+            spare = self._spare.get(kind)
+            record = spare.pop() if spare else self._made(kind)
+            self._taken[record.offset] = (kind, record)
+            self.used_bytes += record.nbytes
+        return record
 
     def get(self, ref: ArrayRef) -> Array:
         """The array at `ref`, as a writable view of shared memory: no copy.
@@ -148,10 +153,9 @@ class Arena:
     def free(self, offset: int) -> None:
         """Give the record that starts at `offset` back; raises KeyError where there is none."""
         with self._lock:
-            nbytes = self._taken.pop(offset)
-            self.used_bytes -= nbytes
-            insort(self._free, (offset, nbytes))
-            self._merge()
+            kind, record = self._taken.pop(offset)
+            self.used_bytes -= record.nbytes
+            self._spare.setdefault(kind, []).append(record)
 
     def close(self) -> None:
         """Close the descriptor; all records can still be viewed, and live while their views do."""
@@ -163,7 +167,24 @@ class Arena:
             fd, self.fd = self.fd, -1
             os.close(fd)
 
+    def _made(self, kind: Layouts) -> Record:
+        """A record of a layout of which none is spare."""
+        names = [_dtype_name(dtype) for dtype, _ in kind]
+        sizes = [_aligned(dtype.itemsize * _count(shape)) for dtype, shape in kind]
+        nbytes = max(sum(sizes), ALIGNMENT)
+        offset = self._take(nbytes)
+        refs, at = [], offset
+        for name, (_, shape), size in zip(names, kind, sizes, strict=True):
+            refs.append(ArrayRef(name, tuple(shape), at))
+            at += size
+        return Record(offset, nbytes, tuple(refs))
+
     def _take(self, nbytes: int) -> int:
+        for records in self._spare.values():  # what is spare fits none of these
+            for record in records:
+                insort(self._free, (record.offset, record.nbytes))
+        self._spare.clear()
+        self._merge()
         fits = (i for i, (_, room) in enumerate(self._free) if room >= nbytes)
         index = next(fits, None)
         if index is None:
@@ -174,8 +195,6 @@ class Arena:
             del self._free[index]
         else:
             self._free[index] = (offset + nbytes, room - nbytes)
-        self._taken[offset] = nbytes
-        self.used_bytes += nbytes
         return offset
 
     def _grow(self, nbytes: int) -> None:

@@ -10,12 +10,17 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
-from typing import Any, Self
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Self
 
 from ..errors import WireError
 
 Message = dict[str, Any]
+
+_READ_BYTES: Final = 1 << 16
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+_decode: Final = json.JSONDecoder().decode
 
 
 class Channel:
@@ -23,9 +28,13 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._reader = connection.makefile("rb", buffering=1 << 16)
+        self._lines: deque[bytes] = deque()  # received, and not asked for yet
+        self._begun = b""  # what has come of the next one
+        self._over = False
+        self._receiving = threading.Lock()
         # Reentrant: a garbage collection inside send() may run code that sends, too.
         self._lock = threading.RLock()
+        self._held: list[bytes] | None = None
 
     @classmethod
     def pair(cls) -> tuple[Self, int]:
@@ -44,13 +53,24 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send one message; False when the other process is gone."""
-        line = json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+        return self._say(_line({"kind": kind, **fields}))
+
+    def send_all(self, messages: Iterable[Message]) -> bool:
+        """Send messages, each with its "kind", by one system call; else as `send`."""
+        return self._say(b"".join(map(_line, messages)))
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Whatever is sent meanwhile goes out at the end, by one system call."""
+        with self._lock:
+            self._held = []
         try:
+            yield
+        finally:
             with self._lock:
-                self._socket.sendall(line)
-        except OSError:
-            return False
-        return True
+                lines, self._held = self._held, None
+                if lines:
+                    self._send(b"".join(lines))
 
     def receive(self) -> Message | None:
         """The next message, waiting for it; None when the other process is gone.
@@ -58,19 +78,25 @@ class Channel:
         Raises:
             WireError: a line that is not a message.
         """
-        try:
-            line = self._reader.readline()
-        except (OSError, ValueError):  # reset by the peer; closed by another thread of ours
+        while not self._lines:
+            if self._over:
+                return None
+            self._read()
+        return _message(self._lines.popleft())
+
+    def received(self) -> list[Message] | None:
+        """The messages that are here, without waiting; None when the other process is gone.
+
+        Raises:
+            WireError: a line that is not a message.
+        """
+        if not self._over:
+            with contextlib.suppress(BlockingIOError):
+                self._read(socket.MSG_DONTWAIT)
+        if self._over and not self._lines:
             return None
-        if not line.endswith(b"\n"):
-            return None
-        try:
-            message = json.loads(line)
-        except ValueError:
-            message = None
-        if not isinstance(message, dict) or "kind" not in message:
-            raise WireError(f"not a message of a control channel: {line[:80]!r}")
-        return message
+        lines, self._lines = self._lines, deque()
+        return [_message(line) for line in lines]
 
     def __iter__(self) -> Iterator[Message]:
         """Every message until the other process is gone."""
@@ -81,5 +107,51 @@ class Channel:
         """End the connection; a receive() that waits in another thread returns None."""
         with contextlib.suppress(OSError):  # the other end is gone already
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._reader.close()  # it shares the descriptor, which stays open until both are closed
-        self._socket.close()
+        with self._receiving:  # else the descriptor may be another file's before that thread looks
+            self._socket.close()
+
+    def _say(self, lines: bytes) -> bool:
+        with self._lock:
+            if self._held is not None:
+                self._held.append(lines)
+                return True
+            return self._send(lines)
+
+    def _send(self, data: bytes) -> bool:
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def _read(self, flags: int = 0) -> None:
+        """Take in what has come; a line that is cut short by the end is dropped."""
+        try:
+            with self._receiving:
+                data = self._socket.recv(_READ_BYTES, flags)
+        except BlockingIOError:
+            raise
+        except OSError:  # reset by the peer; closed by another thread of ours
+            data = b""
+        self._over = not data
+        first, *others = data.split(b"\n")
+        if others:
+            self._lines.append(self._begun + first)
+            self._begun = others.pop()
+            self._lines += others
+        else:
+            self._begun += first
+
+
+def _line(message: Message) -> bytes:
+    return _encode(message).encode() + b"\n"
+
+
+def _message(line: bytes) -> Message:
+    try:
+        message = _decode(line.decode())
+    except ValueError:
+        message = None
+    if not isinstance(message, dict) or "kind" not in message:
+        raise WireError(f"not a message of a control channel: {line[:80]!r}")
+    return message

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65\x64l/proto/coordinator.proto\x12\x12\x65\x64l.coordinator.v1\"\xc7\x04\n\rStudentReport\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0f\n\x07service\x18\x02 \x01(\t\x12\x12\n\nstudent_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x0c\n\x04want\x18\x05 \x01(\r\x12\x0b\n\x03min\x18\x06 \x01(\r\x12\x10\n\x08priority\x18\x07 \x01(\x05\x12\x0e\n\x06needed\x18\x08 \x01(\r\x12\x13\n\x0bt_s_seconds\x18\t \x01(\x01\x12\x13\n\x0bt_t_seconds\x18\n \x01(\x01\x12\x14\n\x0cvolume_bytes\x18\x0b \x01(\x04\x12\x13\n\x0bupper_bytes\x18\x0c \x01(\x04\x12\x13\n\x0blower_bytes\x18\r \x01(\x04\x12\x17\n\x0fstarved_seconds\x18\x0e \x01(\x01\x12\x17\n\x0f\x62locked_seconds\x18\x0f \x01(\x01\x12\x1b\n\x13source_wait_seconds\x18\x10 \x01(\x01\x12\x19\n\x11\x62\x61tches_delivered\x18\x11 \x01(\x04\x12\x19\n\x11samples_delivered\x18\x12 \x01(\x04\x12\x1a\n\x12samples_per_second\x18\x13 \x01(\x01\x12\x0f\n\x07resends\x18\x14 \x01(\x04\x12\x10\n\x08teachers\x18\x15 \x03(\t\x12\x0c\n\x04term\x18\x16 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x17 \x01(\x04\x12\r\n\x05state\x18\x18 \x01(\t\x12\x0c\n\x04host\x18\x19 \x01(\t\x12\x13\n\x0bunreachable\x18\x1a \x01(\r\x12\x12\n\ndata_epoch\x18\x1b \x01(\x04\x12\x12\n\ncontent_id\x18\x1c \x01(\t\"\xfd\x02\n\x07Teacher\x12\x12\n\nteacher_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\t\x12\x12\n\ncontent_id\x18\x05 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x06 \x01(\t\x12\x10\n\x08verified\x18\x07 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x08 \x01(\t\x12\r\n\x05state\x18\t \x01(\t\x12\r\n\x05slots\x18\n \x01(\r\x12\x13\n\x0bt_t_seconds\x18\x0b \x01(\x01\x12\x11\n\tin_flight\x18\x0c \x01(\r\x12\r\n\x05model\x18\r \x01(\t\x12\x0c\n\x04host\x18\x0e \x01(\t\x12\x1a\n\x12samples_per_second\x18\x0f \x01(\x01\x12\x19\n\x11lease_remaining_s\x18\x10 \x01(\x01\x12\r\n\x05lanes\x18\x11 \x01(\r\x12\x11\n\tadmission\x18\x12 \x01(\t\x12\x0f\n\x07voucher\x18\x13 \x01(\t\x12\x0e\n\x06inputs\x18\x14 \x03(\t\"\xea\x01\n\nAssignment\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x03 \x01(\x04\x12-\n\x08teachers\x18\x04 \x03(\x0b\x32\x1b.edl.coordinator.v1.Teacher\x12\x0c\n\x04lost\x18\x05 \x03(\t\x12\x15\n\rlive_teachers\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x12\n\ncontent_id\x18\x08 \x01(\t\x12\x17\n\x0fnext_content_id\x18\t \x01(\t\x12\x12\n\ndata_epoch\x18\n \x01(\x04\"5\n\rStatusRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x13\n\x0bmax_members\x18\x02 \x01(\r\"j\n\nMeshStatus\x12\x33\n\x08services\x18\x01 \x03(\x0b\x32!.edl.coordinator.v1.ServiceStatus\x12\x10\n\x08managers\x18\x02 \x03(\t\x12\x15\n\rredis_time_ms\x18\x03 \x01(\x04\"\xc8\x07\n\rServiceStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x08teachers\x18\x02 \x03(\x0b\x32\x1b.edl.coordinator.v1.Teacher\x12\x33\n\x08students\x18\x03 \x03(\x0b\x32!.edl.coordinator.v1.StudentStatus\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x05 \x01(\x04\x12\x15\n\rteacher_count\x18\x06 \x01(\r\x12\x15\n\rstudent_count\x18\x07 \x01(\r\x12L\n\x0eteacher_states\x18\x08 \x03(\x0b\x32\x34.edl.coordinator.v1.ServiceStatus.TeacherStatesEntry\x12L\n\x0estudent_states\x18\t \x03(\x0b\x32\x34.edl.coordinator.v1.ServiceStatus.StudentStatesEntry\x12\x0e\n\x06wanted\x18\n \x01(\r\x12\x10\n\x08\x61ssigned\x18\x0b \x01(\r\x12\x1a\n\x12samples_per_second\x18\x0c \x01(\x01\x12\x17\n\x0fstarved_seconds\x18\r \x01(\x01\x12\x17\n\x0f\x62locked_seconds\x18\x0e \x01(\x01\x12\x1b\n\x13source_wait_seconds\x18\x0f \x01(\x01\x12\x0e\n\x06leader\x18\x10 \x01(\t\x12\x12\n\ncontent_id\x18\x11 \x01(\t\x12\x17\n\x0fnext_content_id\x18\x12 \x01(\t\x12\x12\n\nupgrade_at\x18\x13 \x01(\t\x12P\n\x10\x63ontent_teachers\x18\x14 \x03(\x0b\x32\x36.edl.coordinator.v1.ServiceStatus.ContentTeachersEntry\x12P\n\x10\x63ontent_students\x18\x15 \x03(\x0b\x32\x36.edl.coordinator.v1.ServiceStatus.ContentStudentsEntry\x1a\x34\n\x12TeacherStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x34\n\x12StudentStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x36\n\x14\x43ontentTeachersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x36\n\x14\x43ontentStudentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\x7f\n\rStudentStatus\x12\x31\n\x06report\x18\x01 \x01(\x0b\x32!.edl.coordinator.v1.StudentReport\x12\x10\n\x08\x61ssigned\x18\x02 \x03(\t\x12\x19\n\x11lease_remaining_s\x18\x03 \x01(\x01\x12\x0e\n\x06reason\x18\x04 \x01(\t\"A\n\x0c\x44rainRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x12\n\nteacher_id\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\"\x1e\n\nDrainReply\x12\x10\n\x08teachers\x18\x01 \x03(\t\"A\n\x0eUpgradeRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x12\n\ncontent_id\x18\x02 \x01(\t\x12\n\n\x02\x61t\x18\x03 \x01(\t\"\x1f\n\x0cUpgradeReply\x12\x0f\n\x07summary\x18\x01 \x01(\t\"=\n\x0cWatchRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0c\n\x04last\x18\x02 \x01(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"\x81\x01\n\x05\x45vent\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07time_ms\x18\x03 \x01(\x04\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0f\n\x07subject\x18\x05 \x01(\t\x12\x0c\n\x04text\x18\x06 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x07 \x03(\t\x12\r\n\x05\x61\x66ter\x18\x08 \x03(\t2\x92\x03\n\x0b\x43oordinator\x12R\n\tSubscribe\x12!.edl.coordinator.v1.StudentReport\x1a\x1e.edl.coordinator.v1.Assignment(\x01\x30\x01\x12K\n\x06Status\x12!.edl.coordinator.v1.StatusRequest\x1a\x1e.edl.coordinator.v1.MeshStatus\x12I\n\x05\x44rain\x12 .edl.coordinator.v1.DrainRequest\x1a\x1e.edl.coordinator.v1.DrainReply\x12O\n\x07Upgrade\x12\".edl.coordinator.v1.UpgradeRequest\x1a .edl.coordinator.v1.UpgradeReply\x12\x46\n\x05Watch\x12 .edl.coordinator.v1.WatchRequest\x1a\x19.edl.coordinator.v1.Event0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65\x64l/proto/coordinator.proto\x12\x12\x65\x64l.coordinator.v1\"\xb6\x05\n\rStudentReport\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0f\n\x07service\x18\x02 \x01(\t\x12\x12\n\nstudent_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x0c\n\x04want\x18\x05 \x01(\r\x12\x0b\n\x03min\x18\x06 \x01(\r\x12\x10\n\x08priority\x18\x07 \x01(\x05\x12\x0e\n\x06needed\x18\x08 \x01(\r\x12\x13\n\x0bt_s_seconds\x18\t \x01(\x01\x12\x13\n\x0bt_t_seconds\x18\n \x01(\x01\x12\x14\n\x0cvolume_bytes\x18\x0b \x01(\x04\x12\x13\n\x0bupper_bytes\x18\x0c \x01(\x04\x12\x13\n\x0blower_bytes\x18\r \x01(\x04\x12\x17\n\x0fstarved_seconds\x18\x0e \x01(\x01\x12\x17\n\x0f\x62locked_seconds\x18\x0f \x01(\x01\x12\x1b\n\x13source_wait_seconds\x18\x10 \x01(\x01\x12\x19\n\x11\x62\x61tches_delivered\x18\x11 \x01(\x04\x12\x19\n\x11samples_delivered\x18\x12 \x01(\x04\x12\x1a\n\x12samples_per_second\x18\x13 \x01(\x01\x12\x0f\n\x07resends\x18\x14 \x01(\x04\x12\x10\n\x08teachers\x18\x15 \x03(\t\x12\x0c\n\x04term\x18\x16 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x17 \x01(\x04\x12\r\n\x05state\x18\x18 \x01(\t\x12\x0c\n\x04host\x18\x19 \x01(\t\x12\x13\n\x0bunreachable\x18\x1a \x01(\r\x12\x12\n\ndata_epoch\x18\x1b \x01(\x04\x12\x12\n\ncontent_id\x18\x1c \x01(\t\x12\x12\n\nstragglers\x18\x1d \x03(\t\x12\x0e\n\x06hedges\x18\x1e \x01(\x04\x12\x11\n\tejections\x18\x1f \x01(\x04\x12\x0f\n\x07\x65jected\x18  \x03(\t\x12\x13\n\x0b\x65jected_for\x18! \x03(\t\x12\x10\n\x08\x64isputed\x18\" \x03(\t\"\xfd\x02\n\x07Teacher\x12\x12\n\nteacher_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\t\x12\x12\n\ncontent_id\x18\x05 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x06 \x01(\t\x12\x10\n\x08verified\x18\x07 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x08 \x01(\t\x12\r\n\x05state\x18\t \x01(\t\x12\r\n\x05slots\x18\n \x01(\r\x12\x13\n\x0bt_t_seconds\x18\x0b \x01(\x01\x12\x11\n\tin_flight\x18\x0c \x01(\r\x12\r\n\x05model\x18\r \x01(\t\x12\x0c\n\x04host\x18\x0e \x01(\t\x12\x1a\n\x12samples_per_second\x18\x0f \x01(\x01\x12\x19\n\x11lease_remaining_s\x18\x10 \x01(\x01\x12\r\n\x05lanes\x18\x11 \x01(\r\x12\x11\n\tadmission\x18\x12 \x01(\t\x12\x0f\n\x07voucher\x18\x13 \x01(\t\x12\x0e\n\x06inputs\x18\x14 \x03(\t\"\xea\x01\n\nAssignment\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x03 \x01(\x04\x12-\n\x08teachers\x18\x04 \x03(\x0b\x32\x1b.edl.coordinator.v1.Teacher\x12\x0c\n\x04lost\x18\x05 \x03(\t\x12\x15\n\rlive_teachers\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x12\n\ncontent_id\x18\x08 \x01(\t\x12\x17\n\x0fnext_content_id\x18\t \x01(\t\x12\x12\n\ndata_epoch\x18\n \x01(\x04\"5\n\rStatusRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x13\n\x0bmax_members\x18\x02 \x01(\r\"j\n\nMeshStatus\x12\x33\n\x08services\x18\x01 \x03(\x0b\x32!.edl.coordinator.v1.ServiceStatus\x12\x10\n\x08managers\x18\x02 \x03(\t\x12\x15\n\rredis_time_ms\x18\x03 \x01(\x04\"\xc8\x07\n\rServiceStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x08teachers\x18\x02 \x03(\x0b\x32\x1b.edl.coordinator.v1.Teacher\x12\x33\n\x08students\x18\x03 \x03(\x0b\x32!.edl.coordinator.v1.StudentStatus\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x05 \x01(\x04\x12\x15\n\rteacher_count\x18\x06 \x01(\r\x12\x15\n\rstudent_count\x18\x07 \x01(\r\x12L\n\x0eteacher_states\x18\x08 \x03(\x0b\x32\x34.edl.coordinator.v1.ServiceStatus.TeacherStatesEntry\x12L\n\x0estudent_states\x18\t \x03(\x0b\x32\x34.edl.coordinator.v1.ServiceStatus.StudentStatesEntry\x12\x0e\n\x06wanted\x18\n \x01(\r\x12\x10\n\x08\x61ssigned\x18\x0b \x01(\r\x12\x1a\n\x12samples_per_second\x18\x0c \x01(\x01\x12\x17\n\x0fstarved_seconds\x18\r \x01(\x01\x12\x17\n\x0f\x62locked_seconds\x18\x0e \x01(\x01\x12\x1b\n\x13source_wait_seconds\x18\x0f \x01(\x01\x12\x0e\n\x06leader\x18\x10 \x01(\t\x12\x12\n\ncontent_id\x18\x11 \x01(\t\x12\x17\n\x0fnext_content_id\x18\x12 \x01(\t\x12\x12\n\nupgrade_at\x18\x13 \x01(\t\x12P\n\x10\x63ontent_teachers\x18\x14 \x03(\x0b\x32\x36.edl.coordinator.v1.ServiceStatus.ContentTeachersEntry\x12P\n\x10\x63ontent_students\x18\x15 \x03(\x0b\x32\x36.edl.coordinator.v1.ServiceStatus.ContentStudentsEntry\x1a\x34\n\x12TeacherStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x34\n\x12StudentStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x36\n\x14\x43ontentTeachersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x36\n\x14\x43ontentStudentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\x7f\n\rStudentStatus\x12\x31\n\x06report\x18\x01 \x01(\x0b\x32!.edl.coordinator.v1.StudentReport\x12\x10\n\x08\x61ssigned\x18\x02 \x03(\t\x12\x19\n\x11lease_remaining_s\x18\x03 \x01(\x01\x12\x0e\n\x06reason\x18\x04 \x01(\t\"A\n\x0c\x44rainRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x12\n\nteacher_id\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\"\x1e\n\nDrainReply\x12\x10\n\x08teachers\x18\x01 \x03(\t\"A\n\x0eUpgradeRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x12\n\ncontent_id\x18\x02 \x01(\t\x12\n\n\x02\x61t\x18\x03 \x01(\t\"\x1f\n\x0cUpgradeReply\x12\x0f\n\x07summary\x18\x01 \x01(\t\"=\n\x0cWatchRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0c\n\x04last\x18\x02 \x01(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"\x81\x01\n\x05\x45vent\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07time_ms\x18\x03 \x01(\x04\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0f\n\x07subject\x18\x05 \x01(\t\x12\x0c\n\x04text\x18\x06 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x07 \x03(\t\x12\r\n\x05\x61\x66ter\x18\x08 \x03(\t2\x92\x03\n\x0b\x43oordinator\x12R\n\tSubscribe\x12!.edl.coordinator.v1.StudentReport\x1a\x1e.edl.coordinator.v1.Assignment(\x01\x30\x01\x12K\n\x06Status\x12!.edl.coordinator.v1.StatusRequest\x1a\x1e.edl.coordinator.v1.MeshStatus\x12I\n\x05\x44rain\x12 .edl.coordinator.v1.DrainRequest\x1a\x1e.edl.coordinator.v1.DrainReply\x12O\n\x07Upgrade\x12\".edl.coordinator.v1.UpgradeRequest\x1a .edl.coordinator.v1.UpgradeReply\x12\x46\n\x05Watch\x12 .edl.coordinator.v1.WatchRequest\x1a\x19.edl.coordinator.v1.Event0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,39 +40,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SERVICESTATUS_CONTENTSTUDENTSENTRY']._loaded_options = None
   _globals['_SERVICESTATUS_CONTENTSTUDENTSENTRY']._serialized_options = b'8\001'
   _globals['_STUDENTREPORT']._serialized_start=52
-  _globals['_STUDENTREPORT']._serialized_end=635
-  _globals['_TEACHER']._serialized_start=638
-  _globals['_TEACHER']._serialized_end=1019
-  _globals['_ASSIGNMENT']._serialized_start=1022
-  _globals['_ASSIGNMENT']._serialized_end=1256
-  _globals['_STATUSREQUEST']._serialized_start=1258
-  _globals['_STATUSREQUEST']._serialized_end=1311
-  _globals['_MESHSTATUS']._serialized_start=1313
-  _globals['_MESHSTATUS']._serialized_end=1419
-  _globals['_SERVICESTATUS']._serialized_start=1422
-  _globals['_SERVICESTATUS']._serialized_end=2390
-  _globals['_SERVICESTATUS_TEACHERSTATESENTRY']._serialized_start=2172
-  _globals['_SERVICESTATUS_TEACHERSTATESENTRY']._serialized_end=2224
-  _globals['_SERVICESTATUS_STUDENTSTATESENTRY']._serialized_start=2226
-  _globals['_SERVICESTATUS_STUDENTSTATESENTRY']._serialized_end=2278
-  _globals['_SERVICESTATUS_CONTENTTEACHERSENTRY']._serialized_start=2280
-  _globals['_SERVICESTATUS_CONTENTTEACHERSENTRY']._serialized_end=2334
-  _globals['_SERVICESTATUS_CONTENTSTUDENTSENTRY']._serialized_start=2336
-  _globals['_SERVICESTATUS_CONTENTSTUDENTSENTRY']._serialized_end=2390
-  _globals['_STUDENTSTATUS']._serialized_start=2392
-  _globals['_STUDENTSTATUS']._serialized_end=2519
-  _globals['_DRAINREQUEST']._serialized_start=2521
-  _globals['_DRAINREQUEST']._serialized_end=2586
-  _globals['_DRAINREPLY']._serialized_start=2588
-  _globals['_DRAINREPLY']._serialized_end=2618
-  _globals['_UPGRADEREQUEST']._serialized_start=2620
-  _globals['_UPGRADEREQUEST']._serialized_end=2685
-  _globals['_UPGRADEREPLY']._serialized_start=2687
-  _globals['_UPGRADEREPLY']._serialized_end=2718
-  _globals['_WATCHREQUEST']._serialized_start=2720
-  _globals['_WATCHREQUEST']._serialized_end=2781
-  _globals['_EVENT']._serialized_start=2784
-  _globals['_EVENT']._serialized_end=2913
-  _globals['_COORDINATOR']._serialized_start=2916
-  _globals['_COORDINATOR']._serialized_end=3318
+  _globals['_STUDENTREPORT']._serialized_end=746
+  _globals['_TEACHER']._serialized_start=749
+  _globals['_TEACHER']._serialized_end=1130
+  _globals['_ASSIGNMENT']._serialized_start=1133
+  _globals['_ASSIGNMENT']._serialized_end=1367
+  _globals['_STATUSREQUEST']._serialized_start=1369
+  _globals['_STATUSREQUEST']._serialized_end=1422
+  _globals['_MESHSTATUS']._serialized_start=1424
+  _globals['_MESHSTATUS']._serialized_end=1530
+  _globals['_SERVICESTATUS']._serialized_start=1533
+  _globals['_SERVICESTATUS']._serialized_end=2501
+  _globals['_SERVICESTATUS_TEACHERSTATESENTRY']._serialized_start=2283
+  _globals['_SERVICESTATUS_TEACHERSTATESENTRY']._serialized_end=2335
+  _globals['_SERVICESTATUS_STUDENTSTATESENTRY']._serialized_start=2337
+  _globals['_SERVICESTATUS_STUDENTSTATESENTRY']._serialized_end=2389
+  _globals['_SERVICESTATUS_CONTENTTEACHERSENTRY']._serialized_start=2391
+  _globals['_SERVICESTATUS_CONTENTTEACHERSENTRY']._serialized_end=2445
+  _globals['_SERVICESTATUS_CONTENTSTUDENTSENTRY']._serialized_start=2447
+  _globals['_SERVICESTATUS_CONTENTSTUDENTSENTRY']._serialized_end=2501
+  _globals['_STUDENTSTATUS']._serialized_start=2503
+  _globals['_STUDENTSTATUS']._serialized_end=2630
+  _globals['_DRAINREQUEST']._serialized_start=2632
+  _globals['_DRAINREQUEST']._serialized_end=2697
+  _globals['_DRAINREPLY']._serialized_start=2699
+  _globals['_DRAINREPLY']._serialized_end=2729
+  _globals['_UPGRADEREQUEST']._serialized_start=2731
+  _globals['_UPGRADEREQUEST']._serialized_end=2796
+  _globals['_UPGRADEREPLY']._serialized_start=2798
+  _globals['_UPGRADEREPLY']._serialized_end=2829
+  _globals['_WATCHREQUEST']._serialized_start=2831
+  _globals['_WATCHREQUEST']._serialized_end=2892
+  _globals['_EVENT']._serialized_start=2895
+  _globals['_EVENT']._serialized_end=3024
+  _globals['_COORDINATOR']._serialized_start=3027
+  _globals['_COORDINATOR']._serialized_end=3429
 # @@protoc_insertion_point(module_scope)

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from . import stream_answers
+
 #: Trailing metadata of `SystemSharedMemoryRegister`.
 INVITATION: Final = "edl-door"
 #: The length of a message, in bytes, before it.
@@ -61,6 +63,12 @@ class Invitation:
                 name, _, ticket = value.partition(" ")
                 return cls(name, ticket)
         return None
+
+
+def before(nbytes: int) -> bytes:
+    """What stands before a serialised `ModelInferResponse` of so many bytes that passes."""
+    about = stream_answers.before(nbytes)
+    return LENGTH.pack(len(about) + nbytes) + about
 
 
 def user_behind(connection: socket.socket) -> int:

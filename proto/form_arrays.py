@@ -65,19 +65,36 @@ def encode(name: str, array: Array, form: Form) -> dict[str, Array]:
         RequestRefused: the output cannot be put into this form, or holds values beyond it.
     """
     check_form(name, datatype_of(array.dtype), array.shape, form)
-    rows = array
-    if form.temperature is not None:
-        rows = softmax(_cast(name, array, "float32"), form.temperature)
+    if form.temperature is None:
+        return narrow(name, array, form)
+    return narrow(name, softmax(_cast(name, array, "float32"), form.temperature), form)
+
+
+def narrow(name: str, rows: Array, form: Form) -> dict[str, Array]:
+    """Put one output into a form, to which the softmax of the form has been applied already.
+
+    Args:
+        name: of the output.
+        rows: floats [N, ..., C], finite: probabilities where the form has a temperature.
+        form: the form that is asked for.
+
+    Returns:
+        The arrays that travel, by the names of `form.parts`.
+
+    Raises:
+        RequestRefused: the output cannot be put into this form, or holds values beyond it.
+    """
+    check_form(name, datatype_of(rows.dtype), rows.shape, form)
     if form.dtype is not None:
         return {name: _cast(name, rows, form.dtype)}
-    flat = _cast(name, rows, "float32").reshape(-1, array.shape[-1])
+    flat = _cast(name, rows, "float32").reshape(-1, rows.shape[-1])
     values, indices = top_k(flat, form.k)
     rest = flat.copy()
     np.put_along_axis(rest, indices, 0.0 if form.temperature else -np.inf, axis=-1)
     tail = rest.sum(axis=-1) if form.temperature else _log_sum_exp(rest)
     small = np.float16 if np.abs(values).max(initial=0.0) <= _HALF_MAX else np.float32
     arrays = (values.astype(small), indices.astype(np.min_scalar_type(flat.shape[-1] - 1)), tail)
-    outer = array.shape[:-1]
+    outer = rows.shape[:-1]
     shapes = ((*outer, form.k), (*outer, form.k), outer)
     parts = zip(form.parts(name), arrays, shapes, strict=True)
     return {part: encoded.reshape(shape) for part, encoded, shape in parts}

@@ -11,27 +11,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..errors import WireError
-from .datatypes import Array, to_bytes
+from .datatypes import to_bytes
 from .json_objects import JsonObject, parse_object
-from .json_tensors import BINARY, BINARY_DEFAULT, in_bytes, in_json, join, read_arrays
+from .json_tensors import BINARY, BINARY_DEFAULT, in_bytes, in_json, read_arrays, to_json
+from .stacked import Input, pieces_of, whole
 from .tensors import InferResponse, Parameter
 
 _PLAIN: Final = (bool, int, float, str)
 
 
 def encode_request(
-    inputs: Mapping[str, Array],
+    inputs: Mapping[str, Input],
     outputs: Sequence[str] = (),
     *,
     request_id: str = "",
     parameters: Mapping[str, Parameter] = {},
     output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
     binary: bool,
-) -> tuple[bytes, int | None]:
-    """The body of a request, and how long its JSON object is where more follows.
+) -> tuple[bytes, list[memoryview]]:
+    """The JSON object of a request, and what follows it: the memory of its arrays where it can be.
 
     Args:
-        inputs: arrays by input name.
+        inputs: by input name, in one piece or several.
         outputs: names of the outputs wanted; empty asks for every one.
         request_id: may come back in the answer.
         parameters: named values beside the tensors.
@@ -43,12 +44,15 @@ def encode_request(
         RequestRefused: elements that JSON cannot hold.
         ValueError: a parameter that JSON cannot hold.
     """
-    raws = [to_bytes(array) for array in inputs.values()] if binary else []
-    sizes = map(len, raws)
-    tensors = [
-        in_bytes(name, array, next(sizes)) if binary else in_json(name, array)
-        for name, array in inputs.items()
-    ]
+    tensors: list[dict[str, Any]] = []
+    raws: list[memoryview] = []
+    for name, value in inputs.items():
+        if binary:
+            pieces = [to_bytes(piece) for piece in pieces_of(value)]
+            tensors.append(in_bytes(name, value, sum(map(len, pieces))))
+            raws += pieces
+        else:
+            tensors.append(in_json(name, whole(value)))
     wanted: list[dict[str, Any]] = []
     for name in outputs:
         own = {**output_parameters.get(name, {}), **({BINARY: True} if binary else {})}
@@ -60,7 +64,7 @@ def encode_request(
         "inputs": tensors,
         **({"outputs": wanted} if wanted else {}),
     }
-    return join(message, raws)
+    return to_json(message), raws
 
 
 def decode_response(head: memoryview, raw: memoryview) -> InferResponse:

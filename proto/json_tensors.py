@@ -11,7 +11,7 @@ A receiver believes nothing, as in `tensors`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -20,7 +20,8 @@ from . import json_arrays
 from .datatypes import Array, datatype_of, from_bytes, shown, to_bytes
 from .json_objects import JsonObject, objects_in, parameters_of, parse_object, shape_of, text_in
 from .places import Place
-from .tensors import InferRequest, InferResponse, Parameter, Read, read_at
+from .stacked import Input
+from .tensors import Heavy, InferRequest, InferResponse, Parameter, Read, read_at
 
 #: The header that says how long the JSON object is where bytes follow it.
 HEAD_LENGTH: Final = "Inference-Header-Content-Length"
@@ -29,9 +30,18 @@ BINARY_SIZE: Final = "binary_data_size"
 BINARY: Final = "binary_data"
 BINARY_DEFAULT: Final = "binary_data_output"
 
+#: Of text behind the JSON object, that is decoded in a moment.
+_LIGHT_BYTES: Final = 64 << 10
+
 
 def decode_request(
-    head: memoryview, raw: memoryview, read: Read, *, model_name: str, model_version: str = ""
+    head: memoryview,
+    raw: memoryview,
+    read: Read,
+    *,
+    model_name: str,
+    model_version: str = "",
+    light: bool = False,
 ) -> InferRequest:
     """What the body of a request says.
 
@@ -41,6 +51,7 @@ def decode_request(
         read: reads the inputs that lie in shared memory.
         model_name: of the request's path.
         model_version: of the path; empty lets the server choose.
+        light: decode what follows `head` only if that takes no more than a moment.
 
     Returns:
         The request; arrays are read-only.
@@ -48,8 +59,11 @@ def decode_request(
     Raises:
         WireError: it is malformed, truncated or contradictory, in whatever way; and what `read`
             raises.
+        Heavy: it is `light` that is wanted, and there is more to do than to make views.
     """
     message = parse_object(head)
+    if light and len(raw) > _LIGHT_BYTES and _has_text(message):
+        raise Heavy
     inputs = read_arrays(message, "inputs", raw, read)
     outputs = {
         text_in(wanted, "name"): parameters_of(wanted) for wanted in objects_in(message, "outputs")
@@ -69,8 +83,8 @@ def decode_request(
 
 def encode_response(
     request: InferRequest, response: InferResponse, elsewhere: Collection[str]
-) -> tuple[bytes, int | None]:
-    """The body of an answer, and how long its JSON object is where more follows.
+) -> tuple[bytes, list[memoryview]]:
+    """The JSON object of an answer, and what follows it: the memory of its arrays where it can be.
 
     Args:
         request: what is answered; it says which outputs are to be bytes.
@@ -85,7 +99,7 @@ def encode_response(
         parameters = response.output_parameters.get(name, {})
         if name in elsewhere:
             described.append(_described(name, array, parameters))
-        elif _is_binary(request, name):
+        elif is_binary(request, name):
             raws.append(to_bytes(array))
             described.append(in_bytes(name, array, len(raws[-1]), parameters))
         else:
@@ -97,7 +111,14 @@ def encode_response(
         "parameters": response.parameters,
         "outputs": described,
     }
-    return join(message, raws)
+    return to_json(message), raws
+
+
+def is_binary(request: InferRequest, name: str) -> bool:
+    """Whether the output `name`, or that of which it is a part, is asked for as bytes."""
+    asked = request.output_parameters
+    own = asked.get(name) or asked.get(name.rpartition(".")[0]) or {}
+    return own.get(BINARY, request.parameters.get(BINARY_DEFAULT, False)) is True
 
 
 def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memoryview]:
@@ -119,12 +140,9 @@ def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memory
     return body[: int(head_length)], body[int(head_length) :]
 
 
-def join(message: JsonObject, raws: Sequence[memoryview]) -> tuple[bytes, int | None]:
-    """A body of a JSON object and the elements behind it; how long the object is where any are."""
-    head = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-    if not raws:
-        return head, None
-    return b"".join((head, *raws)), len(head)
+def to_json(message: JsonObject) -> bytes:
+    """A JSON object, as short as it can be; raises ValueError for numbers that none can hold."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
 def in_json(
@@ -140,7 +158,7 @@ def in_json(
 
 def in_bytes(
     name: str,
-    array: Array,
+    array: Input,
     nbytes: int,
     parameters: Mapping[str, Parameter] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -148,7 +166,7 @@ def in_bytes(
     return _described(name, array, {**parameters, BINARY_SIZE: nbytes})
 
 
-def _described(name: str, array: Array, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+def _described(name: str, array: Input, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     tensor = {"name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape)}
     return {**tensor, "parameters": dict(parameters)} if parameters else tensor
 
@@ -189,6 +207,10 @@ def read_arrays(
     return arrays
 
 
+def _has_text(message: JsonObject) -> bool:
+    return any(text_in(tensor, "datatype") == "BYTES" for tensor in objects_in(message, "inputs"))
+
+
 def _array(
     tensor: JsonObject,
     parameters: Mapping[str, Parameter],
@@ -220,13 +242,6 @@ def _elements(name: str, array: Array) -> list[Any]:
             f"tensor {name!r} holds bytes that are no text, which JSON has no place for (an output:"
             f" ask for it with {BINARY!r}: true)"
         ) from None
-
-
-def _is_binary(request: InferRequest, name: str) -> bool:
-    """Whether the output `name`, or that of which it is a part, is asked for as bytes."""
-    asked = request.output_parameters
-    own = asked.get(name) or asked.get(name.rpartition(".")[0]) or {}
-    return own.get(BINARY, request.parameters.get(BINARY_DEFAULT, False)) is True
 
 
 def _cut(raw: memoryview, size: Parameter) -> tuple[memoryview, memoryview]:

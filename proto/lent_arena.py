@@ -13,19 +13,28 @@ looks at other memory than was meant finds none that is right.
 from __future__ import annotations
 
 import os
-import secrets
+import struct
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import numpy as np
 
-from .arena import ALIGNMENT, Arena, Record
+from ..errors import WireError
+from .arena import ALIGNMENT, Arena, ArrayRef, Record
 from .places import GENERATION_BYTES, key_of
 
 #: What stands before each array.
 _MARGIN: Final = (np.dtype(np.uint8), (ALIGNMENT,))
-_GENERATION: Final = np.dtype("<u8")
+_STAMP: Final = struct.Struct("<Q")
 _VOID: Final = 0
+
+
+class Lent(NamedTuple):
+    """Where memory of an arena lies; in bytes from the arena's beginning."""
+
+    offset: int
+    generation: int
+    generation_offset: int
 
 
 class LentArena(Arena):
@@ -35,7 +44,7 @@ class LentArena(Arena):
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         super().__init__(fd, size_bytes)
-        self._next = secrets.randbits(62) + 1
+        self._next = int.from_bytes(os.urandom(7)) + 1
         self._stamped: dict[int, Record] = {}
 
     @property
@@ -60,32 +69,49 @@ class LentArena(Arena):
                 self._stamp(ref.offset, _VOID)
         super().free(offset)
 
-    def lent(self, memory: memoryview) -> tuple[int, int] | None:
-        """Where an array lies, by its bytes, and its generation.
+    def generation(self, ref: ArrayRef) -> int:
+        """The number of the array at `ref`; another one than it was where its memory was freed."""
+        return self._generation(ref.offset)
+
+    def lent(self, memory: memoryview) -> Lent | None:
+        """Where an array of `get` lies, or a run of its rows, by its bytes; and its generation.
 
         Returns:
-            Its offset in the arena in bytes, and the number before it; None for memory that is not
-            an array's of this arena, or that was mapped before the arena grew.
+            None for memory that is not an array's of this arena, or that was mapped before the
+            arena grew.
         """
-        base: Any = memory.obj
+        # numpy makes the array that `get` begins with the base of every view that is made of it.
+        array, base = None, cast(Any, memory.obj)
         while isinstance(base, np.ndarray):
-            base = base.base
+            array, base = base, base.base
         mapped = self._map
-        if not memory.nbytes or not isinstance(base, memoryview) or base.obj is not mapped:
+        if (
+            array is None
+            or not memory.nbytes
+            or not isinstance(base, memoryview)
+            or base.obj is not mapped
+        ):
             return None
-        offset = _address(np.frombuffer(memory, np.uint8)) - _address(
-            np.frombuffer(mapped, np.uint8, 1)
-        )
-        if offset < ALIGNMENT:
+        arena = _address(np.frombuffer(mapped, np.uint8, 1))
+        begins = _address(array) - arena
+        if begins < ALIGNMENT:
             return None
-        generation = int(self._generation(offset)[0])
-        return None if generation == _VOID else (offset, generation)
+        generation = self._generation(begins)
+        if generation == _VOID:
+            return None
+        offset = _address(np.frombuffer(memory, np.uint8)) - arena
+        return Lent(offset, generation, begins - GENERATION_BYTES)
 
     def _stamp(self, offset: int, generation: int) -> None:
-        self._generation(offset)[0] = generation
+        _STAMP.pack_into(self._map, offset - GENERATION_BYTES, generation)
 
-    def _generation(self, offset: int) -> np.ndarray[Any, np.dtype[Any]]:
-        return self.memory(offset - GENERATION_BYTES, GENERATION_BYTES).view(_GENERATION)
+    def _generation(self, offset: int) -> int:
+        if self._reach(offset) < offset:
+            raise WireError(
+                f"no array lies at byte {offset} of a shared memory of {self._size} bytes"
+            )
+        generation: int = _STAMP.unpack_from(self._map, offset - GENERATION_BYTES)[0]
+        return generation
 
 
 def _address(array: np.ndarray[Any, np.dtype[Any]]) -> int:

@@ -33,9 +33,14 @@ _RESPONSE: Final = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 _STATUS: Final = "status"
 
 
+def before(nbytes: int) -> bytes:
+    """What makes a serialised `ModelInferResponse` of so many bytes an answer, before it."""
+    return bytes_field(_RESPONSE, nbytes)
+
+
 def answered(response: bytes) -> bytes:
     """The answer that bears a serialised `ModelInferResponse`."""
-    return b"".join((bytes_field(_RESPONSE, len(response)), response))
+    return b"".join((before(len(response)), response))
 
 
 def failed(error: EdlError, request_id: str) -> bytes:

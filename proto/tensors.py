@@ -20,10 +20,12 @@ from google.protobuf.message import DecodeError, Message
 
 from ..errors import WireError
 from . import inference_pb2 as pb
+from .answer_header import answer_header
 from .contents import from_contents
 from .datatypes import Array, datatype_of, dtype_of, from_bytes, nbytes_of, shown, to_bytes
 from .places import REGION, Place
-from .wire import MAX_MESSAGE_BYTES, Buffer, bytes_field, take_out
+from .stacked import Input, pieces_of
+from .wire import MAX_MESSAGE_BYTES, Before, Buffer, bytes_field, nothing_before, take_out
 
 __all__ = [
     "Array",
@@ -92,7 +94,7 @@ class InferResponse:
 def encode_request(
     *,
     model_name: str,
-    inputs: Mapping[str, Array],
+    inputs: Mapping[str, Input],
     outputs: Sequence[str] = (),
     model_version: str = "",
     request_id: str = "",
@@ -104,8 +106,8 @@ def encode_request(
 
     Args:
         model_name: the model on the server; with our teachers, the service.
-        inputs: arrays by input name, of any shape and byte order, contiguous or not; dtypes as in
-            `datatype_of`.
+        inputs: arrays by input name, of any shape and byte order, contiguous or not, one or several
+            that are stacked as they are written; dtypes as in `datatype_of`.
         outputs: names of the outputs wanted; empty asks for every one.
         model_version: empty lets the server choose.
         request_id: comes back in the response.
@@ -140,8 +142,8 @@ def encode_request(
         )
     except ValueError as error:  # protobuf: text that is not Unicode
         raise WireError(f"the request cannot be sent: {error}") from None
-    here = (to_bytes(array) for name, array in inputs.items() if name not in places)
-    return _join(header, _RAW_INPUTS, here)
+    here = (pieces_of(value) for name, value in inputs.items() if name not in places)
+    return _join(header.SerializeToString(), _RAW_INPUTS, here)
 
 
 def decode_request(data: Buffer, read: Read | None = None, *, light: bool = False) -> InferRequest:
@@ -188,32 +190,28 @@ def encode_response(
     parameters: Mapping[str, Parameter] = {},
     output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
     elsewhere: Collection[str] = (),
+    before: Before = nothing_before,
 ) -> bytes:
     """A serialised `ModelInferResponse`; arguments and errors as in `encode_request`.
 
     Of the outputs named in `elsewhere` only what they are is said: their elements are in shared
-    memory already.
+    memory already. What `before` gives stands before it, in one piece with it.
     """
     try:
-        header = pb.ModelInferResponse(
+        header = answer_header(
             model_name=model_name,
             model_version=model_version,
-            id=request_id,
-            parameters=_to_parameters(parameters),
+            request_id=request_id,
+            parameters=parameters,
             outputs=[
-                pb.ModelInferResponse.InferOutputTensor(
-                    name=name,
-                    datatype=datatype_of(array.dtype),
-                    shape=array.shape,
-                    parameters=_to_parameters(output_parameters.get(name, {})),
-                )
+                (name, datatype_of(array.dtype), array.shape, output_parameters.get(name, {}))
                 for name, array in outputs.items()
             ],
         )
-    except ValueError as error:  # protobuf: text that is not Unicode
+    except ValueError as error:  # text that is not Unicode
         raise WireError(f"the response cannot be sent: {error}") from None
-    here = (b"" if name in elsewhere else to_bytes(array) for name, array in outputs.items())
-    return _join(header, _RAW_OUTPUTS, here)
+    here = (() if name in elsewhere else (array,) for name, array in outputs.items())
+    return _join(header, _RAW_OUTPUTS, here, before)
 
 
 def decode_response(data: Buffer) -> InferResponse:
@@ -230,14 +228,20 @@ def decode_response(data: Buffer) -> InferResponse:
     )
 
 
-def _join(header: Message, raw_field: int, raws: Iterable[Buffer]) -> bytes:
-    parts: list[Buffer] = [header.SerializeToString()]
-    for memory in raws:
-        parts += (bytes_field(raw_field, len(memory)), memory)
+def _join(
+    header: bytes,
+    raw_field: int,
+    tensors: Iterable[Sequence[Array]],
+    before: Before = nothing_before,
+) -> bytes:
+    parts: list[Buffer] = [header]
+    for pieces in tensors:
+        raws = [to_bytes(piece) for piece in pieces]
+        parts += (bytes_field(raw_field, sum(map(len, raws))), *raws)
     total = sum(map(len, parts))
     if total > MAX_MESSAGE_BYTES:
         raise WireError(f"a message of {total} bytes cannot be sent; split the batch")
-    return b"".join(parts)
+    return b"".join((before(total), *parts))
 
 
 def _parse(kind: type[_M], data: bytes) -> _M:

@@ -11,9 +11,14 @@ of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
 from ..errors import WireError
 
 Buffer = bytes | bytearray | memoryview
+#: Given the length of a message, what is to stand before it.
+Before = Callable[[int], bytes]
 
 #: A message has a handful of top-level fields. The bound keeps a message of two-byte fields from
 #: costing a hundred times its size in objects, and milliseconds.
@@ -26,9 +31,15 @@ _MAX_TAG_BYTES = 5
 _MAX_VARINT_BYTES = 10
 
 
+def nothing_before(_: int) -> bytes:
+    """For a message that stands alone."""
+    return b""
+
+
+@lru_cache(maxsize=1024)
 def bytes_field(field: int, nbytes: int) -> bytes:
     """Tag and length that stand before the `nbytes` bytes of a bytes field."""
-    return _encode_varint(field << 3 | _BYTES) + _encode_varint(nbytes)
+    return varint(field << 3 | _BYTES) + varint(nbytes)
 
 
 def take_out(data: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
@@ -51,10 +62,23 @@ def take_out(data: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
     rest: list[memoryview] = []
     values: list[memoryview] = []
     kept_from = at = count = 0
-    while at < len(view):
+    size = len(view)
+    while at < size:
         start = at
-        tag, at = _read_varint(view, at, _MAX_TAG_BYTES)
-        begin, at = _value(view, at, tag)
+        tag = view[at]
+        begin = at + 2
+        # A tag and a length of one byte each, as nearly always.
+        if (
+            tag < 0x80
+            and tag & 7 == _BYTES
+            and begin <= size
+            and (nbytes := view[at + 1]) < 0x80
+            and begin + nbytes <= size
+        ):
+            at = begin + nbytes
+        else:
+            tag, at = read_varint(view, at, _MAX_TAG_BYTES)
+            begin, at = _value(view, at, tag)
         if tag == wanted:
             values.append(view[begin:at])
             rest.append(view[kept_from:start])
@@ -70,10 +94,10 @@ def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
     """Where the value behind `tag` begins and ends; its bytes are there."""
     kind = tag & 7
     if kind == _BYTES:
-        nbytes, at = _read_varint(view, at, _MAX_VARINT_BYTES)
+        nbytes, at = read_varint(view, at, _MAX_VARINT_BYTES)
         end = at + nbytes
     elif kind == _VARINT:
-        _, end = _read_varint(view, at, _MAX_VARINT_BYTES)
+        _, end = read_varint(view, at, _MAX_VARINT_BYTES)
     elif kind == _FIXED32:
         end = at + 4
     elif kind == _FIXED64:
@@ -87,7 +111,7 @@ def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
     return at, end
 
 
-def _read_varint(view: memoryview, at: int, most_bytes: int) -> tuple[int, int]:
+def read_varint(view: bytes | memoryview, at: int, most_bytes: int) -> tuple[int, int]:
     """The number at `at` and the position behind it."""
     value = 0
     for index, byte in enumerate(view[at : at + most_bytes]):
@@ -99,7 +123,8 @@ def _read_varint(view: memoryview, at: int, most_bytes: int) -> tuple[int, int]:
     raise WireError(f"the number at byte {at} has more than {most_bytes} bytes")
 
 
-def _encode_varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number from 0 on, as protobuf writes it."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -83,12 +83,15 @@ def serve(
     from .config import SLOTS_PER_DEVICE, PredictorConfig, ServerConfig, TeacherConfig
     from .devices import parse_devices
     from .model import TensorSpec
+    from .over_http import http_listen
     from .sizes import parse_batching, parse_micro_batch
 
     tune_allocator()
     serve_teacher = _engine(engine, serving_python)
     security = credentials.server_security(tls_cert, tls_key, tls_ca, tokens)
     check_exposure(host, security, insecure, "the teacher")
+    if engine == "edl" or http is not None:
+        http = http_listen(http, host)
     if http is not None:
         check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
     if not is_loopback(host) and (security is None or not security.authenticates):

@@ -120,7 +120,7 @@ class ServerConfig:
         max_calls_per_peer: of one caller at one address.
         receive_s: seconds that a request may take to arrive, from the beginning of its call.
         security: certificates, and tokens that are let in; None: nobody is asked who calls.
-        http: "PORT" or "HOST:PORT" for the protocol over HTTP; None: gRPC only.
+        http: "HOST:PORT", or "PORT" on loopback, for the protocol over HTTP; None: gRPC only.
     """
 
     host: str = "127.0.0.1"

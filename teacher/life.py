@@ -77,8 +77,6 @@ class Teacher:
             self._identity.teacher_id = config.teacher_id or self._address
             self._metrics.watch(self._view)
             self._serve_metrics(gate)
-            if self._server.url is not None:
-                on_progress(f"HTTP on {self._server.url}/v2")
         except BaseException:
             self._server.stop(0)
             raise
@@ -114,6 +112,8 @@ class Teacher:
             )
             heartbeat.start()
             self._heartbeat = heartbeat
+        if self._server.url is not None:
+            self._on_progress(f"HTTP on {self._server.url}/v2")
         bound = join_address(self._config.server.host, self._server.port)
         return f"teacher ready: {self._identity.teacher_id} {self._config.service} on {bound}"
 

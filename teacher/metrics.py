@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ..errors import BadAnswer, EdlError
 from .refusals import REASONS, reason_of
+from .tallies import Spread, Tally
 
 #: Seconds: from a small batch on a GPU to a big one on an old CPU.
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -64,16 +65,37 @@ class TeacherView:
 
 
 class RequestMeter:
-    """One request as it is measured; `answered` tells that it succeeded."""
+    """One request, to be entered at its last byte; `answered` tells that it succeeded.
 
-    __slots__ = ("outcome", "sent_bytes")
+    Attributes:
+        outcome: one of `_OUTCOMES`.
+        received_bytes: of the request.
+        sent_bytes: of its answer.
+        began_s: when it was entered.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_metrics", "began_s", "outcome", "received_bytes", "sent_bytes")
+
+    def __init__(self, metrics: TeacherMetrics, received_bytes: int) -> None:
+        self._metrics = metrics
         self.outcome = "abandoned"
+        self.received_bytes = received_bytes
         self.sent_bytes = 0
+        self.began_s = 0.0
 
     def answered(self, size_bytes: int) -> None:
         self.outcome, self.sent_bytes = "answered", size_bytes
+
+    def __enter__(self) -> Self:
+        self.began_s = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        if isinstance(error, EdlError):
+            self.outcome = _outcome_of(error)
+        self._metrics.over(self, error)
 
 
 class TeacherMetrics:
@@ -81,32 +103,32 @@ class TeacherMetrics:
 
     def __init__(self) -> None:
         self.registry = r = CollectorRegistry()
-        self._requests = Counter(
-            "edl_teacher_requests", "Batches that came, by what became of them.", ["outcome"],
-            registry=r,
+        self._lock = threading.Lock()  # of all that each request adds to
+        self._requests = Tally(
+            "edl_teacher_requests", "Batches that came, by what became of them.",
+            "outcome", _OUTCOMES,
         )  # fmt: skip
+        self._samples = Tally("edl_teacher_samples", "Samples that were labelled.")
+        self._received = Tally("edl_teacher_received_bytes", "Requests, in bytes.")
+        self._sent = Tally("edl_teacher_sent_bytes", "Answers, in bytes.")
+        self._device_s = Spread(
+            "edl_teacher_device_seconds", "Time in the model for one request.", _BUCKETS
+        )
+        self._request_s = Spread(
+            "edl_teacher_request_seconds", "Time from a request's last byte to its answer.",
+            _BUCKETS,
+        )  # fmt: skip
+        self._queue_s = Spread(
+            "edl_teacher_queue_seconds", "Time that a request waited for its turn at a device.",
+            _BUCKETS,
+        )  # fmt: skip
+        self._batch_samples = Spread(
+            "edl_teacher_batch_samples", "Samples handed to a device in one go.", _SIZES
+        )
+        r.register(_Figures(self._families))
         self._refused = Counter(
             "edl_teacher_refused", "Calls of any method that were refused, by why.", ["reason"],
             registry=r,
-        )  # fmt: skip
-        self._samples = Counter("edl_teacher_samples", "Samples that were labelled.", registry=r)
-        self._received = Counter("edl_teacher_received_bytes", "Requests, in bytes.", registry=r)
-        self._sent = Counter("edl_teacher_sent_bytes", "Answers, in bytes.", registry=r)
-        self._device_s = Histogram(
-            "edl_teacher_device_seconds", "Time in the model for one request.",
-            buckets=_BUCKETS, registry=r,
-        )  # fmt: skip
-        self._request_s = Histogram(
-            "edl_teacher_request_seconds", "Time from a request's last byte to its answer.",
-            buckets=_BUCKETS, registry=r,
-        )  # fmt: skip
-        self._queue_s = Histogram(
-            "edl_teacher_queue_seconds", "Time that a request waited for its turn at a device.",
-            buckets=_BUCKETS, registry=r,
-        )  # fmt: skip
-        self._batch_samples = Histogram(
-            "edl_teacher_batch_samples", "Samples handed to a device in one go.",
-            buckets=_SIZES, registry=r,
         )  # fmt: skip
         self._expired = Counter(
             "edl_teacher_expired", "Requests that were not computed: nobody waited any more.",
@@ -117,8 +139,6 @@ class TeacherMetrics:
             "Answers that were refused because this output of the model is no label.", ["output"],
             registry=r,
         )  # fmt: skip
-        for outcome in _OUTCOMES:
-            self._requests.labels(outcome)
         for reason in REASONS:
             self._refused.labels(reason)
 
@@ -137,41 +157,57 @@ class TeacherMetrics:
 
     def labelled(self, samples: int, device_s: float) -> None:
         """One batch went through the model."""
-        self._samples.inc(samples)
-        self._device_s.observe(device_s)
+        with self._lock:
+            self._samples.add(samples)
+            self._device_s.add(device_s)
 
     def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
         """Requests that waited for so long go to a device together, as `samples`."""
-        self._batch_samples.observe(samples)
-        for seconds in queue_s:
-            self._queue_s.observe(seconds)
+        with self._lock:
+            self._batch_samples.add(samples)
+            for seconds in queue_s:
+                self._queue_s.add(seconds)
 
     def expired(self) -> None:
         """A request was not computed: its deadline was over, or its caller had gone."""
         self._expired.inc()
 
-    @contextmanager
-    def request(self, size_bytes: int) -> Iterator[RequestMeter]:
+    def request(self, size_bytes: int) -> RequestMeter:
         """Around one request of `size_bytes`, from its last byte to its answer."""
-        self._received.inc(size_bytes)
-        start, meter = time.perf_counter(), RequestMeter()
-        try:
-            yield meter
-        except EdlError as error:
-            meter.outcome = _outcome_of(error)
-            if isinstance(error, BadAnswer) and error.output:
-                self._output_errors.labels(error.output).inc()
-            raise
-        finally:
-            self._request_s.observe(time.perf_counter() - start)
-            self._requests.labels(meter.outcome).inc()
-            self._sent.inc(meter.sent_bytes)
+        return RequestMeter(self, size_bytes)
+
+    def over(self, request: RequestMeter, error: BaseException | None) -> None:
+        """A request has come to its end, by this error."""
+        took_s = time.perf_counter() - request.began_s
+        with self._lock:
+            self._request_s.add(took_s)
+            self._requests.add(1, request.outcome)
+            self._received.add(request.received_bytes)
+            self._sent.add(request.sent_bytes)
+        if isinstance(error, BadAnswer) and error.output:
+            self._output_errors.labels(error.output).inc()
+
+    def _families(self) -> list[Metric]:
+        with self._lock:
+            figures = (
+                self._requests, self._samples, self._received, self._sent,
+                self._device_s, self._request_s, self._queue_s, self._batch_samples,
+            )  # fmt: skip
+            return [figure.family() for figure in figures]
 
 
 def _outcome_of(error: EdlError) -> str:
     if isinstance(error, BadAnswer):
         return "bad_answer"
     return "refused" if reason_of(error) else "failed"
+
+
+class _Figures(Collector):
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
 
 
 class _Views(Collector):

@@ -25,6 +25,42 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[
     str, typer.Option(envvar="EDL_DEVICE", help="cpu, cpu:CORES (bound to these) or gpu:N.")
 ]
+Canary = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_CANARY,
+        help="Write a canary there: samples, and what the model answers now.",
+    ),
+]
+Samples = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npz",
+        rich_help_panel=_CANARY,
+        help="Samples of your own for it, an array for each input by its name; few and real. "
+        "Without it they are noise.",
+    ),
+]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        rich_help_panel=_CANARY,
+        help="How far from it a teacher may be: a share of the greatest value of an output. "
+        "For teachers at bf16 take 0.02.",
+    ),
+]
+BatchSizes = Annotated[
+    str, typer.Option(metavar="N,N,...", help="Samples of a batch, all in one run.")
+]
+Runs = Annotated[int, typer.Option(min=3, help="Runs of each size.")]
+Seconds = Annotated[
+    float, typer.Option(min=0, help="After so long no further round of all sizes begins.")
+]
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
+]
 
 
 def fingerprint(
@@ -38,32 +74,9 @@ def fingerprint(
     preprocess: options.Preprocess = None,
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
-    canary: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=_CANARY,
-            help="Write a canary there: samples, and what the model answers now.",
-        ),
-    ] = None,
-    samples: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz",
-            rich_help_panel=_CANARY,
-            help="Samples of your own for it, an array for each input by its name; few and real. "
-            "Without it they are noise.",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            rich_help_panel=_CANARY,
-            help="How far from it a teacher may be: a share of the greatest value of an output. "
-            "For teachers at bf16 take 0.02.",
-        ),
-    ] = _TOLERANCE,
+    canary: Canary = None,
+    samples: Samples = None,
+    tolerance: Tolerance = _TOLERANCE,
     as_json: AsJson = False,
 ) -> None:
     """Say who a model is: content_id, numerics_id, inputs, outputs; and write its canary."""
@@ -98,13 +111,9 @@ def fingerprint(
 
 def bench(
     model: options.Model,
-    batch_sizes: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Samples of a batch, all in one run.")
-    ] = "1,2,4,8,16,32",
-    runs: Annotated[int, typer.Option(min=3, help="Runs of each size.")] = 30,
-    seconds: Annotated[
-        float, typer.Option(min=0, help="After so long no further round of all sizes begins.")
-    ] = 60.0,
+    batch_sizes: BatchSizes = "1,2,4,8,16,32",
+    runs: Runs = 30,
+    seconds: Seconds = 60.0,
     device: Device = "cpu",
     threads: options.Threads = 1,
     backend: options.Backend = "auto",
@@ -113,10 +122,7 @@ def bench(
     preprocess: options.Preprocess = None,
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf."),
-    ] = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a model at several batch sizes, and mark the one to choose."""

@@ -331,8 +331,9 @@ Http = Annotated[
     typer.Option(
         envvar="EDL_HTTP",
         rich_help_panel=_SOCKET,
-        help="PORT or HOST:PORT at which the protocol is spoken over HTTP too, with equal limits "
-        "and credentials; 0 takes a free port. It needs the extra 'http'.",
+        help="PORT (on --host) or HOST:PORT at which the protocol is spoken over HTTP too, with "
+        "equal limits and credentials; 0 takes a free port; 'off': nowhere. Readers send large "
+        "batches there. Without it: 0 where the extra 'http' is installed, else off.",
     ),
 ]
 MetricsListen = Annotated[

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, TypeVar
 
 from .. import __version__
 from ..errors import EdlError
 from ..proto import inference_pb2 as pb
-from ..proto import stream_answers, tensors
+from ..proto import request_kinds, stream_answers, tensors
+from ..proto.wire import Before, nothing_before
 from .access_log import UNLOGGED, Entry
 from .identity import Identity
 from .in_thread import in_thread
 from .labeller import Labeller
-from .model import ModelSpec
 from .predictor_session import Answer
 from .shared_memory.outputs import places_of, put
 from .shared_memory.reading import Reading
@@ -24,8 +25,9 @@ from .shared_memory.regions import SharedMemory
 from .shared_memory.visitors import Visitor
 from .statistics import Statistics
 from .traffic import Traffic
+from .understood import Familiar, Understood
 from .validation import MODEL_VERSION, check_model, check_request, deadline_of
-from .wanted import Wanted
+from .wanted import forms_told
 
 #: What is spoken beyond the protocol itself, by the names that Triton has for it; the last is ours.
 EXTENSIONS: Final = (
@@ -65,6 +67,7 @@ class Servicer:
         self._labeller = labeller
         self._traffic = traffic
         self._statistics = Statistics()
+        self._familiar = Familiar()
 
     def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=True)
@@ -143,16 +146,36 @@ class Servicer:
         visitor: Visitor,
         deadline_s: float | None = None,
         entry: Entry = UNLOGGED,
+        before: Before = nothing_before,
     ) -> bytes:
-        """Label one batch: `ModelInferRequest` to `ModelInferResponse`, both serialised."""
+        """Label one batch: `ModelInferRequest` to `ModelInferResponse`, both serialised.
 
-        async def decode(reading: Reading) -> Request:
+        Args:
+            data: the request.
+            visitor: as of `infer`.
+            deadline_s: the same.
+            entry: the same.
+            before: what is to stand before the answer, in one piece with it.
+        """
+
+        async def understand(reading: Reading) -> Understood:
+            found = request_kinds.cut(data)
+            if found is not None:
+                spec = self._labeller.require_loaded().spec
+                known = self._familiar.understand(found, spec, reading)
+                if known is not None:
+                    entry.asked(known.request.model_name, known.request.request_id)
+                    return known
             try:
-                return tensors.decode_request(data, reading.read_in_place, light=True)
+                request = tensors.decode_request(data, reading.read_in_place, light=True)
             except tensors.Heavy:
-                return await in_thread(tensors.decode_request, data, reading.read)
+                request = await in_thread(tensors.decode_request, data, reading.read)
+            understood = self._understood(request, entry)
+            if found is not None:
+                self._familiar.remember(data, found, understood, reading)
+            return understood
 
-        return await self.infer(decode, _encode, visitor, deadline_s, entry)
+        return await self._infer(understand, partial(_encode, before), visitor, deadline_s, entry)
 
     async def infer(
         self,
@@ -173,35 +196,54 @@ class Servicer:
                 at any time. The request may name an earlier one.
             entry: of the access log.
         """
+
+        async def understand(reading: Reading) -> Understood:
+            return self._understood(await decode(reading), entry)
+
+        return await self._infer(understand, encode, visitor, deadline_s, entry)
+
+    def _understood(self, request: Request, entry: Entry) -> Understood:
+        """What a request is found to ask for; raises what is wrong with it."""
+        entry.asked(request.model_name, request.request_id)
+        self._identity.check(request.parameters)
+        check_model(request.model_name, request.model_version, self._identity.service)
+        spec = self._labeller.require_loaded().spec
+        wanted = check_request(request, spec)
+        return Understood(request, spec, wanted, places_of(request), forms_told(wanted, spec))
+
+    async def _infer(
+        self,
+        understand: Callable[[Reading], Awaitable[Understood]],
+        encode: Callable[[Request, Response, Collection[str]], Awaitable[_T]],
+        visitor: Visitor,
+        deadline_s: float | None,
+        entry: Entry,
+    ) -> _T:
+        """As `infer`, of a request that `understand` gives, or raises what is wrong with."""
         with self._traffic.request(), self._statistics.request() as stages:
             reading = Reading(self.memory, visitor)
-            request = await decode(reading)
-            entry.asked(request.model_name, request.request_id)
-            self._identity.check(request.parameters)
-            check_model(request.model_name, request.model_version, self._identity.service)
-            spec = self._labeller.require_loaded().spec
-            wanted = check_request(request, spec)
-            places = places_of(request)
+            understood = await understand(reading)
+            request, spec, places = understood.request, understood.spec, understood.places
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
             stages.read()
-            answer = await _taken(self._labeller.submit(request.inputs, wanted, deadline_s))
+            answer = await _taken(
+                self._labeller.submit(request.inputs, understood.wanted, deadline_s)
+            )
             try:
                 reading.check()
                 samples = len(next(iter(request.inputs.values())))
                 stages.labelled(samples, answer.device_seconds)
                 entry.labelled(samples, stages.queue_ns / 1e9, stages.infer_ns / 1e9)
                 self._traffic.count_answer(samples, answer.device_seconds)
-                said = (
-                    await in_thread(put, self.memory, visitor, answer.outputs, places)
-                    if places
-                    else {}
-                )
+                said = {}
+                if places:
+                    said = await in_thread(put, self.memory, visitor, answer.outputs, places)
                 response = Response(
                     model_name=self._identity.service,
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
                     outputs=dict(answer.outputs),
-                    output_parameters=_told(wanted, spec, said),
+                    output_parameters=_with_places(understood.told, said),
                     parameters={
                         "teacher_id": self._identity.teacher_id,
                         "incarnation": str(self._identity.incarnation),
@@ -244,14 +286,16 @@ def _give_back(labels: Future[Answer]) -> None:
         labels.result().release()
 
 
-async def _encode(_: Request, response: Response, elsewhere: Collection[str]) -> bytes:
+async def _encode(
+    before: Before, _: Request, response: Response, elsewhere: Collection[str]
+) -> bytes:
     outputs = response.outputs.values()
     if any(array.dtype.hasobject or array.nbytes > _LIGHT_BYTES for array in outputs):
-        return await in_thread(_encoded, response, elsewhere)
-    return _encoded(response, elsewhere)
+        return await in_thread(_encoded, response, elsewhere, before)
+    return _encoded(response, elsewhere, before)
 
 
-def _encoded(response: Response, elsewhere: Collection[str]) -> bytes:
+def _encoded(response: Response, elsewhere: Collection[str], before: Before) -> bytes:
     return tensors.encode_response(
         model_name=response.model_name,
         model_version=response.model_version,
@@ -260,19 +304,13 @@ def _encoded(response: Response, elsewhere: Collection[str]) -> bytes:
         parameters=response.parameters,
         output_parameters=response.output_parameters,
         elsewhere=elsewhere,
+        before=before,
     )
 
 
-def _told(
-    wanted: Sequence[Wanted],
-    spec: ModelSpec,
+def _with_places(
+    told: Mapping[str, dict[str, tensors.Parameter]],
     places: Mapping[str, dict[str, tensors.Parameter]],
 ) -> dict[str, dict[str, tensors.Parameter]]:
     """What an answer says of its outputs: their forms, and where they lie."""
-    outputs = {tensor.name: tensor for tensor in spec.outputs}
-    told = {
-        part: form for one in wanted for part, form in one.parameters(outputs[one.name]).items()
-    }
-    for name, place in places.items():
-        told[name] = {**told.get(name, {}), **place}
-    return told
+    return {**told, **{name: {**told.get(name, {}), **place} for name, place in places.items()}}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
 
 from ..proto import inference_pb2 as pb
 
@@ -33,20 +32,22 @@ class _Duration:
 class _Parts:
     """Where the time of answered requests went."""
 
-    compute_input: _Duration = field(default_factory=_Duration)
-    compute_infer: _Duration = field(default_factory=_Duration)
-    compute_output: _Duration = field(default_factory=_Duration)
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
 
     def add(self, stages: Stages) -> None:
-        self.compute_input.add(stages.input_ns)
-        self.compute_infer.add(stages.infer_ns)
-        self.compute_output.add(stages.output_ns)
+        self.count += 1
+        self.input_ns += stages.input_ns
+        self.infer_ns += stages.infer_ns
+        self.output_ns += stages.output_ns
 
     def messages(self) -> dict[str, pb.StatisticDuration]:
         return {
-            "compute_input": self.compute_input.message(),
-            "compute_infer": self.compute_infer.message(),
-            "compute_output": self.compute_output.message(),
+            "compute_input": pb.StatisticDuration(count=self.count, ns=self.input_ns),
+            "compute_infer": pb.StatisticDuration(count=self.count, ns=self.infer_ns),
+            "compute_output": pb.StatisticDuration(count=self.count, ns=self.output_ns),
         }
 
 
@@ -64,6 +65,7 @@ class Stages:
     __slots__ = (
         "_at",
         "_clock",
+        "_statistics",
         "began",
         "infer_ns",
         "input_ns",
@@ -72,10 +74,20 @@ class Stages:
         "samples",
     )
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], int], statistics: Statistics) -> None:
         self._clock = clock
+        self._statistics = statistics
         self.began = self._at = clock()
         self.samples = self.input_ns = self.queue_ns = self.infer_ns = self.output_ns = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._statistics.answered(self)
+        else:
+            self._statistics.failed(self)
 
     def read(self) -> None:
         """The inputs are here, and good."""
@@ -119,16 +131,17 @@ class Statistics:
         self._sizes: dict[int, _Parts] = {}
         self._samples = self._last_ms = 0
 
-    @contextmanager
-    def request(self) -> Iterator[Stages]:
-        """Around one request; it fails by whatever is raised."""
-        stages = Stages(self._clock)
-        try:
-            yield stages
-        except BaseException:
-            with self._lock:
-                self._fail.add(self._clock() - stages.began)
-            raise
+    def request(self) -> Stages:
+        """To be entered for one request; it fails by whatever is raised."""
+        return Stages(self._clock, self)
+
+    def failed(self, stages: Stages) -> None:
+        """A request is not answered."""
+        with self._lock:
+            self._fail.add(self._clock() - stages.began)
+
+    def answered(self, stages: Stages) -> None:
+        """A request is answered."""
         whole_ns = stages.sent()
         with self._lock:
             self._success.add(whole_ns)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Self
 
 from ..scheduler.rates import RecentRate
 
@@ -30,27 +30,31 @@ class Traffic:
         self.answered = 0
         self._clock = clock
         self._on_labelled = on_labelled
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._watched = 0  # how many wait for a change
         self._in_flight = 0
         self._last_s = clock()
         self._rate = RecentRate()
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Around one request, from its arrival to its answer."""
-        with self._changed:
+    def request(self) -> Self:
+        """To be entered for one request, from its arrival to its answer."""
+        return self
+
+    def __enter__(self) -> None:
+        with self._lock:
             self._in_flight += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._in_flight -= 1
-                self._last_s = self._clock()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._in_flight -= 1
+            self._last_s = self._clock()
+            if self._watched:
                 self._changed.notify_all()
 
     def count_answer(self, samples: int, device_seconds: float) -> None:
         """One batch of `samples` was labelled in `device_seconds`."""
-        with self._changed:
+        with self._lock:
             self.answered += 1
             self._rate.add(samples, self._clock())
         self._on_labelled(samples, device_seconds)
@@ -63,7 +67,7 @@ class Traffic:
     @property
     def samples_per_second(self) -> float:
         """Over the last seconds."""
-        with self._changed:
+        with self._lock:
             return self._rate.value(self._clock())
 
     def wait_quiet(self, quiet_s: float, timeout_s: float) -> bool:
@@ -82,4 +86,6 @@ class Traffic:
                 if now >= deadline:
                     return False
                 until = deadline if self._in_flight else min(deadline, quiet_at)
+                self._watched += 1
                 self._changed.wait(until - now)
+                self._watched -= 1

@@ -10,7 +10,7 @@ from ..errors import RequestRefused
 from ..proto.arena import Array
 from ..proto.form_arrays import encode
 from ..proto.forms import Form, Parameter
-from .model import TensorSpec
+from .model import ModelSpec, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +59,11 @@ def in_their_forms(outputs: Mapping[str, Array], wanted: Iterable[Wanted]) -> di
             )
         travel |= arrays
     return travel
+
+
+def forms_told(wanted: Iterable[Wanted], spec: ModelSpec) -> dict[str, dict[str, Parameter]]:
+    """What an answer says of its outputs' forms, by the names of what travels."""
+    outputs = {tensor.name: tensor for tensor in spec.outputs}
+    return {
+        part: form for one in wanted for part, form in one.parameters(outputs[one.name]).items()
+    }

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..datatypes import Array
 from ..specs import TensorSpec
+from ..stacked import Input
 from ..tensors import Parameter
+
+#: The extension of servers that tell how a model is configured, as Triton does.
+CONFIGURED: Final = "model_configuration"
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +25,20 @@ class Found:
     Attributes:
         inputs: in the model's order; empty where the server does not say.
         outputs: the same.
+        most_rows: of a batch that the model takes at most; None where the server does not say.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    most_rows: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One batch to be labelled.
 
     Attributes:
-        inputs: arrays by input name, the batch along axis 0; they must not change meanwhile.
+        inputs: arrays by input name, the batch along axis 0, each in one piece or several; they
+            must not change meanwhile.
         outputs: names of the outputs wanted; empty: every one.
         request_id: for logs; a server may repeat it.
         parameters: named values beside the tensors; a server that knows none ignores them, and so
@@ -37,11 +46,11 @@ class Request:
         output_parameters: the same for single outputs, by their names.
     """
 
-    inputs: Mapping[str, Array]
+    inputs: Mapping[str, Input]
     outputs: tuple[str, ...] = ()
     request_id: str = ""
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = _NOTHING
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = _NOTHING
 
 
 @dataclass(frozen=True, slots=True)

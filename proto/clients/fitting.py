@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...errors import WireError
-from ..datatypes import Array, dtype_of
+from ..datatypes import dtype_of
 from ..specs import TensorSpec
+from ..stacked import Input
 
 
-def misfit(declared: Sequence[TensorSpec], inputs: Mapping[str, Array]) -> str:
+def misfit(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:
     """In words, how a batch differs from what a server says its model takes.
 
     KServe and MLServer hand any tensor to the model, and call what it raises a failure of their

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import grpc
+
 from ...errors import (
     BadAnswer,
     DeadlineExceeded,
@@ -16,7 +18,9 @@ from ...errors import (
     Unauthenticated,
     WrongInstance,
 )
-from .http_calls import Reply
+from ..http_offer import STATUS
+from ..status import from_status
+from .http_messages import Reply
 
 _READ: Final[dict[int, type[EdlError]]] = {
     401: Unauthenticated,
@@ -41,7 +45,13 @@ _MOST_SECONDS_DIGITS: Final = 9
 
 
 def from_http(reply: Reply) -> EdlError:
-    """The error that an answer with another status than 200 stands for."""
+    """The error that an answer with another status than 200 stands for.
+
+    Our teachers name gRPC's status beside it, which says more.
+    """
+    code = grpc.StatusCode.__members__.get(reply.headers.get(STATUS, ""), grpc.StatusCode.OK)
+    if code is not grpc.StatusCode.OK:
+        return from_status(code, reply.words(), reply.headers.items())
     kind = _READ.get(reply.status)
     if kind is None:
         kind = next(kind for first, kind in _FAMILIES if reply.status >= first)

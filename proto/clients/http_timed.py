@@ -5,8 +5,9 @@ from __future__ import annotations
 import http.client
 import io
 import socket
-import time
 from typing import Any
+
+from .lines import left_s
 
 
 class TimedResponse(http.client.HTTPResponse):
@@ -16,20 +17,23 @@ class TimedResponse(http.client.HTTPResponse):
 
     Args:
         deadline: on the monotonic clock, in seconds.
-        sock: of the connection; its timeout is changed.
-        more: as of `http.client.HTTPResponse`.
+        came: what has been read of it.
+        sock: of the connection, for the rest; its timeout is changed.
     """
 
-    def __init__(self, deadline: float, sock: socket.socket, *more: Any, **named: Any) -> None:
-        super().__init__(sock, *more, **named)
+    def __init__(self, deadline: float, came: bytes, sock: socket.socket) -> None:
+        super().__init__(sock)
         file: Any = self.fp
-        self.fp = io.BufferedReader(_Timed(sock, file.detach(), deadline))
+        self.fp = io.BufferedReader(_Timed(came, sock, file.detach(), deadline))
 
 
 class _Timed(io.RawIOBase):
-    """Reads of a socket that know how much time is left."""
+    """Reads of a socket, behind what was read before, that know how much time is left."""
 
-    def __init__(self, sock: socket.socket, file: io.RawIOBase, deadline: float) -> None:
+    def __init__(
+        self, came: bytes, sock: socket.socket, file: io.RawIOBase, deadline: float
+    ) -> None:
+        self._came = came
         self._sock = sock
         self._file = file
         self._deadline = deadline
@@ -38,17 +42,13 @@ class _Timed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
+        if self._came:
+            count = min(len(self._came), len(buffer))
+            buffer[:count], self._came = self._came[:count], self._came[count:]
+            return count
         self._sock.settimeout(left_s(self._deadline))
         return self._file.readinto(buffer)
 
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def left_s(deadline: float) -> float:
-    """Seconds until `deadline`; raises TimeoutError where there is none left."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left

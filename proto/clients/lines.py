@@ -10,12 +10,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from ...errors import EdlError, TeacherLost
+from ...errors import DeadlineExceeded, EdlError, TeacherLost
 
 #: Lines that one request tries at most: a kept one, a fresh one, and another should that be shared.
 _TRIES: Final = 3
+
+_Message = TypeVar("_Message")
+_Answer = TypeVar("_Answer")
+_Asked = TypeVar("_Asked", contravariant=True)
+_Said = TypeVar("_Said", covariant=True)
 
 
 class Ended(Exception):
@@ -26,7 +31,7 @@ class Ended(Exception):
         self.why = why
 
 
-class Line(Protocol):
+class Line(Protocol[_Asked, _Said]):
     """One line. Any thread may use it; it takes what it was made for at once."""
 
     @property
@@ -34,7 +39,7 @@ class Line(Protocol):
         """Whether a request may be sent: as far as is known here, it has not ended."""
         ...
 
-    def ask(self, message: bytes, until_s: float) -> memoryview:
+    def ask(self, message: _Asked, until_s: float) -> _Said:
         """Send a request and wait for its answer until then, on the monotonic clock.
 
         Raises:
@@ -48,12 +53,12 @@ class Line(Protocol):
         ...
 
 
-class _Kept:
+class _Kept(Generic[_Message, _Answer]):
     """A line, and what is on its way over it."""
 
     __slots__ = ("busy", "fresh", "line", "retired", "shared")
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line[_Message, _Answer]) -> None:
         self.line = line
         self.busy = 1
         self.fresh = True  # only its first request is on its way
@@ -61,23 +66,23 @@ class _Kept:
         self.retired = False  # to be ended once nothing is on its way
 
 
-class Lines:
+class Lines(Generic[_Message, _Answer]):
     """Asks over as many lines as it needs; any thread may.
 
     Args:
-        open_line: makes one; what it raises is raised by `call`.
+        open_line: makes one until then, on the monotonic clock; what it raises is raised by `call`.
         at_once: requests that one line takes at once.
     """
 
-    def __init__(self, open_line: Callable[[], Line], at_once: int) -> None:
+    def __init__(self, open_line: Callable[[float], Line[_Message, _Answer]], at_once: int) -> None:
         self._open_line = open_line
         self._at_once = at_once
         self._lock = threading.Lock()
-        self._lines: list[_Kept] = []  # the last one used is the next one
+        self._lines: list[_Kept[_Message, _Answer]] = []  # the last one used is the next one
         self._closed = False
 
-    def call(self, message: bytes, until_s: float) -> memoryview:
-        """The answer to `message`, as a view of what came by then, on the monotonic clock.
+    def call(self, message: _Message, until_s: float) -> _Answer:
+        """The answer to `message`, if it comes by then, on the monotonic clock.
 
         Raises:
             DeadlineExceeded: it did not come in time.
@@ -87,7 +92,7 @@ class Lines:
         kept = self._free()
         for tries_left in reversed(range(_TRIES)):
             if kept is None:
-                kept = self._fresh()
+                kept = self._fresh(until_s)
             fresh = kept.fresh
             try:
                 return self._ask(kept, message, until_s)
@@ -95,12 +100,21 @@ class Lines:
                 why = ended.why
             innocent = not fresh or kept.shared
             kept = None
-            if not innocent or not tries_left or until_s <= time.monotonic():
+            if not innocent or not tries_left:
+                break
+            if until_s <= time.monotonic():  # which may be why who shared the line has ended it
+                why = DeadlineExceeded("no answer within the time that there was for one")
                 break
         try:
             raise why
         finally:
             del why  # its traceback knows this frame, and this frame the message
+
+    def prepare(self, until_s: float) -> None:
+        """Have a line to ask over, opened by then where there is none; raises as `call` does."""
+        if (kept := self._free()) is None:
+            kept = self._fresh(until_s)
+        self._give_back(kept)
 
     def renew(self) -> None:
         """Use none of the present lines for what comes from now on."""
@@ -119,7 +133,7 @@ class Lines:
         for kept in lines:
             kept.line.end()
 
-    def _ask(self, kept: _Kept, message: bytes, until_s: float) -> memoryview:
+    def _ask(self, kept: _Kept[_Message, _Answer], message: _Message, until_s: float) -> _Answer:
         try:
             answer = kept.line.ask(message, until_s)
         except BaseException:
@@ -127,14 +141,17 @@ class Lines:
             if self._closed:
                 raise TeacherLost("the connection is closed") from None
             raise
+        self._give_back(kept)
+        return answer
+
+    def _give_back(self, kept: _Kept[_Message, _Answer]) -> None:
         with self._lock:
             kept.busy -= 1
             over = kept.retired and not kept.busy
         if over:
             self._drop(kept)
-        return answer
 
-    def _free(self) -> _Kept | None:
+    def _free(self) -> _Kept[_Message, _Answer] | None:
         """A line that is there and has room, with a request more on its way."""
         while True:
             with self._lock:
@@ -150,12 +167,12 @@ class Lines:
                 return kept
             self._drop(kept)
 
-    def _has_room(self, kept: _Kept) -> bool:
+    def _has_room(self, kept: _Kept[_Message, _Answer]) -> bool:
         return kept.busy < self._at_once and not kept.retired
 
-    def _fresh(self) -> _Kept:
+    def _fresh(self, until_s: float) -> _Kept[_Message, _Answer]:
         if not self._closed:
-            kept = _Kept(self._open_line())
+            kept = _Kept(self._open_line(until_s))
             with self._lock:
                 if not self._closed:
                     self._lines.append(kept)
@@ -163,8 +180,16 @@ class Lines:
             kept.line.end()
         raise TeacherLost("the connection is closed")
 
-    def _drop(self, kept: _Kept) -> None:
+    def _drop(self, kept: _Kept[_Message, _Answer]) -> None:
         with self._lock:
             if kept in self._lines:
                 self._lines.remove(kept)
         kept.line.end()
+
+
+def left_s(deadline: float) -> float:
+    """Seconds until `deadline`, on the monotonic clock; raises TimeoutError where none is left."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

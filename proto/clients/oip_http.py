@@ -8,18 +8,18 @@ it gets from then on.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import quote
 
 from ...errors import BadAnswer, RequestRefused, RetryableError, WireError
-from .. import json_asking
 from ..json_objects import objects_in, parse_object, shape_of, text_in
-from ..json_tensors import HEAD_LENGTH, split
 from ..security import ClientSecurity
 from ..security.http_dial import HttpDial
 from ..specs import TensorSpec
-from .client import Answer, Found, Request
-from .http_calls import HttpCalls, Reply
+from .client import CONFIGURED, Answer, Found, Request
+from .http_calls import HttpCalls
+from .http_infer import answer_of, body_of, path_of
+from .http_messages import Reply
 from .http_statuses import from_http
 
 #: How servers refuse a body that is no JSON: of those that know the extension, and those that fail.
@@ -45,70 +45,58 @@ class OipHttpClient:
     def __init__(self, url: str, model: str, security: ClientSecurity | None = None) -> None:
         self.binary: bool | None = None
         self._model = model
-        self._path = f"/v2/models/{quote(model, safe='')}"
+        self._path = path_of(model)
         self._calls = HttpCalls(HttpDial(url, security))
 
     def probe(self, timeout_s: float) -> Found:
-        ready = self._calls.call("GET", f"{self._path}/ready", timeout_s)
+        until_s = time.monotonic() + timeout_s
+        ready = self._calls.call("GET", f"{self._path}/ready", until_s)
         if ready.status in _NOT_READY or (ready.status == 200 and _says_no(ready)):
             raise RetryableError(f"model {self._model!r} is not ready there: {ready.words()}")
         if ready.status != 200:
             raise from_http(ready)
-        described = self._calls.call("GET", self._path, timeout_s)
+        described = self._calls.call("GET", self._path, until_s)
         if described.status == 200:
-            return _found(described)
+            return replace(_found(described), most_rows=self._most_rows(until_s))
         if isinstance(error := from_http(described), RequestRefused):
             return Found()  # it is ready, and does not describe itself
         raise error
 
     def infer(self, request: Request, timeout_s: float) -> Answer:
-        if self.binary is not None:
-            return _answer(self._ask(request, timeout_s, binary=self.binary))
         until_s = time.monotonic() + timeout_s
-        reply = self._ask(request, timeout_s, binary=True)
+        if self.binary is not None:
+            return answer_of(self._ask(request, until_s, binary=self.binary))
+        reply = self._ask(request, until_s, binary=True)
         if reply.status not in _NO_BYTES:
-            answer = _answer(reply)
+            answer = answer_of(reply)
             self.binary = True
             return answer
-        answer = _answer(self._ask(request, until_s - time.monotonic(), binary=False))
+        answer = answer_of(self._ask(request, until_s, binary=False))
         self.binary = False
         return answer
 
     def close(self) -> None:
         self._calls.close()
 
-    def _ask(self, request: Request, timeout_s: float, *, binary: bool) -> Reply:
-        try:
-            body, head_length = json_asking.encode_request(
-                request.inputs,
-                request.outputs,
-                request_id=request.request_id,
-                parameters=request.parameters,
-                output_parameters=request.output_parameters,
-                binary=binary,
-            )
-        except (WireError, ValueError) as error:  # what cannot be sent here can be sent nowhere
-            raise RequestRefused(f"it cannot be sent: {error}") from None
-        # Servers choose by the type how to read the body, so it is always said.
-        headers = {"Content-Type": "application/json"}
-        if head_length is not None:
-            headers = {
-                "Content-Type": "application/octet-stream",
-                HEAD_LENGTH: str(head_length),
-            }
-        return self._calls.call("POST", f"{self._path}/infer", timeout_s, body, headers)
+    def _most_rows(self, until_s: float) -> int | None:
+        """What the model takes at once; None where it is not said."""
+        extensions = _told(self._calls.call("GET", "/v2", until_s), "extensions")
+        if not isinstance(extensions, list) or CONFIGURED not in extensions:
+            return None
+        most = _told(self._calls.call("GET", f"{self._path}/config", until_s), "max_batch_size")
+        return most if isinstance(most, int) and most > 0 else None
+
+    def _ask(self, request: Request, until_s: float, *, binary: bool) -> Reply:
+        headers, body = body_of(request, binary=binary)
+        return self._calls.call("POST", f"{self._path}/infer", until_s, body, headers)
 
 
-def _answer(reply: Reply) -> Answer:
-    """Raises the error that its status stands for; BadAnswer where it cannot be read."""
-    if reply.status != 200:
-        raise from_http(reply)
+def _told(reply: Reply, name: str) -> Any:
+    """One thing that an object says; None where there is none, or it does not."""
     try:
-        head, raw = split(reply.body, reply.headers.get(HEAD_LENGTH.lower()))
-        said = json_asking.decode_response(head, raw)
-    except WireError as error:
-        raise BadAnswer(str(error)) from None
-    return Answer(said.outputs, said.parameters, said.output_parameters)
+        return parse_object(reply.body).get(name) if reply.status == 200 else None
+    except WireError:
+        return None
 
 
 def _says_no(reply: Reply) -> bool:

@@ -21,6 +21,7 @@ from ...errors import BadAnswer, EdlError, RequestRefused, TeacherLost, WireErro
 from ..datatypes import Array
 from ..paddle_serving import general_model, pipeline
 from ..security import ClientSecurity, open_channel
+from ..stacked import all_whole
 from .client import Answer, Found, Request
 from .grpc_errors import translated
 
@@ -59,7 +60,7 @@ class PipelineClient:
     def infer(self, request: Request, timeout_s: float) -> Answer:
         with _writing():
             log_id = _log_id(request)
-            message = pipeline.encode_request(self._model, request.inputs, log_id)
+            message = pipeline.encode_request(self._model, all_whole(request.inputs), log_id)
         reply = self._connection.call(message, timeout_s)
         with _reading():
             return _answer(request, pipeline.decode_response(reply))
@@ -89,7 +90,8 @@ class GeneralModelClient:
     def infer(self, request: Request, timeout_s: float) -> Answer:
         with _writing():
             log_id = _log_id(request)
-            message = general_model.encode_request(request.inputs, request.outputs, log_id)
+            inputs = all_whole(request.inputs)
+            message = general_model.encode_request(inputs, request.outputs, log_id)
         reply = self._connection.call(message, timeout_s)
         with _reading():
             return _answer(request, general_model.decode_response(reply))

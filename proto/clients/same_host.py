@@ -30,10 +30,13 @@ from ...errors import (
     TeacherLost,
     WireError,
 )
-from ..datatypes import Array, to_bytes
-from ..lent_arena import LentArena
+from ..datatypes import to_bytes
+from ..lent_arena import Lent, LentArena
 from ..places import Place
+from ..prepared import Prepared, is_led
+from ..stacked import Input, Stacked
 from .client import Answer, Found, Request
+from .near_line import NearLine
 from .oip_grpc import OipGrpcClient
 
 log = logging.getLogger(__name__)
@@ -65,6 +68,7 @@ class SameHostClient:
         self._off = False
         self._proved = False
         self._lost = False
+        self._prepared: Prepared | None = None  # the latest request by a near line
 
     @property
     def in_place(self) -> bool:
@@ -101,6 +105,39 @@ class SameHostClient:
             self._proved = True
         return answer
 
+    def near_line(self) -> NearLine | None:
+        """A line for what `near_message` makes; None where batches travel, or there is no door."""
+        return self._inner.near_line() if self._proved and self.in_place else None
+
+    def near_message(
+        self, request: Request, timeout_s: float, lent: Mapping[str, Lent]
+    ) -> bytes | None:
+        """The request as it goes over a near line; None: it has to be asked by `infer`.
+
+        It waits for nothing: the server must have proved that it looks at our memory, and know all
+        of it that the inputs lie in. One thread calls it.
+
+        Args:
+            request: what is asked.
+            timeout_s: seconds that the server has for it.
+            lent: where all the inputs lie at this moment, if that is known; else it is found out.
+        """
+        region, inputs = self._region, request.inputs
+        if self._off or not self._proved or region is None:
+            return None
+        lying = lent or self._lying(inputs)
+        if len(lying) < len(inputs) or not _reaches(region, inputs, lying):
+            return None
+        layout = [(n, one.dtype, one.shape, is_led(lying[n])) for n, one in inputs.items()]
+        kind = (region, timeout_s, layout, *request[1:2], *request[3:])
+        if (prepared := self._prepared) is None or prepared.kind != kind:
+            try:
+                message = self._inner.message(request, timeout_s, _places_in(region, inputs, lying))
+            except RequestRefused:
+                return None
+            prepared = self._prepared = Prepared(kind, message)
+        return prepared.message(request.request_id, [lying[name] for name in inputs])
+
     def close(self) -> None:
         until_s = time.monotonic() + _GOODBYE_S
         if not self._lost:
@@ -112,30 +149,24 @@ class SameHostClient:
         """Of the inputs that lie in the arena, as far as the server knows it."""
         if self._off:
             return {}
-        lying = {
-            name: (found, array.nbytes)
-            for name, array in request.inputs.items()
-            if (found := self._where(array)) is not None
-        }
-        if not lying:
+        inputs = request.inputs
+        if not (lying := self._lying(inputs)):
             return {}
-        end = max(offset + nbytes for (offset, _), nbytes in lying.values())
         with self._lock:
-            if self._region is None or self._region.nbytes < end:
+            if not _reaches(self._region, inputs, lying):
                 self._register(until_s)
-            region = self._region
-        if region is None or region.nbytes < end:
-            return {}
-        return {
-            name: Place(region.name, offset, nbytes, generation)
-            for name, ((offset, generation), nbytes) in lying.items()
-        }
+            return _places_in(self._region, inputs, lying)
 
-    def _where(self, array: Array) -> tuple[int, int] | None:
-        if array.dtype.hasobject:
+    def _lying(self, inputs: Mapping[str, Input]) -> Mapping[str, Lent]:
+        """Where those inputs are that lie in the arena."""
+        found = {name: self._where(value) for name, value in inputs.items()}
+        return {name: lent for name, lent in found.items() if lent is not None}
+
+    def _where(self, value: Input) -> Lent | None:
+        if isinstance(value, Stacked) or value.dtype.hasobject:
             return None
         try:
-            return self._arena.lent(to_bytes(array))
+            return self._arena.lent(to_bytes(value))
         except WireError:  # it cannot be sent either, which is `inner`'s to say
             return None
 
@@ -179,6 +210,27 @@ class SameHostClient:
             if not self._proved and not self._off:
                 log.warning("batches travel from now on, as they fail in place: %s", error)
                 self._off = True
+
+
+def _reaches(
+    region: _Region | None, inputs: Mapping[str, Input], lying: Mapping[str, Lent]
+) -> bool:
+    """Whether what lies there is all within what a server knows as `region`."""
+    return region is not None and all(
+        lent.offset + inputs[name].nbytes <= region.nbytes for name, lent in lying.items()
+    )
+
+
+def _places_in(
+    region: _Region | None, inputs: Mapping[str, Input], lying: Mapping[str, Lent]
+) -> Mapping[str, Place]:
+    """What names these to a server that knows `region`; nothing where one lies beyond it."""
+    if region is None or not _reaches(region, inputs, lying):
+        return {}
+    return {
+        name: Place(region.name, lent.offset, inputs[name].nbytes, *lent[1:])
+        for name, lent in lying.items()
+    }
 
 
 def _left_s(until_s: float) -> float:

@@ -2,14 +2,22 @@
 
 What is here loads no gRPC until a channel is opened or a server listens, so that a process which
 only passes settings on stays light.
+
+The public names below load what they need when they are first used.
 """
 
-from .credentials import ClientSecurity, ServerSecurity, TlsFiles
-from .dial import open_aio_channel, open_channel
-from .exposure import check_exposure, is_loopback
-from .gate import ROLES, Caller, Gate
-from .https import reloading_context
-from .listening import listen
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .credentials import ClientSecurity, ServerSecurity, TlsFiles
+    from .dial import open_aio_channel, open_channel
+    from .exposure import check_exposure, is_loopback
+    from .gate import ROLES, Caller, Gate
+    from .https import reloading_context
+    from .listening import listen
 
 __all__ = [
     "ROLES",
@@ -25,3 +33,24 @@ __all__ = [
     "open_channel",
     "reloading_context",
 ]
+
+_MODULES = {
+    "Caller": ".gate",
+    "check_exposure": ".exposure",
+    "ClientSecurity": ".credentials",
+    "Gate": ".gate",
+    "is_loopback": ".exposure",
+    "listen": ".listening",
+    "open_aio_channel": ".dial",
+    "open_channel": ".dial",
+    "reloading_context": ".https",
+    "ROLES": ".gate",
+    "ServerSecurity": ".credentials",
+    "TlsFiles": ".credentials",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name], __name__), name)

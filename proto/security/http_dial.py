@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
+import socket
 import ssl
 from urllib.parse import urlsplit
 
@@ -24,6 +24,7 @@ class HttpDial:
             are read now, its token with each request if it has changed.
 
     Attributes:
+        host: as requests name it, with the port.
         path: what the path of every request begins with, without a slash at its end.
 
     Raises:
@@ -40,13 +41,16 @@ class HttpDial:
             host = (parts.hostname or "").encode("idna")
         except ValueError:  # of brackets, of the port, or of letters that a URL does not have
             raise _no_address(url) from None
-        if parts.scheme not in ("http", "https") or not host or port == 0 or " " in url:
+        readable = url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not host or port == 0 or not readable:
             raise _no_address(url)
         if parts.username or parts.query or parts.fragment:
             raise UsageError(f"{url!r:.120} has more than host, port and path")
         self.path = parts.path.rstrip("/")
         self._host = host.decode()
         self._port = port or (443 if parts.scheme == "https" else 80)
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        self.host = shown if port is None else f"{shown}:{port}"
         self._server_name = security.server_name or self._host
         self._context = _context(security) if parts.scheme == "https" else None
         path = security.token_file
@@ -54,24 +58,21 @@ class HttpDial:
         if self._context is None:
             _check_plaintext(url, self._host, security)
 
-    def connect(self, timeout_s: float) -> http.client.HTTPConnection:
+    def connect(self, timeout_s: float) -> socket.socket:
         """A connection that stands.
 
         Raises:
             OSError: nobody answers, not in time, or without the certificate that is asked for.
         """
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-        connection.connect()
-        if self._context is not None:
-            plain = connection.sock
-            try:
-                connection.sock = self._context.wrap_socket(
-                    plain, server_hostname=self._server_name
-                )
-            except BaseException:
-                plain.close()
-                raise
-        return connection
+        connection = socket.create_connection((self._host, self._port), timeout_s)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._context is None:
+                return connection
+            return self._context.wrap_socket(connection, server_hostname=self._server_name)
+        except BaseException:
+            connection.close()
+            raise
 
     def headers(self) -> dict[str, str]:
         """What proves who calls, beside a request."""

@@ -8,21 +8,23 @@ has memory registered here, to processes of users that could have registered it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from ...errors import EdlError
-from ...proto.doors import LENGTH, TICKET_BYTES, WELCOME, Invitation, user_behind
-from ...proto.stream_answers import failed
+from ...errors import AccessError, EdlError
+from ...proto.doors import Invitation, user_behind
 from ..config import ServerConfig
-from ..refusals import TooLarge
 from ..shared_memory.regions import SharedMemory
+from .answering import Infer
 from .callers import Callers, Shown
-from .streams import Streams
+from .calls import CallTable
+from .guest import Guest
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +33,15 @@ _TICKETS: Final = 64
 #: Connections that have not said their ticket yet; one more is closed.
 _STRANGERS: Final = 64
 
-#: Has the request of somebody answered, both serialised.
-Infer = Callable[[bytes, Shown], Awaitable[bytes]]
-
 
 class Door:
     """One teacher's; lives in one event loop.
 
     Args:
         callers: who may ask.
-        streams: where connections have their places, as streams of gRPC's do.
-        infer: answers one request.
+        calls: where connections have their places, among other calls.
+        infer: answers a request of somebody; as `Infer`, behind the length of what goes out.
+        refused: told of each request that is not answered.
         config: the limits.
         memory: what callers have registered.
     """
@@ -49,21 +49,23 @@ class Door:
     def __init__(
         self,
         callers: Callers,
-        streams: Streams,
-        infer: Infer,
+        calls: CallTable,
+        infer: Callable[[Shown, bytes], Awaitable[bytes]],
+        refused: Callable[[EdlError], None],
         config: ServerConfig,
         memory: SharedMemory,
     ) -> None:
         self._callers = callers
-        self._streams = streams
         self._infer = infer
-        self._config = config
         self._memory = memory
         self._name = f"edl-teacher-{secrets.token_hex(16)}"
         self._shown: dict[str, dict[str, Shown]] = {}  # owner -> ticket -> what it stands for
         self._server: asyncio.Server | None = None
-        self._strangers = 0
-        self._inside: set[asyncio.Task[None]] = set()
+        self._strangers: set[Guest] = set()
+        self._inside: set[Guest] = set()  # strangers, too
+        self._nobody_inside = asyncio.Event()
+        self._guest = partial(Guest, self, calls, config)
+        self.refused = refused
 
     def invite(self, shown: Shown) -> tuple[tuple[str, str], ...]:
         """Metadata that tells a caller where the door is; none where there is no door."""
@@ -79,111 +81,53 @@ class Door:
     async def open(self) -> None:
         """Let callers in from now on, where the system has such sockets."""
         if sys.platform == "linux":
-            self._server = await asyncio.start_unix_server(self._enter, path=f"\0{self._name}")
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(self._guest, path=f"\0{self._name}")
 
     async def close(self, grace_s: float) -> None:
-        """Let nobody in; wait up to `grace_s` for those inside, whom `streams` has sent away."""
+        """Let nobody in; wait up to `grace_s` for the requests of those inside to be answered."""
         if self._server is not None:
             self._server.close()
+        for guest in list(self._inside):
+            guest.leave()
         if self._inside:
-            await asyncio.wait(self._inside, timeout=grace_s)
-        for task in self._inside:
-            task.cancel()
+            self._nobody_inside.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._nobody_inside.wait(), grace_s)
+        for guest in list(self._inside):
+            guest.abort()
 
-    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._inside.add(task)
-        try:
-            if (shown := await self._ticket(reader, writer)) is not None:
-                await self._serve(shown, _Conversation(reader, writer, self._config))
-        except (EdlError, OSError, EOFError) as error:
-            log.debug("a caller at the door is gone: %s", error)
-        except asyncio.CancelledError:
-            log.debug("a caller at the door was sent away")  # by `close`: nobody waits for this
-        finally:
-            self._inside.discard(task)
-            writer.close()
+    # --- told by a guest
 
-    async def _ticket(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Shown | None:
-        """What the bearer of the ticket that comes has shown; None: it is not let in."""
-        if self._strangers >= _STRANGERS or not _may_come(writer):
-            return None
-        self._strangers += 1
-        try:
-            async with asyncio.timeout(self._config.receive_s):
-                said = (await reader.readexactly(TICKET_BYTES)).decode("ascii", "replace")
-        finally:
-            self._strangers -= 1
-        shown = next((mine[said] for mine in self._shown.values() if said in mine), None)
+    def knocked(self, guest: Guest, connection: Any) -> bool:
+        self._inside.add(guest)
+        if len(self._strangers) >= _STRANGERS or not _may_come(connection):
+            return False
+        self._strangers.add(guest)
+        return True
+
+    def let_in(self, guest: Guest, ticket: str) -> tuple[str, Infer] | None:
+        self._strangers.discard(guest)
+        shown = next((mine[ticket] for mine in self._shown.values() if ticket in mine), None)
         if shown is None:
             return None
-        visitor = self._callers.student(shown)
+        try:
+            visitor = self._callers.student(shown)
+        except AccessError as error:
+            log.debug("a caller at the door is sent away: %s", error)
+            return None
         if not self._memory.status(visitor):
             self._shown.pop(visitor.owner, None)  # who shares nothing has no business here
             return None
-        writer.write(WELCOME)
-        return shown
+        return visitor.owner, partial(self._infer, shown)
 
-    async def _serve(self, shown: Shown, conversation: _Conversation) -> None:
-        async def infer(data: bytes) -> bytes:
-            return await self._infer(data, shown)
-
-        try:
-            await self._streams.serve(self._callers.student(shown), conversation, infer)
-        except EdlError as error:
-            if not conversation.heard:  # there is no room: its first request is answered so
-                await conversation.write(failed(error, ""))
-            raise
+    def gone(self, guest: Guest) -> None:
+        self._strangers.discard(guest)
+        self._inside.discard(guest)
+        if not self._inside:
+            self._nobody_inside.set()
 
 
-def _may_come(writer: asyncio.StreamWriter) -> bool:
+def _may_come(connection: Any) -> bool:
     """Whether the user behind a connection could have shared memory with this process."""
-    return os.geteuid() == 0 or user_behind(writer.get_extra_info("socket")) in (0, os.geteuid())
-
-
-class _Conversation:
-    """One connection as `Streams` sees it; `heard` says whether a request has come."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, config: ServerConfig
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._config = config
-        self.heard = False
-
-    async def read(self) -> bytes:
-        """The next request; raises EOFError once the caller is gone."""
-        (nbytes,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        self.heard = True
-        if nbytes > self._config.max_message_bytes:
-            raise TooLarge(
-                f"a request is larger than max ({nbytes} vs. {self._config.max_message_bytes}):"
-                " split the batch"
-            )
-        return await self._reader.readexactly(nbytes)
-
-    async def write(self, answer: bytes) -> None:
-        """Write an answer, within the time that a request may take to arrive.
-
-        Raises:
-            TimeoutError: the caller reads nothing.
-        """
-        self._writer.write(b"".join((LENGTH.pack(len(answer)), answer)))
-        try:
-            async with asyncio.timeout(self._config.receive_s):
-                await self._writer.drain()
-        except TimeoutError:
-            self._writer.transport.abort()
-            raise
-
-    def peer(self) -> str:
-        """As of a call of gRPC's."""
-        return "unix:"
-
-    def knows_farewells(self) -> bool:
-        """No: what it has sent is here at once, and it sees that it has ended before it asks."""
-        return False
+    return os.geteuid() == 0 or user_behind(connection) in (0, os.geteuid())

@@ -19,10 +19,12 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ...errors import AccessError, EdlError, RateLimited, RetryableError, WireError
+from ...proto import doors, stream_answers
 from ...proto import inference_pb2 as pb
+from ...proto.http_offer import HttpOffer
 from ...proto.security import Gate
 from ...proto.status import to_metadata, to_status
-from ...proto.stream_answers import KNOWS_FAREWELLS
+from ...proto.wire import Before, nothing_before
 from .. import access_log
 from ..access_log import Entry
 from ..config import ServerConfig
@@ -60,6 +62,7 @@ class Methods:
         infer_calls: the calls that have batches labelled, by whichever protocol they came.
         streams: those of `ModelStreamInfer`.
         door: for callers on this host.
+        offer: where the protocol is spoken over HTTP too; None: nowhere.
 
     Args:
         config: the limits.
@@ -75,6 +78,7 @@ class Methods:
         gate: Gate,
         metrics: TeacherMetrics,
     ) -> None:
+        self.offer: HttpOffer | None = None
         self._receive_s = config.receive_s
         self._servicer = servicer
         self._callers = Callers(gate)
@@ -85,8 +89,9 @@ class Methods:
         self.streams = Streams(self.infer_calls, self._count)
         self.door = Door(
             self._callers,
-            self.streams,
-            partial(self._infer_of_stream, "local"),
+            self.infer_calls,
+            partial(self._infer_of_many, "local", doors.before),
+            self._count,
             config,
             servicer.memory,
         )
@@ -104,18 +109,18 @@ class Methods:
             ),
             "ServerMetadata": self._unread(self._known, self._server_metadata),
             "ModelReady": self._named(s.model_ready, pb.ModelReadyRequest),
-            "ModelMetadata": self._named(s.model_metadata, pb.ModelMetadataRequest),
+            "ModelMetadata": self._beside(
+                self._offered, self._named(s.model_metadata, pb.ModelMetadataRequest)
+            ),
             "ModelStatistics": self._named(s.model_statistics, pb.ModelStatisticsRequest),
             "RepositoryIndex": self._named(s.repository_index, pb.RepositoryIndexRequest),
-            "SystemSharedMemoryStatus": self._owned(
-                s.shared_memory_status,
-                pb.SystemSharedMemoryStatusRequest,
-                beside=self.door.invite,
+            "SystemSharedMemoryStatus": self._beside(
+                self.door.invite,
+                self._owned(s.shared_memory_status, pb.SystemSharedMemoryStatusRequest),
             ),
-            "SystemSharedMemoryRegister": self._owned(
-                s.shared_memory_register,
-                pb.SystemSharedMemoryRegisterRequest,
-                beside=self.door.invite,
+            "SystemSharedMemoryRegister": self._beside(
+                self.door.invite,
+                self._owned(s.shared_memory_register, pb.SystemSharedMemoryRegisterRequest),
             ),
             "SystemSharedMemoryUnregister": self._owned(
                 s.shared_memory_unregister, pb.SystemSharedMemoryUnregisterRequest
@@ -134,11 +139,16 @@ class Methods:
         self._metrics.refused(reason_of(WireError()))
 
     async def infer(
-        self, data: bytes, visitor: Visitor, deadline_s: float | None, entry: Entry
+        self,
+        data: bytes,
+        visitor: Visitor,
+        deadline_s: float | None,
+        entry: Entry,
+        before: Before = nothing_before,
     ) -> bytes:
         """Have one serialised request answered; raises `errors` only."""
         with self._metrics.request(len(data)) as request:
-            answer = await self._servicer.model_infer(data, visitor, deadline_s, entry)
+            answer = await self._servicer.model_infer(data, visitor, deadline_s, entry, before)
             request.answered(len(answer))
             return answer
 
@@ -146,24 +156,29 @@ class Methods:
         shown, deadline_s = Shown.by(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
-            return await self._infer_of_stream("grpc", data, shown, deadline_s)
+            return await self._infer_of_many("grpc", stream_answers.before, shown, data, deadline_s)
 
         await self.streams.serve(self._callers.student(shown), _Stream(context, shown), infer)
 
-    async def _infer_of_stream(
-        self, protocol: str, data: bytes, shown: Shown, deadline_s: float | None = None
+    async def _infer_of_many(
+        self,
+        protocol: str,
+        before: Before,
+        shown: Shown,
+        data: bytes,
+        deadline_s: float | None = None,
     ) -> bytes:
         """One request of many that come from a caller, who is looked at each time."""
         with access_log.call(protocol, STREAM, partial(_address, shown.peer)) as entry:
             visitor = self._callers.student(shown)
             entry.received(len(data))
-            answer = await self.infer(data, visitor, deadline_s, entry)
+            answer = await self.infer(data, visitor, deadline_s, entry, before)
             entry.sent(len(answer))
             return answer
 
     def _server_metadata(self, context: _Context) -> Message:
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
-        context.set_trailing_metadata(self._servicer.proof(asked))
+        context.set_trailing_metadata((*self._servicer.proof(asked), *self._offered()))
         return self._servicer.server_metadata(pb.ServerMetadataRequest())
 
     def _unread(
@@ -188,31 +203,26 @@ class Methods:
 
         return self._read(self._known, self._named_calls, parsed)
 
-    def _owned(
-        self,
-        answer: Callable[[Any, Visitor], Message],
-        kind: type[Message],
-        beside: Callable[[Shown], _Metadata] = lambda _: (),
-    ) -> _Serve:
-        """The same where the names are of things that belong to the caller, a student.
-
-        Args:
-            answer: of the request of a caller.
-            kind: of the request.
-            beside: gives metadata that goes with the answer.
-        """
+    def _owned(self, answer: Callable[[Any, Visitor], Message], kind: type[Message]) -> _Serve:
+        """The same where the names are of things that belong to the caller, a student."""
 
         async def parsed(data: bytes, visitor: Visitor, *_: object) -> bytes:
             return answer(_parse(data, kind), visitor).SerializeToString()
 
-        read = self._read(self._student, self._named_calls, parsed)
+        return self._read(self._student, self._named_calls, parsed)
+
+    def _beside(self, metadata: Callable[[Shown], _Metadata], answer: _Serve) -> _Serve:
+        """A method whose answer has metadata with it, for who has shown this."""
 
         async def serve(context: _Context, entry: Entry) -> bytes:
-            answered = await read(context, entry)
-            context.set_trailing_metadata(beside(Shown.by(context)))
+            answered = await answer(context, entry)
+            context.set_trailing_metadata(metadata(Shown.by(context)))
             return answered
 
         return serve
+
+    def _offered(self, _: Shown | None = None) -> _Metadata:
+        return () if self.offer is None else self.offer.metadata()
 
     def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Serve:
         """A method whose request is read once its caller is known."""
@@ -290,7 +300,9 @@ class _Stream:
         self._shown = shown
 
     def knows_farewells(self) -> bool:
-        return set(KNOWS_FAREWELLS) <= {(key, value) for key, value in self._shown.metadata or ()}
+        return set(stream_answers.KNOWS_FAREWELLS) <= {
+            (key, value) for key, value in self._shown.metadata or ()
+        }
 
 
 def _expire(limit: asyncio.Timeout) -> None:

@@ -17,6 +17,7 @@ import grpc
 
 from ...coordinator.config import check_free, join_address
 from ...errors import UsageError
+from ...proto.http_offer import HttpOffer
 from ...proto.security import Gate, listen
 from ...proto.security.sturdy import aio_server
 from ..config import ServerConfig
@@ -86,6 +87,8 @@ class Server:
             self._end()
             raise
         self.url = None if self._http is None else self._http.url
+        if self._http is not None:
+            self._methods.offer = HttpOffer(self.port, self._http.port, self._http.mark)
 
     def start(self) -> None:
         """Answer from now on."""

@@ -10,37 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from google.protobuf.message import DecodeError
-
-from ...errors import EdlError, RateLimited, RetryableError, TeacherLost, WireError
-from ...proto import inference_pb2 as pb
-from ...proto.stream_answers import AT_ONCE, FAREWELL, answered, failed
-from ...proto.wire import take_out
+from ...errors import EdlError, RateLimited, TeacherLost
+from ...proto.stream_answers import AT_ONCE, FAREWELL
 from ..refusals import TooLarge
 from ..shared_memory.visitors import Visitor
+from .answering import Infer, answer
 from .calls import Call, CallTable
-
-log = logging.getLogger(__name__)
-
-_RAW_INPUTS: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
-
-_Infer = Callable[[bytes], Awaitable[bytes]]
 
 
 class Conversation(Protocol):
     """What a stream is to who serves it: a context of gRPC's, or what behaves like one."""
 
     async def read(self) -> Any:
-        """The next request; anything but bytes: there will be none.
-
-        Raises:
-            TooLarge: it is not to be read.
-            EOFError: the caller is gone, and wants no answer.
-        """
+        """The next request; anything but bytes: there will be none."""
 
     async def write(self, answer: bytes, /) -> None: ...
 
@@ -65,7 +50,7 @@ class Streams:
         self._leaving = False
         self._farewells: set[asyncio.Task[None]] = set()
 
-    async def serve(self, visitor: Visitor, context: Conversation, infer: _Infer) -> None:
+    async def serve(self, visitor: Visitor, context: Conversation, infer: Infer) -> None:
         """Answer what comes over one stream by `infer`, until its caller ends it.
 
         Raises:
@@ -106,7 +91,7 @@ class _Stream:
         context: Conversation,
         call: Call,
         calls: CallTable,
-        infer: _Infer,
+        infer: Infer,
         refused: Callable[[EdlError], None],
     ) -> None:
         self._context = context
@@ -161,12 +146,12 @@ class _Stream:
                     return
                 before, self._last = self._last, asyncio.get_running_loop().create_future()
                 mine = self._last
-            answer = await self._answer(data)
+            said = await answer(self._infer, self._refused, data)
             del data  # it is large
             await before
             async with self._to_write:
-                await self._context.write(answer)
-            del answer  # not to be held until the next one
+                await self._context.write(said)
+            del said  # not to be held until the next one
             mine.set_result(None)
             self._in_work -= 1
             if not self._in_work:
@@ -183,12 +168,6 @@ class _Stream:
             if not self._over:
                 raise
             return None
-        except TooLarge as error:
-            self._over = True
-            self._refused(error)
-            await asyncio.shield(self._last)
-            await self._context.write(failed(error, ""))
-            return None
         finally:
             self._reader = None
         if isinstance(data, bytes):
@@ -203,18 +182,6 @@ class _Stream:
             raise asyncio.CancelledError
         return None
 
-    async def _answer(self, data: bytes) -> bytes:
-        """The answer of one request, serialised; or what is wrong with it."""
-        try:
-            answer = await self._infer(data)
-        except EdlError as error:
-            self._refused(error)
-            return failed(error, _id_of(data))
-        except Exception as error:  # as by a call: this request fails, and no other
-            log.exception("a request could not be answered")
-            return failed(RetryableError(f"{type(error).__name__}: {error}"), _id_of(data))
-        return answered(answer)
-
 
 def _nothing() -> None:
     """For a call that is over."""
@@ -225,11 +192,3 @@ def _written() -> asyncio.Future[None]:
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     written.set_result(None)
     return written
-
-
-def _id_of(data: bytes) -> str:
-    """The id of a request that may be malformed in any way."""
-    try:
-        return pb.ModelInferRequest.FromString(take_out(data, _RAW_INPUTS)[0]).id
-    except (WireError, DecodeError):
-        return ""

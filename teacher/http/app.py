@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from ...errors import AccessError, EdlError, RequestRefused, WireError
 from ...proto import inference_pb2 as pb
+from ...proto.http_offer import OFFER
 from ...proto.json_objects import parse_object
 from ..config import ServerConfig
 from ..front.calls import CallTable
@@ -26,7 +27,7 @@ from .callers import Callers
 from .inference import Inference
 from .logged import ENTRY
 from .plain import plain
-from .statuses import NotThere, to_http
+from .statuses import CLIENT_GONE, NotThere, to_http
 
 #: Of a request that holds names only.
 _NAMES_BYTES: Final = 64 << 10
@@ -43,6 +44,7 @@ class Api:
         callers: who may ask.
         metrics: told of every refusal.
         inference: answers batches.
+        mark: that a teacher's offer names.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Api:
         callers: Callers,
         metrics: TeacherMetrics,
         inference: Inference,
+        mark: str,
     ) -> None:
+        self._mark = mark
         self._receive_s = config.receive_s
         self._servicer = servicer
         self._callers = callers
@@ -95,9 +99,17 @@ class Api:
         """Somebody has sent what is no HTTP."""
         self._metrics.refused(reason_of(WireError()))
 
+    def count(self, error: EdlError) -> None:
+        """A request is answered with `error`."""
+        reason = reason_of(error)
+        if reason and not isinstance(error, AccessError):  # those the gate counts
+            self._metrics.refused(reason)
+
     # These two tell nothing but that a teacher is here, and load balancers have no token.
     async def _live(self, _: Request) -> Response:
-        return _whether(self._servicer.server_live(pb.ServerLiveRequest()).live)
+        response = _whether(self._servicer.server_live(pb.ServerLiveRequest()).live)
+        response.headers[OFFER] = self._mark
+        return response
 
     async def _ready(self, _: Request) -> Response:
         return _whether(self._servicer.server_ready(pb.ServerReadyRequest()).ready)
@@ -161,9 +173,7 @@ class Api:
 
     async def _refuse(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, EdlError)
-        reason = reason_of(error)
-        if reason and not isinstance(error, AccessError):  # those the gate counts
-            self._metrics.refused(reason)
+        self.count(error)
         status, headers, words = to_http(error)
         return JSONResponse({"error": words}, status, headers)
 
@@ -184,8 +194,8 @@ def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
 
 
 async def _nobody(_: Request, __: Exception) -> Response:
-    """For a caller that has hung up: it is not sent, and logged as nginx does."""
-    return Response(status_code=499)
+    """For a caller that has hung up: it is not sent, and logged."""
+    return Response(status_code=CLIENT_GONE)
 
 
 def _whether(yes: bool) -> Response:

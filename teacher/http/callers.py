@@ -6,7 +6,9 @@ from starlette.requests import Request
 
 from ...proto.security import Gate
 from ..shared_memory.visitors import Visitor
-from .connections import CERTIFICATE
+
+#: In a request's `state`: the common name of the caller's certificate.
+CERTIFICATE = "certificate"
 
 
 class Callers:
@@ -16,16 +18,30 @@ class Callers:
         self._gate = gate
 
     def visitor(self, request: Request, role: str = "") -> Visitor:
-        """Who asks.
+        """Who asks; arguments and errors as of `known`."""
+        return self.known(
+            request.headers.get("authorization", ""),
+            getattr(request.state, CERTIFICATE, None),
+            request.client or ("", 0),
+            role,
+        )
+
+    def known(
+        self, authorization: str, certificate: str | None, address: tuple[str, int], role: str = ""
+    ) -> Visitor:
+        """Who shows this.
+
+        Args:
+            authorization: the header.
+            certificate: the common name of the connection's certificate, where it has one.
+            address: of the connection.
+            role: that the caller has to have; empty: any.
 
         Raises:
             AccessError: a credential is missing or unknown, or is not that of a `role`.
         """
-        name = getattr(request.state, CERTIFICATE, None)
-        identities = {"x509_common_name": [name.encode()]} if name else {}
-        token = [("authorization", request.headers.get("authorization", ""))]
-        caller = self._gate.admit(token, identities)
+        identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
+        caller = self._gate.admit([("authorization", authorization)], identities)
         if role:
             self._gate.require(caller, role)
-        host, port = request.client or ("", 0)
-        return Visitor(caller.principal, host, port)
+        return Visitor(caller.principal, *address)

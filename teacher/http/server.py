@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
 
 from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
+from ...proto.http_offer import new_mark
 from ...proto.security import Gate, is_loopback, reloading_context
 from ..config import ServerConfig
 from ..front.calls import CallTable
@@ -17,13 +19,14 @@ from ..metrics import TeacherMetrics
 from ..servicer import Servicer
 from .app import Api
 from .callers import Callers
-from .connections import connections
+from .connections import Connection
+from .exchange import Desk
 from .guard import Guard
+from .heads import MAX_BYTES
 from .inference import Inference
 from .logged import Logged
 
 _BACKLOG: Final = 128
-_MAX_HEAD_BYTES: Final = 16 << 10
 _KEEP_ALIVE_S: Final = 5
 #: Until what is left after a stop is cut off.
 _LAST_S: Final = 0.2
@@ -39,6 +42,9 @@ class HttpServer:
         metrics: told of every request and every refusal.
         infer_calls: the calls that have batches labelled, by whichever protocol they came.
 
+    Attributes:
+        mark: by which this is known from any other.
+
     Raises:
         UsageError: `config.http` is no address of this machine, or the certificates cannot be used.
         AddressInUse: another process listens there.
@@ -53,15 +59,24 @@ class HttpServer:
         infer_calls: CallTable,
     ) -> None:
         host, port = split_listen(config.http or "")
-        callers = Callers(gate)
+        callers, guard = Callers(gate), Guard(is_loopback(host))
+        self.mark = new_mark()
         self._inference = Inference(config, servicer, callers, metrics, infer_calls)
-        api = Api(config, servicer, callers, metrics, self._inference)
-        app = Logged(Guard(api.app(), is_loopback(host)))
-        self._server = uvicorn.Server(_config(app, api, config))
+        api = Api(config, servicer, callers, metrics, self._inference, self.mark)
+        desk = Desk(config, guard, callers, infer_calls, self._inference, api.count)
+        app = Logged(guard.around(api.app()))
+        self._server = uvicorn.Server(
+            _config(app, partial(Connection, desk, api.malformed), config)
+        )
         self._scheme = "https" if self._server.config.ssl else "http"
         self._socket = bound(host, port, "--http")
         self._socket.listen(_BACKLOG)
         self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """That is bound."""
+        return int(self._socket.getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -87,10 +102,10 @@ class HttpServer:
         await asyncio.sleep(0)  # in which they are closed
 
 
-def _config(app: Any, api: Api, config: ServerConfig) -> uvicorn.Config:
+def _config(app: Any, connection: Any, config: ServerConfig) -> uvicorn.Config:
     served = uvicorn.Config(
         app,
-        http=connections(api.malformed),
+        http=connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -98,7 +113,7 @@ def _config(app: Any, api: Api, config: ServerConfig) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        h11_max_incomplete_event_size=MAX_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
     served.load()

@@ -19,8 +19,12 @@ from ...errors import (
     WireError,
     WrongInstance,
 )
+from ...proto.http_offer import STATUS
+from ...proto.status import to_metadata, to_status
 from ..refusals import TooLarge
 
+#: Logged of a request whose caller has hung up, as nginx does.
+CLIENT_GONE: Final = 499
 #: Longer words help nobody.
 _MAX_WORDS: Final = 1000
 
@@ -55,7 +59,7 @@ _SENT: Final[dict[type[BaseException], int]] = {
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     """What a request is answered that ends by `error`: status, headers, words."""
     status = next(_SENT[kind] for kind in type(error).__mro__ if kind in _SENT)
-    headers = {}
+    headers = {STATUS: to_status(error)[0].name, **dict(to_metadata(error))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RateLimited) and status == 429:

@@ -48,14 +48,11 @@ def register(
     """The command; `options.REGISTER` says what it does."""
     supervise.end_with_parent()
     configure_logging(verbose)
-    from ...proto.security import check_exposure
     from ...proto.specs import TensorSpec
     from ...scheduler.vouching import Patience
     from .config import RegisterConfig
     from .sidecar import register as keep_registered
 
-    server = security_at(host, tls_cert, tls_key, tls_ca, tokens)
-    check_exposure(host, server, insecure, "the sidecar of a foreign server")
     config = RegisterConfig(
         service,
         endpoint,
@@ -78,7 +75,7 @@ def register(
         client=credentials.client_security(
             tls_ca, tls_cert, tls_key, token_file, insecure=insecure
         ),
-        server=server,
+        server=security_at(host, tls_cert, tls_key, tls_ca, tokens, insecure=insecure),
     )
     with stop_on_signals() as stop:
         keep_registered(config, stop, on_ready=typer.echo, on_progress=_say)
@@ -90,16 +87,20 @@ def security_at(
     tls_key: Path | None,
     tls_ca: Path | None,
     tokens: Path | None,
+    *,
+    insecure: bool = False,
 ) -> ServerSecurity | None:
     """Who may ask the sidecar at `host`; on loopback `--tls-ca` alone is for asking the server.
 
     Raises:
-        UsageError: the options do not fit together.
+        UsageError: the options do not fit together, or anybody could ask it.
     """
-    from ...proto.security import is_loopback
+    from ...proto.security import check_exposure, is_loopback
 
     asks_only = is_loopback(host) and tls_cert is None and tls_key is None
-    return credentials.server_security(tls_cert, tls_key, None if asks_only else tls_ca, tokens)
+    security = credentials.server_security(tls_cert, tls_key, None if asks_only else tls_ca, tokens)
+    check_exposure(host, security, insecure, "the sidecar of a foreign server")
+    return security
 
 
 def _say(text: str) -> None:

@@ -102,7 +102,7 @@ class Segment:
 
     def check(self, place: Place) -> None:
         """Raises RetryableError when the place belongs to another request by now."""
-        self._check_generation(self._fd, self.offset + place.offset, place)
+        self._check_generation(self._fd, place)
 
     def write(self, place: Place, data: memoryview) -> None:
         """Put `data` where `place` begins.
@@ -125,8 +125,8 @@ class Segment:
         at = self._start(place)
         with self._writable() as fd:
             if place.generation is not None:
-                _lock(fd, at - GENERATION_BYTES)  # until `fd` is closed
-                self._check_generation(fd, at, place)
+                _lock(fd, self.offset + place.generation_at)  # until `fd` is closed
+                self._check_generation(fd, place)
             self._check_size(at + len(data))
             while data:
                 try:
@@ -154,7 +154,8 @@ class Segment:
         return at
 
     def _check_size(self, end: int) -> None:
-        if (size := os.fstat(self._fd).st_size) < end:
+        """What is mapped has been found large enough, and cannot become smaller."""
+        if self._mapped is None and (size := os.fstat(self._fd).st_size) < end:
             raise self._shrunk(end, size)
 
     def _shrunk(self, end: int, size: int) -> RequestRefused:
@@ -178,11 +179,12 @@ class Segment:
             done += count
         return copy.toreadonly()
 
-    def _check_generation(self, fd: int, at: int, place: Place) -> None:
+    def _check_generation(self, fd: int, place: Place) -> None:
         if place.generation is None:
             return
-        raw = os.pread(fd, GENERATION_BYTES, at - GENERATION_BYTES)
-        found = _GENERATION.unpack(raw)[0] if len(raw) == GENERATION_BYTES else None
+        at = self.offset + place.generation_at
+        raw = os.pread(fd, GENERATION_BYTES, at) if self._mapped is None else self._mapped[at:]
+        found = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
         if found != place.generation:
             raise RetryableError(
                 f"the place at {place.offset} of region {shown(place.region)} is not this "
@@ -208,6 +210,8 @@ def _mapped(fd: int, nbytes: int) -> memoryview | None:
     """The object's bytes, where it is sealed against becoming smaller; None: it is not."""
     try:
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            return None
+        if os.fstat(fd).st_size < nbytes:  # it was cut short before it was sealed
             return None
         return memoryview(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ))
     except OSError:  # it knows no seals, or there is no room for another mapping

@@ -38,8 +38,7 @@ class Visitor:
     @classmethod
     def of_peer(cls, principal: str, peer: str) -> Self:
         """The caller that gRPC calls `peer`: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000"."""
-        host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-        return cls(principal, host.strip("[]"), int(port) if port.isdigit() else 0)
+        return cls(principal, *_host_and_port(peer))
 
     @property
     def address(self) -> str:
@@ -49,7 +48,7 @@ class Visitor:
     @property
     def owner(self) -> str:
         """To whom regions belong: the same for every connection and protocol of a caller."""
-        return f"{self.principal} at {_plain(self.host)}"
+        return _owner(self.principal, self.host)
 
     def is_here(self) -> bool:
         """Whether it is on this host: nobody else has an address of ours."""
@@ -85,6 +84,20 @@ class Visitor:
                 " request"
             )
         return os.geteuid()
+
+
+# Of each request, of which one caller sends many.
+
+
+@lru_cache(maxsize=1024)
+def _host_and_port(peer: str) -> tuple[str, int]:
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return host.strip("[]"), int(port) if port.isdigit() else 0
+
+
+@lru_cache(maxsize=1024)
+def _owner(principal: str, host: str) -> str:
+    return f"{principal} at {_plain(host)}"
 
 
 @lru_cache(maxsize=1024)

@@ -88,6 +88,28 @@ def test_it_grows_and_the_other_side_follows(arena: Arena) -> None:
     theirs.close()
 
 
+def test_what_was_freed_last_is_used_first_and_as_it_was(arena: Arena) -> None:
+    """It is likelier than any other memory to be in the processor's cache."""
+    value = np.arange(20)
+    first, second, third = (arena.put([value, value]) for _ in range(3))
+    for record in (third, first):
+        arena.free(record.offset)
+    assert [arena.put([value, value]) for _ in range(2)] == [first, third]
+    assert arena.put([value, value]).offset > third.offset
+    assert second.nbytes * 4 == arena.used_bytes
+
+
+def test_memory_of_records_that_were_freed_serves_others(arena: Arena) -> None:
+    for _ in range(3):
+        small = [arena.put([np.zeros(PAGE // 8, np.uint8)]) for _ in range(8)]
+        for record in small:
+            arena.free(record.offset)
+        whole = arena.put([np.zeros(PAGE, np.uint8)])
+        arena.free(whole.offset)
+    assert arena.size_bytes == PAGE
+    assert arena.used_bytes == 0
+
+
 def test_growth_that_is_refused_leaves_it_usable(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -128,3 +129,55 @@ def test_the_descriptor_for_a_child_is_passed_on_only_where_named() -> None:
     finally:
         os.close(fd)
         ours.close()
+
+
+def test_what_is_sent_together_goes_out_at_the_end_and_in_order(pair: Pair) -> None:
+    ours, theirs = pair
+    with ours.together():
+        ours.send("one")
+        ours.send("two")
+        assert theirs.received() == []
+    assert theirs.received() == [{"kind": "one"}, {"kind": "two"}]
+
+
+def test_many_messages_go_out_at_once(pair: Pair) -> None:
+    ours, theirs = pair
+    assert ours.send_all({"kind": "one", "n": n} for n in range(3))
+    assert theirs.received() == [{"kind": "one", "n": n} for n in range(3)]
+    with ours.together():
+        ours.send_all([{"kind": "two"}])
+        assert theirs.received() == []
+    assert theirs.received() == [{"kind": "two"}]
+    theirs.close()
+    assert ours.send_all([{"kind": "anyone"}]) is False
+
+
+def test_an_exception_keeps_nothing_back_of_what_was_sent_together(pair: Pair) -> None:
+    ours, theirs = pair
+    with suppress(ZeroDivisionError), ours.together():
+        ours.send("one")
+        raise ZeroDivisionError
+    ours.send("two")
+    assert theirs.received() == [{"kind": "one"}, {"kind": "two"}]
+
+
+def test_who_does_not_wait_gets_what_is_whole_and_then_the_end(pair: Pair) -> None:
+    ours, theirs = pair
+    assert theirs.received() == []
+    os.write(ours.fileno(), b'{"kind":"one"}\n{"kind":"tw')
+    assert theirs.received() == [{"kind": "one"}]
+    os.write(ours.fileno(), b'o"}\n{"kind":"three"}\n{"ki')
+    assert theirs.received() == [{"kind": "two"}, {"kind": "three"}]
+    ours.close()
+    assert theirs.received() is None
+
+
+def test_what_was_read_ahead_is_there_for_who_does_not_wait(pair: Pair) -> None:
+    ours, theirs = pair
+    with ours.together():
+        ours.send("one")
+        ours.send("two")
+    ours.close()
+    assert theirs.receive() == {"kind": "one"}
+    assert theirs.received() == [{"kind": "two"}]
+    assert theirs.received() is None

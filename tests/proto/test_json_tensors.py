@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 from edl.errors import EdlError, RequestRefused, WireError
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.places import Place
-from edl.proto.tensors import InferRequest, InferResponse
+from edl.proto.tensors import Heavy, InferRequest, InferResponse
 
 DTYPES = [
     np.dtype(name)
@@ -41,11 +41,9 @@ def tensor(data: Any = None, **fields: Any) -> dict[str, Any]:
 def there_and_back(array: Any, binary: bool) -> Any:
     """An answer's output, read as a request's input."""
     asked = InferRequest("m", parameters={"binary_data_output": binary})
-    body, length = encode_response(asked, InferResponse("m", outputs={"x": array}), ())
-    assert (length is not None) == binary
-    head, raw = body[:length], body[length:] if length else b""
-    message = json.loads(head)
-    return decode({"inputs": message["outputs"]}, raw).inputs["x"]
+    head, raws = encode_response(asked, InferResponse("m", outputs={"x": array}), ())
+    assert len(raws) == binary
+    return decode({"inputs": json.loads(head)["outputs"]}, b"".join(raws)).inputs["x"]
 
 
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), binary=st.booleans())
@@ -80,11 +78,25 @@ def test_lists_may_be_nested() -> None:
 def test_the_parts_of_an_output_go_as_it_was_asked_for() -> None:
     asked = InferRequest("m", output_parameters={"logits": {"binary_data": True}})
     outputs = {"logits.tail": np.zeros(2, np.float32), "other": np.zeros(1, np.float32)}
-    body, length = encode_response(asked, InferResponse("m", outputs=outputs), ())
-    assert length is not None
-    tail, other = json.loads(body[:length])["outputs"]
+    head, raws = encode_response(asked, InferResponse("m", outputs=outputs), ())
+    assert list(map(bytes, raws)) == [bytes(8)]
+    tail, other = json.loads(head)["outputs"]
     assert tail["parameters"] == {"binary_data_size": 8}
     assert other["data"] == [0.0]
+
+
+def test_much_text_behind_the_object_is_not_for_a_moment() -> None:
+    words = np.array([bytes(1000)] * 100, dtype=object)
+    head, (raw,) = encode_response(
+        InferRequest("m", parameters={"binary_data_output": True}),
+        InferResponse("m", outputs={"x": words}),
+        (),
+    )
+    said = memoryview(json.dumps({"inputs": json.loads(head)["outputs"]}).encode())
+    with pytest.raises(Heavy):
+        decode_request(said, raw, no_memory, model_name="m", light=True)
+    asked = decode_request(said, raw, no_memory, model_name="m")
+    assert asked.inputs["x"].tolist() == words.tolist()
 
 
 BAD = {
@@ -137,7 +149,19 @@ BAD = {
                 "shared_memory_generation": 1,
             }
         ),
-        "begins 8 bytes or more into its region",
+        "8 bytes of the region before its place",
+    ),
+    "a generation within the place": (
+        tensor(
+            parameters={
+                "shared_memory_region": "r",
+                "shared_memory_byte_size": 8,
+                "shared_memory_offset": 64,
+                "shared_memory_generation": 1,
+                "shared_memory_generation_offset": 60,
+            }
+        ),
+        "8 bytes of the region before its place",
     ),
     "an output twice": ({"outputs": [{"name": "y"}, {"name": "y"}]}, "asked for twice"),
     "an id that is no text": ({"id": 3}, "'id' is no string"),

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena
+from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena, ArrayRef
 from edl.proto.datatypes import to_bytes
-from edl.proto.lent_arena import LentArena
+from edl.proto.lent_arena import Lent, LentArena
 from edl.proto.places import descriptor_of, key_of
 
 
@@ -31,6 +31,10 @@ def stamp(arena: LentArena, offset: int) -> int:
     return int(number)
 
 
+def whole_of(arena: LentArena, ref: ArrayRef) -> Lent:
+    return Lent(ref.offset, stamp(arena, ref.offset), ref.offset - 8)
+
+
 def test_each_array_has_a_place_and_a_number_of_its_own(arena: LentArena) -> None:
     record = arena.put([np.arange(16), np.ones((2, 3), np.float32), np.zeros(64, np.uint8)])
     found = [arena.lent(to_bytes(arena.get(ref))) for ref in record.arrays]
@@ -44,8 +48,18 @@ def test_each_array_has_a_place_and_a_number_of_its_own(arena: LentArena) -> Non
 def test_the_side_that_is_handed_the_memory_names_the_same_places(arena: LentArena) -> None:
     theirs = LentArena.attach(os.dup(arena.fd))
     (ref,) = arena.put([np.arange(16)]).arrays
-    assert theirs.lent(to_bytes(theirs.get(ref))) == (ref.offset, stamp(arena, ref.offset))
+    assert theirs.lent(to_bytes(theirs.get(ref))) == whole_of(arena, ref)
     theirs.close()
+
+
+def test_a_run_of_rows_lies_behind_the_number_of_its_array(arena: LentArena) -> None:
+    first, ref = arena.put([np.zeros(100), np.arange(30, dtype=np.int64).reshape(10, 3)]).arrays
+    assert arena.lent(to_bytes(arena.get(ref)[4:7])) == Lent(
+        ref.offset + 4 * 24, stamp(arena, ref.offset), ref.offset - 8
+    )
+    assert arena.lent(to_bytes(arena.get(ref)[:2])) == whole_of(arena, ref)
+    assert arena.lent(to_bytes(arena.get(first)[50:])) != arena.lent(to_bytes(arena.get(ref)))
+    assert arena.lent(to_bytes(arena.get(ref)[:, :2])) is None  # sent as a copy
 
 
 def test_a_number_is_void_once_its_record_is_freed_and_never_comes_back(arena: LentArena) -> None:
@@ -83,7 +97,7 @@ def test_what_was_mapped_before_it_grew_is_not_lent_and_mapped_again_it_is(
     before = arena.get(ref)
     arena.put([np.zeros(GROWTH_BYTES, np.uint8)])
     assert arena.lent(to_bytes(before)) is None
-    assert arena.lent(to_bytes(arena.get(ref))) == (ref.offset, stamp(arena, ref.offset))
+    assert arena.lent(to_bytes(arena.get(ref))) == whole_of(arena, ref)
 
 
 def test_it_never_becomes_smaller(arena: LentArena) -> None:

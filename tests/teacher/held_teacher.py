@@ -1,7 +1,7 @@
 """A teacher of a function in a process of its own, to be stopped: its model waits for a file.
 
-`python -m edl.tests.teacher.held_teacher GO`; prints "port N", and "held" when a batch is in the
-model, which goes on once the file GO is there.
+`python -m edl.tests.teacher.held_teacher GO [HTTP]`; prints "port N", and "held" when a batch is in
+the model, which goes on once the file GO is there. HTTP is where it speaks that besides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edl.tests.teacher.bench import WAIT_S, Bench
 if __name__ == "__main__":
     end_with_parent()
     go = Path(sys.argv[1])
-    bench = Bench()
+    bench = Bench(http=sys.argv[2] if len(sys.argv) > 2 else None)
 
     def hold() -> None:
         print("held", flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,12 @@ from edl.lifecycle import Stop
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.scheduler.batching import BatchRule
 from edl.supervise import start
-from edl.teacher import cli, serving
+from edl.teacher import cli, over_http, serving
 from edl.teacher.cli import app, model_name
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.devices import Device
 from edl.teacher.model import TensorSpec
+from edl.teacher.paddle_serving import engine
 from edl.tests.ground.programs import python
 
 runner = CliRunner()
@@ -34,10 +34,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[TeacherConfig]:
     """The configurations that would have been served."""
     configs: list[TeacherConfig] = []
 
-    def record(config: TeacherConfig, stop: Stop, **callbacks: Callable[[str], Any]) -> None:
+    def record(config: TeacherConfig, stop: Stop, **more: object) -> None:
         configs.append(config)
 
-    monkeypatch.setattr(serving, "serve", record)
+    for module in (serving, engine):
+        monkeypatch.setattr(module, "serve", record)
     # Its handler would outlive the runner's stderr, which it writes to.
     monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
     return configs
@@ -54,7 +55,7 @@ def test_the_defaults_serve_on_loopback_alone(served: list[TeacherConfig]) -> No
         TeacherConfig(
             service="resnet101",
             predictor=PredictorConfig("models/resnet101/", "cpu", 1, 8, ()),
-            server=ServerConfig("127.0.0.1", 0, 4, 256 << 20, 256, 64, 10.0, None),
+            server=ServerConfig("127.0.0.1", 0, 4, 256 << 20, 256, 64, 10.0, None, "127.0.0.1:0"),
             coordinator=None,
             teacher_id=None,
             advertise=None,
@@ -159,10 +160,35 @@ def test_a_flag_comes_before_the_environment_and_that_before_the_default(
     assert config.predictor.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
 
 
-def test_http_is_spoken_where_it_is_asked_for(served: list[TeacherConfig]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "http"),
+    [
+        ((), "127.0.0.1:0"),
+        (("--host", "::1"), "[::1]:0"),
+        (("--http", "8000", "--host", "127.0.0.2"), "127.0.0.2:8000"),
+        (("--http", "127.0.0.1:8000"), "127.0.0.1:8000"),
+        (("--http", "off"), None),
+        (("--http", "off", "--engine", "paddle-serving", "--serving-python", "python"), None),
+        (("--engine", "paddle-serving", "--serving-python", "python"), None),
+    ],
+)
+def test_http_is_spoken_on_the_host_of_grpc_or_where_it_is_asked_for(
+    arguments: tuple[str, ...], http: str | None, served: list[TeacherConfig]
+) -> None:
+    run("--model", "m", *arguments)
+    assert served[0].server.http == http
+
+
+def test_http_is_off_by_itself_where_what_it_needs_is_missing(
+    served: list[TeacherConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(over_http, "_NEEDED", ("starlette", "edl_no_such_package"))
     run("--model", "m")
-    run("--model", "m", "--http", "127.0.0.1:8000")
-    assert [config.server.http for config in served] == [None, "127.0.0.1:8000"]
+    run("--model", "m", "--http", "0")  # asked for: the server says what is missing
+    assert [config.server.http for config in served] == [None, "127.0.0.1:0"]
+
+
+def test_http_beyond_loopback_only_when_asked_for(served: list[TeacherConfig]) -> None:
     with pytest.raises(UsageError, match=r"the teacher's HTTP on 0\.0\.0\.0 can be reached"):
         run("--model", "m", "--http", "0.0.0.0:8000")
 

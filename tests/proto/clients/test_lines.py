@@ -43,7 +43,7 @@ class Opener:
         self.lines: list[Scripted] = []
         self._script = iter(script)
 
-    def __call__(self) -> Scripted:
+    def __call__(self, until_s: float) -> Scripted:
         self.lines.append(Scripted(next(self._script)))
         return self.lines[-1]
 
@@ -60,7 +60,7 @@ def late(message: bytes) -> bytes:
     raise DeadlineExceeded("too late")
 
 
-def call(lines: Lines, message: bytes) -> memoryview:
+def call(lines: Lines[bytes, memoryview], message: bytes) -> memoryview:
     return lines.call(message, time.monotonic() + WAIT_S)
 
 
@@ -194,7 +194,7 @@ def test_a_line_that_opens_while_all_is_closed_is_ended(pool: ThreadPoolExecutor
     opening, go = threading.Event(), threading.Event()
     line = Scripted(echo)
 
-    def open_line() -> Scripted:
+    def open_line(until_s: float) -> Scripted:
         opening.set()
         assert go.wait(WAIT_S)
         return line
@@ -219,12 +219,34 @@ def test_the_time_there_is_covers_every_try() -> None:
 
     made = [Timed(echo), Timed(echo)]
     opening = iter(made)
-    lines = Lines(lambda: next(opening), 1)
+    lines = Lines(lambda _: next(opening), 1)
     call(lines, b"a")
     made[0].behave = ends
     until_s = time.monotonic() + WAIT_S
     lines.call(b"b", until_s)
     assert seen[1:] == [until_s, until_s]
+
+
+def test_who_shares_a_line_and_has_no_time_left_is_late_too(pool: ThreadPoolExecutor) -> None:
+    opener = Opener(echo)
+    lines = Lines(opener, 2)
+    call(lines, b"a")
+    shared = opener.lines[0]
+    both = threading.Barrier(2, timeout=WAIT_S)
+
+    def behave(message: bytes) -> bytes:
+        both.wait()
+        if message == b"late":
+            raise DeadlineExceeded("too late")
+        assert shared.ended.wait(WAIT_S)
+        raise Ended(TeacherLost("the line was ended"))
+
+    shared.behave = behave
+    late = pool.submit(call, lines, b"late")
+    other = pool.submit(lines.call, b"other", time.monotonic())
+    for one in (late, other):
+        with pytest.raises(DeadlineExceeded):
+            one.result(WAIT_S)
 
 
 def test_who_has_opened_a_line_does_not_suffer_for_who_shares_it(pool: ThreadPoolExecutor) -> None:

@@ -50,6 +50,14 @@ def test_a_probe_finds_what_the_model_takes_and_gives(client: Client) -> None:
     assert found.outputs == (TensorSpec(OUTPUT, "FP32", (-1, CLASSES)),)
 
 
+@pytest.mark.parametrize(("said", "most_rows"), [(None, None), (8, 8), (0, None)])
+def test_a_server_may_say_how_many_rows_its_model_takes(
+    server: ForeignServer, client: Client, said: int | None, most_rows: int | None
+) -> None:
+    server.most_rows = said
+    assert client.probe(WAIT_S).most_rows == most_rows
+
+
 def test_a_server_may_describe_nothing(server: ForeignServer, client: Client) -> None:
     server.describes = False
     found = client.probe(WAIT_S)

@@ -21,6 +21,7 @@ from edl.errors import (
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Found, Request, open_client
 from edl.proto.specs import TensorSpec
+from edl.proto.stacked import whole
 from edl.teacher.canary import Canary
 from edl.teacher.register.trial import Trial
 from edl.tests.foreign_server import MODEL, MOODS, ForeignServer, Kind, start
@@ -152,7 +153,7 @@ class Shuffling:
         raise AssertionError("nobody asks: its inputs are declared")
 
     def infer(self, request: Request, timeout_s: float) -> Answer:
-        x = request.inputs["x"]
+        x = whole(request.inputs["x"])
         outputs = [("logits", logits_of(x)), ("hidden", x * 2)]
         self.asked += 1
         return Answer(dict(outputs[:: 1 if self.asked % 2 else -1]))
@@ -226,7 +227,7 @@ class Minding:
     def infer(self, request: Request, timeout_s: float) -> Answer:
         if self._always or request.parameters:
             raise WrongInstance("teacher_id 't' was asked for; this is 'u'")
-        return Answer({"logits": logits_of(request.inputs["x"])})
+        return Answer({"logits": logits_of(whole(request.inputs["x"]))})
 
 
 def test_only_who_minds_the_instance_alone_is_taken_for_a_teacher_of_ours() -> None:

@@ -6,73 +6,26 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 
 from edl.errors import DeadlineExceeded, RateLimited, RequestRefused, RetryableError, TeacherLost
-from edl.proto import inference_pb2 as pb
-from edl.proto.arena import GROWTH_BYTES, Arena, Array
+from edl.proto.arena import GROWTH_BYTES
 from edl.proto.clients import Request, open_client
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.clients.same_host import SameHostClient
 from edl.proto.datatypes import to_bytes
 from edl.proto.lent_arena import LentArena
-from edl.proto.places import Place, key_of
+from edl.proto.places import Place
 from edl.supervise import python_command, start
-from edl.teacher.shared_memory import visitors
-from edl.teacher.shared_memory.objects import open_object
-from edl.teacher.shared_memory.reading import Reading
-from edl.teacher.shared_memory.regions import SharedMemory
-from edl.teacher.shared_memory.segment import Segment
-from edl.teacher.shared_memory.visitors import Visitor
 from edl.tests.scripted_teacher import ScriptedTeacher
-from edl.tests.teacher.bench import WAIT_S, Bench, refusal
+from edl.tests.teacher.bench import WAIT_S, Bench
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.segments import placed_request
-
-X = array(300, 4)
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def arena() -> Iterator[LentArena]:
-    made = LentArena.create(1 << 20)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def client(bench: Bench, arena: LentArena) -> Iterator[SameHostClient]:
-    made = open_client("", bench.address, "resnet", arena=arena)
-    assert isinstance(made, SameHostClient)
-    made.probe(WAIT_S)
-    yield made
-    made.close()
-
-
-def lying(arena: LentArena, batch: Array = X) -> Array:
-    return arena.get(arena.put([batch]).arrays[0])
-
-
-def received(bench: Bench) -> float:
-    return bench.count("edl_teacher_received_bytes_total")
-
-
-def doubled(client: SameHostClient, batch: Array) -> Array:
-    return client.infer(Request({"x": batch}), WAIT_S).outputs["double"]
+from edl.tests.teacher.in_place.asking import X, doubled, lying, received
 
 
 def test_the_same_labels_come_by_both_lanes_and_only_one_sends_the_batch(
@@ -239,28 +192,6 @@ def test_a_server_that_knows_no_shared_memory_gets_the_bytes(arena: LentArena) -
         teacher.stop()
 
 
-def test_a_batch_that_is_replaced_while_it_is_labelled_is_not_answered(
-    bench: Bench, arena: LentArena
-) -> None:
-    record = arena.put([X])
-    found = arena.lent(to_bytes(arena.get(record.arrays[0])))
-    assert found is not None
-    client = OipGrpcClient(bench.address, "resnet")
-    client.register_memory("r", arena.key, arena.size_bytes, WAIT_S)
-
-    def replace() -> None:
-        arena.free(record.offset)
-        arena.put([X + 1000])
-
-    bench.labeller.before = replace
-    place = Place("r", found[0], X.nbytes, found[1])
-    try:
-        with pytest.raises(RetryableError, match="is not this request's any more"):
-            client.infer(Request({"x": X}), WAIT_S, {"x": place})
-    finally:
-        client.close()
-
-
 def test_a_teacher_that_was_stopped_labels_no_other_batch(arena: LentArena, tmp_path: Path) -> None:
     go = tmp_path / "go"
     process = start(python_command("teacher", "edl.tests.teacher.held_teacher", str(go)))
@@ -306,60 +237,3 @@ def test_a_teacher_that_is_killed_is_lost_and_nothing_stays(
         client.close()
     finally:
         process.stop(grace_s=0.0)
-
-
-def test_only_memory_that_is_lent_is_opened(arena: LentArena, tmp_path: Path) -> None:
-    os.close(open_object(arena.key))
-    ours = Arena.create()
-    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    reading, writing = os.pipe()
-    try:
-        for fd in (ours.fd, file, reading, writing):
-            with pytest.raises(RequestRefused, match="is no memory that is lent"):
-                open_object(key_of(os.getpid(), fd))
-        for pid, fd in ((os.getpid(), 999_999), (4_194_305, 1)):
-            with pytest.raises(RequestRefused, match="cannot be opened"):
-                open_object(key_of(pid, fd))
-        with pytest.raises(RequestRefused, match="belongs to user"):
-            Segment(arena.key, 0, 8, os.geteuid() + 1)
-    finally:
-        ours.close()
-        for fd in (file, reading, writing):
-            os.close(fd)
-
-
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_a_place_in_lent_memory_needs_a_generation(
-    arena: LentArena, slash: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visitors, "_TABLES", ())  # a caller without a connection
-    (ref,) = arena.put([X]).arrays
-    memory, visitor = SharedMemory(), Visitor("alice", "127.0.0.1", 0)
-    memory.register(visitor, "r", slash + arena.key, offset=0, nbytes=arena.size_bytes)
-    reading = Reading(memory, visitor)
-    with pytest.raises(RequestRefused, match="named with its shared_memory_generation"):
-        reading.read(Place("r", ref.offset, X.nbytes))
-    lent = arena.lent(to_bytes(arena.get(ref)))
-    assert lent is not None
-    assert bytes(reading.read(Place("r", lent[0], X.nbytes, lent[1]))) == X.tobytes()
-
-
-def test_no_output_is_written_into_lent_memory(bench: Bench, arena: LentArena) -> None:
-    before = X + 7
-    (ref,) = arena.put([before]).arrays
-    lent = arena.lent(to_bytes(arena.get(ref)))
-    assert lent is not None
-    named = Place("r", lent[0], X.nbytes, lent[1])
-    client = OipGrpcClient(bench.address, "resnet")
-    client.register_memory("r", arena.key, arena.size_bytes, WAIT_S)
-    try:
-        for written in (named, Place("r", ref.offset, X.nbytes)):
-            request = placed_request("resnet", X, "double", named, written)
-            assert refusal(partial(bench.call, "ModelInfer", request, pb.ModelInferResponse)) == (
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "region 'r' is lent memory, which is only read: name no place in it for an output,"
-                " which then comes in the answer",
-            )
-    finally:
-        client.close()
-    np.testing.assert_array_equal(arena.get(ref), before)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,46 +14,13 @@ import pytest
 
 from edl.errors import AddressInUse, BadAnswer, DeadlineExceeded, RetryableError, UsageError
 from edl.proto import json_tensors
-from edl.proto.security import ServerSecurity
-from edl.teacher.http import connections, inference
+from edl.teacher.http import inference
 from edl.teacher.refusals import Overloaded
 from edl.tests.ground.programs import wait_for
-from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench
-from edl.tests.teacher.bench_http import INFER, LENGTH, ask, infer, refused, rows, url_of
+from edl.tests.teacher.bench_http import LENGTH, ask, infer, refused, rows, url_of
 from edl.tests.teacher.fakes import array
 from edl.tests.teacher.segments import shared
-
-GATED = [
-    ("GET", "/v2"),
-    ("GET", "/v2/models/resnet"),
-    ("GET", "/v2/models/resnet/ready"),
-    ("GET", "/v2/models/resnet/stats"),
-    ("GET", "/v2/models/stats"),
-    ("POST", "/v2/repository/index"),
-    ("GET", "/v2/systemsharedmemory/status"),
-    ("POST", "/v2/systemsharedmemory/unregister"),
-    ("POST", "/v2/systemsharedmemory/region/r/register"),
-    ("POST", INFER),
-]
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Bench]]:
-    benches: list[Bench] = []
-
-    def make(**config: Any) -> Bench:
-        benches.append(Bench(**{"http": "0", **config}))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.close()
-
-
-@pytest.fixture
-def bench(make: Callable[..., Bench]) -> Bench:
-    return make()
 
 
 def test_who_is_there_and_what_it_serves(bench: Bench) -> None:
@@ -269,163 +233,6 @@ def test_much_json_keeps_nobody_else_waiting(
         finally:
             go.set()
         assert [future.result().status_code for future in held] == [200] * many
-
-
-def test_a_body_beyond_the_limit_is_not_read(bench: Bench) -> None:
-    large = bytes((1 << 20) + 1)
-    words = refused(ask(bench, "POST", INFER, content=large), 413)
-    assert "larger than max (1048577 vs. 1048576 bytes)" in words
-
-    def pieces() -> Iterator[bytes]:
-        for _ in range(9):
-            yield bytes(1 << 17)
-
-    assert "larger than max" in refused(ask(bench, "POST", INFER, content=pieces()), 413)
-    assert bench.refused("too_large") == 2
-    assert infer(bench, rows()).status_code == 200
-
-
-def test_a_compressed_body_is_refused(bench: Bench) -> None:
-    answer = infer(bench, rows(), **{"Content-Encoding": "gzip"})
-    assert "not with Content-Encoding gzip" in refused(answer, 415)
-
-
-def test_a_body_that_does_not_come_ends_its_request(make: Callable[..., Bench]) -> None:
-    bench = make(receive_s=0.3)
-    with _half_sent(bench) as connection:
-        answer = _whole(connection)
-    assert b"503" in answer.split(b"\r\n")[0]
-    assert b"did not come within 0.3 s" in answer
-
-
-def test_a_body_that_does_not_come_makes_room_for_others(make: Callable[..., Bench]) -> None:
-    bench = make(max_calls_per_peer=1)
-    with _half_sent(bench) as connection:
-        wait_for(lambda: len(bench.server._methods.infer_calls) == 1)
-        assert infer(bench, rows()).status_code == 200
-        assert b"429" in connection.recv(4096).split(b"\r\n")[0]
-    bench.infer()
-
-
-def _half_sent(bench: Bench) -> socket.socket:
-    connection = socket.create_connection(_address(bench), WAIT_S)
-    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{"
-    connection.sendall(head.encode())
-    return connection
-
-
-def _whole(connection: socket.socket) -> bytes:
-    """An answer whose body is one JSON object; the connection stands on."""
-    answer = b""
-    while not answer.endswith(b"}"):
-        more = connection.recv(4096)
-        assert more, answer
-        answer += more
-    return answer
-
-
-def _address(bench: Bench) -> tuple[str, int]:
-    host, port = url_of(bench.server).removeprefix("http://").split(":")
-    return host, int(port)
-
-
-def test_what_is_no_http_is_told_so_in_json(bench: Bench) -> None:
-    with socket.create_connection(_address(bench), WAIT_S) as connection:
-        connection.sendall(b"\x16\x03\x01 what?\r\n\r\n")
-        answer = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.1 400")
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-    wait_for(lambda: bench.refused("malformed") == 1)
-
-
-def test_a_connection_that_asks_nothing_is_closed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "_IDLE_S", 0.3)
-    began = time.monotonic()
-    with socket.create_connection(_address(bench), WAIT_S) as connection:
-        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: ")  # and no more
-        assert connection.recv(1) == b""
-    assert 0.2 < time.monotonic() - began < WAIT_S
-
-
-def test_the_longest_idle_connection_makes_room(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 3)
-    with contextlib.ExitStack() as open_:
-        idle, http = [], bench.server._http
-        assert http is not None
-        known = http._server.server_state
-        for count in range(1, 4):
-            connection = socket.create_connection(_address(bench), WAIT_S)
-            idle.append(open_.enter_context(connection))
-            wait_for(lambda count=count: len(known.connections) == count)  # type: ignore[misc]
-        assert infer(bench, rows()).status_code == 200
-        with contextlib.suppress(ConnectionResetError):
-            assert idle[0].recv(1) == b""
-        idle[1].sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert idle[1].recv(4096).startswith(b"HTTP/1.1 200")
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [({"Origin": "http://elsewhere.example"}, 403), ({"Host": "elsewhere.example"}, 421)],
-)
-def test_web_pages_are_kept_out(bench: Bench, headers: dict[str, str], status: int) -> None:
-    refused(infer(bench, rows(), **headers), status)
-    assert bench.labeller.backend.runs == []
-
-
-@pytest.fixture
-def tokens(tmp_path: Path) -> ServerSecurity:
-    lines = "student:resnet s3cret\nviewer:grafana l00k\n"
-    return ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", lines))
-
-
-def test_without_a_token_nothing_is_told_but_health(
-    make: Callable[..., Bench], tokens: ServerSecurity
-) -> None:
-    bench = make(security=tokens)
-    for number, (method, path) in enumerate(GATED, start=1):
-        answer = ask(bench, method, path)
-        assert "no token came with the call" in refused(answer, 401)
-        assert answer.headers["www-authenticate"] == "Bearer"
-        assert bench.refused("unauthenticated") == number
-    assert ask(bench, "GET", "/v2/health/live").status_code == 200
-    assert ask(bench, "GET", "/v2/health/ready").status_code == 200
-
-
-def test_a_student_is_served_and_a_viewer_may_only_look(
-    make: Callable[..., Bench], tokens: ServerSecurity
-) -> None:
-    bench = make(security=tokens)
-    assert infer(bench, rows(), Authorization="Bearer s3cret").status_code == 200
-    viewer = {"Authorization": "Bearer l00k"}
-    assert ask(bench, "GET", "/v2/models/resnet", headers=viewer).status_code == 200
-    assert "viewer:grafana" in refused(infer(bench, rows(), **viewer), 403)
-    assert bench.refused("forbidden") == 1
-
-
-def test_tls_asks_for_a_certificate_where_there_is_a_ca(
-    make: Callable[..., Bench], tmp_path: Path
-) -> None:
-    import ssl
-
-    authority = Authority(tmp_path)
-    bench = make(security=ServerSecurity(authority.issue("server")))
-    for name, status in (("student:resnet", 200), ("viewer:grafana", 403)):
-        files = authority.issue(name.replace(":", "-"), name)
-        context = ssl.create_default_context(cafile=str(files.ca))
-        assert files.certificate is not None
-        context.load_cert_chain(files.certificate, files.key)
-        answer = ask(bench, "POST", INFER, json=rows(), verify=context)
-        assert answer.status_code == status, answer.text
-    import httpx
-
-    nobody = ssl.create_default_context(cafile=str(files.ca))
-    with pytest.raises((httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError)):
-        ask(bench, "POST", INFER, json=rows(), verify=nobody)
 
 
 def test_a_stop_lets_what_is_being_answered_finish(make: Callable[..., Bench]) -> None:

@@ -1,0 +1,144 @@
+"""A server of HTTP that does what a test tells it, by plain sockets; it offers itself by gRPC."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from edl.proto.http_offer import OFFER, HttpOffer, new_mark
+from edl.proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, split
+from edl.proto.places import Place
+from edl.proto.tensors import InferRequest, InferResponse
+from edl.tests.scripted_teacher import ScriptedTeacher, label
+
+WAIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it came.
+
+    Attributes:
+        path: of its first line.
+        headers: by names in lower case.
+        body: all of it.
+    """
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def request(self) -> InferRequest:
+        """The batch in it."""
+        head, raw = split(memoryview(self.body), self.headers.get(HEAD_LENGTH.lower()))
+        return decode_request(head, raw, _nothing_there, model_name="m")
+
+
+#: Given a request and its connection, says what is to go back; nothing: that was done.
+Behaviour = Callable[[Asked, socket.socket], bytes]
+
+
+def reply(
+    body: bytes = b"", status: str = "200 OK", headers: Mapping[str, object] | None = None
+) -> bytes:
+    """A reply with a plain head."""
+    said = {"content-length": len(body), **(headers or {})}
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in said.items())]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def labelled(asked: Asked, connection: socket.socket | None = None) -> bytes:
+    """What a teacher answers."""
+    request = asked.request()
+    response = InferResponse("m", outputs=label(request), request_id=request.request_id)
+    head, raws = encode_response(request, response, ())
+    return reply(b"".join((head, *raws)), headers={HEAD_LENGTH: len(head)})
+
+
+class ScriptedHttp:
+    """Serves on a free port of loopback.
+
+    Attributes:
+        behave: answers what asks for labels.
+        mark: what it says that it is known by; empty: nothing.
+        asked: all requests, in the order in which they were read.
+        connections: that were accepted.
+    """
+
+    def __init__(self, behave: Behaviour = labelled, port: int = 0, backlog: int = 16) -> None:
+        self.behave = behave
+        self.mark = ""
+        self.asked: list[Asked] = []
+        self.connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=backlog)
+        self.port = int(self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def offered(self, teacher: ScriptedTeacher, grpc_port: int | None = None) -> HttpOffer:
+        """Have `teacher` offer this, as if it were its own."""
+        own_port = int(teacher.address.rpartition(":")[2])
+        offer = HttpOffer(grpc_port or own_port, self.port, new_mark())
+        teacher.offer, self.mark = offer, offer.mark
+        return offer
+
+    @property
+    def batches(self) -> int:
+        """How many requests for labels have come."""
+        return sum(one.path.endswith("/infer") for one in self.asked)
+
+    def stop(self) -> None:
+        """End it, and all connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(WAIT_S)
+        self._listener.close()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(WAIT_S)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections.append(connection)
+                thread = threading.Thread(target=self._serve, args=(connection,))
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while (asked := _read(connection)) is not None:
+                self.asked.append(asked)
+                if asked.path.endswith("/infer"):
+                    said = self.behave(asked, connection)
+                else:
+                    said = reply(headers={OFFER: self.mark} if self.mark else {})
+                connection.sendall(said)
+
+
+def _read(connection: socket.socket) -> Asked | None:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        if not (came := connection.recv(1 << 16)):
+            return None
+        data += came
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    whole = bytearray(body)
+    while len(whole) < int(headers.get("content-length", 0)):
+        if not (came := connection.recv(1 << 20)):
+            return None
+        whole += came
+    return Asked(first.split(" ")[1], headers, bytes(whole))
+
+
+def _nothing_there(place: Place) -> memoryview:
+    raise AssertionError(f"nothing lies in shared memory, not even at {place}")

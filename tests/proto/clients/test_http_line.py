@@ -1,0 +1,195 @@
+"""One line of HTTP: what leaves and what comes, in how many pieces ever, and until when."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import BadAnswer, DeadlineExceeded, TeacherLost
+from edl.proto.clients.http_line import HttpLine
+from edl.proto.clients.http_messages import HttpRequest, PlainHead, Reply
+from edl.proto.clients.lines import Ended
+from edl.tests.proto.clients.scripted_http import reply
+
+WAIT_S = 10.0
+GET = HttpRequest("GET", "/v2")
+
+
+class Pair:
+    """A line, and the socket at its other end."""
+
+    def __init__(self) -> None:
+        here, self.there = socket.socketpair()
+        self.there.settimeout(WAIT_S)
+        self.line = HttpLine(here, "host:1", threading.Lock())
+
+    def hears(self, nbytes: int) -> bytes:
+        """So many bytes of what is sent, at least."""
+        came = b""
+        while len(came) < nbytes:
+            came += self.there.recv(1 << 20)
+        return came
+
+    def ask(self, said: bytes, within_s: float = WAIT_S) -> Reply:
+        """The answer, where it is `said`."""
+        self.there.sendall(said)
+        return self.line.ask(GET, time.monotonic() + within_s)
+
+    def close(self) -> None:
+        self.line.end()
+        self.there.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+def test_a_request_leaves_as_it_lies_in_however_many_pieces(pair: Pair) -> None:
+    pieces = [np.full(k % 7, k % 256, np.uint8).data for k in range(1200)]
+    pieces.append(np.arange(1 << 22, dtype=np.uint8).data)  # more than any buffer of the system
+    request = HttpRequest("POST", "/v2/x", {"A": "b"}, pieces)
+    whole = b"".join(bytes(piece) for piece in pieces)
+    head = (
+        "POST /v2/x HTTP/1.1\r\nHost: host:1\r\nAccept-Encoding: identity\r\nA: b\r\n"
+        f"Content-Length: {len(whole)}\r\n\r\n"
+    ).encode()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(pair.line.ask, request, time.monotonic() + WAIT_S)
+        assert pair.hears(len(head) + len(whole)) == head + whole
+        pair.there.sendall(reply(b"yes", headers={"X-Y": "z"}))
+        answer = asked.result(WAIT_S)
+    assert (answer.status, bytes(answer.body), answer.headers["x-y"]) == (200, b"yes", "z")
+    assert pair.line.is_open
+
+
+@given(st.binary(max_size=20_000), st.integers(1, 5000))
+def test_a_reply_is_whole_in_however_many_pieces_it_comes(body: bytes, size: int) -> None:
+    pair = Pair()
+    said = reply(body)
+
+    def say() -> None:
+        for at in range(0, len(said), size):
+            pair.there.sendall(said[at : at + size])
+
+    with ThreadPoolExecutor(1) as pool:
+        saying = pool.submit(say)
+        answer = pair.line.ask(GET, time.monotonic() + WAIT_S)
+        saying.result(WAIT_S)
+    assert bytes(answer.body) == body
+    assert pair.line.is_open
+    pair.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n", b"yes"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes", b"yes"),
+        (b"HTTP/1.1 204 None\r\n\r\n", b""),
+    ],
+)
+def test_a_head_that_is_not_plain_is_read_all_the_same(
+    pair: Pair, said: bytes, body: bytes
+) -> None:
+    assert bytes(pair.ask(said).body) == body
+    assert pair.line.is_open
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        reply(b"yes", headers={"Connection": "close"}),
+        reply(b"yes") + b"more",
+        reply(b"yes").replace(b"HTTP/1.1", b"HTTP/1.0"),
+        b"HTTP/1.1 103 Hints\r\n\r\n",
+    ],
+)
+def test_a_line_over_which_no_more_may_come_is_not_open(pair: Pair, said: bytes) -> None:
+    pair.ask(said)
+    assert not pair.line.is_open
+
+
+def test_a_body_that_no_message_may_have_is_refused_before_it_comes(pair: Pair) -> None:
+    with pytest.raises(BadAnswer, match="no message may"):
+        pair.ask(b"HTTP/1.1 200 OK\r\nContent-Length: 4000000000\r\n\r\n")
+
+
+def test_a_head_without_an_end_is_none(pair: Pair) -> None:
+    with pytest.raises(BadAnswer, match="speaks no HTTP"):
+        pair.ask(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 17))
+
+
+def test_who_reads_nothing_is_late(pair: Pair) -> None:
+    request = HttpRequest("POST", "/v2", {}, [bytes(1 << 24)])
+    with pytest.raises(DeadlineExceeded):
+        pair.line.ask(request, time.monotonic() + 0.1)
+
+
+def test_who_stops_within_an_answer_is_late(pair: Pair) -> None:
+    with pytest.raises(DeadlineExceeded):
+        pair.ask(reply(b"yes")[:-1], within_s=0.1)
+
+
+def test_a_line_that_is_ended_while_it_sends_says_so(pair: Pair) -> None:
+    request = HttpRequest("POST", "/v2", {}, [bytes(1 << 24)])
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(pair.line.ask, request, time.monotonic() + WAIT_S)
+        pair.hears(1)
+        pair.line.end()
+        with pytest.raises(Ended) as caught:
+            asked.result(WAIT_S)
+    assert isinstance(caught.value.why, TeacherLost)
+
+
+def test_requests_to_one_server_leave_one_after_the_other() -> None:
+    wire = threading.Lock()
+    body = HttpRequest("POST", "/v2", {}, [bytes(1 << 24)])
+    first, there = socket.socketpair()
+    second, other = socket.socketpair()
+    lines = [HttpLine(one, "host:1", wire) for one in (first, second)]
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(lines[0].ask, body, time.monotonic() + WAIT_S)
+        there.recv(1)  # it is under way
+        with pytest.raises(DeadlineExceeded):
+            lines[1].ask(GET, time.monotonic() + 0.1)
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.recv(1)
+        lines[0].end()
+        with pytest.raises(Ended):
+            slow.result(WAIT_S)
+    lines[1].end()
+    for one in (there, other):
+        one.close()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_head_or_none(head: bytes) -> None:
+    PlainHead.read(head)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 1\r\nContent-Length: 1",
+        b"Content-Length: +1",
+        b"Content-Length: 1\r\nTransfer-Encoding: chunked",
+        b"Content-Length: 1\r\n X: folded",
+        b"Content-Length : 1",
+        b"X: y",
+    ],
+)
+def test_a_doubtful_head_is_not_plain(fields: bytes) -> None:
+    assert PlainHead.read(b"HTTP/1.1 200 OK\r\n" + fields) is None
+    assert PlainHead.read(b"HTTP/1.1 200 OK\r\nContent-Length: 1") is not None

@@ -1,0 +1,1 @@
+"""Tests of the door for callers on the teacher's host."""

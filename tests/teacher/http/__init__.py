@@ -1,0 +1,1 @@
+"""Tests of a teacher over HTTP."""

@@ -1,0 +1,97 @@
+"""What says HTTP to a teacher byte by byte, over one connection."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Mapping
+from http.client import HTTPResponse
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from edl.proto.arena import Array
+from edl.tests.teacher.bench import WAIT_S, Bench
+from edl.tests.teacher.bench_http import INFER, LENGTH, url_of
+
+
+def head(nbytes: object, path: str = INFER, /, **headers: object) -> bytes:
+    """The head of a request for labels."""
+    said: dict[str, object] = {"Host": "localhost", "Content-Length": nbytes, **headers}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def batch(x: Array, /, **headers: object) -> bytes:
+    """A request for twice `x`, float32, all of it as bytes."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape)}
+    message = {
+        "parameters": {"binary_data_output": True},
+        "inputs": [{**tensor, "parameters": {"binary_data_size": x.nbytes}}],
+        "outputs": [{"name": "double"}],
+    }
+    said = json.dumps(message).encode()
+    nbytes = len(said) + x.nbytes
+    return head(nbytes, **{LENGTH: len(said), **headers}) + said + x.tobytes()
+
+
+class Reply:
+    """An answer."""
+
+    def __init__(self, response: HTTPResponse) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = {k.lower(): v for k, v in response.getheaders()}
+        self.body = response.read()
+
+    def labels(self) -> Array:
+        """The only output of an answer that is bytes."""
+        assert self.status == 200, self.body
+        said = int(self.headers[LENGTH.lower()])
+        (output,) = json.loads(self.body[:said])["outputs"]
+        return np.frombuffer(self.body[said:], np.float32).reshape(output["shape"])
+
+    def words(self) -> str:
+        return str(json.loads(self.body)["error"])
+
+
+class Talk:
+    """One connection to the HTTP of `bench`."""
+
+    def __init__(self, bench: Bench, tls: ssl.SSLContext | None = None, **options: Any) -> None:
+        host, port = url_of(bench.server).rpartition("//")[2].split(":")
+        plain = socket.create_connection((host, int(port)), WAIT_S, **options)
+        self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.socket.close()
+
+    def say(self, *parts: bytes) -> None:
+        for part in parts:
+            self.socket.sendall(part)
+
+    def hear(self) -> Reply:
+        """The next answer; what follows it must not have come yet."""
+        response = HTTPResponse(self.socket, method="POST")
+        response.begin()
+        return Reply(response)
+
+    def ask(self, *parts: bytes) -> Reply:
+        self.say(*parts)
+        return self.hear()
+
+    def is_over(self) -> bool:
+        """Whether the teacher has ended it; waits for that, or for more to be said."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
