@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from .errors import EdlError
+from .interrupts import EXIT_INTERRUPTED, raise_again
 
 if TYPE_CHECKING:
     import typer
@@ -37,7 +38,6 @@ _MOST_DESCRIPTORS = 1 << 16
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 128 + signal.SIGINT
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
@@ -203,8 +203,8 @@ def run_cli(app: typer.Typer | Callable[[], typer.Typer], *, name: str = "edl") 
     among the arguments, the traceback is shown as well.
 
     Args:
-        app: the command line, or a function that makes it: then errors of its imports, and a Ctrl-C
-            during them, are reported in the same way.
+        app: the command line, or a function that makes it: then errors of its imports are reported
+            in the same way. Ctrl-C until then is what `interrupts` is for.
         name: what each line begins with.
     """
     debug = bool(os.environ.get("EDL_DEBUG")) or "--verbose" in sys.argv[1:]
@@ -224,6 +224,7 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
     import typer
 
     command = typer.main.get_command(app if isinstance(app, typer.Typer) else app())
+    raise_again()
     program = os.path.basename(sys.argv[0])
     if program in ("__main__.py", "-c"):
         program = name

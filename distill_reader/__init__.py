@@ -1,9 +1,50 @@
 """The loader that has batches labelled by teachers: `DistilReader`, for users.
 
-Importing it is light: gRPC, Redis and the rules live in the engine, a process of its own.
+Importing it is light: gRPC, Redis and the rules live in the engine, a process of its own. The
+public names below load what they need when they are first used, so that the engine does not load
+what only the trainer uses.
 """
 
-from .reader import DistilReader
-from .stats import ReaderStats
+from __future__ import annotations
 
-__all__ = ["DistilReader", "ReaderStats"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .callbacks import Callback
+    from .canaries import CanaryPolicy
+    from .ensembles import EnsemblePolicy
+    from .reader import DistilReader
+    from .sources import Batched
+    from .stats import ReaderStats
+    from .store import LabelStore
+
+__all__ = [
+    "Batched",
+    "Callback",
+    "CanaryPolicy",
+    "DistilReader",
+    "EnsemblePolicy",
+    "LabelStore",
+    "ReaderStats",
+]
+
+_MODULES = {
+    "Batched": ".sources",
+    "Callback": ".callbacks",
+    "CanaryPolicy": ".canaries",
+    "DistilReader": ".reader",
+    "EnsemblePolicy": ".ensembles",
+    "LabelStore": ".store",
+    "ReaderStats": ".stats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

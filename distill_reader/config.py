@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ..errors import UsageError
 from ..proto.dialects import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
+from ..scheduler.no_teacher import GRACE_S, Policy
+from ..scheduler.shard_plan import Shard, Uneven
+from .canaries import DEFAULT_CANARIES, CanaryPolicy
+from .checking import path, settle
+from .ensembles import Mixing
 from .label_forms import AS_GIVEN, LabelForms
+from .store.settings import LabelStore
 
 #: A field of a batch: its place in a tuple or list, its key in a dict.
 FieldKey = int | str
+#: What a reader does while there is no teacher.
+OnNoTeacher = Literal["wait", "hard_only", "fail"]
 Feeds = Sequence[FieldKey] | Mapping[str, FieldKey]
 
 DEFAULT_UPPER_BYTES = 256 << 20
+DEFAULT_TRACE_BYTES = 128 << 20
+#: Of trainings that nobody has named: nothing is remembered of them.
+DEFAULT_JOB = "job"
+#: Where the times of a run lie that the next one begins with.
+DEFAULT_PROFILES = "~/.local/state/edl-dist/profiles"
+_MIN_TRACE_BYTES = 64 << 10
 _MAX_PRIORITY = 1000
 
 
@@ -35,17 +50,34 @@ class ReaderConfig:
         upper_bytes: `ut` of the paper's Algorithm 1; above it no new batch is pulled.
         lower_bytes: `lt`; below it pulling goes on.
         job: name of the training that this reader belongs to.
+        profiles: absolute path of the folder where the times of this job are remembered for its
+            next start; empty: they are not.
         rank: number of this student within its job.
+        world_size: ranks among which the reader divides the source; 1: it does not.
+        uneven: what becomes of batches that do not go round; see `scheduler.shard_plan`.
+        seed: of the order of map-style sources.
+        ordered: batches are delivered in the order of the source; False: as labels come.
         incarnation: grows with each start of a reader; supersedes older ones of the same rank.
-        window: requests in flight per teacher; two hide the transfer behind the computing.
+        teacher_batch_size: rows of a request at most, cut and joined from the student's batches;
+            None: a request is one batch; "auto": what suits each teacher.
+        deterministic: only teachers of one numerics_id label, by whole batches; nothing is tuned.
+        window: requests in flight per teacher at first; two hide the transfer behind the computing.
+        window_max: the most that a teacher is given which is not busy with fewer.
         teachers_min: never ask for fewer.
         teachers_max: never ask for more.
         priority: of its job among those of the service; the greater goes first.
         request_timeout_s: a request that takes longer counts as a lost teacher.
-        wait_timeout_s: with no teacher for so long, `NoTeacherAvailable` is raised; None: never.
+        no_teacher: what happens while there is none; see `scheduler.no_teacher`.
+        no_teacher_grace_s: so long it is waited for one by "hard_only" and "fail".
+        wait_timeout_s: the same by "wait"; None: for ever.
+        mixing: how labels of several services become one; None: there is one service.
+        canaries: how answers are compared with those of other teachers; None: not at all.
+        store: where soft labels are kept; None: nowhere.
         shared_memory: teachers on this host read batches where they lie; False: all are sent.
         security: how the reader proves who it is to teachers and managers; None: not at all.
         metrics_listen: "PORT" or "HOST:PORT" of the engine's Prometheus metrics; empty: none.
+        trace: absolute path of the file for the timeline; empty: none is drawn.
+        trace_max_bytes: of that file and the part before it together.
         insecure: let others read the metrics where `metrics_listen` is no loopback address.
     """
 
@@ -57,21 +89,37 @@ class ReaderConfig:
     labels: LabelForms = AS_GIVEN
     upper_bytes: int = DEFAULT_UPPER_BYTES
     lower_bytes: int = DEFAULT_UPPER_BYTES // 2
-    job: str = "job"
+    job: str = DEFAULT_JOB
+    profiles: str = ""
     rank: int = 0
+    world_size: int = 1
+    uneven: Uneven = "keep"
+    seed: int = 0
+    ordered: bool = True
     incarnation: int = field(default_factory=lambda: new_incarnation())
+    teacher_batch_size: int | Literal["auto"] | None = None
+    deterministic: bool = False
     window: int = 2
+    window_max: int = 8
     teachers_min: int = 1
     teachers_max: int = 64
     priority: int = 0
     request_timeout_s: float = 120.0
+    no_teacher: OnNoTeacher = "wait"
+    no_teacher_grace_s: float = GRACE_S
     wait_timeout_s: float | None = 600.0
+    mixing: Mixing | None = None
+    canaries: CanaryPolicy | None = DEFAULT_CANARIES
+    store: LabelStore | None = None
     shared_memory: bool = True
     security: ClientSecurity | None = None
     metrics_listen: str = ""
+    trace: str = ""
+    trace_max_bytes: int = DEFAULT_TRACE_BYTES
     insecure: bool = False
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.service:
             raise UsageError("a reader needs the name of a service, as in service='resnet101'")
         if bool(self.coordinator) == bool(self.teachers):
@@ -97,9 +145,59 @@ class ReaderConfig:
             )
         if self.window < 1 or self.request_timeout_s <= 0:
             raise UsageError("window must be at least 1 and request_timeout_s above 0")
+        rows = self.teacher_batch_size
+        if rows not in (None, "auto") and not (isinstance(rows, int) and rows >= 1):
+            raise UsageError(
+                f"teacher_batch_size is None, 'auto' or a number of rows from 1, not {rows!r}"
+            )
+        if self.deterministic and rows is not None:
+            raise UsageError(
+                "deterministic=True sends whole batches, as bits may depend on what is labelled"
+                " together: leave teacher_batch_size away"
+            )
         if "/" in self.job or self.rank < 0:
             raise UsageError(f"job {self.job!r} must not hold '/', rank {self.rank} not below 0")
+        if self.seed < 0:
+            raise UsageError(f"seed is an integer from 0, not {self.seed}")
+        if self.trace_max_bytes < _MIN_TRACE_BYTES:
+            raise UsageError(
+                f"trace_max_bytes is at least {_MIN_TRACE_BYTES}, not {self.trace_max_bytes}"
+            )
+        if not isinstance(self.store, LabelStore | None):
+            raise UsageError(f"store is a LabelStore(path, max_bytes), not {self.store!r}")
+        if not isinstance(self.canaries, CanaryPolicy | None):
+            raise UsageError(f"canaries is a CanaryPolicy or None, not {self.canaries!r}")
         self.labels.check_fetched(self.fetches)
+        if self.mixing is not None and not self.labels.expand:
+            raise UsageError(
+                "labels of several services are averaged dense: leave expand_labels be"
+            )
+        self.policy()
+        self.shard()
+
+    def shard(self) -> Shard:
+        """The part of the source that is this rank's, where the reader divides it."""
+        return Shard(self.rank if self.world_size != 1 else 0, self.world_size, self.uneven)
+
+    @property
+    def members(self) -> tuple[ReaderConfig, ...]:
+        """The settings for each service that labels come from."""
+        if self.mixing is None:
+            return (self,)
+        return tuple(
+            replace(self, service=name, teachers=self.mixing.addresses(name), mixing=None)
+            for name, _ in self.mixing.weights
+        )
+
+    def policy(self) -> Policy:
+        """What is done while there is no teacher."""
+        waits = self.no_teacher == "wait"
+        try:
+            return Policy(
+                self.no_teacher, self.wait_timeout_s if waits else self.no_teacher_grace_s
+            )
+        except ValueError as error:
+            raise UsageError(f"no_teacher={self.no_teacher!r} cannot be: {error}") from None
 
     @property
     def student_id(self) -> str:
@@ -108,7 +206,8 @@ class ReaderConfig:
 
     def to_json(self) -> dict[str, Any]:
         security = None if self.security is None else self.security.to_json()
-        return {**asdict(self), "security": security}
+        store = None if self.store is None else self.store.to_json()
+        return {**asdict(self), "security": security, "store": store}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -119,6 +218,9 @@ class ReaderConfig:
                 "feeds": tuple((name, key) for name, key in value["feeds"]),
                 "fetches": tuple(value["fetches"]),
                 "labels": LabelForms.from_json(value["labels"]),
+                "mixing": Mixing.from_json(value["mixing"]),
+                "canaries": CanaryPolicy(**told) if (told := value["canaries"]) else None,
+                "store": LabelStore.from_json(told) if (told := value["store"]) else None,
                 "security": ClientSecurity.from_json(told) if (told := value["security"]) else None,
             }
         )
@@ -129,15 +231,36 @@ def new_incarnation(above: int = 0) -> int:
     return max(time.time_ns() // 1000, above + 1)
 
 
+def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) -> str:
+    """The folder for profiles as an absolute path; empty where nothing is to be remembered.
+
+    There is nothing to be asked for where teachers are named, and the trainings that nobody has
+    named are not one.
+    """
+    if folder is None or coordinator is None or job == DEFAULT_JOB:
+        return ""
+    try:
+        return str(Path(folder).expanduser().absolute())
+    except RuntimeError:  # this user has no home
+        return ""
+
+
 def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
     """The user's `feeds` as pairs; raises UsageError where it is neither a list nor a dict."""
     if feeds is None:
         return ()
-    if isinstance(feeds, str):
-        raise UsageError(f"feeds is a list of fields, as in feeds=[{feeds!r}]")
+    pairs: tuple[tuple[Any, Any], ...] = ()
     if isinstance(feeds, Mapping):
-        return tuple(feeds.items())
-    return tuple((None, key) for key in feeds)
+        pairs = tuple(feeds.items())
+    elif isinstance(feeds, Iterable) and not isinstance(feeds, str):
+        pairs = tuple((None, key) for key in feeds)
+    fits = all(isinstance(name, str | None) and isinstance(key, int | str) for name, key in pairs)
+    if not pairs or not fits:
+        raise UsageError(
+            "feeds is a list of fields, as in feeds=[0] or feeds=['image'], or a dict from input to"
+            f" field; not {feeds!r}"
+        )
+    return pairs
 
 
 def security_of(
@@ -154,7 +277,8 @@ def security_of(
     Raises:
         UsageError: a file does not exist, or files do not go together.
     """
-    ca, cert, key, token = map(_existing, (tls_ca, tls_cert, tls_key, token_file))
+    given = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
+    ca, cert, key, token = itertools.starmap(_existing, given.items())
     tls = TlsFiles(cert, key, ca)
     if not tls.paths():
         if server_name:
@@ -164,9 +288,9 @@ def security_of(
     return ClientSecurity(tls if tls.paths() else None, token, server_name, insecure)
 
 
-def _existing(path: str | Path | None) -> Path | None:
-    if path is None:
+def _existing(name: str, given: str | Path | None) -> Path | None:
+    if given is None:
         return None
-    if not Path(path).is_file():
-        raise UsageError(f"there is no file {str(path)!r}, which the reader is to use")
-    return Path(path).absolute()
+    if not path(name, given).is_file():
+        raise UsageError(f"there is no file {str(given)!r}, which the reader is to use as {name}")
+    return Path(given).absolute()

@@ -13,17 +13,18 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 
 from .. import errors
-from ..proto.arena import Arena, Array, ArrayRef, Record
+from ..proto.arena import Arena, ArrayRef, Record
 from ..proto.channel import Channel, Message
 from ..supervise import Process, own_fd, python_command, start
 from .config import ReaderConfig, new_incarnation
-from .ring import Ring, lease
-from .stream import Labels, Pulled, Stream
+from .labelled import Labels, Pulled
+from .ring import Leases, Ring
+from .stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ MAX_DEATHS = 5
 DEATHS_WINDOW_S = 60.0
 #: The engine gives its teachers back before it ends.
 STOP_GRACE_S = 4.0
+#: So long the figures that were asked for are waited for; an engine that is well takes 1 ms.
+FIGURES_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Life:
     process: Process
     channel: Channel
     labels: Arena
+    leases: Leases
 
 
 class EngineClient:
@@ -51,23 +55,40 @@ class EngineClient:
         restarts: engines started after the first.
     """
 
-    def __init__(self, config: ReaderConfig, stream: Stream, ring: Ring) -> None:
+    def __init__(
+        self,
+        config: ReaderConfig,
+        stream: Stream,
+        ring: Ring,
+        on_stats: Callable[[], None],
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
         self.stats: Message = {}
         self.restarts = 0
         self._config = config
         self._stream = stream
         self._ring = ring
+        self._on_stats = on_stats
         self._lock = threading.Lock()  # orders "announce a batch" against "start a new engine"
         self._announced = -1
+        self._legacies: dict[str, Message] = {}  # what each service's engine leaves to the next one
         self._closing = False
+        self._figures = threading.Condition()
+        self._figures_asked = self._figures_told = 0  # times
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
-        # Filled by the garbage collector, which may run inside any call of ours: so without a lock.
-        self._dropped: deque[tuple[Arena, int]] = deque()
+        self._later = later
+        self._untold: deque[Message] = deque()  # what the training loop took
+        self._asked = False  # somebody is to tell it, later
+        self._telling = threading.Lock()  # what was taken before anything else is told before it
         self._life = self._start()  # replaced as one, so that nobody sees parts of two
         self._receiver = threading.Thread(
             target=self._receive, name="edl-reader-receiver", daemon=True
         )
-        self._receiver.start()
+        try:
+            self._receiver.start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -77,25 +98,33 @@ class EngineClient:
     def announce(self, pulled: Pulled, epoch: int) -> None:
         """Tell the engine of a batch in the ring; each batch once per engine."""
         with self._lock:
-            if self._stream.epoch == epoch:
-                self._announce(self._life, pulled)
+            if self._stream.epoch == epoch and pulled.number > self._announced:
+                self._tell(self._news_of(pulled))
 
     def source_ended(self, epoch: int) -> None:
         """The source has no more batches for `epoch`."""
         with self._lock:
             if self._stream.epoch == epoch:
-                self._life.channel.send("ended")
+                self._tell({"kind": "ended"})
 
     def waiting(self) -> None:
         """The training loop waits for its next batch."""
-        self._life.channel.send("waiting")
+        self._tell({"kind": "waiting", "at": time.monotonic()})
 
     def taken(self, number: int, samples: int, step_s: float | None) -> None:
-        """The training loop has batch `number`, after `step_s` seconds of work on the last one."""
-        life = self._life
-        life.channel.send(
-            "taken", number=number, samples=samples, step_s=step_s, free=self._to_be_freed(life)
+        """The training loop has batch `number`, after `step_s` seconds of work on the last one.
+
+        It does not wait for the engine to be told: another thread does that, or whoever tells it
+        the next thing. The stream knows that the batch is taken: nobody can recall it, and an
+        engine that is started meanwhile never hears of it.
+        """
+        at = time.monotonic()
+        self._untold.append(
+            {"kind": "taken", "number": number, "samples": samples, "step_s": step_s, "at": at}
         )
+        if not self._asked:
+            self._asked = True
+            self._later(self._tell)
 
     def reset(self, epoch: int, data_epoch: int, pulled: int) -> None:
         """Forget every batch: `epoch` begins, and its first batch will have the number `pulled`.
@@ -103,18 +132,23 @@ class EngineClient:
         `data_epoch` counts the epochs that were begun over the source, and not only left.
         """
         with self._lock:  # behind this nothing of an older epoch is announced
-            life = self._life
-            free = self._to_be_freed(life)
-            life.channel.send("reset", epoch=epoch, data_epoch=data_epoch, pulled=pulled, free=free)
+            news = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
+            self._tell({**news, "free": [*self._life.leases.over()]})
 
-    def drop_labels(self, labels: Labels) -> None:
-        """Nobody will read these labels: the engine may use their memory again."""
-        _give_back(self._dropped, labels.arena, labels.record.offset)
+    def ask_for_figures(self) -> None:
+        """Have the engine tell figures that know all that it was told until now."""
+        with self._figures:
+            self._figures_asked += 1
+        self._tell({"kind": "figures", "number": self._figures_asked})
 
-    def label_views(self, labels: Labels) -> dict[str, Array]:
-        """The labels by name, without a copy; their memory is given back with the last view."""
-        views = lease(labels.arena, labels.record, partial(_give_back, self._dropped, labels.arena))
-        return dict(zip(labels.names, views, strict=True))
+    def figures(self) -> Message:
+        """The latest figures; those that were asked for, unless they are too long in coming."""
+        with self._figures:
+            asked = self._figures_asked
+            told = self._figures.wait_for(lambda: self._figures_told >= asked, FIGURES_S)
+            if not told:  # not to be waited for again
+                self._figures_told = asked
+            return self.stats
 
     def close(self) -> None:
         """End the engine and the receiving thread; bounded by a few seconds."""
@@ -124,34 +158,28 @@ class EngineClient:
             self._life.process.stop(STOP_GRACE_S)
             self._life.channel.close()
             self._life.labels.close()
-        if self._receiver is not threading.current_thread():
+        if self._receiver.is_alive() and self._receiver is not threading.current_thread():
             self._receiver.join(STOP_GRACE_S)
 
     # --- one engine's life
 
     def _start(self) -> Life:
-        labels = Arena.create()
-        channel, fd = Channel.pair()
-        own_fd(channel.fileno())
-        ring_fd = self._ring.arena.fd
-        command = python_command(
-            "engine",
-            "edl.distill_reader.engine",
-            str(fd),
-            str(ring_fd),
-            str(labels.fd),
-            pass_fds=(fd, ring_fd, labels.fd),
-        )
-        try:
-            process = start(command)
-        except BaseException:
-            channel.close()
-            labels.close()
-            raise
-        finally:
-            os.close(fd)
+        with ExitStack() as undo:
+            labels = undo.enter_context(closing(Arena.create()))
+            channel, fd = Channel.pair()
+            undo.callback(channel.close)
+            for end in (channel.fileno(), fd):  # a worker forked just now would keep either open
+                own_fd(end)
+            fds = (fd, self._ring.arena.fd, labels.fd)
+            try:
+                process = start(
+                    python_command("engine", "edl.distill_reader.engine", *fds, pass_fds=fds)
+                )
+            finally:
+                os.close(fd)
+            undo.pop_all()
         channel.send("start", config=self._config.to_json())
-        return Life(process, channel, labels)
+        return Life(process, channel, labels, Leases(labels))
 
     def _restart(self) -> None:
         with self._lock:
@@ -169,35 +197,51 @@ class EngineClient:
             self.restarts += 1
             self._announced = -1
             with self._stream.held() as held:  # so what the training loop does next comes behind
-                for pulled in held.labelled:
-                    new.channel.send("held", number=pulled.number, nbytes=pulled.record.nbytes)
-                for pulled in held.unlabelled:
-                    self._announce(new, pulled)
+                new.channel.send_all(
+                    [
+                        *(self._held(one, held.outcomes[one.number]) for one in held.labelled),
+                        *(self._news_of(one) for one in held.unlabelled),
+                    ]
+                )
                 new.channel.send(
                     "resumed",
                     epoch=held.epoch,
                     data_epoch=held.data_epoch,
-                    content_id=self.stats.get("content_id", ""),
+                    legacies=self._legacies,
                     pulled=held.pulled,
                     ended=held.ended,
                     waiting=held.waiting,
                 )
+                new.channel.send("figures", number=self._figures_asked)
                 self._life = new
             old.labels.close()
 
-    def _announce(self, life: Life, pulled: Pulled) -> None:
-        if pulled.number <= self._announced:
-            return
+    def _news_of(self, pulled: Pulled) -> Message:
         self._announced = pulled.number
+        at, source_s = time.monotonic(), pulled.source_s
+        return {"kind": "batch", "source_s": source_s, "at": at, **self._described(pulled)}
+
+    def _held(self, pulled: Pulled, outcome: Labels | errors.EdlError) -> Message:
+        """For a new engine: a batch whose outcome is here, and who has labelled it."""
+        labels = outcome if isinstance(outcome, Labels) else Labels({})
+        return {
+            "kind": "held",
+            "labels_nbytes": 0 if labels.record is None else labels.record.nbytes,
+            "makers": labels.makers,
+            **self._described(pulled),
+        }
+
+    def _described(self, pulled: Pulled) -> Message:
+        """A batch in the ring, and where its fields lie."""
         refs = pulled.record.arrays
-        life.channel.send(
-            "batch",
-            number=pulled.number,
-            nbytes=pulled.record.nbytes,
-            samples=pulled.parts.samples,
-            source_s=pulled.source_s,
-            fields=[[key, refs[index].to_json()] for key, index in pulled.parts.fields],
-        )
+        places = [(key, refs[index]) for key, index in pulled.parts.fields]
+        return {
+            "number": pulled.number,
+            "nbytes": pulled.record.nbytes,
+            "samples": pulled.parts.samples,
+            "fields": [[key, ref.to_json()] for key, ref in places],
+            "generation": self._ring.arena.generation(places[0][1]) if places else 0,
+        }
 
     def _last_words(self) -> str:
         process = self._life.process
@@ -233,38 +277,49 @@ class EngineClient:
             case "allow":
                 self._stream.allow(message["limit"])
             case "labelled":
-                labels = read_labels(message, self._life.labels)
-                if not self._stream.settle(message["number"], labels):
-                    self.drop_labels(labels)
+                labels = read_labels(message, self._life.leases)
+                self._stream.settle(message["number"], labels)
+            case "recall":
+                with self._lock:  # a reset that drops the others' labels comes behind
+                    if self._stream.recall(message["number"]):
+                        self._tell({"kind": "recalled", "number": message["number"]})
             case "poison":
                 self._stream.settle(message["number"], errors.PoisonBatch(message["text"]))
             case "stats":
-                self.stats = message
+                with self._figures:
+                    self.stats = message
+                    self._figures_told = max(self._figures_told, message["asked"])
+                    self._figures.notify_all()
+                self._on_stats()
+            case "legacy":
+                self._legacies[message["service"]] = message["left"]
             case "fatal":
                 error = getattr(errors, message["error"])(message["text"])
                 self._stream.fail(error, message["epoch"])
             case kind:
                 raise errors.WireError(f"the engine said {kind!r}, which nobody understands")
 
-    def _to_be_freed(self, life: Life) -> list[int]:
-        """Label records to be given back; those of an engine that died have gone with it."""
-        offsets = []
-        with suppress(IndexError):  # it is empty; another thread may be at it too
-            while True:
-                arena, offset = self._dropped.popleft()
-                if arena is life.labels:
-                    offsets.append(offset)
-        return offsets
+    def _tell(self, *news: Message) -> None:
+        """Send what the training loop took, the label memory that it let go of, and then `news`."""
+        with self._telling:
+            self._asked = False  # before the look at what is here: nothing is left untold
+            taken = [self._untold[place] for place in range(len(self._untold))]
+            # Read behind that: an engine that is newer never heard of what was taken before.
+            life = self._life
+            if taken:
+                taken[0] = {**taken[0], "free": [*life.leases.over()]}
+            if taken or news:
+                life.channel.send_all((*taken, *news))
+            for _ in taken:  # told twice, if a Ctrl-C has come in between, is as good as once
+                self._untold.popleft()
 
 
-def _give_back(dropped: deque[tuple[Arena, int]], arena: Arena, offset: int) -> None:
-    """Have a record freed with the next message; may be called by the garbage collector."""
-    if arena.fd >= 0:  # else its engine has died, and the memory goes with the last that views it
-        dropped.append((arena, offset))
-
-
-def read_labels(message: Message, arena: Arena) -> Labels:
+def read_labels(message: Message, leases: Leases) -> Labels:
     """The engine's message about a labelled batch, read."""
-    names = tuple(str(name) for name, _ in message["labels"])
+    names = [str(name) for name, _ in message["labels"]]
+    if message["offset"] is None:
+        return Labels(dict.fromkeys(names))
     refs = tuple(ArrayRef.from_json(ref) for _, ref in message["labels"])
-    return Labels(names, Record(int(message["offset"]), int(message["nbytes"]), refs), arena)
+    record = Record(int(message["offset"]), int(message["nbytes"]), refs)
+    arrays = dict(zip(names, leases.views(record), strict=True))
+    return Labels(arrays, record, leases, message["makers"])

@@ -1,4 +1,4 @@
-"""The thread that does what finalizers ask for.
+"""The thread that does what others cannot wait for: finalizers, and the training loop.
 
 Python runs a finalizer wherever it collects garbage: inside any call of ours, in any thread, with
 any of our locks held there. So a finalizer only leaves word here, which takes no lock.
@@ -23,7 +23,7 @@ class Janitor:
         threading.Thread(target=self._work, name="edl-reader-janitor", daemon=True).start()
 
     def ask(self, task: Callable[[], None]) -> None:
-        """Have `task` done soon; safe in a finalizer."""
+        """Have `task` done soon; safe in a finalizer, and quick."""
         self._tasks.put(task)
 
     def close(self) -> None:

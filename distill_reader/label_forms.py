@@ -54,7 +54,7 @@ class LabelForms:
 
     def of(self, output: str) -> Form | None:
         """The form of one output; None: as the model gives it."""
-        return self._named(output)
+        return self._named(output) if self.forms or self.temperatures else None
 
     def check_fetched(self, fetches: Collection[str]) -> None:
         """Raise UsageError where an output is named that does not come back."""

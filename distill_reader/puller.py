@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from contextlib import closing
 from queue import SimpleQueue
-from typing import Any
 
 from .engine_client import EngineClient
+from .progress import Place
 from .ring import Ring
+from .sources.source import Mark, Reading, Source
 from .stream import Stream
 from .structure import take_apart
 
@@ -18,31 +20,32 @@ log = logging.getLogger(__name__)
 
 
 class Puller:
-    """Draws from one iterator after another, each for an epoch of `stream`.
+    """Draws from one reading of the source after another, each for an epoch of `stream`.
 
-    It goes no faster than the engine allows. What an iterator raises is kept, as it is, for the
+    It goes no faster than the engine allows. What the source raises is kept, as it is, for the
     training loop, behind the batches that came before it.
 
-    Iterators are used and dropped in one thread, which lives as long as the reader. They are made
+    Readings are used and dropped in one thread, which lives as long as the reader. They are made
     in the caller's: Paddle's DataLoader sets signal handlers when it forks its workers, which only
     the main thread may. No thread must be ending at that moment: one that has used Paddle takes a
     lock of Paddle's when it ends, and a worker that is forked meanwhile waits for it for ever.
     """
 
-    def __init__(self, stream: Stream, ring: Ring, engine: EngineClient) -> None:
+    def __init__(self, source: Source, stream: Stream, ring: Ring, engine: EngineClient) -> None:
+        self._source = source
         self._stream = stream
         self._ring = ring
         self._engine = engine
-        self._epochs: SimpleQueue[tuple[Iterator[Any], int, threading.Event] | None] = SimpleQueue()
+        self._epochs: SimpleQueue[tuple[Reading, int, int, threading.Event] | None] = SimpleQueue()
         self._done = threading.Event()  # with the epoch that was begun last
         self._done.set()
         self._thread = threading.Thread(target=self._run, name="edl-reader-puller", daemon=True)
         self._thread.start()
 
-    def pull(self, iterator: Iterator[Any], epoch: int) -> None:
-        """Begin with an epoch; the former one must have been left."""
+    def pull(self, reading: Reading, epoch: int, first: int) -> None:
+        """Begin with an epoch, at its batch `first`; the former one must have been left."""
         self._done = threading.Event()
-        self._epochs.put((iterator, epoch, self._done))
+        self._epochs.put((reading, epoch, first, self._done))
 
     def settle(self, timeout_s: float) -> None:
         """Wait until the epoch that was left is done with; warn if the source holds it."""
@@ -50,55 +53,58 @@ class Puller:
             log.warning("the source has not returned from its next() for %.0f s", timeout_s)
 
     def close(self) -> None:
-        """End the thread, once the source lets it."""
+        """End the thread, and with it what the source keeps, once the source lets it."""
         self._epochs.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for that: an interpreter that ends under a framework's code may take it badly."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                log.warning("the source has not returned from its next() for %g s", timeout_s)
 
     def _run(self) -> None:
         while (job := self._epochs.get()) is not None:
-            iterator, epoch, done = job
+            reading, epoch, first, done = job
             del job
-            error = self._epoch_of(iterator, epoch)
-            del iterator  # and with it a DataLoader's workers
-            if self._stream.end(epoch, error):
+            mark, error = self._epoch_of(reading, epoch, first)
+            del reading  # and with it a DataLoader's workers
+            if self._stream.end(epoch, error, mark):
                 self._engine.source_ended(epoch)
             del error
             done.set()
+        self._source.close()
 
-    def _epoch_of(self, iterator: Iterator[Any], epoch: int) -> BaseException | None:
-        """Pull one epoch to its end; what the source raised, if it did."""
+    def _epoch_of(
+        self, reading: Reading, epoch: int, first: int
+    ) -> tuple[Mark | None, BaseException | None]:
+        """Pull one epoch: where the source stands behind it, and what it raised, if it did."""
         try:
-            try:
-                self._pull(iterator, epoch)
-            finally:
-                _close(iterator)
+            with closing(reading):
+                return self._pull(reading, epoch, first), None
         except BaseException as error:  # the training loop's to handle, even a KeyboardInterrupt
-            return error
-        return None
+            return None, error
 
-    def _pull(self, iterator: Iterator[Any], epoch: int) -> None:
-        while self._stream.may_pull(epoch):
+    def _pull(self, reading: Reading, epoch: int, first: int) -> Mark | None:
+        for ordinal in itertools.count(first):
+            if not self._stream.may_pull(epoch):
+                break
             asked_at = time.monotonic()
             try:
-                batch = next(iterator)
+                batch = next(reading)
             except StopIteration:
-                return
+                return reading.end()
             source_s = time.monotonic() - asked_at
             parts = take_apart(batch)
-            record = self._ring.put(parts.arrays)
-            pulled = self._stream.add(epoch, record, parts.without_arrays(), source_s)
+            place = Place(ordinal, reading.mark(parts.arrays))
+            if self._stream.had_before(epoch, place):
+                continue
+            record, views = self._ring.put(parts.arrays)
+            pulled = self._stream.add(epoch, record, views, parts.without_arrays(), place, source_s)
             if pulled is None:
-                self._ring.drop(record)
-                return
+                break
             self._engine.announce(pulled, epoch)
-
-
-def _close(iterator: Iterator[Any]) -> None:
-    """Let a source clean up behind an epoch that was left early: now, not some day.
-
-    Generators have `close`, which runs their `finally`. The iterators of Paddle's DataLoader have
-    only a private method for it; without it, the workers of an epoch left early live on for ever.
-    """
-    for name in ("close", "_try_shutdown_all"):
-        if callable(close := getattr(iterator, name, None)):
-            close()
-            return
+            # While the buffer is full, the source's own memory need not be held, the ring's not for
+            # longer than the training loop has a use for it.
+            del batch, parts, views, pulled
+        return None  # the epoch was left

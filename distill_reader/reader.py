@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ..errors import UsageError
-from .config import DEFAULT_UPPER_BYTES, Feeds, ReaderConfig, feed_pairs, security_of
+from ..scheduler.no_teacher import GRACE_S
+from ..scheduler.shard_plan import Uneven
+from .callbacks import Callback
+from .canaries import DEFAULT_CANARIES, CanaryPolicy
+from .checking import path, texts, whole
+from .config import (
+    DEFAULT_JOB,
+    DEFAULT_PROFILES,
+    DEFAULT_TRACE_BYTES,
+    DEFAULT_UPPER_BYTES,
+    Feeds,
+    OnNoTeacher,
+    ReaderConfig,
+    feed_pairs,
+    profiles_of,
+    security_of,
+)
+from .ensembles import EnsemblePolicy, services_of
+from .epoch import Epoch
 from .label_forms import LabelForms
 from .pipeline import Pipeline
+from .saved_state import State, loaded, saved
+from .sources import generators, source_of
+from .sources.batched import Collate
+from .sources.generators import MakesGenerator
 from .stats import ReaderStats
+from .store.settings import LabelStore
 
 
 class DistilReader:
     """Iterates the batches of `source`, each with the soft labels that teachers gave it.
 
     In order, each batch exactly once, whatever happens to teachers (the paper, sections 3.1, 3.2).
-    Batches are tuples, lists or dicts of numpy arrays or Paddle tensors; soft labels come behind
-    the fields of a tuple or list, under the names of the model's outputs in a dict. A reader may be
+    Batches are tuples, lists or dicts of numpy arrays or tensors of Paddle or PyTorch; soft labels
+    come behind the fields of a tuple or list, under the model's outputs in a dict. A reader may be
     iterated again, left early, and lives beside others in one process. Without `with` it closes
     itself when it is collected or the interpreter ends. Batches that were taken stay valid.
 
     Args:
-        source: any re-iterable of batches, such as a `paddle.io.DataLoader`.
-        service: name of the set of teachers to ask.
+        source: any re-iterable of batches, such as a `DataLoader` of Paddle or PyTorch.
+        service: name of the set of teachers to ask; or several with weights, as in
+            `{"a": 0.7, "b": 0.3}`, whose labels are averaged as probabilities (float32).
         coordinator: Redis URL of the mesh, as in `redis://head:6379`.
-        teachers: addresses `host:port`, in place of a coordinator.
+        teachers: addresses `host:port`, in place of a coordinator; by service if there are several.
+        ensemble: how labels of several services are averaged, and what is done without one.
         feeds: what of a batch the teachers get: fields in the order of the model's inputs, as in
             `[0]` or `["image"]`, or a dict from model input to field. By default the fields that
             bear the names of inputs, else the first ones.
@@ -45,17 +68,40 @@ class DistilReader:
             arrays, values, indices (int64) and tail mass.
         upper_bytes: `ut` of Algorithm 1: above so many bytes of labelled batches none is pulled.
         lower_bytes: `lt`: below so many bytes pulling goes on; by default half of `upper_bytes`.
-        job: name of this training in the mesh.
+        job: name of this training in the mesh. One that has a name begins with as many teachers as
+            it needed the last time.
         rank: number of this student in its job.
-        window: requests in flight per teacher.
+        world_size: ranks among which the reader divides a map-style source, by ids; an iterable is
+            asked for `shard(rank, world_size)`. By default the source has this rank's batches only.
+        uneven: the batches of an epoch that do not go round: "keep" gives each to one rank, so that
+            some have one batch less; "drop" leaves them out; "pad" repeats the epoch's first ones.
+        seed: of the order in which a map-style source is read; the same for all ranks.
+        ordered: deliver batches in the order of the source; False: as soon as labels are there.
+        teacher_batch_size: rows that a teacher gets at most in one request: the student's batches
+            are cut and joined on the way, and come back as they were. By default a request is one
+            batch; "auto" finds for each teacher the smallest size that it is fastest with.
+        deterministic: labels do not depend, to the last bit, on who gives them: only teachers of
+            one `numerics_id` do, each request is one whole batch, and nothing tunes itself.
+        window: requests in flight per teacher at first.
+        window_max: the most that a teacher is given which is not kept busy with fewer; equal to
+            `window`: it stays at that.
         teachers_min: never ask for fewer teachers. When they are short, this many come before what
             others want beyond theirs, whatever the priorities.
         teachers_max: never ask for more.
         priority: when teachers are short, a job of a greater one has what it wants before others
             have more than their `teachers_min`. The same for all ranks of a job.
         request_timeout_s: seconds after which an unanswered request counts as a lost teacher.
-        wait_timeout_s: seconds without any teacher after which `NoTeacherAvailable` is raised;
-            None waits for ever. The log says what it waits for.
+        no_teacher: while there is none, "wait"; or let batches go with None in the place of soft
+            labels ("hard_only", counted in `stats.unlabelled`); or "fail".
+        no_teacher_grace_s: seconds until "hard_only" and "fail" act.
+        wait_timeout_s: seconds until "wait" raises `NoTeacherAvailable`; None waits for ever. The
+            log says what it waits for.
+        canaries: how often and how closely answers are compared with another teacher's, so that one
+            that answers wrong labels is found out; None: never.
+        store: keep soft labels on disk, as in `LabelStore("labels.edl", 20 << 30)`: samples whose
+            labels lie there are not sent to teachers.
+        profiles: folder where the times of a run are kept for the next start of its `job`; None:
+            they are not.
         shared_memory: let teachers on this host read batches in the reader's own memory, where they
             can; False sends every batch over the network.
         tls_ca: file with the certificates that sign those of teachers and managers.
@@ -64,6 +110,9 @@ class DistilReader:
         tls_server_name: what their certificates are made out to; by default the host dialled.
         token_file: file with the token that the reader shows them; read again when it changes.
         metrics_listen: "PORT" or "HOST:PORT" where the engine serves Prometheus metrics.
+        callbacks: told of what happens to the reader; see `Callback`.
+        trace: file for a timeline that opens in Perfetto: who worked and who waited when.
+        trace_max_bytes: of that file and its older half, FILE.older.json, together.
         insecure: allow what others on the network could read: a token without TLS to another host,
             metrics on an address that is not loopback.
 
@@ -77,9 +126,10 @@ class DistilReader:
         self,
         source: Iterable[Any],
         *,
-        service: str,
+        service: str | Mapping[str, float],
         coordinator: str | None = None,
-        teachers: Sequence[str] = (),
+        teachers: Sequence[str] | Mapping[str, Sequence[str]] = (),
+        ensemble: EnsemblePolicy | None = None,
         feeds: Feeds | None = None,
         fetches: Sequence[str] | None = None,
         label_form: str | Mapping[str, str] | None = None,
@@ -87,14 +137,26 @@ class DistilReader:
         expand_labels: bool = True,
         upper_bytes: int = DEFAULT_UPPER_BYTES,
         lower_bytes: int | None = None,
-        job: str = "job",
+        job: str = DEFAULT_JOB,
         rank: int = 0,
+        world_size: int = 1,
+        uneven: Uneven = "keep",
+        seed: int = 0,
+        ordered: bool = True,
+        teacher_batch_size: int | Literal["auto"] | None = None,
+        deterministic: bool = False,
         window: int = 2,
+        window_max: int = 8,
         teachers_min: int = 1,
         teachers_max: int = 64,
         priority: int = 0,
         request_timeout_s: float = 120.0,
+        no_teacher: OnNoTeacher = "wait",
+        no_teacher_grace_s: float = GRACE_S,
         wait_timeout_s: float | None = 600.0,
+        canaries: CanaryPolicy | None = DEFAULT_CANARIES,
+        store: LabelStore | None = None,
+        profiles: str | Path | None = DEFAULT_PROFILES,
         shared_memory: bool = True,
         tls_ca: str | Path | None = None,
         tls_cert: str | Path | None = None,
@@ -102,31 +164,45 @@ class DistilReader:
         tls_server_name: str = "",
         token_file: str | Path | None = None,
         metrics_listen: str = "",
+        callbacks: Sequence[Callback] = (),
+        trace: str | Path | None = None,
+        trace_max_bytes: int = DEFAULT_TRACE_BYTES,
         insecure: bool = False,
     ) -> None:
-        if isinstance(source, Iterator):
-            raise UsageError(
-                "an iterator can be read only once; give the reader what makes it, such as the"
-                " DataLoader itself, or a class with __iter__"
-            )
         self.source = source
+        name, addresses, mixing = services_of(service, teachers, ensemble)
         self.config = ReaderConfig(
-            service=service,
+            service=name,
             coordinator=coordinator,
-            teachers=tuple(teachers),
+            teachers=addresses,
+            mixing=mixing,
             feeds=feed_pairs(feeds),
-            fetches=tuple(fetches or ()),
+            fetches=texts("fetches", fetches or (), "logits"),
             labels=LabelForms.given(label_form, temperature, expand_labels),
             upper_bytes=upper_bytes,
-            lower_bytes=upper_bytes // 2 if lower_bytes is None else lower_bytes,
+            lower_bytes=whole("upper_bytes", upper_bytes) // 2
+            if lower_bytes is None
+            else lower_bytes,
             job=job,
             rank=rank,
+            world_size=world_size,
+            uneven=uneven,
+            seed=seed,
+            ordered=ordered,
+            teacher_batch_size=teacher_batch_size,
+            deterministic=deterministic,
             window=window,
+            window_max=window_max,
             teachers_min=teachers_min,
             teachers_max=teachers_max,
             priority=priority,
             request_timeout_s=request_timeout_s,
+            no_teacher=no_teacher,
+            no_teacher_grace_s=no_teacher_grace_s,
             wait_timeout_s=wait_timeout_s,
+            canaries=canaries,
+            store=store,
+            profiles=profiles_of(profiles, coordinator, job),
             shared_memory=shared_memory,
             security=security_of(
                 tls_ca,
@@ -137,36 +213,89 @@ class DistilReader:
                 insecure=insecure,
             ),
             metrics_listen=metrics_listen,
+            trace="" if trace is None else str(path("trace", trace).absolute()),
+            trace_max_bytes=trace_max_bytes,
             insecure=insecure,
         )
-        self._pipeline = Pipeline(self.config)
+        self._source = source_of(source, self.config.shard(), seed)
+        self._pipeline = Pipeline(self.config, self._source, callbacks)
         weakref.finalize(self, self._pipeline.close_soon).atexit = False
 
+    @classmethod
+    def from_sample_generator(
+        cls,
+        generator: MakesGenerator,
+        *,
+        batch_size: int,
+        drop_last: bool = False,
+        collate: Collate | None = None,
+        **options: Any,
+    ) -> Self:
+        """A reader of a function that yields sample by sample; called anew for each epoch.
+
+        Args:
+            generator: yields tuples, lists or dicts of numpy arrays and numbers, or one array.
+            batch_size: samples of a batch.
+            drop_last: leave a last batch out that is not full.
+            collate: makes a batch of a list of samples; by default field by field, by stacking.
+            **options: `service` and all that `DistilReader` takes besides.
+        """
+        made = generators.of_samples(generator, batch_size, drop_last, collate)
+        return cls(made, **options)
+
+    @classmethod
+    def from_sample_list_generator(
+        cls, generator: MakesGenerator, *, collate: Collate | None = None, **options: Any
+    ) -> Self:
+        """A reader of a function that yields the samples of a batch as a list; else as above."""
+        return cls(generators.of_sample_lists(generator, collate), **options)
+
+    @classmethod
+    def from_batch_generator(cls, generator: MakesGenerator, **options: Any) -> Self:
+        """A reader of a function that yields batch by batch; called anew for each epoch."""
+        return cls(generators.of_batches(generator), **options)
+
     def __len__(self) -> int:
-        """Batches of an epoch: what the source says."""
-        return len(self.source)  # type: ignore[arg-type]  # a source without len() says so itself
+        """Batches of an epoch, for this rank: what the source says."""
+        return len(self._source)
 
     def __iter__(self) -> Epoch:
-        """A new epoch; one that is still being read ends."""
-        return Epoch(self, self._pipeline, self._pipeline.begin(self.source))
+        """A new epoch; one that is still being read is left, and nothing more comes of it.
+
+        The first one after `load_state_dict` has the batches that remain of the epoch that the
+        state is of.
+        """
+        return Epoch(self, self._pipeline, self._pipeline.begin())
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the training loop has come, as JSON values: by what it was handed, not by reads.
+
+        An epoch that was left early counts as being read until the next one begins.
+        """
+        return saved(self._pipeline.stream.progress, self._source, self.config)
+
+    def load_state_dict(self, state: State | Sequence[State]) -> None:
+        """Have the next epoch go on where `state_dict` was called; a present one is left.
+
+        Args:
+            state: of this rank. To go on with another number of ranks than before, those of all the
+                ranks there were.
+
+        Raises:
+            UsageError: it is of another source or rank, or it does not say where so many ranks
+                could go on.
+        """
+        self._pipeline.resume(loaded(state, self._source, self.config))
 
     @property
     def stats(self) -> ReaderStats:
-        """Its figures at this moment."""
-        stream, engine = self._pipeline.stream, self._pipeline.engine
-        known = {field.name for field in fields(ReaderStats)}
-        told = {key: _frozen(value) for key, value in engine.stats.items() if key in known}
-        return ReaderStats(
-            **{
-                **told,
-                "yielded": stream.pulled,
-                "delivered": stream.delivered,
-                "samples_delivered": stream.samples_delivered,
-                "upper_bytes": self.config.upper_bytes,
-                "lower_bytes": self.config.lower_bytes,
-                "engine_restarts": engine.restarts,
-            }
-        )
+        """Its figures: behind an epoch of all of it, within one as of the last 0.2 seconds."""
+        return self._pipeline.stats()
+
+    @property
+    def progress(self) -> str:
+        """One line for a progress bar: rate, volume, teachers, and who waited how long."""
+        return self.stats.line()
 
     @property
     def engine_pid(self) -> int:
@@ -176,6 +305,12 @@ class DistilReader:
     def close(self) -> None:
         """End the engine and give the buffer back; again without effect."""
         self._pipeline.close()
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            "a reader can be neither copied nor pickled: it has processes and threads of its own;"
+            " make one in each process that trains"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -187,33 +322,3 @@ class DistilReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class Epoch(Iterator[Any]):
-    """One iteration of a reader; leaving it early, by `break` or `del`, ends its epoch."""
-
-    def __init__(self, reader: DistilReader, pipeline: Pipeline, epoch: int) -> None:
-        self._reader = reader  # which must not be collected while it is read
-        self._pipeline = pipeline
-        self._epoch = epoch
-        self._returned_at: float | None = None
-
-    def __next__(self) -> Any:
-        called_at = time.monotonic()
-        step_s = None if self._returned_at is None else called_at - self._returned_at
-        batch = self._pipeline.next(self._epoch, step_s)
-        self._returned_at = time.monotonic()
-        return batch
-
-    def close(self) -> None:
-        """Leave the epoch; the reader can be iterated again."""
-        self._pipeline.leave(self._epoch)
-
-    def __del__(self) -> None:
-        self._pipeline.leave_soon(self._epoch)
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_frozen(item) for item in value)
-    return value

@@ -1,21 +1,70 @@
 """The reader's buffer: records of shared memory that live until their last reader lets go.
 
 Batches lie in one arena, which the trainer's side allocates, labels in another, which the engine
-allocates. What `views` hands out are views of that memory, without a copy; the record is given back
-when the last of them is gone, whichever thread drops it.
+allocates. What is handed out are views of that memory, without a copy; a record is given back when
+the last of them is gone, whichever thread drops it.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
 
-from ..proto.arena import Arena, Array, ArrayRef, Record, dtype_named
+from ..proto.arena import Arena, Array, Record, dtype_named
 from ..proto.lent_arena import LentArena
+from .shared_memory import refused
+
+
+class _Lease(weakref.ref[Array]):
+    """Refers to the one array over a record, which every view of it keeps alive."""
+
+    __slots__ = ("offset",)
+    offset: int
+
+
+class Leases:
+    """The records of an arena that somebody views, and those whose last view is gone.
+
+    Views end wherever the garbage collector runs, which may be inside any of our own calls: so all
+    this goes without a lock.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._open: dict[int, _Lease] = {}
+        self._over: deque[int] = deque()
+
+    def views(self, record: Record) -> list[Array]:
+        """The arrays of `record`, without a copy; it is over when the last view is gone."""
+        # All are cut from one array over the whole record: numpy makes it the base of each of them,
+        # and of every view that a user makes of those, so that it lives exactly as long as they do.
+        start = record.offset
+        whole = self._arena.memory(start, record.nbytes)
+        lease = self._open[start] = _Lease(whole, self._end)
+        lease.offset = start
+        return [
+            np.ndarray(ref.shape, dtype_named(ref.dtype), whole, ref.offset - start)
+            for ref in record.arrays
+        ]
+
+    def revoke(self, record: Record) -> None:
+        """Whoever allocates the record has it back before its views are gone: it is never over."""
+        self._open.pop(record.offset, None)
+
+    def over(self) -> Iterator[int]:
+        """Offsets of records to give back, each once; any thread may ask, several at a time too."""
+        with suppress(IndexError):
+            while True:
+                yield self._over.popleft()
+
+    def _end(self, lease: weakref.ref[Array]) -> None:
+        assert isinstance(lease, _Lease)
+        del self._open[lease.offset]
+        self._over.append(lease.offset)
 
 
 class Ring:
@@ -27,44 +76,29 @@ class Ring:
 
     def __init__(self) -> None:
         self.arena = LentArena.create()
-        # Filled by the garbage collector, which may run inside any of our own calls: so without a
-        # lock, emptied before the next allocation.
-        self._dropped: deque[int] = deque()
+        self._leases = Leases(self.arena)
 
-    def put(self, arrays: Sequence[Array]) -> Record:
-        """Copy a batch into shared memory, once."""
+    def put(self, arrays: Sequence[Array]) -> tuple[Record, list[Array]]:
+        """Copy a batch into shared memory, once: its record, and views that keep it there.
+
+        Raises:
+            MemoryRefused: there is no more of it.
+            WireError: a dtype that shared memory cannot hold.
+        """
         self.reclaim()
-        return self.arena.put(arrays)
-
-    def views(self, record: Record) -> list[Array]:
-        """The arrays of `record`; its memory is given back when the last view is gone."""
-        return lease(self.arena, record, self._dropped.append)
-
-    def drop(self, record: Record) -> None:
-        """Give back a record that nobody has views of."""
-        self._dropped.append(record.offset)
+        try:
+            record = self.arena.allocate([(array.dtype, array.shape) for array in arrays])
+        except OSError as error:
+            raise refused(self.arena, error) from error
+        views = self._leases.views(record)
+        for view, array in zip(views, arrays, strict=True):
+            np.copyto(view, array)
+        return record, views
 
     def reclaim(self) -> None:
-        """Free what was dropped since."""
-        with suppress(IndexError):
-            while True:
-                self.arena.free(self._dropped.popleft())
+        """Free the records whose last view is gone."""
+        for offset in self._leases.over():
+            self.arena.free(offset)
 
     def close(self) -> None:
         self.arena.close()
-
-
-def lease(arena: Arena, record: Record, on_release: Callable[[int], None]) -> list[Array]:
-    """Views of a record's arrays; `on_release(offset)` is called when the last one is gone."""
-    # All views are cut from one array over the whole record: numpy makes it the base of each of
-    # them, and of every view a user makes of those, so that it lives exactly as long as they do.
-    whole = arena.memory(record.offset, record.nbytes)
-    weakref.finalize(whole, on_release, record.offset).atexit = False
-    return [_cut(whole, ref, record.offset) for ref in record.arrays]
-
-
-def _cut(whole: Array, ref: ArrayRef, start: int) -> Array:
-    dtype = dtype_named(ref.dtype)
-    count = int(np.prod(ref.shape, dtype=np.int64))
-    begin = ref.offset - start
-    return whole[begin : begin + count * dtype.itemsize].view(dtype).reshape(ref.shape)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +15,14 @@ class ReaderStats:
         yielded: batches that the source has yielded.
         delivered: batches that the training loop has received.
         samples_delivered: rows of those batches.
+        samples_per_s: rows that the training loop took per second, over the last seconds.
         resends: requests beyond the first of their batch.
-        volume_bytes: labelled batches that the training loop has not taken yet.
+        hedges: requests that were asked of a second teacher, as the first was late.
+        canaries: requests that were asked of a second teacher, to compare what both say.
+        ejections: times that a teacher was put out of the pool, to be probed later.
+        liars: how many of those were for labels that others contradicted.
+        ready: labelled batches that the training loop has not taken yet.
+        volume_bytes: of those, a moment ago.
         upper_bytes: `ut`; above it no new batch is pulled.
         lower_bytes: `lt`; below it pulling goes on.
         want: teachers that the reader asks for.
@@ -22,6 +30,11 @@ class ReaderStats:
         t_t_s: seconds per sample of the average of its teachers; 0 while unknown.
         t_s_s: seconds per sample of the training step; 0 while unknown.
         teachers: names of the teachers that it sends to.
+        ejected: names of those that are out of its pool for what they did.
+        ejected_for: of each of them, in this order, the cause: "failed", "silent", "wrong", "lied".
+        dispute: in words, which teachers contradict each other, on what and by how much, while no
+            third is there to tell who is wrong; empty: none do.
+        stragglers: names of those that are much slower than the others, or say nothing.
         in_flight: requests under way, by teacher.
         served: batches whose labels are used, by teacher, since it was assigned.
         starved_s: seconds that the training loop waited for labels.
@@ -29,14 +42,26 @@ class ReaderStats:
         source_wait_s: seconds that the training loop waited for the source.
         state: `starved`, `source_wait`, `blocked` or `steady`.
         content_id: the model content that labels come from; empty while that is not known.
+        store_hits: samples whose labels the store had.
+        store_misses: samples whose labels it did not have.
+        store_trouble: why the store could not be used, the last time; empty: all is well.
         waiting_for: in words, what the stream waits for; empty when for nothing.
+        unlabelled: batches that were delivered without soft labels, as there was no teacher.
+        partly_labelled: batches whose labels lack those of a service that was missing.
+        weights: by service, of which the latest batch was mixed, where there are several.
         engine_restarts: times that the engine process was started anew.
     """
 
     yielded: int = 0
     delivered: int = 0
     samples_delivered: int = 0
+    samples_per_s: float = 0.0
     resends: int = 0
+    hedges: int = 0
+    canaries: int = 0
+    ejections: int = 0
+    liars: int = 0
+    ready: int = 0
     volume_bytes: int = 0
     upper_bytes: int = 0
     lower_bytes: int = 0
@@ -45,6 +70,10 @@ class ReaderStats:
     t_t_s: float = 0.0
     t_s_s: float = 0.0
     teachers: tuple[str, ...] = ()
+    ejected: tuple[str, ...] = ()
+    ejected_for: tuple[str, ...] = ()
+    dispute: str = ""
+    stragglers: tuple[str, ...] = ()
     in_flight: tuple[tuple[str, int], ...] = ()
     served: tuple[tuple[str, int], ...] = ()
     starved_s: float = 0.0
@@ -52,18 +81,50 @@ class ReaderStats:
     source_wait_s: float = 0.0
     state: str = "steady"
     content_id: str = ""
+    store_hits: int = 0
+    store_misses: int = 0
+    store_trouble: str = ""
     waiting_for: str = ""
+    unlabelled: int = 0
+    partly_labelled: int = 0
+    weights: tuple[tuple[str, float], ...] = ()
     engine_restarts: int = 0
 
+    @classmethod
+    def of(cls, told: Mapping[str, Any], **own: Any) -> Self:
+        """From what the engine has told, and what the trainer's side knows itself."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: _frozen(value) for key, value in told.items() if key in known} | own)
+
     def line(self) -> str:
-        """One line for a progress bar."""
-        volume = f"{_short(self.volume_bytes)} of {_short(self.upper_bytes)}"
+        """One line for a progress bar, also what `str` gives; as long whatever the figures.
+
+        Rows per second, the volume as a part of `ut`, teachers that it has and wants, and for how
+        long labels, a full buffer and the source held the stream up.
+        """
+        volume = min(round(100 * self.volume_bytes / max(self.upper_bytes, 1)), 999)
+        teachers = f"{len(self.teachers)}/{self.want}"
         return (
-            f"teachers {len(self.teachers)}/{self.want}  buffer {volume}"
-            f"  starved {self.starved_s:.1f} s  resends {self.resends}"
+            f"{_scaled(self.samples_per_s, _RATES)}/s volume {volume:>3}% teachers {teachers:>5}"
+            f" starved {_scaled(self.starved_s, _TIMES)}"
+            f" blocked {_scaled(self.blocked_s, _TIMES)}"
+            f" source {_scaled(self.source_wait_s, _TIMES)}"
         )
 
+    def __str__(self) -> str:
+        return self.line()
 
-def _short(nbytes: int) -> str:
-    """Bytes for people: "640 KiB"."""
-    return f"{nbytes / 2**20:.0f} MiB" if nbytes >= 10 << 20 else f"{nbytes / 2**10:.0f} KiB"
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+_RATES: Final = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"))
+_TIMES: Final = ((1.0, "s"), (60.0, "m"), (3600.0, "h"), (86400.0, "d"))
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """A number in five characters: "12.1s", " 812k"."""
+    size, unit = next((one for one in units if value < 999.5 * one[0]), units[-1])
+    shown = min(value / size, 999.0)
+    return f"{shown:.{int(shown < 99.95)}f}{unit}".rjust(5)

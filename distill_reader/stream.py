@@ -8,41 +8,16 @@ life of a reader, so that whatever still arrives from an epoch that was left is 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..errors import EdlError
-from ..proto.arena import Arena, Record
+from ..proto.arena import Array, Record
+from .labelled import Labelled, Labels, Pulled
+from .progress import Place, Progress
+from .sources.source import Mark
 from .structure import Parts
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """A batch that lies in the ring; `source_s` is the time the source took to yield it."""
-
-    number: int
-    record: Record
-    parts: Parts
-    source_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """Where the labels of a batch lie; `arena` is the one of the engine that wrote them."""
-
-    names: tuple[str, ...]
-    record: Record
-    arena: Arena
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """A batch and its labels, ready for the training loop."""
-
-    pulled: Pulled
-    labels: Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +28,7 @@ class Held:
         epoch: the current one.
         data_epoch: epochs begun over the source, this one included.
         labelled: batches that have their outcome and are not taken yet: the first in line.
+        outcomes: of these, by number: their labels, or the error that they are.
         unlabelled: the batches behind them.
         pulled: number of the next batch.
         ended: whether the source has no more.
@@ -62,6 +38,7 @@ class Held:
     epoch: int
     data_epoch: int
     labelled: list[Pulled]
+    outcomes: Mapping[int, Labels | EdlError]
     unlabelled: list[Pulled]
     pulled: int
     ended: bool
@@ -71,24 +48,38 @@ class Held:
 class Stream:
     """The batches between source and training loop; every method may be called by any thread.
 
+    Args:
+        ordered: batches are taken in the order they entered in; False: the first that has its
+            outcome.
+
     Attributes:
+        progress: what of the source was taken; replaced as a whole.
         epoch: number of the current one, also of the nothing behind one that was left; changed by
             `begin` alone.
         data_epoch: how many of them were begun over the source.
         delivered: batches that were taken, over all epochs.
         samples_delivered: rows of those.
+        unlabelled: those of the batches that had no soft labels.
     """
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: deque[Pulled] = deque()  # in order, without their outcome or untaken
-        self._outcomes: dict[int, Labels | EdlError] = {}
+    def __init__(self, *, ordered: bool = True) -> None:
+        self._ordered = ordered
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # for the training loop
+        self._room = threading.Condition(self._lock)  # for the puller: it is woken less often
+        self._waiting: dict[int, Pulled] = {}  # by number, in order: not taken
+        self._outcomes: dict[int, Labelled | EdlError] = {}  # in the order that they came in
+        self._first = 0  # number of the first that is not taken, in order
         self._next_number = 0
         self._limit = 0
+        self.progress = Progress()
+        self._complete = False  # the source has ended the epoch, and the training loop not yet
+        self._end: Mark | None = None  # where the source stands behind it
         self.epoch = 0
         self.data_epoch = 0
         self.delivered = 0
         self.samples_delivered = 0
+        self.unlabelled = 0
         self._ended = False
         self._loop_waits = False
         self._source_error: BaseException | None = None
@@ -97,111 +88,163 @@ class Stream:
 
     # --- the epoch
 
-    def begin(self, *, empty: bool = False) -> tuple[Held, list[Labels]]:
-        """Leave the current epoch for a new one: what the old one held, the labels it had.
+    def begin(self, *, empty: bool = False) -> int:
+        """Leave the current epoch for a new one, whose number is returned; what it held is gone.
 
         Args:
             empty: nothing will be pulled in the new one.
         """
-        with self._changed:
-            held = self._held()
+        with self._lock:
             self.epoch += 1
             self.data_epoch += not empty
-            labels = [out for out in self._outcomes.values() if isinstance(out, Labels)]
             self._waiting.clear()
             self._outcomes.clear()
-            self._ended = False
+            self._first = self._next_number
+            self._ended = self._complete = False
             self._source_error = None
             if not self._dead:
                 self._fatal = None
             self._loop_waits = False
             self._changed.notify_all()
-            return held, labels
+            self._room.notify_all()
+            return self.epoch
+
+    def stand(self, progress: Progress) -> None:
+        """The epoch begins, or what is loaded goes on, at this place of the source."""
+        with self._lock:
+            self.progress = progress
 
     # --- the puller's side
 
     def may_pull(self, epoch: int) -> bool:
         """Wait until the engine allows another batch; False when none is wanted any more."""
-        with self._changed:
-            self._changed.wait_for(
+        with self._lock:
+            self._room.wait_for(
                 lambda: self.epoch != epoch or self._dead or self._next_number < self._limit
             )
             return self.epoch == epoch and not self._dead
 
-    def add(self, epoch: int, record: Record, parts: Parts, source_s: float = 0.0) -> Pulled | None:
+    def add(
+        self,
+        epoch: int,
+        record: Record,
+        arrays: Sequence[Array],
+        parts: Parts,
+        place: Place,
+        source_s: float = 0.0,
+    ) -> Pulled | None:
         """Enter a batch that lies in the ring now; None when the epoch was left meanwhile."""
-        with self._changed:
+        with self._lock:
             if self.epoch != epoch:
                 return None
-            pulled = Pulled(self._next_number, record, parts, source_s)
+            number = self._next_number
             self._next_number += 1
-            self._waiting.append(pulled)
-            self._changed.notify_all()
+            pulled = Pulled(number, record, tuple(arrays), parts, place, source_s)
+            self._waiting[number] = pulled
             return pulled
 
-    def end(self, epoch: int, error: BaseException | None) -> bool:
+    def had_before(self, epoch: int, place: Place) -> bool:
+        """Whether the batch at `place` was delivered before, so that it does not enter again."""
+        with self._lock:
+            if self.epoch != epoch or place.ordinal not in self.progress.ahead:
+                return False
+            self.progress = self.progress.delivered(place, samples=0)
+            return True
+
+    def end(self, epoch: int, error: BaseException | None, mark: Mark | None = None) -> bool:
         """The source has no more batches, or raised `error`, to be raised behind the last one.
+
+        Args:
+            epoch: the one that has ended.
+            error: what the source raised.
+            mark: where the source stands behind the epoch.
 
         Returns:
             Whether the epoch is still the current one.
         """
-        with self._changed:
+        with self._lock:
             if self.epoch != epoch:
                 return False
             self._ended = True
             self._source_error = error
+            self._complete, self._end = error is None, mark
             self._changed.notify_all()
             return True
 
     @property
     def pulled(self) -> int:
         """Batches that came from the source, over all epochs."""
-        with self._changed:
+        with self._lock:
             return self._next_number
+
+    @property
+    def ready(self) -> int:
+        """Batches that have their outcome and are not taken yet."""
+        return len(self._outcomes)
 
     # --- the receiver's side
 
     def allow(self, limit: int) -> None:
         """Batches of a number below `limit` may be pulled."""
-        with self._changed:
+        with self._lock:
             self._limit = max(self._limit, limit)
-            self._changed.notify_all()
+            self._room.notify_all()
 
-    def settle(self, number: int, outcome: Labels | EdlError) -> bool:
-        """Give batch `number` its outcome; False when it is not wanted (left, or settled)."""
-        with self._changed:
-            first = self._waiting[0].number if self._waiting else self._next_number
-            if number in self._outcomes or not first <= number < self._next_number:
+    def settle(self, number: int, outcome: Labels | EdlError) -> None:
+        """Give batch `number` its outcome; without effect when none is wanted (left, or settled).
+
+        What the training loop is to get is made here, in the thread of whoever calls this.
+        """
+        if (pulled := self._waiting.get(number)) is None:
+            return
+        made = Labelled.of(pulled, outcome) if isinstance(outcome, Labels) else outcome
+        with self._lock:
+            if number in self._outcomes or self._waiting.get(number) is not pulled:
+                return
+            self._outcomes[number] = made
+            if number == self._first or not self._ordered:
+                self._changed.notify_all()
+
+    def recall(self, number: int) -> bool:
+        """Take the labels off a batch, which gets others; False when it has none, or is taken.
+
+        In order, nothing behind it is taken meanwhile.
+        """
+        with self._lock:
+            labelled = self._outcomes.get(number)
+            if not isinstance(labelled, Labelled):
                 return False
-            self._outcomes[number] = outcome
-            self._changed.notify_all()
+            labelled.labels.revoke()
+            del self._outcomes[number]
             return True
 
     def fail(self, error: EdlError, epoch: int | None = None) -> None:
         """Nothing more will come, in `epoch` or for good: raise `error` in the training loop."""
-        with self._changed:
+        with self._lock:
             if not self._dead and epoch in (None, self.epoch):
                 self._fatal, self._dead = error, epoch is None
             self._changed.notify_all()
+            self._room.notify_all()
 
     @contextmanager
     def held(self) -> Iterator[Held]:
         """What it holds, while nothing can change that."""
-        with self._changed:
-            yield self._held()
-
-    def _held(self) -> Held:
-        labelled = [p for p in self._waiting if p.number in self._outcomes]
-        unlabelled = [p for p in self._waiting if p.number not in self._outcomes]
-        return Held(
-            self.epoch,
-            self.data_epoch,
-            labelled,
-            unlabelled,
-            self._next_number,
-            self._ended,
-            self._loop_waits,
-        )
+        with self._lock:
+            waiting = self._waiting.items()
+            outcomes = {
+                number: outcome.labels if isinstance(outcome, Labelled) else outcome
+                for number, outcome in self._outcomes.items()
+            }
+            yield Held(
+                self.epoch,
+                self.data_epoch,
+                [pulled for number, pulled in waiting if number in outcomes],
+                outcomes,
+                [pulled for number, pulled in waiting if number not in outcomes],
+                self._next_number,
+                self._ended,
+                self._loop_waits,
+            )
 
     # --- the training loop's side
 
@@ -213,42 +256,59 @@ class Stream:
             BaseException: what the source raised, behind its last batch; once.
             EdlError: what the mesh cannot mend.
         """
-        with self._changed:
+        with self._lock:
+            if self.epoch == epoch and (labelled := self._next()) is not None:
+                return labelled
             if self.epoch == epoch:
                 self._loop_waits = not self._is_due(epoch)
             if not self._changed.wait_for(lambda: self._is_due(epoch), timeout_s):
                 return None
             if self.epoch == epoch:
                 self._loop_waits = False
-            return self._due(epoch)
+                if (labelled := self._next()) is not None:
+                    return labelled
+            raise self._end_of(epoch)
 
     def _is_due(self, epoch: int) -> bool:
         if self.epoch != epoch or self._fatal is not None:
             return True
-        if not self._waiting:
-            return self._ended
-        return self._waiting[0].number in self._outcomes
+        return self._ready() is not None if self._waiting else self._ended
 
-    def _due(self, epoch: int) -> Labelled:
-        if self.epoch == epoch and self._waiting and self._waiting[0].number in self._outcomes:
-            return self._pop()
-        if self._fatal is not None and (self._dead or self.epoch == epoch):
-            raise _copy(self._fatal)
-        if self.epoch != epoch or self._source_error is None:
-            raise StopIteration
-        error, self._source_error = self._source_error, None
-        raise error
+    def _ready(self) -> int | None:
+        """Number of the batch that can be taken now."""
+        if self._ordered:
+            return self._first if self._first in self._outcomes else None
+        return next(iter(self._outcomes), None)
 
-    def _pop(self) -> Labelled:
-        pulled = self._waiting[0]
-        outcome = self._outcomes[pulled.number]
-        if isinstance(outcome, EdlError):
+    def _next(self) -> Labelled | None:
+        if (number := self._ready()) is None:
+            return None
+        self._loop_waits = False
+        outcome = self._outcomes[number]
+        if not isinstance(outcome, Labelled):
             raise _copy(outcome)
-        del self._outcomes[pulled.number]
-        self._waiting.popleft()
+        del self._outcomes[number], self._waiting[number]
+        self._first += 1
+        pulled, samples = outcome.pulled, outcome.pulled.parts.samples
         self.delivered += 1
-        self.samples_delivered += pulled.parts.samples
-        return Labelled(pulled, outcome)
+        self.samples_delivered += samples
+        self.unlabelled += outcome.labels.record is None
+        self.progress = self.progress.delivered(pulled.place, samples)
+        return outcome
+
+    def _end_of(self, epoch: int) -> BaseException:
+        """What there is to be raised where no batch is to come."""
+        if self._fatal is not None and (self._dead or self.epoch == epoch):
+            return _copy(self._fatal)
+        if self.epoch != epoch:
+            return StopIteration()
+        if self._source_error is None:
+            if self._complete:
+                self._complete = False
+                self.progress = Progress(self.progress.epoch + 1, mark=self._end)
+            return StopIteration()
+        error, self._source_error = self._source_error, None
+        return error
 
 
 def _copy(error: EdlError) -> EdlError:

@@ -11,6 +11,9 @@ import numpy as np
 from ...errors import BadAnswer, RequestRefused, WrongInstance
 from ...proto.arena import Array
 from ...proto.clients import Answer
+from ...proto.datatypes import datatype_of
+from ...proto.specs import FREE, TensorSpec
+from ...proto.stacked import Input, pieces_of
 from ..label_forms import AS_GIVEN, LabelForms
 from .label_parts import labels_of, output_names, received
 
@@ -27,6 +30,8 @@ class Expected:
         samples: rows that each output must have.
         forms: in which form each output was asked for.
         foreign: the server has names of its own for its outputs.
+        declared: outputs of the model, as its server describes them; empty where it does not.
+        whole: every output of the model is wanted.
     """
 
     teacher_id: str
@@ -36,6 +41,8 @@ class Expected:
     samples: int
     forms: LabelForms = AS_GIVEN
     foreign: bool = False
+    declared: tuple[TensorSpec, ...] = ()
+    whole: bool = False
 
 
 def soft_labels(answer: Answer, expected: Expected) -> dict[str, Array]:
@@ -43,24 +50,34 @@ def soft_labels(answer: Answer, expected: Expected) -> dict[str, Array]:
 
     Raises:
         WrongInstance: another teacher, or another life of it, has answered.
-        BadAnswer: names, rows, dtype or values are not what labels can be.
+        BadAnswer: names, rows, dtype or values are not what labels can be, or not the model's.
         WireError: an output came in parts that contradict each other.
         RequestRefused: an output cannot have the form that was asked for.
     """
     _check_instance(answer.parameters, expected)
-    if expected.foreign:
-        answer = _under_our_name(answer, expected.outputs)
     forms = expected.forms
-    names = expected.outputs or output_names(answer, forms)
+    answer, names = named(answer, expected)
     if not names:
         raise BadAnswer("the answer holds no outputs")
     labels: dict[str, Array] = {}
+    specs = {spec.name: spec for spec in expected.declared}
+    is_ours = "teacher_id" in answer.parameters
     for name in names:
         form = forms.of(name)
-        for part, array in received(answer, name, form).items():
+        arrays = received(answer, name, form)
+        for part, array in arrays.items():
             _check_label(part, array, expected.samples)
+        if name in specs and name in arrays:  # else in parts, which are held against each other
+            _check_declared(specs[name], arrays[name], exact=is_ours and form is None)
         labels |= labels_of(answer, name, form, expand=forms.expand)
     return labels
+
+
+def named(answer: Answer, expected: Expected) -> tuple[Answer, tuple[str, ...]]:
+    """The answer by our names for its outputs, and these in the order asked for."""
+    if expected.foreign:
+        answer = _under_our_name(answer, expected.outputs)
+    return answer, expected.outputs or output_names(answer, expected.forms)
 
 
 def _under_our_name(answer: Answer, wanted: tuple[str, ...]) -> Answer:
@@ -74,28 +91,28 @@ def _under_our_name(answer: Answer, wanted: tuple[str, ...]) -> Answer:
     )
 
 
-def device_seconds(parameters: Mapping[str, Any], elapsed_s: float, beside: int = 1) -> float:
-    """How long the teacher's device worked, as it says.
+def device_seconds(told: object, elapsed_s: float, beside: int = 1) -> float:
+    """How long the teacher's device worked, as it has told.
 
-    Where it does not say, or that cannot be, it is the time of the request, shared among the
+    Where it has not, or that cannot be, it is the time of the request, shared among the
     `beside` requests that were on their way to it then: so long is it, while the device is busy,
     from the end of one to the end of the next.
     """
-    told = parameters.get("device_seconds")
     if isinstance(told, (int, float)) and 0 < told < elapsed_s:
         return float(told)
     return elapsed_s / beside
 
 
-def refuse_what_is_not_finite(inputs: Mapping[str, Array]) -> None:
+def refuse_what_is_not_finite(inputs: Mapping[str, Input]) -> None:
     """Raises RequestRefused for inputs of which no teacher could make good labels."""
-    for name, array in inputs.items():
-        if not _is_finite(array):
+    for name, value in inputs.items():
+        if not all(map(is_finite, pieces_of(value))):
             raise RequestRefused(f"input {name!r} holds values that are not finite")
 
 
-def _is_finite(array: Array) -> bool:
-    return array.dtype.kind not in "fcV" or bool(np.isfinite(array).all())
+def is_finite(array: Array) -> bool:
+    """Whether none of the elements is NaN or infinite."""
+    return array.dtype.kind not in "fcV" or np.count_nonzero(np.isfinite(array)) == array.size
 
 
 def _check_instance(parameters: Mapping[str, Any], expected: Expected) -> None:
@@ -118,5 +135,22 @@ def _check_label(name: str, label: Array, samples: int) -> None:
     rows = label.shape[0] if label.ndim else 0
     if rows != samples:
         raise BadAnswer(f"output {name!r} has shape {label.shape}, for a batch of {samples}")
-    if not _is_finite(label):
+    if not is_finite(label):
         raise BadAnswer(f"output {name!r} holds values that are not finite")
+
+
+def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
+    """Hold an output against what its server says of the model.
+
+    Where the number of dimensions is another, nothing is said: some servers leave out the batch's.
+    Of servers that are not ours some declare one width of numbers and answer with another.
+    """
+    width = spec.shape[1:]
+    if len(spec.shape) == label.ndim and not all(
+        want in (FREE, have) for want, have in zip(width, label.shape[1:], strict=True)
+    ):
+        raise BadAnswer(
+            f"output {spec.name!r} is declared as {list(spec.shape)}, {list(label.shape)} came"
+        )
+    if exact and datatype_of(label.dtype) != spec.datatype:
+        raise BadAnswer(f"output {spec.name!r} is declared as {spec.datatype}, {label.dtype} came")

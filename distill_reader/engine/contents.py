@@ -3,23 +3,63 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from ...scheduler import switching
+from .numerics import Numerics
 from .roster import Assigned
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Legacy:
+    """What an engine leaves of a service to the one that goes on after it.
+
+    Attributes:
+        content_id: as it was told last: empty if it waited to be moved.
+        bound: whether the epoch keeps to that content.
+        assigned: the teachers that it sent to, or would have in the end.
+        numerics_id: what its labels are pinned to; empty: nothing.
+    """
+
+    content_id: str = ""
+    bound: bool = False
+    assigned: Assigned = field(default_factory=lambda: Assigned(()))
+    numerics_id: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "content_id": self.content_id,
+            "bound": self.bound,
+            "assigned": self.assigned.to_json(),
+            "numerics_id": self.numerics_id,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        assigned = Assigned.from_json(value["assigned"])
+        return cls(value["content_id"], value["bound"], assigned, value["numerics_id"])
+
+
 class Contents:
     """Carries out what `scheduler.switching` decides. Used by the engine's thread alone.
 
+    Args:
+        numerics: which of the teachers may be asked besides; pinned anew with each content.
+
     Attributes:
         switch: where the reader stands.
+        legacy: for an engine that may have to go on from here; replaced as a whole.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numerics: Numerics) -> None:
         self.switch = switching.Switch()
+        self.legacy = Legacy()
+        self._numerics = numerics
+        self._content_id = ""  # that the numerics are pinned for
         self._latest = self._followed = Assigned(())
         self._away_since: float | None = None
 
@@ -36,10 +76,30 @@ class Contents:
         self.switch, step = switching.begin(self.switch, data_epoch, now)
         return self._changed(step)
 
-    def resumed(self, data_epoch: int, content_id: str, now: float) -> tuple[Assigned, bool] | None:
-        """Told what the engine before this one knew; None: with the same teachers."""
-        self.switch, step = switching.resume(self.switch, data_epoch, content_id, now)
-        return self._changed(step)
+    def resumed(self, data_epoch: int, left: Legacy, now: float) -> tuple[Assigned, bool]:
+        """Told where the engine before this one stood: as of `assigned`.
+
+        Its teachers are sent to until the roster says something newer.
+        """
+        there = left.assigned
+        self._content_id, self._numerics.pinned = left.content_id, left.numerics_id
+        heard = self._latest.epoch >= there.epoch
+        before = switching.Switch(left.content_id, advice=there.advice, bound=left.bound)
+        self.switch, step = switching.resume(self.switch, data_epoch, before, heard, now)
+        if not heard:
+            self._latest = there
+        if step == "stay":
+            self._followed = there
+        return self._carry_out(step, frozenset())
+
+    def hear(self, teacher: str, numerics_id: str) -> Assigned | None:
+        """A teacher has answered; if its labels must not be used, whom to send to from now on."""
+        before = self._numerics.pinned
+        admitted = self._numerics.hear(teacher, numerics_id)
+        if admitted and before == self._numerics.pinned:
+            return None
+        self._settle()
+        return None if admitted else self._followed
 
     def look(
         self, now: float, coordinator_answers: bool, usable: int
@@ -76,4 +136,18 @@ class Contents:
                 self._followed = replace(self._followed, peers=peers, lost=lost)
         if step == "relabel":
             log.warning("from here on labels are of content %s", self.switch.content_id)
+        self._settle()
         return self._followed, step == "relabel"
+
+    def _settle(self) -> None:
+        """Have nobody asked who must not be, and leave word of it all."""
+        switch, numerics = self.switch, self._numerics
+        if self._content_id not in ("", switch.content_id):
+            numerics.pinned = ""
+        self._content_id = switch.content_id
+        self._followed = replace(self._followed, barred=numerics.barred(self._followed.peers))
+        if switch.held_since is None:
+            there, pinned = self._followed, numerics.pinned
+        else:
+            there, pinned = self._latest, ""
+        self.legacy = Legacy(switch.told, switch.bound, there, pinned)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ...errors import UsageError
 from ..config import FieldKey
 
 T = TypeVar("T")
+#: Why a field that the user sees may not be among those that can be fed.
+_RAGGED: Final = " (a list of arrays cannot be fed: pad them to one array)"
 
 
 def model_inputs(
@@ -35,7 +37,7 @@ def model_inputs(
     chosen: dict[str, T] = {}
     for place, (name, key) in enumerate(feeds):
         if key not in fields:
-            raise UsageError(f"feeds names field {key!r}, a batch has {list(fields)}")
+            raise UsageError(f"feeds names field {key!r}, a batch has {list(fields)}{_RAGGED}")
         if name is None and place >= len(inputs):
             raise UsageError(
                 f"feeds names {len(feeds)} fields, the model has the inputs {list(inputs)}"
@@ -46,8 +48,8 @@ def model_inputs(
     missing = [name for name in inputs if name not in chosen]
     if missing:
         raise UsageError(
-            f"the model's inputs {missing} get no field of the batch, which has {list(fields)};"
-            " say which by feeds={'input': field}"
+            f"the model's inputs {missing} get no field of the batch, which has {list(fields)}"
+            f"{_RAGGED}; say which by feeds={{'input': field}}"
         )
     return chosen
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...scheduler.rates import LowQuantile, RecentMedian, RecentRate
+from ...scheduler.rates import LowQuantile, RecentMean, RecentMedian, RecentRate
 from ...scheduler.ratio import pooled_t_t
 
 #: Steps over which t_s is taken; the first ones of a training are slow and must not count for long.
@@ -10,9 +10,12 @@ STEPS = 64
 STEP_QUANTILE = 0.25
 #: Answers of one teacher over which its t_t is taken: few, so that a throttled teacher shows soon.
 ANSWERS = 5
+#: Of a teacher that has answered less often nothing is known: the first answer may be slow.
+FEWEST_ANSWERS = 2
 RATE_WINDOW_S = 5.0
-#: Batches over which the time of the source is taken.
-PULLS = 32
+#: Batches over which the time of the source is taken. A loader with workers yields in bursts, as
+#: many batches as it has workers, so it is a mean, over several bursts.
+PULLS = 64
 
 
 class Figures:
@@ -20,10 +23,12 @@ class Figures:
 
     def __init__(self) -> None:
         self._steps = LowQuantile(STEPS, STEP_QUANTILE)
-        self._pulls = RecentMedian(PULLS)
+        self._pulls = RecentMean(PULLS)
+        self._begins = False  # an epoch, and not the first
         self._answers: dict[str, RecentMedian] = {}
         self._rate = RecentRate(RATE_WINDOW_S)
         self._served: dict[str, int] = {}
+        self.steps = self.answers = 0  # measurements, of all there were
         self.batches_taken = 0
         self.samples_taken = 0
 
@@ -31,16 +36,23 @@ class Figures:
         """The training loop worked so long on a batch of `samples`."""
         if samples and seconds > 0:
             self._steps.add(seconds / samples)
+            self.steps += 1
+
+    def begin(self) -> None:
+        """An epoch begins: that the source needs its time for that says nothing of its pace."""
+        self._begins = len(self._pulls) > 0
 
     def pulled(self, source_s: float, samples: int) -> None:
         """The source took so long to yield a batch of `samples`."""
-        if samples:
+        if samples and not self._begins:
             self._pulls.add(source_s / samples)
+        self._begins = False
 
     def answer(self, teacher: str, device_s: float, samples: int) -> None:
         """A teacher's device worked so long on a batch of `samples`."""
         if samples and device_s > 0:
             self._answers.setdefault(teacher, RecentMedian(ANSWERS)).add(device_s / samples)
+            self.answers += 1
 
     def labelled(self, teacher: str) -> None:
         """Labels that a teacher sent are used."""
@@ -64,15 +76,12 @@ class Figures:
         """Seconds per sample of the training step, unhindered."""
         return self._steps.value
 
-    @property
-    def pace_s(self) -> float | None:
+    def pace_s(self, t_s_s: float | None) -> float | None:
         """Seconds per sample that the stream needs: the step's, or the source's if it is slower.
 
         This is what teachers have to keep up with: a slow source is not cured by more of them.
         """
-        if self.t_s_s is None:
-            return None
-        return max(self.t_s_s, self._pulls.value or 0.0)
+        return None if t_s_s is None else max(t_s_s, self._pulls.value or 0.0)
 
     @property
     def t_t_s(self) -> float | None:
@@ -81,9 +90,9 @@ class Figures:
         Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So their speeds are
         averaged, which is the harmonic mean of their times; n is a number of such teachers.
         """
-        values = [median.value for median in self._answers.values()]
-        known = [value for value in values if value is not None]
-        return pooled_t_t(known) if known else None
+        known = [one for one in self._answers.values() if len(one) >= FEWEST_ANSWERS]
+        times = [one.value for one in known if one.value is not None]
+        return pooled_t_t(times) if times else None
 
     def samples_per_s(self, now: float) -> float:
         """Rows that the training loop took, per second, over the last seconds."""

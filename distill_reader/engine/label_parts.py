@@ -38,13 +38,31 @@ def received(answer: Answer, name: str, form: Form | None) -> dict[str, Array]:
     raise BadAnswer(f"the answer lacks {name!r}, it has {list(answer.outputs)}")
 
 
+def in_form(
+    answer: Answer, name: str, form: Form | None
+) -> tuple[dict[str, Array], Mapping[str, Parameter]]:
+    """The arrays of the output `name` in its form, and what is said of them.
+
+    A server that has ignored the form that was asked for, as foreign ones do, is helped out here:
+    so labels do not depend on who made them.
+
+    Raises:
+        BadAnswer: the answer lacks it, or says another form of its parts.
+        RequestRefused: the output cannot have this form.
+    """
+    arrays = received(answer, name, form)
+    said = answer.output_parameters.get(next(iter(arrays)), {})
+    if form is None or _is_in(form, said):
+        return arrays, said
+    if name not in arrays:
+        raise BadAnswer(f"output {name!r} came in parts, and they do not say {form}")
+    return encode(name, arrays[name], form), form.parameters(arrays[name].shape[-1])
+
+
 def labels_of(
     answer: Answer, name: str, form: Form | None, *, expand: bool
 ) -> Iterator[tuple[str, Array]]:
     """The labels that the training loop gets for one output.
-
-    A server that has ignored the form that was asked for, as foreign ones do, is helped out here:
-    so labels do not depend on who made them.
 
     Args:
         answer: its arrays must have been checked one by one.
@@ -56,16 +74,10 @@ def labels_of(
         WireError: the parts of the output contradict each other.
         RequestRefused: the output cannot have this form.
     """
-    arrays = received(answer, name, form)
+    arrays, said = in_form(answer, name, form)
     if form is None:
         yield from arrays.items()
         return
-    said = answer.output_parameters.get(next(iter(arrays)), {})
-    if not _is_in(form, said):
-        if name not in arrays:
-            raise BadAnswer(f"output {name!r} came in parts, and they do not say {form}")
-        said = form.parameters(arrays[name].shape[-1])
-        arrays = encode(name, arrays[name], form)
     if expand:
         yield name, decode(name, arrays, form, said)
     elif form.k:

@@ -1,54 +1,204 @@
-"""Labels that have come and are not delivered yet: where they lie, until they go or are void."""
+"""Labels on their way to the trainer: one record for each batch, filled as answers come."""
 
 from __future__ import annotations
 
-from ...proto.arena import Arena
-from ...proto.channel import Channel
-from .outcomes import Done
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...errors import BadAnswer
+from ...proto.arena import Arena, Array, Record
+from ...scheduler.ledger.instructions import Span
+from ..shared_memory import refused
+from .batches import Batch, Batches
+from .outcomes import Done, Job
+from .widening import joined
+
+_ALL: Final = slice(None)
+
+
+class Assembled(NamedTuple):
+    """The record of one batch's labels; `names` are those of its arrays."""
+
+    names: tuple[str, ...]
+    record: Record
 
 
 class Labels:
-    """The engine's side of the label arena. Used by the engine's thread alone.
+    """The engine's side of the label arena, for one service. Used by the engine's thread alone.
+
+    A record is made when the first rows of its batch come, and each row is copied into it once. It
+    is known here until its batch is consumed, as the trainer's labels may be mixed of it.
+
+    Teachers of one content may answer floats of unlike precision: the richest form wins. An output
+    has the widest dtype that it ever came in, from the batch on in which it did: a record that was
+    begun in a narrower one is made anew, and no row loses a bit.
+
+    Args:
+        arena: where the records lie.
+        batches: that they are labels of.
 
     Attributes:
         discards: answers whose labels nobody wanted: late, not the first, or of an old model.
+        accepted: answers whose labels were.
     """
 
-    def __init__(self, arena: Arena) -> None:
-        self.arena = arena
-        self.discards = 0
-        self._kept: dict[int, Done] = {}
+    def __init__(self, arena: Arena, batches: Batches) -> None:
+        self.discards = self.accepted = 0
+        self._arena = arena
+        self._batches = batches
+        self._widest: dict[str, np.dtype[Any]] = {}  # that each label came in
+        self._kept: dict[int, Assembled] = {}
+        self._handed: dict[int, Assembled] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes that lie here."""
-        return sum(done.record.nbytes for done in self._kept.values())
+        """Bytes of labels that are not handed over."""
+        return sum(one.record.nbytes for one in self._kept.values())
 
-    def keep(self, done: Done) -> None:
-        """The labels of a batch that is still to be delivered."""
-        self._kept[done.job.number] = done
+    def __len__(self) -> int:
+        """Batches with labels that are not handed over."""
+        return len(self._kept)
 
-    def discard(self, done: Done) -> None:
-        """Nobody wants these labels."""
-        self.discards += 1
-        self.arena.free(done.record.offset)
+    def check(self, done: Done) -> None:
+        """Raise BadAnswer where the labels cannot stand in one array with those that are here."""
+        for span, batch, rows in self._places(done.job):
+            if (known := self._kept.get(span.batch)) is None or (batch.is_all_of(span)):
+                continue
+            there, here = self.arrays(known), _rows(done.labels, rows)
+            if not _can_join(there, here):
+                raise BadAnswer(
+                    f"its labels are {_shown(here)}, those of other rows of the batch"
+                    f" {_shown(there)}"
+                )
+
+    def write(self, done: Done, wanted: Collection[Span]) -> None:
+        """Copy the labels of the spans that are `wanted` into their batches' records."""
+        self.accepted += 1
+        for span, batch, rows in self._places(done.job):
+            if span not in wanted:
+                continue
+            here = _rows(done.labels, rows)
+            if batch.is_all_of(span):  # whatever was there is void
+                self.drop(span.batch)
+            known = self._record_for(batch, here)
+            for label, array in zip(here.values(), self.arrays(known).values(), strict=True):
+                np.copyto(array[span.start : span.stop] if batch.is_even else array, label)
+
+    def fill(self, batch: Batch, places: Sequence[int], labels: Mapping[str, Array]) -> None:
+        """Copy labels that were kept into the rows `places` of a batch's record."""
+        known = self._record_for(batch, labels)
+        for label, array in zip(labels.values(), self.arrays(known).values(), strict=True):
+            array[list(places)] = label
+
+    def arrays(self, labels: Assembled) -> dict[str, Array]:
+        """The labels by name, as they lie in the arena."""
+        refs = labels.record.arrays
+        return {name: self._arena.get(ref) for name, ref in zip(labels.names, refs, strict=True)}
+
+    def has(self, number: int) -> bool:
+        """Whether there are labels of a batch that is not handed over."""
+        return number in self._kept
+
+    def hand_over(self, number: int) -> Assembled:
+        """The labels of a batch that is whole."""
+        labels = self._handed[number] = self._kept.pop(number)
+        return labels
+
+    def handed(self, number: int) -> Assembled | None:
+        """The labels of a batch that was handed over, and is not consumed; None: it has none."""
+        return self._handed.get(number)
+
+    def take_back(self, number: int) -> None:
+        """A batch that was handed over comes back, as some of its rows are to be labelled anew.
+
+        Of one whose labels an engine before this one has handed over there is nothing here.
+        """
+        if (labels := self._handed.pop(number, None)) is not None:
+            self._kept[number] = labels
+
+    def let_go(self, number: int) -> Assembled | None:
+        """A batch that was handed over is consumed; who owns the record may free it."""
+        return self._handed.pop(number, None)
+
+    def let_go_of_all(self) -> list[Assembled]:
+        """The same of every batch that was handed over."""
+        every = list(self._handed.values())
+        self._handed.clear()
+        return every
+
+    def drop(self, number: int) -> None:
+        """What there is of a batch's labels is void."""
+        if (labels := self._kept.pop(number, None)) is not None:
+            self._arena.free(labels.record.offset)
 
     def clear(self) -> None:
-        """No batch that is not delivered will be: not with these labels."""
-        for done in self._kept.values():
-            self.arena.free(done.record.offset)
-        self._kept.clear()
+        """No batch that is not handed over will be: not with these labels."""
+        for number in list(self._kept):
+            self.drop(number)
 
-    def hand_over(self, number: int, channel: Channel) -> None:
-        """Tell the trainer where the labels of a batch lie; it says when they may be freed."""
-        done = self._kept.pop(number)
-        channel.send(
-            "labelled",
-            number=number,
-            offset=done.record.offset,
-            nbytes=done.record.nbytes,
-            labels=[
-                [name, ref.to_json()]
-                for name, ref in zip(done.names, done.record.arrays, strict=True)
-            ],
-        )
+    def _record_for(self, batch: Batch, labels: Mapping[str, Array]) -> Assembled:
+        """The record of a batch, in which these labels of some of its rows have room."""
+        dtypes = [self._dtype_of(name, label.dtype) for name, label in labels.items()]
+        if (known := self._kept.get(batch.number)) is None:
+            known = self._kept[batch.number] = self._allocate(batch, labels, dtypes)
+            return known
+        before = self.arrays(known)
+        if all(array.dtype == dtype for array, dtype in zip(before.values(), dtypes, strict=True)):
+            return known
+        wider = self._allocate(batch, before, dtypes)
+        for array, rows in zip(self.arrays(wider).values(), before.values(), strict=True):
+            np.copyto(array, rows)
+        self.drop(batch.number)
+        self._kept[batch.number] = wider
+        return wider
+
+    def _dtype_of(self, name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """In which dtype a label is kept that came in this one."""
+        if (known := self._widest.get(name)) is dtype:  # as nearly always
+            return dtype
+        wider = dtype if known is None else joined(known, dtype) or dtype
+        self._widest[name] = wider
+        return wider
+
+    def _allocate(
+        self, batch: Batch, labels: Mapping[str, Array], dtypes: Sequence[np.dtype[Any]]
+    ) -> Assembled:
+        layouts = [
+            (dtype, (batch.rows, *label.shape[1:]) if batch.is_even else label.shape)
+            for label, dtype in zip(labels.values(), dtypes, strict=True)
+        ]
+        try:
+            return Assembled(tuple(labels), self._arena.allocate(layouts))
+        except OSError as error:
+            raise refused(self._arena, error) from error
+
+    def _places(self, job: Job) -> Iterator[tuple[Span, Batch, slice]]:
+        """The spans of batches that are still known, and which rows of the answer are theirs."""
+        at = 0
+        for span in job.spans:
+            if (batch := self._batches.get(span.batch)) is not None:
+                whole = len(job.spans) == 1 or not batch.is_even
+                yield span, batch, _ALL if whole else slice(at, at + span.rows)
+            at += span.rows
+
+
+def _rows(labels: Mapping[str, Array], rows: slice) -> Mapping[str, Array]:
+    if rows == _ALL:
+        return labels
+    return {name: label[rows] for name, label in labels.items()}
+
+
+def _can_join(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> bool:
+    """Whether rows of both can stand in the same arrays."""
+    return [*ours] == [*theirs] and all(
+        one.shape[1:] == other.shape[1:] and joined(one.dtype, other.dtype) is not None
+        for one, other in zip(ours.values(), theirs.values(), strict=True)
+    )
+
+
+def _shown(labels: Mapping[str, Array]) -> str:
+    return ", ".join(
+        f"{name} {label.dtype} {list(label.shape[1:])}" for name, label in labels.items()
+    )

@@ -2,88 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..config import ReaderConfig
+from .metric_table import FAMILIES, Family, Seen
+from .outcomes import Done
+from .teacher_times import TeacherTimes
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from .telling import View
+    from .handing import Handing
+    from .member import Member
 
 LABELS: Final = ("service", "student")
 #: Seconds; a request may take from some milliseconds to the minutes of its deadline.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
-_GAUGES: Final[tuple[tuple[str, str, Callable[[View], float]], ...]] = (
-    (
-        "volume_bytes",
-        "Bytes of batches that are labelled and not yet consumed.",
-        lambda view: view.ledger.volume_bytes,
-    ),
-    ("want", "Teachers asked for.", lambda view: view.governor.decision.want),
-    (
-        "needed",
-        "n = ceil(t_t / t_s); 0 while a time is not known.",
-        lambda view: view.governor.decision.needed,
-    ),
-    ("requests_in_flight", "Requests under way at teachers.", lambda view: view.ledger.in_flight),
-    (
-        "label_bytes",
-        "Bytes of labels that have come and wait for those of an earlier batch.",
-        lambda view: view.labels.nbytes,
-    ),
-    (
-        "teacher_seconds_per_sample",
-        "t_t: the speeds of its teachers, averaged; 0 while it is not known.",
-        lambda view: view.governor.figures.t_t_s or 0.0,
-    ),
-    (
-        "student_seconds_per_sample",
-        "t_s: the training step, unhindered; 0 while it is not known.",
-        lambda view: view.governor.figures.t_s_s or 0.0,
-    ),
-    (
-        "data_epoch",
-        "Epochs of the data that were begun.",
-        lambda view: view.contents.switch.data_epoch,
-    ),
-)
-
-_COUNTERS: Final[tuple[tuple[str, str, Callable[[View], float]], ...]] = (
-    (
-        "batches_delivered",
-        "Batches that the training loop has taken.",
-        lambda view: view.governor.figures.batches_taken,
-    ),
-    (
-        "samples_delivered",
-        "Rows of those batches.",
-        lambda view: view.governor.figures.samples_taken,
-    ),
-    ("resends", "Requests beyond the first of their batch.", lambda view: view.ledger.resends),
-    (
-        "discards",
-        "Answers that came late, twice, or from a model that was exchanged.",
-        lambda view: view.labels.discards,
-    ),
-    (
-        "starved_seconds",
-        "Time that the training loop waited for labels.",
-        lambda view: view.governor.memory.starved_s,
-    ),
-    (
-        "blocked_seconds",
-        "Time that pulling was paused because the buffer was full.",
-        lambda view: view.governor.memory.blocked_s,
-    ),
-    (
-        "source_wait_seconds",
-        "Time that the training loop waited for the source of batches.",
-        lambda view: view.governor.memory.source_wait_s,
-    ),
-)
+#: Of the whole reader, under all its services: "a+b".
+_PARTLY: Final = "Batches whose labels lack those of a service of the ensemble."
+_UNLABELLED: Final = "Batches that went without any soft label, as there was no teacher."
 
 
 class Exporter:
@@ -99,17 +40,17 @@ class Exporter:
 
         from ...metrics import MetricsServer
 
-        self._values = (config.service, config.student_id)
-        self._bounds = {"ut": config.upper_bytes, "lt": config.lower_bytes}
+        self._config = config
+        self._times: dict[Member, TeacherTimes] = defaultdict(TeacherTimes)
         self._shown: list[Metric] = []
         self.registry = CollectorRegistry()
         self._seconds = Histogram(
             "edl_reader_request_seconds",
-            "Time from sending a batch to a teacher to having its labels.",
+            "Time from asking a teacher to having its labels.",
             LABELS,
             registry=self.registry,
             buckets=BUCKETS,
-        ).labels(*self._values)
+        )
         self.registry.register(self)
         self._server = MetricsServer(config.metrics_listen, self.registry, insecure=config.insecure)
 
@@ -118,13 +59,26 @@ class Exporter:
         """Where it listens: "host:port"."""
         return self._server.address
 
-    def answered(self, seconds: float) -> None:
-        """A request took so long."""
-        self._seconds.observe(seconds)
+    def answered(self, member: Member, teacher: str, done: Done) -> None:
+        """A teacher has sent labels."""
+        self._seconds.labels(*_of(member.config)).observe(done.seconds)
+        times = self._times[member]
+        times.answered(teacher, done.job.samples, done.seconds, time.monotonic())
 
-    def show(self, view: View, now: float) -> None:
+    def show(self, members: Sequence[Member], handing: Handing, now: float) -> None:
         """What a scrape shows from now on; by the engine's thread, which owns what is shown."""
-        self._shown = [*self._metrics(view, now)]
+        config, mixture = self._config, handing.mixture
+        seen = []
+        for member in members:
+            self._times[member].keep(member.ledger.teachers)
+            weight = None if mixture is None else mixture.shares.get(member.config.service, 0.0)
+            bounds = config.upper_bytes, config.lower_bytes
+            seen.append(Seen(member, self._times[member], weight, *bounds, now))
+        self._shown = [
+            *(_metric(family, seen) for family in FAMILIES),
+            self._whole("partly_labelled_batches", _PARTLY, handing.partial),
+            self._whole("unlabelled_batches", _UNLABELLED, handing.unlabelled),
+        ]
 
     def collect(self) -> list[Metric]:
         """For prometheus_client."""
@@ -133,36 +87,28 @@ class Exporter:
     def close(self) -> None:
         self._server.close()
 
-    def _metrics(self, view: View, now: float) -> Iterator[Metric]:
+    def _whole(self, name: str, what: str, value: float) -> Metric:
         from prometheus_client.core import CounterMetricFamily
 
-        for name, what, value in _COUNTERS:
-            counter = CounterMetricFamily(f"edl_reader_{name}", what, labels=LABELS)
-            counter.add_metric(self._values, float(value(view)))
-            yield counter
-        for name, what, value in _GAUGES:
-            yield self._gauge(name, what, {"": float(value(view))})
-        rate = {"": view.governor.figures.samples_per_s(now)}
-        yield self._gauge("samples_per_second", "Rows taken, over the last seconds.", rate)
-        bounds = {name: float(bound) for name, bound in self._bounds.items()}
-        what = "Thresholds of the volume: pulling pauses above ut and goes on below lt."
-        yield self._gauge("threshold_bytes", what, bounds, "threshold")
-        states = {name: float(count) for name, count in view.pool.states().items()}
-        yield self._gauge("teachers", "Teachers of this reader, by state.", states, "state")
-        doing = {name: float(name == view.governor.decision.state) for name in _STATES}
-        yield self._gauge("state", "1 for what the reader is doing, else 0.", doing, "state")
-
-    def _gauge(self, name: str, what: str, values: dict[str, float], label: str = "") -> Metric:
-        from prometheus_client.core import GaugeMetricFamily
-
-        labels = (*LABELS, label) if label else LABELS
-        gauge = GaugeMetricFamily(f"edl_reader_{name}", what, labels=labels)
-        for value, number in values.items():
-            gauge.add_metric((*self._values, value) if label else self._values, number)
-        return gauge
+        counter = CounterMetricFamily(f"edl_reader_{name}", what, labels=LABELS)
+        counter.add_metric(_of(self._config), value)
+        return counter
 
 
-_STATES: Final = ("steady", "starved", "blocked", "source_wait")
+def _metric(family: Family, members: Sequence[Seen]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(f"edl_reader_{family.name}", family.what, labels=(*LABELS, *family.labels))
+    for seen in members:
+        for labels, value in family.samples(seen):
+            metric.add_metric((*_of(seen.member.config), *labels), float(value))
+    return metric
+
+
+def _of(config: ReaderConfig) -> tuple[str, str]:
+    """The values of `LABELS`."""
+    return config.service, config.student_id
 
 
 def open_exporter(config: ReaderConfig) -> Exporter | None:

@@ -1,14 +1,25 @@
-"""What the engine and its links say to each other: who is asked what, and what came of it."""
+"""What the engine and its links say to each other: who is asked what, and what came of it.
+
+What is made anew for every batch is a named tuple, which takes a third of the time of a frozen
+dataclass.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from ...errors import EdlError
-from ...proto.arena import Array, Record
+from ...proto.arena import Array
+from ...proto.lent_arena import Lent
+from ...proto.stacked import Input
+from ...scheduler.ledger.instructions import Span
 from ..label_forms import AS_GIVEN, LabelForms
+from ..store.rows import Row
+
+_NOWHERE: Final[Mapping[str, Lent]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +34,36 @@ class Peer:
     protocol: str = ""  # as the registry names it; empty: `oip`
     inputs: tuple[str, ...] = ()  # of its model, where its server cannot be asked
     foreign: bool = False  # somebody vouches for it: it is no server of ours
+    numerics_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One request: a batch for a teacher."""
+class Job(NamedTuple):
+    """One request: rows of batches for a teacher.
 
-    number: int
-    inputs: Mapping[str, Array]
+    Attributes:
+        request: its number, as the ledger counts.
+        spans: the rows, in the order in which they are sent.
+        inputs: of the model.
+        fetches: outputs that are wanted; empty: all.
+        samples: rows of the inputs and of each output.
+        forms: in which form each output is wanted.
+        asked_at: when that was decided, by the monotonic clock.
+        lent: where those inputs lie that need not be sent, as far as that is known already.
+    """
+
+    request: int
+    spans: tuple[Span, ...]
+    inputs: Mapping[str, Input]
     fetches: tuple[str, ...]
     samples: int
     forms: LabelForms = AS_GIVEN
-    asked_at: float = field(default_factory=time.monotonic)
+    asked_at: float = 0.0
+    lent: Mapping[str, Lent] = _NOWHERE
+
+    @property
+    def rows(self) -> int:
+        """How many rows of batches it has; `samples` where these can be cut."""
+        return sum([stop - start for _, start, stop in self.spans])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +73,34 @@ class Ready:
     inputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Labels of a batch lie in the arena."""
+class Done(NamedTuple):
+    """Labels that passed their checks, by output; their memory is that of the answer.
+
+    Attributes:
+        job: what was asked.
+        labels: as the training loop gets them.
+        device_s: of the teacher's device.
+        draining: the teacher is to get nothing more.
+        seconds: since it was asked.
+        content_id: of the model, as far as it is known.
+        numerics_id: what makes the bits of the labels, the same.
+        rows: as a label store keeps them; none where there is no store.
+    """
 
     job: Job
-    names: tuple[str, ...]
-    record: Record
+    labels: Mapping[str, Array]
     device_s: float
     draining: bool
-    seconds: float  # since it was asked
+    seconds: float
+    content_id: str = ""
+    numerics_id: str = ""
+    rows: Sequence[Row] = ()
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of the labels of one row."""
+        nbytes = sum([label.nbytes for label in self.labels.values()])
+        return -(-nbytes // self.job.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
-from ...errors import AccessError, BadAnswer, EdlError
-from ...proto.arena import Arena
+from ...errors import AccessError, EdlError
 from ...proto.lent_arena import LentArena
 from ..config import ReaderConfig
+from .inbox import Inbox
 from .outcomes import Job, Outcome, Peer
 from .roster import Assigned
 from .teacher_link import TeacherLink, pause_after
 
 log = logging.getLogger(__name__)
+
+#: Requests that are late are looked for so often.
+LOOK_EVERY_S: Final = 0.05
 
 
 class Pool:
@@ -27,29 +31,43 @@ class Pool:
         self,
         config: ReaderConfig,
         batches: LentArena,
-        labels: Arena,
         post: Callable[[TeacherLink, Outcome], None],
+        inbox: Inbox,
     ) -> None:
         self.last_trouble = ""
         self._config = config
         self._batches = batches if config.shared_memory else None
-        self._labels = labels
         self._post = post
+        self._inbox = inbox
         self._links: dict[str, TeacherLink] = {}
         self._leaving: dict[str, TeacherLink] = {}
         self._wanted: dict[str, Peer] = {}
-        self._ejected: set[Peer] = set()
+        self._barred: frozenset[str] = frozenset()  # not to be asked
         self._silent: set[str] = set()
+        self._unheard: set[str] = set()  # they have not answered the first probe, nor failed to
         self._failures: dict[str, int] = {}  # since its latest labels
+        self._looked_at = 0.0
 
     def __len__(self) -> int:
         return len(self._links)
 
     @property
     def unreachable(self) -> int:
-        """Teachers that the roster names and that have not answered the latest request or probe."""
-        unusable = self._silent | {peer.teacher_id for peer in self._ejected}
-        return len(unusable & self._wanted.keys())
+        """Teachers that the roster names and that give no labels.
+
+        They have not answered the latest request or probe, or must not be asked.
+        """
+        silent = len(self._silent & self._wanted.keys()) if self._silent else 0
+        return silent + len(self._barred)
+
+    @property
+    def awaited(self) -> int:
+        """Teachers that were asked for the first time whether they serve, and have said nothing."""
+        return len(self._unheard)
+
+    def hear(self, link: TeacherLink) -> None:
+        """Something came from a teacher, or came to nothing there."""
+        self._unheard.discard(link.peer.teacher_id)
 
     def answers(self, name: str) -> None:
         """A teacher can be reached."""
@@ -67,6 +85,15 @@ class Pool:
         """The link to a teacher that is assigned, or leaves."""
         return self._links.get(teacher) or self._leaving[teacher]
 
+    def look(self, now: float) -> None:
+        """Time goes by."""
+        if now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        for links in (self._links, self._leaving):
+            for link in links.values():
+                link.look(now)
+
     def is_assigned(self, link: TeacherLink) -> bool:
         """Whether the teacher may get new batches over `link`."""
         return self._links.get(link.peer.teacher_id) is link
@@ -75,20 +102,26 @@ class Pool:
         """A teacher has done what it is for."""
         self._failures.pop(name, None)
 
-    def retry(self, link: TeacherLink, error: EdlError) -> None:
-        """A request failed, the connection holds: probe the teacher before it gets more."""
+    def retry(self, link: TeacherLink, error: EdlError, least_s: float = 0.0) -> None:
+        """A request failed, the connection holds: probe the teacher before it gets more.
+
+        Args:
+            link: to the teacher.
+            error: what became of the request.
+            least_s: no sooner than this.
+        """
         name = link.peer.teacher_id
         if isinstance(error, AccessError):
             self.is_silent(name, error)
         else:
             self.last_trouble = f"teacher {name} failed: {error}"
-        link.connect(pause_after(error, self._count_failure(name)))
+        link.connect(max(pause_after(error, self._count_failure(name)), least_s))
 
     def states(self) -> dict[str, int]:
         """How many teachers there are of each kind, for those who watch."""
         unreachable = self.unreachable
         return {
-            "serving": max(len(self._wanted) - unreachable, 0),
+            "serving": max(len(self._wanted) + len(self._barred) - unreachable, 0),
             "unreachable": unreachable,
             "leaving": len(self._leaving),
         }
@@ -100,10 +133,11 @@ class Pool:
 
     def update(self, assigned: Assigned) -> tuple[list[str], list[str]]:
         """Follow the roster: names that are (lost, revoked) by it."""
-        self._wanted = {peer.teacher_id: peer for peer in assigned.peers}
+        peers = {peer.teacher_id: peer for peer in assigned.peers}
+        self._wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
+        new, self._barred = assigned.barred - self._barred, assigned.barred
         self._silent &= self._wanted.keys()
         self._failures = {name: n for name, n in self._failures.items() if name in self._wanted}
-        self._ejected &= set(assigned.peers)
         lost, revoked = [], []
         for name, link in (*self._links.items(), *self._leaving.items()):
             peer = self._wanted.get(name)
@@ -119,8 +153,14 @@ class Pool:
             if name in self._leaving:  # it is the same one: its requests go on
                 self._links[name] = self._leaving.pop(name)
                 self._links[name].connect()
-            elif name not in self._links and peer not in self._ejected:
+            elif name not in self._links:
+                self._unheard.add(name)
                 self._open(peer)
+        self._unheard &= self._links.keys()
+        if new:
+            names = ", ".join(sorted(new))
+            self.last_trouble = f"{names}: of other numerics than this deterministic stream"
+            log.warning("%s", self.last_trouble)
         return lost, revoked
 
     def leave(self, name: str) -> None:
@@ -136,23 +176,37 @@ class Pool:
                 self.last_trouble = f"teacher {name} was lost: {why}"
                 log.warning("%s", self.last_trouble)
 
-    def reopen(self, link: TeacherLink, error: EdlError) -> None:
-        """The connection broke: try it anew, unless what came over it was wrong."""
+    def probe(self, name: str, pause_s: float, why: str) -> None:
+        """A teacher is out of the pool: it is in again once it answers, after this pause."""
+        self._silent.add(name)
+        self.last_trouble = f"teacher {name} {why}"
+        self.link(name).connect(pause_s)
+
+    def probe_now(self, name: str) -> None:
+        """Wait no longer before a teacher is probed, if there is such a wait."""
+        if (link := self._links.get(name)) is not None:
+            link.pause_no_more()
+
+    def reopen(self, link: TeacherLink, error: EdlError, least_s: float = 0.0) -> None:
+        """The connection broke, or what came over it was wrong: try it anew, after this pause."""
         peer = link.peer
         self._silent.add(peer.teacher_id)
         self.drop(peer.teacher_id, str(error))
-        if isinstance(error, BadAnswer):
-            log.error("teacher %s is not asked again: %s", peer.teacher_id, error)
-            self._ejected.add(peer)
-        elif peer == self._wanted.get(peer.teacher_id):
-            self._open(peer, pause_after(error, self._count_failure(peer.teacher_id)))
+        if peer == self._wanted.get(peer.teacher_id):
+            pause_s = pause_after(error, self._count_failure(peer.teacher_id))
+            self._open(peer, max(pause_s, least_s))
 
-    def let_go(self, name: str) -> None:
-        """A teacher that leaves has nothing in flight any more; it may be back one day."""
-        if (link := self._leaving.pop(name, None)) is not None:
-            link.close()
-            if link.peer == self._wanted.get(name):
-                self._open(link.peer)
+    def let_go(self, name: str) -> bool:
+        """A teacher has nothing in flight: whether it leaves, and is gone now.
+
+        It may be back one day.
+        """
+        if (link := self._leaving.pop(name, None)) is None:
+            return False
+        link.close()
+        if link.peer == self._wanted.get(name):
+            self._open(link.peer)
+        return True
 
     def close(self) -> None:
         for link in (*self._links.values(), *self._leaving.values()):
@@ -168,12 +222,13 @@ class Pool:
         config = self._config
         link = TeacherLink(
             peer,
-            self._labels,
-            config.window,
             config.request_timeout_s,
             self._post,
             config.security,
             self._batches,
+            keeps=config.store is not None,
+            exact=config.deterministic,
+            inbox=self._inbox,
         )
         self._links[peer.teacher_id] = link
         link.connect(pause_s)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, Self
 
 from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
@@ -23,6 +23,7 @@ class Assigned:
         live: teachers of the service that the coordinator knows to live.
         epoch: (term, counter) of the assignment; (0, 0) without a coordinator.
         advice: what it says of contents.
+        barred: ids of those of the peers that are not to be asked, as their numerics are others.
     """
 
     peers: tuple[Peer, ...]
@@ -30,12 +31,33 @@ class Assigned:
     live: int = 0
     epoch: tuple[int, int] = (0, 0)
     advice: Advice = field(default_factory=Advice)
+    barred: frozenset[str] = frozenset()
+
+    def to_json(self) -> dict[str, Any]:
+        """Without those that are lost: whoever reads it never had them."""
+        return {
+            "peers": [asdict(peer) for peer in self.peers],
+            "live": self.live,
+            "epoch": self.epoch,
+            "advice": asdict(self.advice),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        peers = [Peer(**{**peer, "inputs": tuple(peer["inputs"])}) for peer in value["peers"]]
+        term, counter = value["epoch"]
+        advice = Advice(**value["advice"])
+        return cls(tuple(peers), live=value["live"], epoch=(term, counter), advice=advice)
 
 
 class Roster(Protocol):
     """Where a reader learns of its teachers."""
 
     def start(self) -> None: ...
+
+    def remember(self, assigned: Assigned) -> None:
+        """An engine before this one was told that; the roster need not say it again."""
+        ...
 
     def report(self, report: pb.StudentReport) -> None: ...
 
@@ -79,6 +101,9 @@ class NamedTeachers:
     def start(self) -> None:
         self._on_assigned(self._assigned)
 
+    def remember(self, assigned: Assigned) -> None:
+        """They are the same."""
+
     def report(self, report: pb.StudentReport) -> None:
         """Nobody reads it."""
 
@@ -111,6 +136,10 @@ class AdvisedTeachers:
 
     def start(self) -> None:
         self._subscription.start(self._on_message)
+
+    def remember(self, assigned: Assigned) -> None:
+        if self._last is None:
+            self._known = {peer.teacher_id: peer for peer in assigned.peers}
 
     def report(self, report: pb.StudentReport) -> None:
         self._subscription.report(report)
@@ -162,6 +191,7 @@ class AdvisedTeachers:
             teacher.protocol,
             tuple(text.rsplit(":", 2)[0] for text in teacher.inputs),
             bool(teacher.voucher),
+            teacher.numerics_id,
         )
 
 

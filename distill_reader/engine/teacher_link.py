@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -23,21 +23,22 @@ from ...errors import (
     RetryableError,
     WireError,
 )
-from ...proto.arena import Arena
-from ...proto.clients import Client, Found, open_client
+from ...proto.clients import Answer, Client, Found, Request, open_client
 from ...proto.clients.fitting import misfit
+from ...proto.clients.same_host import SameHostClient
 from ...proto.lent_arena import LentArena
 from ...proto.security import ClientSecurity
-from ...scheduler.backoff import delay_s
-from .answers import device_seconds, refuse_what_is_not_finite, soft_labels
-from .asking import expected_of, request_of
+from ...scheduler import probing
+from ..label_forms import LabelForms
+from ..store.rows import Content, Row
+from .answers import Expected, device_seconds, named, refuse_what_is_not_finite, soft_labels
+from .asking import Wording, expected_of, wording_of
+from .inbox import Inbox
+from .near import Asked, Near
 from .outcomes import Broke, Done, Job, Outcome, Peer, Ready
+from .stored import rows_of
 
 PROBE_TIMEOUT_S = 5.0
-#: A teacher that does not let the reader in is asked as rarely: an operator has to mend that.
-REFUSED_PAUSE_S = 5.0
-#: A teacher that is full is believed no more than this about when it will have room.
-FULL_PAUSE_S = 30.0
 
 
 class Counter:
@@ -62,35 +63,69 @@ class TeacherLink:
     """A connection to `peer`; every outcome is handed to `post(link, outcome)`, by any thread."""
 
     peer: Peer
-    labels: Arena
-    window: int
     request_timeout_s: float
     post: Callable[[TeacherLink, Outcome], None]
     security: ClientSecurity | None = None
     batches: LentArena | None = None  # where they lie that need not be sent
     inputs: tuple[str, ...] = ()
+    keeps: bool = False  # there is a label store, for which answers are taken apart by rows
+    exact: bool = False  # where labels of other numerics are other labels
+    inbox: Inbox | None = None  # of the thread that sends; None: it waits for no sockets
     _jobs: SimpleQueue[Job | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
+    _paused_enough: threading.Event = field(default_factory=threading.Event)
     _client: Client | None = None
+    _near: Near | None = None
     _found: Found = field(default_factory=Found)  # the model, by the latest probe
+    _worded: tuple[Found, tuple[str, ...], LabelForms, Wording] | None = None
+    _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _unfinished: int = 0  # jobs
+    _senders: int = 0  # threads
     _under_way: Counter = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        for _ in range(self.window):
-            self._thread(self._work, "sender")
 
     def connect(self, pause_s: float = 0.0) -> None:
         """Probe the teacher until it answers, then post `Ready`; first pause for so long."""
+        self._paused_enough.clear()
         self._thread(partial(self._probe_until_ready, pause_s), "prober")
 
     def send(self, job: Job) -> None:
-        """Have one of `window` threads send `job` and post what comes of it."""
+        """Send `job`, and post what comes of it."""
+        near = self._near
+        if near is None or not near.ask(job, self._wording_of(job), self.request_timeout_s):
+            self._hand_to_thread(job)
+
+    def met(self, inputs: tuple[str, ...]) -> None:
+        """The teacher has answered a probe, by which its model has these inputs."""
+        self.inputs = inputs
+        if self._near is not None:
+            self._near.met()
+
+    def look(self, now: float) -> None:
+        """Time goes by."""
+        if self._near is not None:
+            self._near.look(now)
+
+    def _hand_to_thread(self, job: Job) -> None:
+        """As many threads send as requests are under way that take one."""
+        with self._lock:
+            self._unfinished += 1
+            if self._unfinished > self._senders:
+                self._senders += 1
+                self._thread(self._work, "sender")
         self._jobs.put(job)
+
+    def pause_no_more(self) -> None:
+        """Where the teacher is to be probed after a pause, probe it now."""
+        self._paused_enough.set()
 
     def close(self) -> None:
         """End the connection; requests in flight break."""
         self._closed.set()
-        for _ in range(self.window):
+        self.pause_no_more()
+        if self._near is not None:
+            self._near.close()
+        for _ in range(self._senders):
             self._jobs.put(None)
         if (client := self._client) is not None:
             client.close()
@@ -99,10 +134,15 @@ class TeacherLink:
     def closed(self) -> bool:
         return self._closed.is_set()
 
+    @property
+    def most_rows(self) -> int | None:
+        """What the model takes at once; None where that is not known."""
+        return self._found.most_rows
+
     # --- probing
 
     def _probe_until_ready(self, pause_s: float) -> None:
-        self._closed.wait(pause_s)
+        self._paused_enough.wait(pause_s)
         attempt = 0
         while not self._closed.is_set():
             try:
@@ -125,6 +165,14 @@ class TeacherLink:
             batches = None if peer.foreign else self.batches  # only ours know whose memory it is
             client = open_client(peer.protocol, peer.address, peer.model, self.security, batches)
             self._client = client
+            if isinstance(client, SameHostClient) and self.inbox is not None:
+                self._near = Near(
+                    client,
+                    self.inbox,
+                    self._on_answer,
+                    partial(self.post, self),
+                    self._hand_to_thread,
+                )
             if self.closed:
                 client.close()
         found = self._found = client.probe(PROBE_TIMEOUT_S)
@@ -138,19 +186,69 @@ class TeacherLink:
                 outcome: Outcome = self._request(job)
             except Exception as error:
                 outcome = Broke(job, _told(error))
+            with self._lock:
+                self._unfinished -= 1
             self.post(self, outcome)
+            del job, outcome  # not to be held until the next one
+            self._open_near_line()
 
     def _request(self, job: Job) -> Done:
         client = self._client
         assert client is not None  # nothing is sent before a probe has found it ready
         started = time.monotonic()
+        request = self._wording_of(job).request(job)
+        with self._under_way as beside:
+            return self._checked(
+                job,
+                request,
+                lambda: client.infer(request, self.request_timeout_s),
+                started,
+                beside,
+            )
+
+    def _on_answer(self, asked: Asked, answer: Answer) -> Outcome:
+        """What comes of an answer that has come without a thread."""
+        job, request, at, _, beside = asked
         try:
-            with self._under_way as beside:
-                answer = client.infer(
-                    request_of(job, self.peer, self._found), self.request_timeout_s
-                )
+            return self._checked(job, request, lambda: answer, at, beside)
+        except Exception as error:
+            return Broke(job, _told(error))
+
+    def _wording_of(self, job: Job) -> Wording:
+        """How the teacher is asked: the same for each job, until it is probed again."""
+        found, known = self._found, self._worded
+        if known is None or known[:3] != (found, job.fetches, job.forms):
+            known = (found, job.fetches, job.forms, wording_of(job, self.peer, found))
+            self._worded = known
+        return known[3]
+
+    def _open_near_line(self) -> None:
+        """Have requests go without a thread from now on, as far as they can."""
+        near, client = self._near, self._client
+        if near is None or not near.wants_line:
+            return
+        near.wants_line = False
+        assert isinstance(client, SameHostClient)
+        if (line := client.near_line()) is not None:
+            near.add(line)
+
+    def _checked(
+        self,
+        job: Job,
+        request: Request,
+        ask: Callable[[], Answer],
+        started: float,
+        beside: int,
+    ) -> Done:
+        """The labels in the answer that `ask` gives."""
+        try:
+            answer = ask()
             seconds = time.monotonic() - started
-            labels = soft_labels(answer, expected_of(job, self.peer))
+            expected = expected_of(job, self.peer, self._found, self._agreed)
+            if not expected.outputs:
+                self._agreed = self._agree(request, answer, expected)
+                expected = expected_of(job, self.peer, self._found, self._agreed)
+            labels = soft_labels(answer, expected)
         except WireError as error:
             raise BadAnswer(str(error)) from None
         except RateLimited:
@@ -162,10 +260,32 @@ class TeacherLink:
         except BadAnswer:
             refuse_what_is_not_finite(job.inputs)  # nonsense in, nonsense out
             raise
-        record = self.labels.put(list(labels.values()))
-        device_s = device_seconds(answer.parameters, seconds, beside)
+        device_s = device_seconds(answer.parameters.get("device_seconds"), seconds, beside)
         draining = bool(answer.parameters.get("draining", False))
-        return Done(job, tuple(labels), record, device_s, draining, time.monotonic() - job.asked_at)
+        content_id = str(answer.parameters.get("content_id", "")) or self.peer.content_id
+        numerics_id = str(answer.parameters.get("numerics_id", "")) or self.peer.numerics_id
+        rows: Sequence[Row] = ()
+        if self.keeps and content_id:
+            content = Content(content_id, numerics_id if self.exact else "")
+            rows = rows_of(answer, expected, content, self.peer.teacher_id)
+        took_s = time.monotonic() - job.asked_at
+        return Done(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
+
+    def _agree(self, request: Request, answer: Answer, expected: Expected) -> tuple[str, ...]:
+        """The names of the outputs of a model that nobody describes: as it says them alike.
+
+        Raises:
+            BadAnswer: it does not.
+        """
+        assert self._client is not None
+        told = [named(answer, expected)[1]]
+        while (step := probing.outputs(told)) == "ask":
+            again = self._client.infer(request, self.request_timeout_s)
+            told.append(named(again, expected)[1])
+        if step == "contradiction":
+            first, *_, last = map(list, told)
+            raise BadAnswer(f"its outputs are {first}, and {last} when asked again")
+        return told[0]
 
     def _thread(self, target: Callable[[], None], role: str) -> None:
         name = f"edl-{role}-{self.peer.teacher_id}"
@@ -180,12 +300,7 @@ def _told(error: Exception) -> EdlError:
 
 
 def pause_after(error: EdlError, failures: int) -> float:
-    """Seconds until a teacher is asked again that has failed so often, by `error` this time.
-
-    A teacher that is full and says when it will have room is asked then, however often it was full
-    before: it has not failed.
-    """
-    if isinstance(error, RateLimited) and error.retry_after_s is not None:
-        return min(error.retry_after_s, FULL_PAUSE_S)
-    pause_s = delay_s(failures, random) if failures else 0.0
-    return max(pause_s, REFUSED_PAUSE_S) if isinstance(error, AccessError) else pause_s
+    """Seconds until a teacher is asked again that has failed so often, by `error` this time."""
+    room_in_s = error.retry_after_s if isinstance(error, RateLimited) else None
+    refused = isinstance(error, AccessError)
+    return probing.pause_s(failures, random, refused=refused, room_in_s=room_in_s)

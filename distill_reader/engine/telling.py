@@ -2,60 +2,45 @@
 
 from __future__ import annotations
 
-import socket
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from ... import errors
-from ...proto import coordinator_pb2 as pb
 from ...proto.channel import Channel
-from ...proto.version import PROTOCOL_VERSION
-from ...scheduler import hunger
-from ...scheduler.flow_values import State
-from ...scheduler.ledger import Ledger
 from ..config import ReaderConfig
-from .contents import Contents
-from .governor import Governor
-from .labels import Labels
+from .handing import Handing
+from .member import Member
 from .metrics import Exporter, open_exporter
-from .pool import Pool
-from .roster import Roster
+from .outcomes import Done
+from .reporting import Reporter
 from .words import waiting_for
 
 STATS_EVERY_S = 0.2
-REPORT_EVERY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """All that is told about; `epoch` is the highest (term, counter) of an assignment seen."""
-
-    ledger: Ledger
-    governor: Governor
-    pool: Pool
-    contents: Contents
-    labels: Labels
-    epoch: tuple[int, int]
+#: Whether there is something that the coordinator acts on is looked at so often at most.
+LOOK_EVERY_S = 0.01
+#: What a stream of several members is doing is what the worst off of them does.
+_WORST: Final = ("starved", "source_wait", "blocked", "steady")
 
 
 class Teller:
-    """Tells the trainer and the coordinator how the reader is. Used by the engine's thread alone.
+    """Tells the trainer and the coordinator how the reader is. Used by one thread, the engine's."""
 
-    A report goes out at once when something has changed that the coordinator acts on, and at its
-    pace otherwise. That the student starves is told as `scheduler.hunger` finds it: at once.
-    """
-
-    def __init__(self, config: ReaderConfig, channel: Channel, roster: Roster) -> None:
+    def __init__(
+        self, config: ReaderConfig, channel: Channel, members: Sequence[Member], handing: Handing
+    ) -> None:
         self._config = config
         self._channel = channel
-        self._roster = roster
+        self._members = members
+        self._handing = handing
+        self._reporters = [Reporter(member) for member in members]
         self._exporter: Exporter | None = None
         self._failed = False
-        self._stats_at = self._reported_at = 0.0
+        self._stats_at = self._looked_at = 0.0
+        self._asked = self._answered = 0  # times that the trainer wanted figures of that moment
         self._resends_told = 0
-        self._told: tuple[Any, ...] = ()
-        self._hunger = hunger.Hunger()
-        self._starves_told = False
+        # As told, by service; of what an engine knows when it starts nobody need be told.
+        self._legacies = {member.config.service: member.contents.legacy for member in members}
 
     def start(self) -> None:
         """Serve metrics, if that is wanted.
@@ -70,10 +55,10 @@ class Teller:
         if self._exporter is not None:
             self._exporter.close()
 
-    def answered(self, seconds: float) -> None:
-        """A request took so long, from being asked for to its labels."""
+    def answered(self, member: Member, teacher: str, done: Done) -> None:
+        """A teacher has sent labels."""
         if self._exporter is not None:
-            self._exporter.answered(seconds)
+            self._exporter.answered(member, teacher, done)
 
     # --- what went wrong
 
@@ -81,12 +66,13 @@ class Teller:
         """Another epoch is another try."""
         self._failed = False
 
-    def give_up(self, view: View, epoch: int) -> None:
+    def give_up(self, epoch: int) -> None:
         """No teacher has come for as long as the user is willing to wait."""
-        config = self._config
+        members = [member for member in self._members if not member.ledger.usable]
+        names = " and ".join(repr(member.config.service) for member in members)
         error = errors.NoTeacherAvailable(
-            f"no teacher of service {config.service!r} for {config.wait_timeout_s:g} s:"
-            f" {self._waiting_for(view)}"
+            f"no teacher of service {names} for {self._config.policy().after_s:g} s:"
+            f" {_waiting_for(members)}"
         )
         self.fail(error, epoch)
 
@@ -99,92 +85,91 @@ class Teller:
 
     # --- how things are
 
-    def tell(self, view: View, now: float) -> None:
+    def ask(self, number: int) -> None:
+        """The trainer wants figures that know all it has said until now, and counts how often."""
+        self._asked = number
+
+    def tell(self, now: float) -> None:
         """Look whether something is to be told now."""
-        governor, switch = view.governor, view.contents.switch
-        self._hunger = hunger.follow(self._hunger, governor.memory.starved_s, now)
-        starves = self._hunger.starves
-        news = (governor.decision.want, view.pool.unreachable, switch.data_epoch, switch.told)
-        changed = news != self._told or (starves and not self._starves_told)
-        # A resend is told at once: so the trainer's count is right when the batch arrives there.
-        resent = view.ledger.resends != self._resends_told
-        if changed or resent or now - self._stats_at >= STATS_EVERY_S:
-            self._stats_at, self._resends_told = now, view.ledger.resends
-            self._tell_trainer(view, now)
-        if changed or now - self._reported_at >= REPORT_EVERY_S:
-            self._reported_at, self._told, self._starves_told = now, news, starves
-            self._roster.report(report(self._config, view, starves, now))
+        self._tell_legacies()
+        changed: list[bool] = []
+        if now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            changed = [reporter.tell(now) for reporter in self._reporters]
+        is_asked = self._asked != self._answered
+        if is_asked or any(changed) or now - self._stats_at >= STATS_EVERY_S:
+            self._stats_at = now
+            self._tell_trainer(now)
+            if self._exporter is not None:
+                self._exporter.show(self._members, self._handing, now)
 
-    def _tell_trainer(self, view: View, now: float) -> None:
-        figures = stats(view)
-        self._channel.send("stats", **figures, waiting_for=self._waiting_for(view))
-        if self._exporter is not None:
-            self._exporter.show(view, now)
+    def tell_resends(self) -> None:
+        """Before a batch goes to the trainer, so that its count is right when it arrives there."""
+        if sum(member.ledger.resends for member in self._members) != self._resends_told:
+            self._tell_trainer(time.monotonic())
 
-    def _waiting_for(self, view: View) -> str:
-        trouble = self._roster.why() or view.pool.last_trouble
-        awaited = view.contents.switch.awaited
-        return waiting_for(view.governor, view.ledger, len(view.pool), awaited, trouble)
+    def _tell_legacies(self) -> None:
+        """What the next engine has to know, the trainer keeps for it."""
+        for member in self._members:
+            service, legacy = member.config.service, member.contents.legacy
+            if self._legacies[service] is not legacy:
+                self._legacies[service] = legacy
+                self._channel.send("legacy", service=service, left=legacy.to_json())
+
+    def _tell_trainer(self, now: float) -> None:
+        told = stats(self._members, self._handing, now)
+        self._resends_told = told["resends"]
+        self._answered = self._asked
+        self._channel.send("stats", asked=self._asked, **told)
 
 
-def stats(view: View) -> dict[str, Any]:
+def stats(members: Sequence[Member], handing: Handing, now: float) -> dict[str, Any]:
     """For the trainer: the fields of `ReaderStats` that only the engine knows."""
-    ledger, governor = view.ledger, view.governor
-    memory, decision, figures = governor.memory, governor.decision, governor.figures
+    governors = [member.governor for member in members]
+    shelves = [member.shelf for member in members if member.shelf is not None]
+    states = {governor.decision.state for governor in governors}
     return {
-        "resends": ledger.resends,
-        "volume_bytes": ledger.volume_bytes,
-        "want": decision.want,
-        "needed": decision.needed,
-        "t_t_s": figures.t_t_s or 0.0,
-        "t_s_s": figures.t_s_s or 0.0,
-        "teachers": list(ledger.teachers),
-        "in_flight": [[name, len(ledger.in_flight_at(name))] for name in ledger.teachers],
-        "served": [[name, figures.served(name)] for name in ledger.teachers],
-        "starved_s": memory.starved_s,
-        "blocked_s": memory.blocked_s,
-        "source_wait_s": memory.source_wait_s,
-        "state": decision.state,
-        "content_id": view.contents.switch.told,
+        "resends": sum(member.ledger.resends for member in members),
+        "hedges": sum(member.ledger.hedges for member in members),
+        "canaries": sum(member.ledger.probes for member in members),
+        "dispute": "; ".join(filter(None, (member.comparing.dispute for member in members))),
+        "ejections": sum(member.crew.standings.ejections.total() for member in members),
+        "liars": sum(member.crew.standings.ejections["lied"] for member in members),
+        "stragglers": [name for member in members for name in member.crew.lateness.stragglers],
+        "volume_bytes": min(member.ledger.volume_bytes for member in members),
+        "want": sum(governor.decision.want for governor in governors),
+        "needed": sum(governor.decision.needed for governor in governors),
+        "t_t_s": max(governor.figures.t_t_s or 0.0 for governor in governors),
+        "t_s_s": max(governor.figures.t_s_s or 0.0 for governor in governors),
+        "samples_per_s": members[0].governor.figures.samples_per_s(now),
+        "teachers": [name for member in members for name in member.ledger.teachers],
+        "ejected": [name for member in members for name in member.crew.standings.ejected],
+        "ejected_for": [
+            cause for member in members for cause in member.crew.standings.ejected.values()
+        ],
+        "in_flight": [
+            [name, len(member.ledger.in_flight_at(name))]
+            for member in members
+            for name in member.ledger.teachers
+        ],
+        "served": [
+            [name, member.governor.figures.served(name)]
+            for member in members
+            for name in member.ledger.teachers
+        ],
+        "starved_s": max(governor.memory.starved_s for governor in governors),
+        "blocked_s": max(governor.memory.blocked_s for governor in governors),
+        "source_wait_s": min(governor.memory.source_wait_s for governor in governors),
+        "state": next(state for state in _WORST if state in states),
+        "content_id": ", ".join(filter(None, (member.content_id for member in members))),
+        "waiting_for": _waiting_for(members),
+        "store_hits": sum(shelf.figures.hits for shelf in shelves),
+        "store_misses": sum(shelf.figures.misses for shelf in shelves),
+        "store_trouble": next(filter(None, (shelf.figures.trouble for shelf in shelves)), ""),
+        "partly_labelled": handing.partial,
+        "weights": [] if handing.mixture is None else [*map(list, handing.mixture.shares.items())],
     }
 
 
-def report(config: ReaderConfig, view: View, starves: bool, now: float) -> pb.StudentReport:
-    """For the coordinator."""
-    ledger, governor, switch = view.ledger, view.governor, view.contents.switch
-    memory, decision, figures = governor.memory, governor.decision, governor.figures
-    return pb.StudentReport(
-        protocol_version=PROTOCOL_VERSION,
-        service=config.service,
-        student_id=config.student_id,
-        incarnation=config.incarnation,
-        want=decision.want,
-        min=config.teachers_min,
-        priority=config.priority,
-        needed=decision.needed,
-        t_s_seconds=figures.t_s_s or 0.0,
-        t_t_seconds=figures.t_t_s or 0.0,
-        volume_bytes=ledger.volume_bytes,
-        upper_bytes=config.upper_bytes,
-        lower_bytes=config.lower_bytes,
-        starved_seconds=memory.starved_s,
-        blocked_seconds=memory.blocked_s,
-        source_wait_seconds=memory.source_wait_s,
-        batches_delivered=figures.batches_taken,
-        samples_delivered=figures.samples_taken,
-        samples_per_second=figures.samples_per_s(now),
-        resends=ledger.resends,
-        teachers=ledger.teachers,
-        term=view.epoch[0],
-        counter=view.epoch[1],
-        state="starved" if starves else _otherwise(decision.state),
-        host=socket.gethostname(),
-        unreachable=view.pool.unreachable,
-        data_epoch=switch.data_epoch,
-        content_id=switch.told,
-    )
-
-
-def _otherwise(state: State) -> State:
-    """The state of a student that does not starve, though it may wait at this moment."""
-    return "steady" if state == "starved" else state
+def _waiting_for(members: Iterable[Member]) -> str:
+    return "; ".join(filter(None, map(waiting_for, members)))

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from ...scheduler.ledger import Ledger
-from .governor import Governor
+from .member import Member
 
 
-def waiting_for(
-    governor: Governor, ledger: Ledger, assigned: int, awaited: str, trouble: str
-) -> str:
+def waiting_for(member: Member) -> str:
     """What the stream waits for: "0 of 3 teachers live, teacher a was lost: its lease ran out".
-
-    Args:
-        governor: its waiting and state.
-        ledger: its usable teachers and requests.
-        assigned: teachers that the reader may send to.
-        awaited: the model content whose teachers it may send to; empty where any will do.
-        trouble: what last went wrong, or why there are no teachers; may be empty.
 
     Returns:
         One clause; empty while the training loop does not wait.
     """
+    governor, ledger = member.governor, member.ledger
     if governor.waiting_since is None:
         return ""
     if governor.decision.state == "source_wait":
         return "the source has not yielded the next batch"
+    known = len(ledger.withheld)
+    looked_up = known + (0 if member.shelf is None else len(member.shelf))
+    if looked_up and ledger.unlabelled == known:
+        return f"{looked_up} batches wait for the label store, or the first answer"
     if ledger.usable == 0:
-        clauses = [f"0 of {assigned} teachers live"]
-        if awaited:
+        clauses = [f"0 of {len(member.pool)} teachers live"]
+        if awaited := member.contents.switch.awaited:
             clauses.append(f"waiting for a teacher of content {awaited}")
+        trouble = member.roster.why() or member.pool.last_trouble
         return ", ".join([*clauses, *filter(None, [trouble])])
     return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
 

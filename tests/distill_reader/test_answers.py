@@ -14,11 +14,14 @@ from edl.distill_reader.engine.answers import (
     refuse_what_is_not_finite,
     soft_labels,
 )
+from edl.distill_reader.engine.asking import expected_of
+from edl.distill_reader.engine.outcomes import Job, Peer
 from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
-from edl.proto.clients import Answer
+from edl.proto.clients import Answer, Found
 from edl.proto.form_arrays import encode
 from edl.proto.forms import Form
+from edl.proto.specs import TensorSpec
 
 EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)
 LOGITS = np.zeros((2, 3), np.float32)
@@ -83,6 +86,46 @@ def test_labels_that_cannot_be_labels_are_not_taken(outputs: dict[str, Any], mes
         soft_labels(answer(outputs), EXPECTED)
 
 
+DECLARED = (TensorSpec("logits", "FP32", (-1, 3)), TensorSpec("hidden", "FP32", (-1, -1, 4)))
+WHOLE = {"logits": LOGITS, "hidden": np.zeros((2, 9, 4), np.float32)}
+
+
+@pytest.mark.parametrize("parameters", [GOOD, {}])
+@pytest.mark.parametrize("fetches", [(), ("logits",)])
+def test_outputs_are_those_of_the_model(
+    fetches: tuple[str, ...], parameters: dict[str, Any]
+) -> None:
+    """A bit may flip in a name, and a shape of as many numbers is another shape."""
+    job = Job(1, (), {}, fetches, 2)
+    peer, found = Peer("t1", "", "s", 7, "c"), Found((), DECLARED)
+    expected = expected_of(job, peer, found)
+    assert list(soft_labels(answer(WHOLE, parameters), expected)) == [*(fetches or WHOLE)]
+    for spoilt, words in (
+        ({"logitr": LOGITS, "hidden": WHOLE["hidden"]}, "lacks 'logits'"),
+        ({**WHOLE, "logits": LOGITS[:, :2]}, "declared as \\[-1, 3\\], \\[2, 2\\] came"),
+    ):
+        with pytest.raises(BadAnswer, match=words):
+            soft_labels(answer(spoilt, parameters), expected)
+
+
+def test_our_own_teachers_answer_in_the_dtype_that_they_declare() -> None:
+    wide = {"logits": LOGITS.astype(np.float64)}
+    expected = replace(EXPECTED, declared=DECLARED)
+    with pytest.raises(BadAnswer, match="declared as FP32, float64 came"):
+        soft_labels(answer(wide), expected)
+    assert soft_labels(answer(wide, {}), expected)["logits"].dtype == np.float64
+    form = Form("float16")
+    asked = answer({"logits": LOGITS.astype(np.float16)})
+    said = replace(asked, output_parameters={"logits": form.parameters()})
+    half = replace(expected, forms=LabelForms.given({"logits": "float16"}, None, False))
+    assert soft_labels(said, half)["logits"].dtype == np.float16
+
+
+def test_servers_that_leave_out_the_dimension_of_the_batch_are_believed() -> None:
+    declared = (TensorSpec("logits", "FP32", (3,)),)
+    assert soft_labels(answer({"logits": LOGITS}, {}), replace(EXPECTED, declared=declared))
+
+
 def test_no_outputs_at_all() -> None:
     with pytest.raises(BadAnswer, match="no outputs"):
         soft_labels(answer({}), replace(EXPECTED, outputs=()))
@@ -93,12 +136,12 @@ def test_no_outputs_at_all() -> None:
     [(0.5, 0.5), (3, 2.0), (0, 2.0), (-1.0, 2.0), ("0.5", 2.0), (float("nan"), 2.0), (None, 2.0)],
 )
 def test_device_time_is_within_the_time_of_the_request(told: Any, believed: float) -> None:
-    assert device_seconds({"device_seconds": told}, 2.0) == believed
+    assert device_seconds(told, 2.0) == believed
 
 
 def test_the_time_of_a_foreign_server_is_shared_among_those_on_the_way() -> None:
-    assert device_seconds({}, 2.0, 2) == 1.0
-    assert device_seconds({"device_seconds": 1.5}, 2.0, 2) == 1.5
+    assert device_seconds(None, 2.0, 2) == 1.0
+    assert device_seconds(1.5, 2.0, 2) == 1.5
 
 
 def test_inputs_that_are_not_finite_are_named() -> None:

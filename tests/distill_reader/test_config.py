@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 
+from edl.distill_reader import Callback, DistilReader, EnsemblePolicy
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import UsageError
@@ -79,3 +82,52 @@ def test_forms_that_do_not_exist_are_refused_at_once(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         LabelForms.given(form, temperature, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"service": None}, "service is a name, or a dict"),
+        (
+            {"service": {"a": "much"}, "teachers": {}},
+            "the weight of 'a' is a finite number, not 'much'",
+        ),
+        ({"service": {3: 1.0}, "teachers": {}}, "the name of a service is text, not 3"),
+        ({"ensemble": EnsemblePolicy()}, "ensemble= is for several services"),
+        ({"service": {"a": 1.0}, "teachers": {}, "ensemble": "wait"}, "an EnsemblePolicy"),
+        ({"teachers": "127.0.0.1:9"}, r"teachers is a list of texts, as in teachers=\['host:port"),
+        ({"teachers": None}, "teachers is a list of texts"),
+        ({"coordinator": 6379, "teachers": ()}, "coordinator is text, not 6379"),
+        ({"feeds": 0}, r"feeds is a list of fields.*not 0"),
+        ({"feeds": {0: "x"}}, "feeds is a list of fields"),
+        ({"fetches": "logits"}, r"as in fetches=\['logits'\], not 'logits'"),
+        ({"upper_bytes": "256 MB"}, "upper_bytes is a whole number, not '256 MB'"),
+        ({"window": 2.5}, "window is a whole number"),
+        ({"rank": True}, "rank is a whole number, not True"),
+        ({"request_timeout_s": None}, "request_timeout_s is a finite number, not None"),
+        ({"wait_timeout_s": float("nan")}, "wait_timeout_s is a finite number"),
+        ({"ordered": "no"}, "ordered is True or False, not 'no'"),
+        ({"metrics_listen": 9102}, "metrics_listen is text, not 9102"),
+        ({"store": "labels.edl"}, r"a LabelStore\(path, max_bytes\), not 'labels.edl'"),
+        ({"canaries": 0.1}, "canaries is a CanaryPolicy or None"),
+        ({"callbacks": Callback()}, r"callbacks is a list, as in callbacks=\["),
+        ({"trace": 3}, "trace is a path, not 3"),
+        ({"tls_ca": 3}, "tls_ca is a path, not 3"),
+        ({"token_file": "/nowhere/token"}, "no file '/nowhere/token'.*as token_file"),
+    ],
+)
+def test_what_is_of_a_wrong_type_is_named(options: dict[str, Any], message: str) -> None:
+    given = {"service": "s", "teachers": ["127.0.0.1:9"], **options}
+    with pytest.raises(UsageError, match=message):
+        DistilReader([np.zeros((1, 1))], **given)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numpys: dict[str, Any] = {
+        "rank": np.int64(1),
+        "request_timeout_s": np.float32(5),
+        "ordered": np.bool_(False),
+    }
+    config = ReaderConfig(**GOOD, **numpys)
+    assert ReaderConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert (type(config.rank), type(config.ordered)) == (int, bool)

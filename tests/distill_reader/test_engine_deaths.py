@@ -8,13 +8,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader
 from edl.errors import NoTeacherAvailable
+from edl.proto.arena import Array
+from edl.proto.tensors import InferRequest
 from edl.tests.distill_reader.test_reader import Batches, check_epoch, reader_of, until
 from edl.tests.ground.programs import wait_gone
-from edl.tests.scripted_teacher import ScriptedTeacher
+from edl.tests.scripted_teacher import ScriptedTeacher, label
 
 
 @pytest.fixture
@@ -95,6 +98,34 @@ def test_its_memory_goes_with_its_labels_and_not_before(teacher: ScriptedTeacher
 def memory_files() -> int:
     links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
     return sum("memfd:edl" in os.readlink(link) for link in links if os.path.islink(link))
+
+
+def test_with_labels_behind_a_batch_that_has_none(teacher: ScriptedTeacher) -> None:
+    source, go_on = Batches(20), threading.Event()
+    first = source.at(0)
+
+    def keeps_the_first(request: InferRequest) -> dict[str, Array]:
+        if np.array_equal(request.inputs["x"], first):
+            go_on.wait(20)
+        return label(request)
+
+    teacher.behaviour = keeps_the_first
+    with reader_of(source, teacher, ordered=False) as reader:
+        iterator = iter(reader)
+        batches = [next(iterator)]
+        until(lambda: has_labels_behind_none(reader))
+        os.kill(reader.engine_pid, signal.SIGKILL)
+        until(lambda: reader.stats.engine_restarts == 1)
+        go_on.set()
+        batches += iterator
+        assert reader.stats.engine_restarts == 1
+    check_epoch(source, sorted(batches, key=lambda batch: int(batch[1][0])))
+
+
+def has_labels_behind_none(reader: DistilReader) -> bool:
+    with reader._pipeline.stream.held() as held:
+        pairs = zip(held.labelled[-1:], held.unlabelled[:1], strict=False)
+        return any(labelled.number > unlabelled.number for labelled, unlabelled in pairs)
 
 
 def test_closing_at_its_death_starts_no_other(teacher: ScriptedTeacher) -> None:

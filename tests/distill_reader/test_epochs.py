@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import os
+import pickle
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.pipeline import Pipeline
+from edl.distill_reader.sources import source_of
 from edl.errors import EngineLost, UsageError
+from edl.scheduler.shard_plan import Shard
 from edl.tests.distill_reader.test_reader import Batches, check_epoch, reader_of, until
 from edl.tests.ground.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
@@ -61,11 +67,19 @@ def test_many_epochs_left_at_any_moment_and_one_that_is_not(teacher: ScriptedTea
         until(lambda: reader.stats.volume_bytes == 0)
 
 
-def test_a_finalizer_may_run_inside_any_call_of_ours(teacher: ScriptedTeacher) -> None:
+def delegating(reader: DistilReader) -> Iterator[Any]:
+    """What is closed when it is collected, and with it what it delegates to."""
+    yield from reader
+
+
+@pytest.mark.parametrize("begun", [iter, delegating])
+def test_a_finalizer_may_run_inside_any_call_of_ours(
+    begun: Callable[[DistilReader], Iterator[Any]], teacher: ScriptedTeacher
+) -> None:
     """The garbage collector runs it in whatever thread, with whatever lock held there."""
 
     def drop(reader: DistilReader) -> None:
-        iterator = iter(reader)
+        iterator = begun(reader)
         next(iterator)
         cycle: list[Any] = [iterator, reader]
         cycle.append(cycle)
@@ -112,6 +126,18 @@ def test_a_reader_is_collected_though_it_has_raised(teacher: ScriptedTeacher) ->
     wait_gone([pid])
 
 
+def test_a_closed_reader_says_so(teacher: ScriptedTeacher) -> None:
+    reader = reader_of(Batches(100), teacher)
+    iterator = iter(reader)
+    next(iterator)
+    reader.close()
+    reader.close()
+    with pytest.raises(UsageError, match="closed"):
+        list(iterator)
+    with pytest.raises(UsageError, match="closed"):
+        iter(reader)
+
+
 def test_readers_leave_no_descriptors_behind(teacher: ScriptedTeacher) -> None:
     def use_one() -> None:
         with reader_of(Batches(3), teacher) as reader:
@@ -151,6 +177,32 @@ def test_a_source_is_closed_though_it_yielded_nonsense(teacher: ScriptedTeacher)
             kept = error  # and with it every frame that refers to the iterator
         assert kept is not None
         assert closed.wait(5)
+
+
+class Forgetful:
+    """Yields arrays that it keeps no reference to."""
+
+    def __init__(self) -> None:
+        self.yielded: list[weakref.ref[Any]] = []
+
+    def __iter__(self) -> Forgetful:
+        return self
+
+    def __next__(self) -> Any:
+        array = np.ones((4, 64), np.float32)
+        self.yielded.append(weakref.ref(array))
+        return (array,)
+
+
+def test_what_the_source_has_yielded_is_let_go_while_the_buffer_is_full(
+    teacher: ScriptedTeacher,
+) -> None:
+    batches = Forgetful()
+    with DistilReader.from_batch_generator(
+        lambda: batches, service="s", teachers=[teacher.address], upper_bytes=4000
+    ) as reader:
+        next(iter(reader))
+        until(lambda: len(batches.yielded) > 2 and all(one() is None for one in batches.yielded))
 
 
 def test_several_threads_share_an_epoch(teacher: ScriptedTeacher) -> None:
@@ -195,10 +247,44 @@ def say_it_is_a_copy(reader: DistilReader, iterator: Iterator[Any]) -> int:
     return 0
 
 
+def test_an_epoch_that_another_one_has_cut_short_does_not_seem_to_end(
+    teacher: ScriptedTeacher,
+) -> None:
+    """As where somebody peeks at a batch from within the loop, or nests two loops."""
+    source = Batches(20)
+    with reader_of(source, teacher) as reader:
+        ended = iter(reader)
+        whole = list(ended)
+        outer = iter(reader)
+        next(outer)
+        next(iter(reader))
+        with pytest.raises(UsageError, match=r"another one of the same reader.*two readers"):
+            next(outer)
+        with pytest.raises(UsageError, match="left unfinished"):
+            list(zip(reader, reader, strict=True))
+        assert list(ended) == [], "which has had all of its batches"
+        closed = iter(reader)
+        next(closed)
+        closed.close()
+        check_epoch(source, list(reader))
+        assert list(closed) == [], "which was left on purpose"
+    check_epoch(source, whole)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_reader_is_not_copied(teacher: ScriptedTeacher, copied: Any) -> None:
+    with (
+        reader_of(Batches(1), teacher) as reader,
+        pytest.raises(UsageError, match=r"neither copied nor pickled.*one in each process"),
+    ):
+        copied(reader)
+
+
 def test_whatever_befalls_the_receiver_is_raised_and_not_waited_for(
     teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = Pipeline(ReaderConfig("s", teachers=(teacher.address,)))
+    source = source_of(Batches(3), Shard(), 0)
+    pipeline = Pipeline(ReaderConfig("s", teachers=(teacher.address,)), source)
     try:
 
         def fail(*_: object) -> None:
@@ -206,6 +292,6 @@ def test_whatever_befalls_the_receiver_is_raised_and_not_waited_for(
 
         monkeypatch.setattr(pipeline.stream, "settle", fail)
         with pytest.raises(EngineLost, match="a defect of ours"):
-            pipeline.next(pipeline.begin(Batches(3)), None)
+            pipeline.next(pipeline.begin(), None)
     finally:
         pipeline.close()

@@ -77,10 +77,11 @@ def test_a_batch_that_is_not_finite_is_to_blame_and_not_its_teachers(
 ) -> None:
     nan = X.copy()
     nan[0, 0] = np.nan
-    with reader_of([(nan,), (X,)], teacher) as reader:
+    source: list[Any] = [(nan,), (X,)]
+    with reader_of(source, teacher) as reader:
         with pytest.raises(PoisonBatch, match="input 'x' holds values that are not finite"):
             list(reader)
-        reader.source = [(X,)]
+        source[:] = [(X,)]
         assert len(list(reader)) == 1, "the teacher is still asked"
 
 

@@ -1,7 +1,8 @@
-"""The reader over `paddle.io.DataLoader`: its tensors, its forked workers, three epochs."""
+"""The reader over `paddle.io.DataLoader`, and as one: tensors, places, forked workers, names."""
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader
+from edl.distill_reader.adapters.paddle import PaddleLoader
+from edl.errors import BatchError, UsageError
 from edl.supervise import Process, python_command, start
-from edl.tests.scripted_teacher import logits_of
+from edl.tests.distill_reader.test_reader import ROWS, Batches, check_epoch
+from edl.tests.scripted_teacher import CLASSES, logits_of
 
 SAMPLES, BATCH = 37, 8
 
@@ -86,3 +90,107 @@ def test_no_thread_ends_between_epochs(paddle: Any, address: str) -> None:
                     break
             pullers |= {t.ident for t in threading.enumerate() if t.name == "edl-reader-puller"}
         assert len(pullers) == 1
+
+
+def test_arrays_come_as_tensors_on_the_place_asked_for(paddle: Any, address: str) -> None:
+    source = Batches(3)
+    for places in (None, "cpu", paddle.CPUPlace(), [paddle.CPUPlace()]):
+        with DistilReader(source, service="s", teachers=[address]) as reader:
+            loader = PaddleLoader(reader, places=places)
+            assert len(loader) == 3
+            for _ in range(2):
+                batches = list(loader())
+                assert all(type(batch) is list for batch in batches)
+                for tensor in (tensor for batch in batches for tensor in batch):
+                    assert isinstance(tensor, paddle.Tensor)
+                    assert tensor.place == paddle.CPUPlace()
+                    assert tensor.stop_gradient
+                check_epoch(source, [[t.numpy() for t in batch] for batch in batches])
+
+
+def test_tensors_of_paddle_come_back_as_they_were(paddle: Any, address: str) -> None:
+    x = paddle.ones([2, 3])
+    x.stop_gradient = False
+    source = [{"x": x, "name": "a", "what": np.array(["b", "c"])}]
+    with DistilReader(source, service="s", teachers=[address]) as reader:
+        (batch,) = PaddleLoader(reader, places="cpu")
+    assert not batch["x"].stop_gradient
+    assert batch["name"] == "a"
+    assert batch["what"].tolist() == ["b", "c"]
+    np.testing.assert_array_equal(batch["logits"].numpy(), logits_of(x.numpy()))
+
+
+def test_kept_tensors_stay_what_they_were(paddle: Any, address: str) -> None:
+    source = Batches(200, shape=(64,))
+    with DistilReader(source, service="s", teachers=[address], upper_bytes=20_000) as reader:
+        kept = list(PaddleLoader(reader))
+        check_epoch(source, [[tensor.numpy() for tensor in batch] for batch in kept])
+        ring = reader._pipeline._ring
+        assert ring.arena.used_bytes > 200 * ROWS * 64 * 4, "they are the reader's own memory"
+        del kept
+        gc.collect()
+        ring.reclaim()
+        assert ring.arena.used_bytes == 0
+
+
+def test_batches_by_name_and_names_that_do_not_fit(address: str) -> None:
+    def loader(reader: DistilReader, *names: str) -> PaddleLoader:
+        return PaddleLoader(reader, feed_list=names, return_list=False)
+
+    with DistilReader(Batches(2), service="s", teachers=[address]) as reader:
+        for ((batch,),) in zip(loader(reader, "x", "label", "soft"), strict=True):
+            assert list(batch) == ["x", "label", "soft"]
+            np.testing.assert_array_equal(batch["soft"].numpy(), logits_of(batch["x"].numpy()))
+        with pytest.raises(UsageError, match="names 2 fields, a batch has 3"):
+            list(loader(reader, "x", "label"))
+    dicts = [{"x": np.ones((2, 3), np.float32), "y": np.arange(2)}]
+    with DistilReader(dicts, service="s", teachers=[address]) as reader:
+        assert [list(batch) for (batch,) in loader(reader)] == [["x", "y", "logits"]]
+        assert [list(batch) for (batch,) in loader(reader, "logits", "x")] == [["logits", "x"]]
+        with pytest.raises(UsageError, match=r"'z', a batch has \['x', 'y', 'logits'\]"):
+            list(loader(reader, "z"))
+
+
+def test_numbers_that_paddle_would_take_for_others_are_refused(address: str) -> None:
+    """Its tensors of bfloat16 are made of uint16: 1 would become 9e-41."""
+    for dtype in (np.uint16, np.uint32):
+        source = [{"x": np.ones((2, 3), np.float32), "pixels": np.ones(2, dtype)}]
+        with (
+            DistilReader(source, service="s", teachers=[address]) as reader,
+            pytest.raises(BatchError, match=f"no tensors of {np.dtype(dtype)}"),
+        ):
+            list(PaddleLoader(reader))
+
+
+def test_a_loader_of_anything_but_a_reader_is_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="PaddleLoader iterates a DistilReader, not a list"):
+        PaddleLoader([1])  # type: ignore[arg-type]
+    with (
+        DistilReader(Batches(1), service="s", teachers=[address]) as reader,
+        pytest.raises(UsageError, match=r"as in feed_list=\['x'\]"),
+    ):
+        PaddleLoader(reader, feed_list="x")
+
+
+def test_places_that_cannot_be(paddle: Any, address: str) -> None:
+    with DistilReader(Batches(1), service="s", teachers=[address]) as reader:
+        with pytest.raises(UsageError, match="one rank for each device"):
+            PaddleLoader(reader, places=["cpu", "cpu"])
+        with pytest.raises(UsageError, match="'moon'"):
+            PaddleLoader(reader, places="moon")
+        with pytest.raises(UsageError, match="put on 5"):
+            PaddleLoader(reader, places=5)
+
+
+@pytest.mark.parametrize("how", ["stock", "stock by name", "arrays", "arrays by name"])
+def test_a_static_program_is_fed(how: str, address: str) -> None:
+    program = python_command(
+        "trainer", "edl.tests.distill_reader.static_graph_program", how, address
+    )
+    trainer = start(program)
+    try:
+        told = trainer.expect(r"fed (\d+) batches, the last of (\d+) classes", timeout_s=60)
+        assert (int(told[1]), int(told[2])) == (200, CLASSES)
+        assert trainer.wait(10) == 0, trainer.tail()
+    finally:
+        trainer.stop()

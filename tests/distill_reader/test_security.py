@@ -9,7 +9,7 @@ import pytest
 
 from edl.distill_reader import DistilReader
 from edl.distill_reader.config import ReaderConfig, security_of
-from edl.distill_reader.engine.teacher_link import FULL_PAUSE_S, REFUSED_PAUSE_S, pause_after
+from edl.distill_reader.engine.teacher_link import pause_after
 from edl.errors import (
     NoTeacherAvailable,
     RateLimited,
@@ -18,6 +18,7 @@ from edl.errors import (
     UsageError,
 )
 from edl.proto.security import ServerSecurity
+from edl.scheduler.probing import FULL_PAUSE_S, REFUSED_PAUSE_S
 from edl.tests.distill_reader.test_reader import Batches, check_epoch, until
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.scripted_teacher import ScriptedTeacher

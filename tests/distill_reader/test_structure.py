@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import UserDict, namedtuple
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,39 @@ def test_samples_are_rows_of_the_first_array() -> None:
     assert take_apart(np.array(1.0)).samples == 1
 
 
+def test_samples_are_rows_of_a_field_and_not_of_what_lies_deeper() -> None:
+    assert take_apart({"words": [np.arange(7), np.arange(2)], "image": IMAGE}).samples == 3
+    assert take_apart([[np.arange(7)]]).samples == 7, "there is nothing better to count"
+
+
+def test_sentences_of_different_lengths_pass_unchanged() -> None:
+    sentences = [np.arange(length) for length in (5, 0, 9)]
+    parts = take_apart({"words": sentences, "image": IMAGE})
+    assert parts.fields == (("image", 3),)
+    back = round_trip({"words": sentences, "image": IMAGE})
+    for sentence, same in zip(back["words"], sentences, strict=True):
+        np.testing.assert_array_equal(sentence, same)
+
+
+def test_mappings_of_any_kind_become_dicts() -> None:
+    batch = round_trip(UserDict({"image": IMAGE, "name": "a"}))
+    assert type(batch) is dict
+    assert list(batch) == ["image", "name", "logits"]
+
+
+def test_a_list_of_one_dict_is_fed_and_labelled_as_the_dict() -> None:
+    """Static-graph loaders of Paddle yield one dict for each device."""
+    assert take_apart([{"image": IMAGE}]).fields == (("image", 0),)
+    (batch,) = round_trip([{"image": IMAGE}])
+    assert list(batch) == ["image", "logits"]
+
+
+def test_a_tuple_without_arrays_stays_what_it_is() -> None:
+    import torch
+
+    assert type(round_trip((IMAGE, torch.Size((2, 3))))[1]) is torch.Size
+
+
 @pytest.mark.parametrize("batch", [(), [1, 2], "text", {"a": None}])
 def test_batch_without_arrays_is_refused(batch: Any) -> None:
     with pytest.raises(BatchError, match="at least one numpy array"):
@@ -126,3 +159,84 @@ def test_paddle_tensors_come_back_as_paddle_tensors() -> None:
     assert batch[0].dtype == paddle.float32
     assert isinstance(batch[1], np.ndarray)
     assert isinstance(batch[2], paddle.Tensor), "soft labels follow the framework of the batch"
+
+
+def test_paddle_reads_labels_and_fields_where_they_lie() -> None:
+    import paddle
+
+    parts = take_apart((paddle.to_tensor(IMAGE),))
+    array, label = IMAGE.copy(), np.zeros((3, 2), np.float32)
+    tensor, soft = put_together(parts.skeleton, [array], {"logits": label})
+    array[0, 0], label[0, 0] = 70, 80
+    assert (float(tensor[0, 0]), float(soft[0, 0])) == (70, 80)
+
+
+def test_torch_tensors_come_back_as_torch_tensors() -> None:
+    import torch
+
+    batch = round_trip([torch.from_numpy(IMAGE), LABEL, {"id": torch.tensor(7)}])
+    assert isinstance(batch[0], torch.Tensor)
+    assert torch.equal(batch[0], torch.from_numpy(IMAGE))
+    assert isinstance(batch[1], np.ndarray)
+    assert batch[2]["id"].item() == 7
+    assert isinstance(batch[3], torch.Tensor), "soft labels follow the framework of the batch"
+
+
+def test_torch_reads_labels_and_fields_where_they_lie() -> None:
+    import torch
+
+    for dtype in (torch.float32, torch.bfloat16, torch.uint8):
+        (array,) = take_apart((torch.ones(3, 2, dtype=dtype),)).arrays
+        parts, label = take_apart((torch.ones(3, 2, dtype=dtype),)), np.ones((3, 2), np.float32)
+        tensor, soft = put_together(parts.skeleton, [array], {"logits": label})
+        assert tensor.dtype == dtype
+        assert tensor.data_ptr() == array.ctypes.data
+        assert soft.data_ptr() == label.ctypes.data
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bfloat16", "float16", "float64", "uint8", "uint16", "int64", "bool", "complex64"],
+)
+def test_each_dtype_of_torch_comes_back(name: str) -> None:
+    import torch
+
+    tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, name)).t()  # not contiguous either
+    back = round_trip((tensor,))[0]
+    assert back.dtype == tensor.dtype
+    assert torch.equal(back, tensor)
+
+
+def test_torch_bfloat16_travels_as_that() -> None:
+    import torch
+
+    (array,) = take_apart((torch.ones(2, dtype=torch.bfloat16),)).arrays
+    assert datatype_of(array.dtype) == "BF16"
+
+
+def test_torch_tensors_keep_whether_they_want_a_gradient() -> None:
+    import torch
+
+    batch = round_trip((torch.ones(2, 3, requires_grad=True), torch.ones(2).conj()))
+    assert [tensor.requires_grad for tensor in batch] == [True, False, False]
+
+
+def test_a_packed_sequence_inside_a_batch_stays_one() -> None:
+    import torch
+    from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+    packed = pack_sequence([torch.arange(4), torch.arange(2)])
+    back = round_trip({"image": IMAGE, "words": packed})["words"]
+    assert isinstance(back, PackedSequence)
+    assert torch.equal(back.data, packed.data)
+    assert torch.equal(back.batch_sizes, packed.batch_sizes)
+
+
+def test_torch_tensors_that_numpy_cannot_hold_are_refused() -> None:
+    import torch
+
+    for tensor in (torch.eye(3).to_sparse(), torch.ones(2, device="meta")):
+        with pytest.raises(BatchError, match="to_dense"):
+            take_apart((tensor,))
+    with pytest.raises(BatchError, match="float8_e5m2 cannot travel"):
+        take_apart((torch.ones(2, dtype=torch.float8_e5m2),))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from queue import SimpleQueue
+from typing import Any
 
+import numpy as np
 import pytest
 
 from edl.distill_reader.engine import teacher_link
-from edl.distill_reader.engine.outcomes import Broke, Outcome, Peer, Ready
+from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
 from edl.distill_reader.engine.teacher_link import TeacherLink
-from edl.errors import RetryableError
-from edl.proto.arena import Arena
+from edl.errors import BadAnswer, RetryableError
 from edl.proto.clients import Client, open_client
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.clients.same_host import SameHostClient
 from edl.proto.lent_arena import LentArena
+from edl.scheduler.ledger.instructions import Span
 from edl.tests.foreign_server import MODEL, ForeignGrpc
 
 WAIT_S = 10.0
@@ -34,18 +36,16 @@ Link = Callable[[Peer], tuple[TeacherLink, "SimpleQueue[Outcome]"]]
 
 @pytest.fixture
 def link() -> Iterator[Link]:
-    labels, batches = Arena.create(), LentArena.create()
+    batches = LentArena.create()
     links: list[TeacherLink] = []
 
     def make(peer: Peer) -> tuple[TeacherLink, SimpleQueue[Outcome]]:
         posted: SimpleQueue[Outcome] = SimpleQueue()
-        made = TeacherLink(
-            peer, labels, 1, WAIT_S, lambda _, outcome: posted.put(outcome), batches=batches
-        )
+        made = TeacherLink(peer, WAIT_S, lambda _, outcome: posted.put(outcome), batches=batches)
         links.append(made)
         return made, posted
 
-    with closing(labels), closing(batches):
+    with closing(batches):
         yield make
         for each in links:
             each.close()
@@ -79,3 +79,51 @@ def test_a_probe_that_fails_by_whatever_is_told_and_made_again(
     assert isinstance(broke.error, RetryableError)
     assert str(broke.error) == "MemoryError: no room"
     assert posted.get(timeout=WAIT_S) == Ready(("x",))
+
+
+class Vague(ForeignGrpc):
+    """Does not describe its model, and names its output as it is told: the last name for good."""
+
+    names: Sequence[str] = ()
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:
+        answer = super().ModelInfer(request, context)
+        answer.outputs[0].name = self.names[min(self.requests, len(self.names)) - 1]
+        return answer
+
+
+@pytest.fixture
+def vague() -> Iterator[Vague]:
+    made = Vague()
+    made.describes = False
+    yield made
+    made.stop()
+
+
+def test_outputs_that_nobody_describes_have_the_names_that_came_twice(
+    vague: Vague, link: Link
+) -> None:
+    vague.names = ("y", "y", "x", "y")
+    made, posted = link(Peer("t", vague.address, MODEL, inputs=("x",)))
+    made.connect()
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+    job = Job(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2)
+    for requests, came in ((2, Done), (3, Broke), (4, Done)):
+        made.send(job)
+        outcome = posted.get(timeout=WAIT_S)
+        assert isinstance(outcome, came), outcome
+        assert vague.requests == requests
+        if isinstance(outcome, Broke):
+            assert "lacks 'y'" in str(outcome.error)
+
+
+def test_a_server_that_says_two_names_is_not_believed(vague: Vague, link: Link) -> None:
+    vague.names = ("y", "x")
+    made, posted = link(Peer("t", vague.address, MODEL, inputs=("x",)))
+    made.connect()
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+    made.send(Job(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2))
+    outcome = posted.get(timeout=WAIT_S)
+    assert isinstance(outcome, Broke)
+    assert isinstance(outcome.error, BadAnswer)
+    assert "when asked again" in str(outcome.error)

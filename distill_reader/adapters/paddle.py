@@ -1,0 +1,89 @@
+"""`PaddleLoader`: a reader with the face of a `paddle.io.DataLoader`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...errors import UsageError
+from ..reader import DistilReader
+from ..structure import map_leaves
+from .loader import Loader, numbers_of
+from .naming import by_name
+from .paddle_tensors import PaddleKind, moved
+
+
+class PaddleLoader(Loader):
+    """Yields the batches of `reader` as tensors of Paddle, on the place that is asked for.
+
+    Paddle's tensors come back as such from a reader anyway, each where it was; this is for sources
+    of numpy arrays, for another place, and for static-graph programs, which are fed by name. In
+    static mode tensors are the `DenseTensor` that `Executor.run` takes, as Paddle's loader has it.
+
+    Args:
+        reader: what it iterates.
+        feed_list: with `return_list=False`, names or static variables for the fields of a batch in
+            their order, soft labels last; of batches that are dicts, which fields to keep.
+        places: one place, or a list of one: `paddle.CUDAPlace(0)`, "gpu:0", "cpu" ...; by default
+            what is a tensor stays where it is, and arrays go where Paddle puts new tensors.
+        return_list: True: batches as the source has them, tuples as lists. False: a list of one
+            dict from name to tensor, which is what `Executor.run(feed=...)` takes.
+
+    Raises:
+        UsageError: several places, which are one rank each, with a reader of its own; or a place
+            that this Paddle cannot reach. While iterating, names that do not fit the batch.
+    """
+
+    def __init__(
+        self,
+        reader: DistilReader,
+        *,
+        feed_list: Sequence[Any] | None = None,
+        places: Any = None,
+        return_list: bool = True,
+    ) -> None:
+        super().__init__(reader)
+        self.return_list = return_list
+        if isinstance(feed_list, str):
+            raise UsageError(f"feed_list is a list of fields, as in feed_list=[{feed_list!r}]")
+        self._names = [str(getattr(feed, "name", feed)) for feed in feed_list or ()]
+        self._place = _place_of(places)
+
+    def __call__(self) -> Iterator[Any]:
+        """A new epoch, as Paddle's loader has it."""
+        return iter(self)
+
+    def _converted(self, batch: Any) -> Any:
+        import paddle
+
+        static = not paddle.in_dynamic_mode()
+        batch = map_leaves(batch, lambda leaf: self._leaf(leaf, static))
+        if not self.return_list:
+            return [by_name(batch, self._names)]
+        return [*batch] if isinstance(batch, tuple) else batch
+
+    def _leaf(self, leaf: Any, static: bool) -> Any:
+        if (array := numbers_of(leaf)) is not None:
+            return PaddleKind(self._place, static=static).tensor(array)
+        return leaf if self._place is None else moved(leaf, self._place)
+
+
+def _place_of(places: Any) -> Any:
+    if isinstance(places, (list, tuple)):
+        if len(places) != 1:
+            raise UsageError(
+                f"a loader feeds one place, not {len(places)}: start one rank for each device, with"
+                " a reader of its own"
+            )
+        (places,) = places
+    if places is None:
+        return None
+    import paddle
+
+    try:
+        asked = paddle.base.framework._get_paddle_place(places)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"no tensors can be put on {places!r}: {error}") from None
+    place = paddle.base.core.Place()  # the general one, which tensors name and compare equal to
+    place.set_place(asked)
+    return place

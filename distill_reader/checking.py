@@ -1,0 +1,84 @@
+"""Settings of a wrong type are refused by name, where they are given and not far from there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from operator import index
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import UsageError
+
+
+def whole(name: str, value: Any) -> int:
+    """`value` as an int, where it is a whole number of Python or numpy.
+
+    Raises:
+        UsageError: it is anything else; as do the functions below.
+    """
+    if not isinstance(value, (bool, np.bool_)) and hasattr(value, "__index__"):
+        return index(value)
+    raise UsageError(f"{name} is a whole number, not {value!r}")
+
+
+def number(name: str, value: Any) -> float:
+    """`value` as a float, where it is a finite number of Python or numpy."""
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if real and math.isfinite(value):
+        return float(value)
+    raise UsageError(f"{name} is a finite number, not {value!r}")
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value` as a bool, where it is one of Python or numpy."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise UsageError(f"{name} is True or False, not {value!r}")
+
+
+def text(name: str, value: Any) -> str:
+    """`value`, where it is text."""
+    if isinstance(value, str):
+        return value
+    raise UsageError(f"{name} is text, not {value!r}")
+
+
+def texts(name: str, value: Any, example: str) -> tuple[str, ...]:
+    """`value` as a tuple, where it is a list of texts such as `example`."""
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        listed = tuple(value)
+        if all(isinstance(one, str) for one in listed):
+            return listed
+    raise UsageError(f"{name} is a list of texts, as in {name}=[{example!r}], not {value!r}")
+
+
+def path(name: str, value: Any) -> Path:
+    """`value` as a path."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise UsageError(f"{name} is a path, not {value!r}") from None
+
+
+_CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "int": whole,
+    "float": number,
+    "bool": flag,
+    "str": text,
+}
+
+
+def settle(settings: Any) -> None:
+    """Check the plain fields of a new frozen dataclass against their annotations.
+
+    Numbers of numpy become Python's, which JSON knows.
+    """
+    for field in fields(settings):
+        kind, value = str(field.type), getattr(settings, field.name)
+        check = _CHECKS.get(kind.removesuffix(" | None"))
+        if check is not None and not (value is None and kind.endswith(" | None")):
+            object.__setattr__(settings, field.name, check(field.name, value))

@@ -1,0 +1,88 @@
+"""What a reader remembers of the last run, read and written in a thread that holds nobody up.
+
+What counts of it, and when it is written, is `scheduler.profiles`'. No failure is one of the
+training: without a memory it learns as it did the first time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import partial
+from math import inf
+from queue import SimpleQueue
+from typing import Final
+
+from ...scheduler import profiles
+from ...scheduler.profiles import Profile
+from ..config import ReaderConfig
+from .governor import Governor
+from .inbox import Inbox
+from .profile_file import ProfileFile
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 5.0
+_END_S: Final = 1.0
+
+
+class Remembering:
+    """The memory of one member, from `start` to `close`. Used by the engine's thread alone.
+
+    Args:
+        config: of the member; it may name no folder, and then nothing is remembered.
+        inbox: of the engine's thread.
+        governor: is told what was remembered, and asked what is measured.
+    """
+
+    def __init__(self, config: ReaderConfig, inbox: Inbox, governor: Governor) -> None:
+        self._file: ProfileFile | None = None
+        if config.profiles:
+            self._file = ProfileFile(config.profiles, config.service, config.job)
+        self._inbox = inbox
+        self._governor = governor
+        self._saved: Profile | None = None
+        self._looks_at = inf  # until it has been read
+        self._told: SimpleQueue[Profile | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Read what the last run has left."""
+        if self._file is not None:
+            work = partial(self._work, self._file)
+            self._thread = threading.Thread(target=work, name="edl-profile", daemon=True)
+            self._thread.start()
+
+    def look(self, content_id: str, now: float) -> None:
+        """Time goes by, with teachers of this content: write what is worth it."""
+        if now < self._looks_at:
+            return
+        self._looks_at = now + LOOK_EVERY_S
+        measured = self._governor.measured(content_id)
+        new = profiles.to_save(self._saved, measured, time.time())
+        if new is not None:
+            self._saved = new
+            self._told.put(new)
+
+    def close(self, content_id: str) -> None:
+        """Write what is worth it in the end; bounded."""
+        if self._thread is not None:
+            if self._looks_at < inf:
+                self.look(content_id, self._looks_at)
+            self._told.put(None)
+            self._thread.join(_END_S)
+
+    def _remembered(self, profile: Profile | None) -> None:
+        self._saved = self._governor.profile = profile
+        self._looks_at = 0.0
+        if profile is not None:
+            log.info("the last run of this job needed %d teachers", profile.needed)
+
+    def _work(self, file: ProfileFile) -> None:
+        try:
+            self._inbox.post(self._remembered, file.read())
+            while (profile := self._told.get()) is not None:
+                file.write(profile)
+        except OSError as error:
+            log.warning("the times of this run are not remembered for the next: %s", error)

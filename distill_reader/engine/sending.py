@@ -1,0 +1,63 @@
+"""From what the ledger has sent to a job at a link: the rows out of their batches, and whose."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from ...proto.lent_arena import LentArena
+from ...scheduler.ledger import events as ev
+from ..config import ReaderConfig
+from .batches import Batches
+from .cutting import Cutter, own_copies, samples_of
+from .outcomes import Job
+from .pool import Pool
+from .speeds import Speeds
+
+log = logging.getLogger(__name__)
+
+
+class Sending:
+    """Hands the requests of one member to its links. Used by the engine's thread alone.
+
+    Args:
+        config: of the member.
+        batches: that rows are of.
+        ring: where they lie.
+        pool: the links.
+        speeds: learn when a request went out.
+    """
+
+    def __init__(
+        self, config: ReaderConfig, batches: Batches, ring: LentArena, pool: Pool, speeds: Speeds
+    ) -> None:
+        self._config = config
+        self._cutter = Cutter(batches, ring, config.feeds)
+        self._pool = pool
+        self._speeds = speeds
+
+    def send(self, send: ev.Send, *, in_own_memory: bool) -> None:
+        """Send a request.
+
+        Args:
+            send: what the ledger said.
+            in_own_memory: the batches may be consumed before the teacher has read their rows.
+
+        Raises:
+            UsageError: what the model takes is not in the batch.
+        """
+        config, link = self._config, self._pool.link(send.teacher)
+        if send.attempt > 1:
+            log.info("%s go to %s, attempt %d", _shown(send.spans), send.teacher, send.attempt)
+        inputs, lent = self._cutter.cut(send.spans, link.inputs)
+        if in_own_memory:
+            inputs, lent = own_copies(inputs), {}
+        now, samples = time.monotonic(), samples_of(inputs.values())
+        self._speeds.sent(send.teacher, send.request, now)
+        link.send(
+            Job(send.request, send.spans, inputs, config.fetches, samples, config.labels, now, lent)
+        )
+
+
+def _shown(spans: tuple[ev.Span, ...]) -> str:
+    return ", ".join(f"rows {s.start} to {s.stop} of batch {s.batch}" for s in spans)

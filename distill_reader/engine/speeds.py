@@ -1,0 +1,126 @@
+"""How fast each teacher of a member answers, and what it is sent by that: how many, how large."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+
+from ...scheduler import request_size, windows
+from ...scheduler.ledger import events as ev
+from ...scheduler.turnaround import Turnarounds, began
+from ..config import ReaderConfig
+from .outcomes import Done
+
+
+@dataclass(slots=True)
+class _Teacher:
+    """What is known of one teacher, from its joining until it is gone."""
+
+    window: windows.Window
+    sizes: request_size.SizeConfig
+    size: request_size.RequestSize | None
+    sent: dict[int, tuple[float, int | None]]  # request -> when, and most rows it could have
+    answered_at: float = -inf
+
+
+class Speeds:
+    """The teachers of one member. Used by the engine's thread alone.
+
+    Args:
+        config: its settings.
+
+    Attributes:
+        times: what requests take, for those who look for late ones.
+    """
+
+    def __init__(self, config: ReaderConfig) -> None:
+        self.times = Turnarounds()
+        most = config.window if config.deterministic else max(config.window, config.window_max)
+        self._windows = windows.WindowConfig(config.window, most)
+        self._rows = config.teacher_batch_size
+        self._usual_rows = 1
+        self._teachers: dict[str, _Teacher] = {}
+
+    def batch(self, rows: int) -> None:
+        """The student has batches of so many rows."""
+        self._usual_rows = rows
+
+    def joined(self, name: str, now: float, most_rows: int | None = None) -> ev.TeacherJoined:
+        """A teacher can be sent to, whose model takes so many rows: what the ledger is told."""
+        sizes = request_size.SizeConfig(most_rows)
+        known = self._teachers.get(name)
+        if known is None or known.sizes != sizes:
+            window = windows.start(self._windows, now)
+            size = None
+            if self._rows == "auto":
+                size = request_size.start(self._usual_rows, sizes, now)
+            known = self._teachers[name] = _Teacher(window, sizes, size, {})
+        return ev.TeacherJoined(name, self.window(name), self._most_rows(known))
+
+    def window(self, name: str) -> int:
+        """Requests that a teacher may have in flight."""
+        known = self._teachers.get(name)
+        return self._windows.least if known is None else windows.size(known.window, self._windows)
+
+    def sent(self, name: str, request: int, now: float) -> None:
+        """A request goes out."""
+        if (known := self._teachers.get(name)) is not None:
+            known.sent[request] = (now, self._most_rows(known))
+
+    def ended(self, name: str, request: int) -> None:
+        """A request is over without an answer."""
+        if (known := self._teachers.get(name)) is not None:
+            known.sent.pop(request, None)
+
+    def sent_at(self, name: str, request: int) -> float | None:
+        """When a request went out that is not over."""
+        known = self._teachers.get(name)
+        told = None if known is None else known.sent.get(request)
+        return None if told is None else told[0]
+
+    def answered_at(self, name: str) -> float:
+        """When a teacher answered last."""
+        known = self._teachers.get(name)
+        return -inf if known is None else known.answered_at
+
+    def answered(self, name: str, done: Done, in_flight: int) -> Iterator[ev.Event]:
+        """A teacher has answered, when it had so many requests: what the ledger is told of that."""
+        known = self._teachers.get(name)
+        told = None if known is None else known.sent.pop(done.job.request, None)
+        if known is None or told is None:
+            return
+        now, rows = time.monotonic(), done.job.rows
+        sent_at, asked = told
+        turnaround_s = now - began(sent_at, known.answered_at)
+        known.answered_at = now
+        self.times.answered(name, rows, turnaround_s)
+        before, size_before = self.window(name), self._most_rows(known)
+        known.window = windows.answered(
+            known.window,
+            rows,
+            turnaround_s,
+            done.device_s,
+            in_flight >= before,
+            now,
+            self._windows,
+        )
+        if (window := self.window(name)) != before:
+            yield ev.WindowChanged(name, window)
+        if known.size is not None and asked is not None:
+            known.size = request_size.answered(
+                known.size, asked, rows, done.device_s, now, known.sizes
+            )
+            if (most_rows := self._most_rows(known)) != size_before:
+                yield ev.RequestSizeChanged(name, most_rows)
+
+    def forget(self, name: str) -> None:
+        """A teacher is gone."""
+        self.times.forget(name)
+        self._teachers.pop(name, None)
+
+    def _most_rows(self, teacher: _Teacher) -> int | None:
+        if teacher.size is not None:
+            return request_size.rows(teacher.size, teacher.sizes)
+        return None if self._rows == "auto" else self._rows

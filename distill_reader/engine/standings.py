@@ -1,0 +1,90 @@
+"""Which teachers of a member are out of its pool for what they did, and until when."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+
+from ...scheduler import outliers
+from ...scheduler.outliers import Cause, Standing, Step
+
+log = logging.getLogger(__name__)
+
+
+class Standings:
+    """Carries `scheduler.outliers` out. Used by the engine's thread alone.
+
+    Attributes:
+        ejections: so far, by cause.
+        readmissions: how many of the ejected were let in again, so far.
+    """
+
+    def __init__(self) -> None:
+        self.ejections: Counter[Cause] = Counter()
+        self.readmissions = 0
+        self._standings: dict[str, Standing] = {}
+
+    @property
+    def ejected(self) -> dict[str, Cause]:
+        """Teachers that are out of the pool, sorted, and why."""
+        causes = ((name, one.cause) for name, one in sorted(self._standings.items()))
+        return {name: cause for name, cause in causes if cause is not None}
+
+    def answered(self, name: str, now: float) -> None:
+        """It has sent labels that passed their checks."""
+        self._standings[name] = outliers.answered(self._of(name), now)
+
+    def failed(self, name: str, others: int, now: float) -> bool:
+        """A request came to nothing; whether that ejects it from among `others` that can be had."""
+        return self._step(name, lambda one: outliers.failed(one, others, now, random))
+
+    def wrong(self, name: str, now: float) -> bool:
+        """It has answered what labels cannot be; whether that ejects it."""
+        return self._step(name, lambda one: outliers.wrong(one, now, random))
+
+    def lied(self, name: str, now: float) -> bool:
+        """What it said is not what others say; whether that ejects it."""
+        return self._step(name, lambda one: outliers.lied(one, now, random))
+
+    def look(
+        self, names: Iterable[str], silent: Collection[str], usable: int, now: float
+    ) -> list[str]:
+        """A look has found these silent, of all; those that are ejected for it."""
+        ejected: list[str] = []
+        for name in names:
+            if name not in silent:
+                self._standings[name] = outliers.heard_of(self._of(name))
+                continue
+            others = usable - len(ejected) - 1
+            if self._step(name, lambda one: outliers.silent(one, others, now, random)):  # noqa: B023
+                ejected.append(name)
+        return ejected
+
+    def pause_s(self, name: str, usable: int, now: float) -> float:
+        """Seconds until a teacher that is ejected is to be probed; 0 for any other."""
+        probe_at = outliers.probe_at(self._of(name), usable)
+        return 0.0 if probe_at is None else max(probe_at - now, 0.0)
+
+    def probed(self, name: str, now: float) -> None:
+        """It has answered a probe: it is back in the pool, if it was out of it."""
+        self._standings[name], step = outliers.probed(self._of(name), True, now, random)
+        if step == "readmit":
+            self.readmissions += 1
+            log.info("teacher %s is asked again", name)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all others: who comes back under their names may be another machine."""
+        self._standings = {name: one for name, one in self._standings.items() if name in names}
+
+    def _of(self, name: str) -> Standing:
+        return self._standings.get(name, Standing())
+
+    def _step(self, name: str, rule: Callable[[Standing], tuple[Standing, Step]]) -> bool:
+        standing, step = rule(self._of(name))
+        self._standings[name] = standing
+        if step == "eject" and standing.cause is not None:
+            self.ejections[standing.cause] += 1
+            log.warning("teacher %s is ejected: it %s", name, outliers.IN_WORDS[standing.cause])
+        return step == "eject"

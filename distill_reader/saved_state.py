@@ -1,0 +1,169 @@
+"""A reader's progress as JSON, and back: with what it takes to see that it fits where it is loaded.
+
+What must be equal: the source (its kind, what it says of itself) and the rank. What is told and
+goes on nevertheless: labels of another service, or of another form. Where a map-style source is
+divided among another number of ranks than before, the states of all of them say together where to
+go on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import UsageError
+from ..scheduler.shard_plan import Shard, steps, taken_together
+from .config import ReaderConfig
+from .progress import Progress
+from .sources.source import Source
+
+log = logging.getLogger(__name__)
+
+FORMAT = "edl-reader-1"
+_COUNTS = ("epoch", "batches", "samples", "rank", "world_size")
+_HELD = (*_COUNTS, "mark", "ahead", "source", "labels")
+State = Mapping[str, Any]
+
+
+def saved(progress: Progress, source: Source, config: ReaderConfig) -> dict[str, Any]:
+    """`progress` as JSON values."""
+    return {
+        "format": FORMAT,
+        "epoch": progress.epoch,
+        "batches": progress.batches,
+        "samples": progress.samples,
+        "mark": progress.mark,
+        "ahead": sorted(progress.ahead),
+        "rank": config.rank,
+        "world_size": config.world_size,
+        "source": _identity(source),
+        "labels": _labels(config),
+    }
+
+
+def loaded(states: State | Sequence[State], source: Source, config: ReaderConfig) -> Progress:
+    """The progress that a saved state, or those of all ranks, mean for this reader.
+
+    Raises:
+        UsageError: they are none of a reader, of another source or rank, or do not say together
+            where another number of ranks could go on.
+    """
+    given: list[Any] = list(states) if isinstance(states, (list, tuple)) else [states]
+    if not given:
+        raise UsageError("no state was given to load")
+    for state in given:
+        _check_fits(state, source, config)
+    if any(state["world_size"] != config.world_size for state in given):
+        return _regrouped(given, source, config)
+    if len(given) > 1:
+        given = [state for state in given if state["rank"] == config.rank] or given
+    state = given[0]
+    if state["rank"] != config.rank:
+        raise UsageError(
+            f"this state is of rank {state['rank']}, the reader is rank {config.rank}; load each"
+            " rank's own"
+        )
+    return Progress(
+        state["epoch"],
+        state["batches"],
+        state["samples"],
+        state["mark"],
+        dict.fromkeys(state["ahead"]),
+    )
+
+
+def _check_fits(state: State, source: Source, config: ReaderConfig) -> None:
+    if not _is_state(state):
+        raise UsageError(
+            f"this is no state of a reader of format {FORMAT!r}: {str(state)[:80]}; load what"
+            " state_dict() returned"
+        )
+    if differing := _differences(state["source"], _identity(source)):
+        raise UsageError(
+            f"this state is of another source: {differing}; load it into a reader made as the one"
+            " that it was saved from"
+        )
+    if differing := _differences(state["labels"], _labels(config)):
+        log.warning("the state that is loaded was saved where labels were others: %s", differing)
+
+
+def _is_state(state: Any) -> bool:
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+        return False
+    if any(name not in state for name in _HELD):
+        return False
+    counts = [*(state[name] for name in _COUNTS), *state["ahead"]]
+    return all(isinstance(count, int) for count in counts) and (
+        state["mark"] is None or isinstance(state["mark"], Mapping)
+    )
+
+
+def _regrouped(states: Sequence[State], source: Source, config: ReaderConfig) -> Progress:
+    """Where `config.world_size` ranks go on that others, of another number, have left."""
+    before = states[0]["world_size"]
+    change = f"from world_size {before} to {config.world_size}"
+    if not source.deals:
+        raise UsageError(
+            f"a {source.kind} source cannot go on {change}: only a map-style source whose ids the"
+            " reader deals out itself can; keep the number of ranks, or begin the epoch anew"
+        )
+    by_rank = {state["rank"]: state for state in states}
+    if sorted(by_rank) != list(range(before)) or any(s["world_size"] != before for s in states):
+        raise UsageError(
+            f"to go on {change}, load the states of all {before} ranks, as"
+            f" load_state_dict([rank 0's, rank 1's, ...]); these are of the ranks {sorted(by_rank)}"
+        )
+    in_order = [by_rank[rank] for rank in range(before)]
+    epoch = min(state["epoch"] for state in in_order)
+    reading = [state for state in in_order if state["epoch"] == epoch]
+    mark = next((state["mark"] for state in reading if state["mark"] is not None), None)
+    if mark is None and len(reading) == before:
+        return Progress(epoch)
+    gone = None if mark is None else _gone(mark, in_order, epoch, source)
+    if mark is None or gone is None:
+        raise UsageError(
+            f"ranks that go on {change} must have stood at the same step; they have delivered"
+            f" {[[s['epoch'], s['batches']] for s in in_order]} (epoch, batches)"
+        )
+    return (
+        Progress(epoch + 1) if gone == mark["of"] else Progress(epoch, mark={**mark, "start": gone})
+    )
+
+
+def _gone(mark: State, states: Sequence[State], epoch: int, source: Source) -> int | None:
+    """How many batches of the epoch are gone for all; None where they stand at different steps."""
+    total, start, uneven = mark["of"], mark["start"], source.identity()["uneven"]
+    taken = []
+    for rank, state in enumerate(states):
+        ended = state["epoch"] == epoch + 1 and state["batches"] == 0
+        if state["ahead"] or not (ended or state["epoch"] == epoch):
+            return None
+        if ended:
+            taken.append(steps(total, start, Shard(rank, len(states), uneven)))
+        elif state["mark"] is None or state["mark"]["start"] == start:
+            taken.append(state["batches"])
+        else:
+            return None
+    return taken_together(total, start, uneven, taken)
+
+
+def _identity(source: Source) -> dict[str, Any]:
+    return _as_read({"kind": source.kind, **source.identity()})
+
+
+def _labels(config: ReaderConfig) -> dict[str, Any]:
+    told = config.to_json()
+    return _as_read({name: told[name] for name in ("service", "feeds", "fetches", "labels")})
+
+
+def _as_read(value: State) -> dict[str, Any]:
+    """JSON values as they come out of a file: with lists for tuples."""
+    read: dict[str, Any] = json.loads(json.dumps(value))
+    return read
+
+
+def _differences(old: State, new: State) -> str:
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in names)

@@ -1,0 +1,151 @@
+"""Batches of a map-style data set without a framework's loader, and the stacking of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import BatchError, UsageError
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Batched:
+    """The samples of a map-style data set in batches; anew in each epoch.
+
+    A reader of it is resumed exactly and divided among ranks by ids, as of a framework's loader.
+
+    Args:
+        dataset: has `len()` and gives a sample for each integer below it: a tuple, list or dict of
+            numpy arrays and numbers, or one array.
+        batch_size: samples of a batch.
+        shuffle: in another order in each epoch, which follows from the reader's `seed`.
+        drop_last: leave a last batch out that is not full.
+        collate: makes a batch of a list of samples; by default field by field, by stacking.
+
+    Raises:
+        UsageError: batch_size is below 1, or the data set is none.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        collate: Collate | None = None,
+    ) -> None:
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise UsageError(
+                "a data set has len() and gives a sample for each number, a"
+                f" {type(dataset).__name__} does not; what is iterated for its samples goes to"
+                " DistilReader.from_sample_generator(...)"
+            )
+        self.dataset = dataset
+        self.batch_sampler = _Sampler(dataset, checked_size(batch_size), shuffle, drop_last)
+        self.collate = collate or stack
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches_of(self.batch_sampler)
+
+    def batches_of(self, ids: Any) -> Iterator[Any]:
+        """A batch for each list of `ids`."""
+        for chosen in ids:
+            yield self.collate([self.dataset[one] for one in chosen])
+
+
+class _Sampler:
+    """The ids of each batch; draws from numpy's global generator, as Paddle's samplers do."""
+
+    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, drop_last: bool) -> None:
+        self._dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+
+    def __len__(self) -> int:
+        return len(range(0, self._end(), self.batch_size))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        samples = len(self._dataset)
+        order = np.random.permutation(samples).tolist() if self.shuffle else list(range(samples))
+        for start in range(0, self._end(), self.batch_size):
+            yield order[start : start + self.batch_size]
+
+    def _end(self) -> int:
+        samples = len(self._dataset)
+        return samples - samples % self.batch_size if self.drop_last else samples
+
+
+def checked_size(batch_size: int) -> int:
+    """`batch_size`; raises UsageError where it is not a number above 0."""
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise UsageError(f"batch_size is a number of samples, at least 1, not {batch_size!r}")
+    return batch_size
+
+
+def stack(samples: list[Any]) -> Any:
+    """One batch of samples that are alike: each field stacked along a new first axis.
+
+    Arrays and numbers become arrays; what is neither (a name, None) becomes a list.
+
+    Raises:
+        BatchError: samples have different fields, or arrays of different shapes.
+    """
+    return _stacked(samples, "")
+
+
+def _stacked(values: list[Any], where: str) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping):
+        keys = list(first)
+        _agree(values, where, lambda value: list(value) == keys, f"the fields {keys}")
+        return {
+            key: _stacked([value[key] for value in values], f"{where}[{key!r}]") for key in keys
+        }
+    if isinstance(first, (tuple, list)):
+        count = len(first)
+        _agree(values, where, lambda value: len(value) == count, f"{count} fields")
+        columns = [_stacked([v[i] for v in values], f"{where}[{i}]") for i in range(count)]
+        return _like(first, columns)
+    if isinstance(first, (bool, int, float)) or hasattr(first, "__array__"):  # tensors have it too
+        return _array(values, where)
+    return values
+
+
+def _array(values: list[Any], where: str) -> Any:
+    arrays = [np.asarray(value) for value in values]
+    shapes = sorted({array.shape for array in arrays})
+    if len(shapes) > 1:
+        raise BatchError(
+            f"samples of one batch have different shapes{_at(where)}: {shapes[:4]}; bring them to"
+            " one shape, or give collate=, a function that makes a batch of a list of samples"
+        )
+    return np.stack(arrays)
+
+
+def _agree(values: list[Any], where: str, holds: Callable[[Any], bool], what: str) -> None:
+    kind = type(values[0])
+    for place, value in enumerate(values):
+        if not isinstance(value, kind) or not holds(value):
+            raise BatchError(
+                f"samples of one batch differ{_at(where)}: the first is a {kind.__name__} of"
+                f" {what}, sample {place} is {str(value)[:80]!r}; give collate= where that is meant"
+            )
+
+
+def _like(first: Sequence[Any], columns: list[Any]) -> Any:
+    if isinstance(first, list):
+        return columns
+    make: Callable[..., Any] | None = getattr(type(first), "_make", None)  # a named tuple
+    return make(columns) if make is not None else tuple(columns)
+
+
+def _at(where: str) -> str:
+    return f" at sample{where}" if where else ""

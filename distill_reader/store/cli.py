@@ -1,0 +1,207 @@
+"""`edl store inspect|verify|disown|export`: what is in a label store, and is it whole?"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from .looking import Inventory
+
+app = typer.Typer(no_args_is_help=True)
+
+#: A budget that evicts nothing: that of the readers is not known here.
+MOST_BYTES = 1 << 44
+
+Where = Annotated[
+    str, typer.Argument(metavar="PATH", help="Of the file, as in LabelStore(PATH, max_bytes).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def inspect(path: Where, as_json: AsJson = False) -> None:
+    """Say what a store holds: rows, bytes, models, forms, hits, age.
+
+    Readers may use it meanwhile. A row is the label of one sample, by one model.
+    """
+    from .database import Database
+    from .looking import take_stock
+
+    with Database(path) as database:
+        stock = take_stock(database)
+    if as_json:
+        typer.echo(json.dumps(_told(stock), indent=2))
+    else:
+        _show(stock)
+
+
+@app.command()
+def verify(path: Where, as_json: AsJson = False) -> None:
+    """Read every row and hold it against its checksum; exit code 65 when one is damaged.
+
+    Nothing is changed. A reader takes a damaged row out when it comes across it.
+    """
+    from .database import Database
+    from .looking import take_stock
+    from .looking import verify as look_at_all
+
+    with Database(path) as database, _progress("verifying", take_stock(database).rows) as on:
+        rows = look_at_all(database, on)
+    typer.echo(json.dumps({"rows": rows, "damaged": 0}) if as_json else f"{rows} rows, all whole")
+
+
+@app.command()
+def disown(
+    path: Where,
+    teacher: Annotated[str, typer.Argument(metavar="TEACHER", help="Its id, or its address.")],
+) -> None:
+    """Take out all that a teacher has labelled, alone or with others, as it is not believed.
+
+    Readers that meet those samples again have them labelled anew.
+    """
+    from .database import Database
+    from .settings import LabelStore
+    from .store import Store
+
+    Database(path).close()  # which makes none where there is none
+    with Store(LabelStore(path, MOST_BYTES)) as store:
+        store.disown(teacher)
+        figures = store.figures
+    if figures.trouble or not store.writable:
+        raise StoreUnavailable(figures.trouble or f"the label store {path} can only be read")
+    typer.echo(f"{figures.disowned} rows of {teacher} taken out")
+
+
+@app.command()
+def export(
+    path: Where,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made where there is none.")],
+    content: Annotated[
+        str, typer.Option(metavar="ID", help="Whose labels; needed where there are several.")
+    ] = "",
+    form: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16 or topk:K; by default as kept.")
+    ] = "",
+    temperature: Annotated[
+        float | None, typer.Option(help="Softmax of logits at this temperature.")
+    ] = None,
+    dense: Annotated[bool, typer.Option("--dense", help="All classes, in float32.")] = False,
+    rows_per_file: Annotated[int, typer.Option(min=1, help="Rows of one .npz.")] = 10_000,
+    as_json: AsJson = False,
+) -> None:
+    """Write keys, ids and labels into files of numpy: labels-00000.npz and on, and labels.json.
+
+    For training without a reader, or with another tool. labels.json comes last:
+    where it is, all files are whole.
+    """
+    from ...proto.forms import Form
+    from .database import Database
+    from .exporting import Wanted, content_of
+    from .exporting import export as write_all
+    from .looking import take_stock
+
+    asked = Form.parse(form or None, temperature)
+    with Database(path) as database:
+        wanted = Wanted(content_of(database, content), asked, dense, rows_per_file)
+        with _progress("exporting", take_stock(database).rows) as on:
+            told = write_all(database, folder, wanted, on)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        typer.echo(f"{told['rows']} rows to {folder}, {told['skipped']} skipped")
+
+
+@contextmanager
+def _progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(
+        console=Console(stderr=True), disable=not Console(stderr=True).is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=rows)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _told(stock: Inventory) -> dict[str, Any]:
+    kinds = [
+        {
+            **(kind.layout.content._asdict() if kind.layout else {"content_id": None}),
+            "outputs": _outputs(kind.layout),
+            "rows": kind.rows,
+            "bytes": kind.nbytes,
+            "made": list(kind.made_s),
+            "used": list(kind.used_s),
+        }
+        for kind in stock.kinds
+    ]
+    return {
+        "rows": stock.rows,
+        "disk_bytes": stock.disk_bytes,
+        "used_bytes": stock.used_bytes,
+        "kinds": kinds,
+        "services": dict(stock.services),
+        "counters": stock.counters,
+    }
+
+
+def _outputs(layout: Any) -> list[str]:
+    """As in `logits topk:20 T=2 [1000]`."""
+    if layout is None:
+        return ["damaged"]
+    return [
+        " ".join(
+            [
+                entry.output,
+                *([str(entry.form)] if entry.form else []),
+                *(
+                    [f"T={entry.form.temperature:g}"]
+                    if entry.form and entry.form.temperature
+                    else []
+                ),
+                *(f"{piece.datatype}{list(piece.shape)}" for piece in entry.pieces),
+            ]
+        )
+        for entry in layout.entries
+    ]
+
+
+def _show(stock: Inventory) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console, now = Console(), time.time()
+    table = Table("content", "outputs", "rows", "MiB", "made", "used")
+    for kind in stock.kinds:
+        content = "/".join(kind.layout.content).rstrip("/") if kind.layout else "damaged"
+        made, used = (_ago(now - at) for at in (kind.made_s[0], kind.used_s[1]))
+        size = f"{kind.nbytes / 2**20:,.1f}"
+        table.add_row(content, "\n".join(_outputs(kind.layout)), f"{kind.rows:,}", size, made, used)
+    console.print(table)
+    counted = stock.counters
+    asked = counted.get("hits", 0) + counted.get("misses", 0)
+    share = f"{100 * counted.get('hits', 0) / asked:.1f} % of {asked:,}" if asked else "none asked"
+    console.print(
+        f"{stock.rows:,} rows, {stock.disk_bytes / 2**20:,.1f} MiB on disk; hits: {share}"
+    )
+    for name in ("written", "evicted", "damaged", "disowned", "dropped"):
+        console.print(f"{name}: {counted.get(name, 0):,}")
+    for service, content_id in stock.services:
+        console.print(f"service {service}: content {content_id}")
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{max(0, seconds):.0f} s ago"

@@ -1,0 +1,302 @@
+"""A label store at work: rows by key out of the file and into it, within the byte budget.
+
+It degrades rather than fails: what cannot be read is missing and is labelled anew, what cannot be
+written is not kept; `figures` counts both and says why. What it gives out is what was put in, or
+nothing: each row bears a checksum over its key, its layout, its makers and its bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ...errors import EdlError, StoreDamaged, StoreUnavailable
+from ...scheduler import eviction
+from .database import PAGE_BYTES, TRANSACTION_BYTES, Database
+from .figures import Figures
+from .richness import merged
+from .rows import Model, Row
+from .services import model_of, put_model
+from .settings import LabelStore
+from .table import Table, lots_of, nbytes_of
+
+log = logging.getLogger(__name__)
+
+#: A disk that has refused is left alone for so long.
+PAUSE_S = 60.0
+#: Uses of rows are written down in lots of so many, in the order of keys: each page once.
+USES_IN_A_LOT = 100_000
+#: Each changes four pages at most, beside its own bytes, when it takes the place of another.
+ROWS_IN_A_TRANSACTION = TRANSACTION_BYTES // (4 * PAGE_BYTES)
+_RESERVE_BYTES = 8 * PAGE_BYTES
+#: So many times what rows need is tried to be made free for them.
+_MOST_ROOM = 64
+
+
+class Store:
+    """An open store. One thread uses it; any number of processes may have the same file open.
+
+    Args:
+        settings: where, and how large.
+        now: seconds since 1970.
+
+    Attributes:
+        figures: what was done since it was opened.
+
+    Raises:
+        UsageError: there is something else at the path.
+        StoreDamaged: the file is broken.
+        StoreUnavailable: it cannot be opened now.
+    """
+
+    def __init__(self, settings: LabelStore, now: Callable[[], float] = time.time) -> None:
+        self.figures = Figures()
+        self._settings = settings
+        self._now = now
+        self._used: dict[bytes, int] = {}  # not written down yet
+        self._disowned: set[str] = set()  # whose rows are not taken out yet
+        self._told = self.figures  # as far as the counters of the file have it
+        self._broken = False
+        self._no_reads_until = self._no_writes_until = 0.0
+        self._database = Database(settings.path, write=True)
+        self._table = Table(self._database)
+        if self.writable:
+            with self._degrading(writing=True):
+                self._fit()
+            self._database.bound(settings.max_bytes)
+
+    @property
+    def writable(self) -> bool:
+        """False where rows can only be read."""
+        return self._database.writable
+
+    @property
+    def disk_bytes(self) -> int:
+        """What it takes of the disk now."""
+        return self._database.disk_bytes
+
+    def get_many(self, keys: Sequence[bytes]) -> list[Row | None]:
+        """The row of each key; None where there is none that can be trusted."""
+        found: Mapping[bytes, Row] = {}
+        if self._reads:
+            with self._degrading():
+                found = self._read(list(dict.fromkeys(keys)))
+        rows = [found.get(key) for key in keys]
+        hits = sum(row is not None for row in rows)
+        self._count(hits=hits, misses=len(rows) - hits)
+        if len(self._used) >= USES_IN_A_LOT:
+            self._write_down()
+        return rows
+
+    def put_many(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
+        """Keep these rows; one that is there already becomes as rich as both together."""
+        self._take_out()
+        pairs = list(dict(zip(keys, rows, strict=True)).items())
+        for some in _in_transactions(pairs, self._settings.max_bytes):
+            if not self._writes:
+                self._count(dropped=len(some))
+                continue
+            with self._degrading(writing=True, rows=len(some)):
+                self._write(dict(some))
+
+    def disown(self, maker: str) -> None:
+        """Take out every row that a teacher has labelled, in whichever of its lives.
+
+        As long as the file does not let that be done, none of them is given out.
+        """
+        self._disowned.add(maker)
+        self._take_out()
+
+    def remember(self, service: str, model: Model) -> None:
+        """This model is at work for `service`."""
+        if not self._writes or self.recall(service) == model:
+            return
+        with self._degrading(writing=True), self._database.writing():
+            put_model(self._database, service, model)
+
+    def recall(self, service: str) -> Model | None:
+        """The model that was last at work for `service`; None where nobody has said."""
+        if self._reads:
+            with self._degrading(), self._database.reading():
+                return model_of(self._database, service)
+        return None
+
+    def close(self) -> None:
+        """Write down what is still to be counted, and let go of the file."""
+        self._take_out()
+        for maker in self._disowned:
+            log.warning("%s still holds labels of %s: edl store disown", self._settings.path, maker)
+        self._write_down()
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- reading and writing
+
+    def _read(self, keys: Sequence[bytes]) -> Mapping[bytes, Row]:
+        with self._database.reading():
+            found = self._table.select(keys)
+        now_s = int(self._now())
+        for key, used_s in found.used.items():
+            if eviction.worth_noting(used_s, now_s):
+                self._used[key] = now_s
+        if found.damaged:
+            self._count(damaged=len(found.damaged))
+            log.warning("%d rows of %s were damaged", len(found.damaged), self._settings.path)
+            if self._writes:
+                with self._degrading(writing=True), self._database.writing():
+                    self._table.delete(found.damaged)
+        rows = found.rows.items()
+        return {key: row for key, row in rows if self._disowned.isdisjoint(row.makers)}
+
+    def _write(self, rows: Mapping[bytes, Row]) -> None:
+        """Evict what has to go, and write; where there was no room after all, again with more."""
+        room = 1
+        while True:
+            try:
+                with self._database.writing():
+                    done, written, evicted = self._put(rows, room)
+            except StoreUnavailable as error:
+                room <<= 1
+                if not error.full or room > _MOST_ROOM:
+                    raise
+            else:
+                self._count(written=written, evicted=evicted)
+                if done:
+                    return
+
+    def _put(self, rows: Mapping[bytes, Row], room: int) -> tuple[bool, int, int]:
+        """Whether all is written now, how many rows were, and how many were evicted.
+
+        There has to be `room` times what the rows need; where that is not so before the transaction
+        has become long, nothing is written yet.
+        """
+        there = self._table.select(list(rows))
+        better = {
+            key: kept
+            for key, row in rows.items()
+            if (kept := merged(there.rows[key], row) if key in there.rows else row)
+            is not there.rows.get(key)
+        }
+        limit = self._settings.max_bytes - _RESERVE_BYTES
+        if (need := sum(map(nbytes_of, better.values()))) > limit // 4:
+            raise StoreUnavailable(f"{len(rows)} rows of {need} bytes are too large for the store")
+        if room == 1:  # what goes where others were needs no more, unless that has proved wrong
+            need = sum(map(nbytes_of, self._table.homeless(better.values())))
+        lacking = self._database.used_bytes + room * need - limit
+        gone, freed = self._evict(lacking if better else 0)
+        if gone and freed < lacking:
+            return False, 0, gone
+        self._table.delete(list(better))  # poorer or damaged ones of the same samples
+        self._table.insert(better, int(self._now()))
+        return True, len(better), gone
+
+    def _evict(self, lacking_bytes: int) -> tuple[int, int]:
+        """Evict rows, not too many at a time: how many went, and how many bytes they had."""
+        if lacking_bytes <= 0:
+            return 0, 0
+        drawn = self._table.draw(eviction.OVERSAMPLING * ROWS_IN_A_TRANSACTION)
+        candidates = [
+            replace(one, used_s=max(one.used_s, self._used.get(key, 0))) for key, one in drawn
+        ]
+        share = -(-len(drawn) // eviction.OVERSAMPLING)
+        chosen = eviction.victims(candidates, lacking_bytes)[:share]
+        self._table.delete([drawn[place][0] for place in chosen])
+        return len(chosen), sum(candidates[place].nbytes for place in chosen)
+
+    def _take_out(self) -> None:
+        """Delete the rows of teachers that are not believed, as far as the file lets us now."""
+        while self._disowned and self._writes:
+            maker = next(iter(self._disowned))
+            behind: bytes | None = b""
+            with self._degrading(writing=True):
+                while behind is not None:
+                    with self._database.writing():
+                        keys, behind = self._table.made_by(maker, behind, ROWS_IN_A_TRANSACTION)
+                        self._table.delete(keys)
+                    self._count(disowned=len(keys))
+                self._disowned.discard(maker)
+
+    def _fit(self) -> None:
+        """A file that was allowed to be larger becomes as small as it has to be."""
+        limit = self._settings.max_bytes
+        if self._database.page_bytes <= limit:
+            return
+        gone = 1
+        while gone:
+            with self._database.writing():
+                gone, _ = self._evict(self._database.used_bytes - limit)
+                self._table.forget_places()  # the pages around them grow together
+            self._count(evicted=gone)
+        self._database.shrink()
+
+    def _write_down(self) -> None:
+        """When rows were used, and what was done since the last time."""
+        used, self._used = sorted(self._used.items()), {}
+        if not self._writes:
+            return
+        with self._degrading(writing=True):
+            for some in lots_of(used, TRANSACTION_BYTES // PAGE_BYTES):
+                with self._database.writing():
+                    self._table.note(dict(some))
+            with self._database.writing():
+                self._table.count(self.figures.since(self._told))
+            self._told = self.figures
+
+    # --- trouble
+
+    @property
+    def _reads(self) -> bool:
+        """Whether the file is asked now."""
+        return not self._broken and self._now() >= self._no_reads_until
+
+    @property
+    def _writes(self) -> bool:
+        return self.writable and not self._broken and self._now() >= self._no_writes_until
+
+    @contextlib.contextmanager
+    def _degrading(self, *, writing: bool = False, rows: int = 0) -> Iterator[None]:
+        """What the file refuses within is told, `rows` are counted as lost, and it has a rest."""
+        try:
+            yield
+        except StoreDamaged as error:
+            self._broken = True
+            self._refused(error, rows)
+        except StoreUnavailable as error:
+            if writing:
+                self._no_writes_until = self._now() + PAUSE_S
+            else:
+                self._no_reads_until = self._now() + PAUSE_S
+            self._refused(error, rows)
+
+    def _refused(self, error: EdlError, rows: int) -> None:
+        self._count(dropped=rows)
+        self.figures = replace(self.figures, trouble=str(error))
+        log.warning("%s", error)
+
+    def _count(self, **more: int) -> None:
+        self.figures = self.figures.plus(**more)
+
+
+def _in_transactions(
+    pairs: Sequence[tuple[bytes, Row]], max_bytes: int
+) -> Iterator[list[tuple[bytes, Row]]]:
+    """`pairs` in lots that the write-ahead log and the budget can take."""
+    most = min(TRANSACTION_BYTES // 2, max_bytes // 8)
+    lot: list[tuple[bytes, Row]] = []
+    nbytes = 0
+    for pair in pairs:
+        nbytes += len(pair[1].data)
+        if lot and (len(lot) == ROWS_IN_A_TRANSACTION or nbytes > most):
+            yield lot
+            lot, nbytes = [], len(pair[1].data)
+        lot.append(pair)
+    if lot:
+        yield lot

@@ -1,0 +1,251 @@
+"""The rows of a store in its database: read, written, drawn and taken out, within a transaction."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeVar
+
+from ...errors import EdlError
+from ...scheduler.eviction import Candidate
+from .database import Database
+from .rows import Layout, Row
+
+T = TypeVar("T")
+Place = tuple[int, int]  # bytes that were there, id
+#: Of one row, beside its data: its key and its place.
+ROW_BYTES = 64
+_IN_ONE_QUERY = 256
+
+
+@dataclass(slots=True)
+class Selected:
+    """What was found for some keys.
+
+    Attributes:
+        rows: those that are what was put in.
+        used: when each of them was used before, in seconds since 1970, as far as is written down.
+        damaged: keys of rows that are not.
+    """
+
+    rows: dict[bytes, Row] = field(default_factory=dict)
+    used: dict[bytes, int] = field(default_factory=dict)
+    damaged: list[bytes] = field(default_factory=list)
+
+
+class Table:
+    """Works on an open database, in the transaction of the caller; errors are SQLite's."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._texts: dict[tuple[str, int], bytes] = {}
+
+    def select(self, keys: Sequence[bytes]) -> Selected:
+        """The rows of these keys, each held against its checksum."""
+        found = Selected()
+        for some in lots_of(keys, _IN_ONE_QUERY):
+            marks = ",".join("?" * len(some))
+            raw = self._database.execute(
+                "SELECT key, layout, used, maker, sum, data FROM keys JOIN labels USING (id)"
+                f" WHERE key IN ({marks})",
+                some,
+            ).fetchall()
+            wanted = set(some)
+            for key, number, used, maker, told, data in raw:
+                if key not in wanted:
+                    continue  # a broken index leads astray
+                texts = self._text("layout", number), self._text("maker", maker)
+                if told == sum_of(*texts, key, data):
+                    layout = Layout.from_text(texts[0].decode())
+                    found.rows[key] = Row(layout, data, makers_of(texts[1]))
+                    found.used[key] = _whole(used)
+                else:
+                    found.damaged.append(key)
+        return found
+
+    def homeless(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that would find no place which another row has left."""
+        left: list[Row] = []
+        for nbytes, some in _by_size(rows).items():
+            left += some[len(self._places(nbytes, len(some))) :]
+        return left
+
+    def insert(self, rows: Mapping[bytes, Row], now_s: int) -> None:
+        """Put rows in that are not there: where others have left, and behind the last."""
+        ids: list[int] = []
+        rows = dict(sorted(rows.items(), key=lambda pair: nbytes_of(pair[1])))
+        for nbytes, some in _by_size(rows.values()).items():
+            places = self._places(nbytes, len(some))
+            self._database.execute_many("DELETE FROM places WHERE nbytes = ? AND id = ?", places)
+            last = _first_number(
+                self._database.execute(
+                    "SELECT max((SELECT ifnull(max(id), 0) FROM labels),"
+                    " (SELECT ifnull(max(id), 0) FROM places))"
+                )
+            )
+            last = max([last, *ids, *(place for _, place in places)])
+            ids += [place for _, place in places]
+            ids += range(last + 1, last + 1 + len(some) - len(places))
+        layouts = {row.layout: row.layout.text.encode() for row in rows.values()}
+        makers = {row.makers: "\n".join(sorted(row.makers)).encode() for row in rows.values()}
+        layout_numbers = {text: self._number("layout", text) for text in layouts.values()}
+        maker_numbers = {text: self._number("maker", text) for text in makers.values()}
+        self._database.execute_many(
+            "INSERT INTO labels VALUES (?, ?)",
+            [(place, row.data) for place, row in zip(ids, rows.values(), strict=True)],
+        )
+        self._database.execute_many(
+            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            sorted(
+                (
+                    key,
+                    place,
+                    layout_numbers[layouts[row.layout]],
+                    now_s,
+                    now_s,
+                    nbytes_of(row),
+                    maker_numbers[makers[row.makers]],
+                    sum_of(layouts[row.layout], makers[row.makers], key, row.data),
+                )
+                for place, (key, row) in zip(ids, rows.items(), strict=True)
+            ),
+        )
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Take rows out."""
+        for some in lots_of(keys, _IN_ONE_QUERY):
+            which = f"WHERE key IN ({','.join('?' * len(some))})"
+            places = self._database.execute(f"SELECT nbytes, id FROM keys {which}", some).fetchall()
+            self._database.execute(f"DELETE FROM keys {which}", some)
+            self._database.execute_many(
+                "DELETE FROM labels WHERE id = ?", [(place,) for _, place in places]
+            )
+            self._database.execute_many("INSERT OR IGNORE INTO places VALUES (?, ?)", places)
+
+    def draw(self, count: int) -> list[tuple[bytes, Candidate]]:
+        """Some rows, whatever their use: keys are hashes, so those behind a random one will do."""
+        begin = os.urandom(16)
+        some = "SELECT key, used, nbytes FROM keys WHERE key {} ? ORDER BY key LIMIT ?"
+        drawn = self._database.execute(some.format(">="), (begin, count)).fetchall()
+        if len(drawn) < count:
+            lacking = count - len(drawn)
+            drawn += self._database.execute(some.format("<"), (begin, lacking)).fetchall()
+        return [(key, Candidate(_whole(used), _whole(nbytes))) for key, used, nbytes in drawn]
+
+    def forget_places(self) -> None:
+        """New rows go behind the last."""
+        self._database.execute("DELETE FROM places")
+
+    def note(self, used: Mapping[bytes, int]) -> None:
+        """When rows were last used, in seconds since 1970."""
+        self._database.execute_many(
+            "UPDATE keys SET used = max(used, ?) WHERE key = ?",
+            [(at, key) for key, at in used.items()],
+        )
+
+    def count(self, more: Mapping[str, int]) -> None:
+        """Add to what all readers of the store have done."""
+        self._database.execute_many(
+            "INSERT INTO counters VALUES (?1, ?2)"
+            " ON CONFLICT (name) DO UPDATE SET value = value + ?2",
+            [(name, value) for name, value in more.items() if value],
+        )
+
+    def layout(self, number: int) -> Layout | None:
+        """The layout of this number; None where it cannot be read."""
+        try:
+            return Layout.from_text(self._text("layout", number).decode())
+        except (ArithmeticError, LookupError, TypeError, ValueError, EdlError):  # whatever it is
+            return None
+
+    def _places(self, nbytes: int, count: int) -> list[Place]:
+        told = self._database.execute(
+            "SELECT nbytes, id FROM places WHERE nbytes BETWEEN ? AND ? ORDER BY nbytes LIMIT ?",
+            (nbytes, 2 * nbytes, count),
+        )
+        return [(_number(size), _number(place)) for size, place in told]
+
+    def made_by(self, maker: str, behind: bytes, count: int) -> tuple[list[bytes], bytes | None]:
+        """Of the next keys behind one those that a teacher has labelled, and the last of them all.
+
+        The last is None where there are no more.
+        """
+        told = self._database.execute(
+            "SELECT key, maker FROM keys WHERE key > ? ORDER BY key LIMIT ?", (behind, count)
+        ).fetchall()
+        mine = [key for key, number in told if maker in makers_of(self._text("maker", number))]
+        return mine, told[-1][0] if len(told) == count else None
+
+    def _text(self, kind: str, number: int) -> bytes:
+        """What a `layout` or a `maker` of this number says; nothing where there is none."""
+        if (kind, number) not in self._texts:
+            row = self._database.execute(
+                f"SELECT text FROM {kind}s WHERE {kind} = ?", (number,)
+            ).fetchone()
+            if row is None or not isinstance(row[0], bytes):
+                return b""
+            self._texts[kind, number] = row[0]
+        return self._texts[kind, number]
+
+    def _number(self, kind: str, text: bytes) -> int:
+        """Of a `layout` or of a `maker`, which is put in where it is not there."""
+        self._database.execute(f"INSERT OR IGNORE INTO {kind}s (text) VALUES (?)", (text,))
+        return _first_number(
+            self._database.execute(f"SELECT {kind} FROM {kind}s WHERE text = ?", (text,))
+        )
+
+
+def nbytes_of(row: Row) -> int:
+    """What a row takes of the file, about."""
+    return len(row.data) + ROW_BYTES
+
+
+def sum_of(layout: bytes, makers: bytes, key: bytes, data: object) -> bytes:
+    """What tells a row that is as it was put in from every other: 8 bytes; none for a non-row."""
+    import xxhash
+
+    if not isinstance(data, bytes):
+        return b""
+    hasher = xxhash.xxh3_64(b"%d %d " % (len(layout), len(makers)) + layout + makers)
+    hasher.update(key)
+    hasher.update(data)
+    return hasher.digest()
+
+
+@lru_cache(maxsize=4096)
+def makers_of(text: bytes) -> frozenset[str]:
+    """The teachers that a text of theirs names; it is looked at only for rows that are whole."""
+    return frozenset(text.decode(errors="replace").split("\n")) - {""}
+
+
+def lots_of(values: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    """`values` in lots of at most `count`."""
+    for at in range(0, len(values), count):
+        yield values[at : at + count]
+
+
+def _by_size(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    """The rows of each size, the smallest first; their order among each other stays."""
+    sizes: dict[int, list[Row]] = {}
+    for row in sorted(rows, key=nbytes_of):
+        sizes.setdefault(nbytes_of(row), []).append(row)
+    return sizes
+
+
+def _first_number(told: sqlite3.Cursor) -> int:
+    return _number(*(told.fetchone() or (None,)))
+
+
+def _number(value: object) -> int:
+    """A number that rows are found by: where the file says something else, it is broken."""
+    if not isinstance(value, int):
+        raise sqlite3.DatabaseError(f"{type(value).__name__} in the place of a number")
+    return value
+
+
+def _whole(value: object) -> int:
+    """A number that says when or how much; in a damaged file anything may stand there."""
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,152 @@
+"""A file of Chrome trace events that can be opened at any moment, and does not grow for ever.
+
+The format is the array of JSON objects that Perfetto and chrome://tracing read. Each event is a
+line that is written whole, and readers of the format do not need the array's end: so what was
+written before a `kill -9` is a valid file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import UsageError
+
+log = logging.getLogger(__name__)
+
+#: As much is collected before it is written, unless `flush` asks for it.
+_BUFFER_BYTES: Final = 64 << 10
+_BEGIN: Final = b"[\n"
+_BETWEEN: Final = b",\n"
+_END: Final = b"\n]\n"
+
+Event = Mapping[str, Any]
+
+
+def begin(path: Path) -> None:
+    """Make an empty trace at `path`; what was there before goes.
+
+    Raises:
+        UsageError: no file can be written there.
+    """
+    try:
+        older(path).unlink(missing_ok=True)
+        path.write_bytes(_BEGIN)
+    except OSError as error:
+        raise UsageError(f"the trace cannot be written: {error}") from None
+
+
+def older(path: Path) -> Path:
+    """Where the part before the present one lies: `run.json` -> `run.older.json`."""
+    return path.with_suffix(f".older{path.suffix}")
+
+
+class TraceFile:
+    """Goes on with the trace that was begun at `path`.
+
+    When half of `max_bytes` is full, that half becomes `older(path)`, in the place of the one
+    before: the latest events are always there. What cannot be written ends the trace with a warning
+    in the log, and nothing else.
+    """
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._path = path
+        self._limit = max_bytes // 2
+        self._names: dict[tuple[Any, ...], bytes] = {}  # of tracks, which each part needs
+        self._buffer: list[bytes] = []
+        self._buffered = self._size = 0
+        self._fd = -1
+        try:
+            self._fd = _opened(path)
+            self._size = _mend(self._fd)
+        except OSError as error:
+            self._give_up(error)
+
+    def name_track(self, what: str, name: str, pid: int, tid: int = 0) -> None:
+        """Show `name` for a track: `what` is "process_name" or "thread_name"."""
+        event = {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+        line = self._names[what, pid, tid] = _line(event)
+        self._put(line)
+
+    def add(self, *events: Event) -> None:
+        """Write events, some time soon; those of one call stand in the same part."""
+        for event in events:
+            self._put(_line(event))
+        if self._buffered >= _BUFFER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was collected; begin another part where this one is full."""
+        self._write(b"".join(self._buffer))
+        self._buffer.clear()
+        self._buffered = 0
+        if self._fd >= 0 and self._size >= self._limit:
+            self._turn_over()
+
+    def close(self, last: Event) -> None:
+        """End the array with the event `last`."""
+        self._put(_line(last).removesuffix(_BETWEEN) + _END)
+        self._write(b"".join(self._buffer))
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _put(self, line: bytes) -> None:
+        if self._fd >= 0:
+            self._buffer.append(line)
+            self._buffered += len(line)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view and self._fd >= 0:
+                written = os.write(self._fd, view)
+                self._size += written
+                view = view[written:]
+        except OSError as error:
+            self._give_up(error)
+
+    def _turn_over(self) -> None:
+        try:
+            os.ftruncate(self._fd, self._size - len(_BETWEEN))
+            os.write(self._fd, _END)
+            self._path.replace(older(self._path))
+            fresh = _opened(self._path)
+        except OSError as error:
+            self._give_up(error)
+            return
+        os.close(self._fd)
+        self._fd, self._size = fresh, 0
+        self._write(_BEGIN + b"".join(self._names.values()))
+
+    def _give_up(self, error: OSError) -> None:
+        log.warning("the trace %s ends here: %s", self._path, error)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _line(event: Event) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode() + _BETWEEN
+
+
+def _mend(fd: int) -> int:
+    """Cut off what an engine that was killed had half written, or had ended; the size now."""
+    size = os.fstat(fd).st_size
+    tail = os.pread(fd, _BUFFER_BYTES, max(size - _BUFFER_BYTES, 0))
+    kept = max(
+        (tail.rfind(mark) + len(mark) for mark in (_BETWEEN, _BEGIN) if mark in tail), default=0
+    )
+    size = size - len(tail) + kept
+    os.ftruncate(fd, size)
+    if size == 0:
+        size = os.write(fd, _BEGIN)
+    return size

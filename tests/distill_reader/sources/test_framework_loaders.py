@@ -1,0 +1,215 @@
+"""The loaders of Paddle and PyTorch, their forked workers, their samplers; torchdata's states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from edl.distill_reader.sources import Source, source_of
+from edl.distill_reader.sources.map_style import MapSource
+from edl.distill_reader.sources.plain import PlainSource
+from edl.distill_reader.sources.stateful import StatefulSource
+from edl.errors import UsageError
+from edl.scheduler.shard_plan import Shard
+
+pytestmark = [
+    pytest.mark.forks,
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
+]
+# PyTorch ends workers that take long by SIGTERM. Paddle has a handler for that, which allocates
+# memory: a worker that was just allocating some waits for itself then, and never ends.
+paddle.disable_signal_handler()
+
+SAMPLES, BATCH, EPOCHS = 23, 4, 3
+BATCHES = 6
+
+
+class TorchRows(torch.utils.data.Dataset):  # type: ignore[misc]  # PyTorch is not typed
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(2, index, np.float32), np.int64(index)
+
+
+class PaddleRows(paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
+    __len__, __getitem__ = TorchRows.__len__, TorchRows.__getitem__
+
+
+class TorchStream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # PyTorch is not typed
+    def __iter__(self) -> Iterator[Any]:
+        return (np.int64(number) for number in range(SAMPLES))
+
+
+class PaddleStream(paddle.io.IterableDataset):  # type: ignore[misc]  # Paddle is not typed
+    __iter__ = TorchStream.__iter__
+
+
+def seeded_torch(**options: Any) -> Any:
+    generator = torch.Generator()
+    generator.manual_seed(5)
+    return TorchLoader(TorchRows(), batch_size=BATCH, shuffle=True, generator=generator, **options)
+
+
+def distributed(world: int, rank: int) -> Any:
+    sampler = paddle.io.DistributedBatchSampler(
+        PaddleRows(), BATCH, num_replicas=world, rank=rank, shuffle=True
+    )
+    return paddle.io.DataLoader(PaddleRows(), batch_sampler=sampler)
+
+
+def paddle_loader(**options: Any) -> Any:
+    return paddle.io.DataLoader(PaddleRows(), batch_size=BATCH, shuffle=True, **options)
+
+
+def torch_loader(**options: Any) -> Any:
+    return TorchLoader(TorchRows(), batch_size=BATCH, shuffle=True, **options)
+
+
+def stateful_loader(**options: Any) -> Any:
+    """A new one in the same process begins as in a new one: its orders follow torch's seed."""
+    torch.manual_seed(11)
+    return StatefulDataLoader(TorchRows(), batch_size=BATCH, shuffle=True, **options)
+
+
+LOADERS: dict[str, Callable[[], Any]] = {
+    "paddle": paddle_loader,
+    "paddle, workers": lambda: paddle_loader(num_workers=2),
+    "paddle, kept workers": lambda: paddle_loader(num_workers=2, persistent_workers=True),
+    "torch": torch_loader,
+    "torch, own generator": seeded_torch,
+    "torch, workers": lambda: torch_loader(num_workers=2),
+    "torch, kept workers": lambda: torch_loader(num_workers=2, persistent_workers=True),
+    "torchdata": stateful_loader,
+    "torchdata, workers": lambda: stateful_loader(num_workers=2),
+}
+
+
+def ids_of(batch: Any) -> list[int]:
+    x, ids = (np.asarray(field) for field in batch)
+    np.testing.assert_array_equal(x[:, 0], ids)
+    return [int(i) for i in ids]
+
+
+def json_of(mark: Any) -> Any:
+    return json.loads(json.dumps(mark))
+
+
+def read(reading: Any, most: int = BATCHES + 1) -> tuple[list[list[int]], Any]:
+    """Up to `most` batches of an epoch, and the mark behind them, or behind all of it."""
+    batches, mark = [], reading.start
+    for _ in range(most):
+        try:
+            batch = next(reading)
+        except StopIteration:
+            mark = reading.end()
+            break
+        batches.append(ids_of(batch))
+        mark = reading.mark([np.asarray(field) for field in batch])
+    reading.close()
+    return batches, json_of(mark)
+
+
+@pytest.fixture
+def source() -> Iterator[Callable[[Any], Source]]:
+    """Makes sources, and closes them."""
+    made: list[Source] = []
+
+    def make(given: Any) -> Source:
+        made.append(source_of(given, Shard(), 0))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_the_remaining_batches_of_any_epoch_are_those_that_remained(
+    name: str, source: Callable[[Any], Source]
+) -> None:
+    whole, marks = [], []
+    first = source(LOADERS[name]())
+    for epoch in range(EPOCHS):
+        batches, mark = read(first.begin(epoch, 0, None))
+        assert sorted(i for batch in batches for i in batch) == list(range(SAMPLES))
+        whole.append(batches)
+        marks.append(mark)
+    assert whole[0] != whole[1]
+    again = source(LOADERS[name]())
+    had, mark = read(again.begin(0, 0, None), most=2)
+    resumed = source(LOADERS[name]())
+    rest, _ = read(resumed.begin(0, 2, mark))
+    assert had + rest == whole[0]
+    following, _ = read(resumed.begin(1, 0, None))
+    assert following == whole[1]
+    later = source(LOADERS[name]())
+    assert read(later.begin(2, 0, marks[1]))[0] == whole[2], "from the end of the epoch before"
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_an_epoch_that_was_left_early_spoils_no_other(
+    name: str, source: Callable[[Any], Source]
+) -> None:
+    loader = source(LOADERS[name]())
+    for epoch in range(EPOCHS):
+        read(loader.begin(epoch, 0, None), most=epoch)
+    batches, _ = read(loader.begin(EPOCHS, 0, None))
+    assert sorted(i for batch in batches for i in batch) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("name", ["paddle, workers", "torch, workers"])
+def test_the_users_own_loader_stays_as_it_was(name: str, source: Callable[[Any], Source]) -> None:
+    loader = LOADERS[name]()
+    sampler = loader.batch_sampler
+    read(source(loader).begin(0, 0, None), most=2)
+    assert loader.batch_sampler is sampler
+    assert sum(len(ids_of(batch)) for batch in loader) == SAMPLES
+
+
+def test_the_users_generator_stays_as_it_was(source: Callable[[Any], Source]) -> None:
+    loader = seeded_torch()
+    before = loader.generator.get_state()
+    read(source(loader).begin(0, 0, None))
+    assert torch.equal(loader.generator.get_state(), before)
+
+
+def test_loaders_without_ids_are_plain() -> None:
+    class Own(TorchLoader):  # type: ignore[misc]  # PyTorch is not typed
+        """Of a user, who may do more with batches than a loader does."""
+
+    for given in (
+        paddle.io.DataLoader(PaddleStream(), batch_size=BATCH),
+        TorchLoader(TorchStream(), batch_size=BATCH),
+        TorchLoader(TorchRows(), batch_size=None),
+        Own(TorchRows(), batch_size=BATCH),
+    ):
+        assert type(source_of(given, Shard(), 0)) is PlainSource
+    assert type(source_of(stateful_loader(), Shard(), 0)) is StatefulSource
+
+
+def test_a_distributed_sampler_is_told_the_epoch_and_keeps_its_part() -> None:
+    parts = [source_of(distributed(2, rank), Shard(rank, 2), 0) for rank in (0, 1)]
+    assert all(isinstance(part, MapSource) and not part.deals for part in parts)
+    for epoch in (0, 1):
+        ids = [i for part in parts for b in read(part.begin(epoch, 0, None))[0] for i in b]
+        assert set(ids) == set(range(SAMPLES))
+    orders = [read(parts[0].begin(epoch, 0, None))[0] for epoch in (0, 1, 0)]
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_a_distributed_sampler_of_another_group_is_refused() -> None:
+    with pytest.raises(UsageError, match="sampler is for rank 0 of 2, the reader for rank 1 of 2"):
+        source_of(distributed(2, 0), Shard(1, 2), 0)
+    sampler = torch.utils.data.DistributedSampler(TorchRows(), num_replicas=3, rank=1)
+    loader = TorchLoader(TorchRows(), batch_size=BATCH, sampler=sampler)
+    with pytest.raises(UsageError, match="sampler is for rank 1 of 3, the reader for rank 0 of 2"):
+        source_of(loader, Shard(0, 2), 0)

@@ -1,0 +1,166 @@
+"""Functions of generators, as readers of Paddle 1.x were: of samples, lists of them, batches."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader.sources.batched import Batched, stack
+from edl.distill_reader.sources.generators import of_batches, of_sample_lists, of_samples
+from edl.distill_reader.sources.recognise import source_of
+from edl.errors import BatchError, UsageError
+from edl.scheduler.shard_plan import Shard
+
+Pair = namedtuple("Pair", "x y")
+
+
+def samples(count: int = 7) -> Iterator[Any]:
+    for number in range(count):
+        yield np.full((2, 2), number, np.float32), number
+
+
+def shapes(batches: Any) -> list[tuple[int, ...]]:
+    return [x.shape for x, _ in batches]
+
+
+def test_samples_are_stacked_anew_in_each_epoch() -> None:
+    source = of_samples(samples, 3, False, None)
+    for _ in range(2):
+        batches = list(source)
+        assert shapes(batches) == [(3, 2, 2), (3, 2, 2), (1, 2, 2)]
+        x, ids = batches[1]
+        np.testing.assert_array_equal(ids, [3, 4, 5])
+        np.testing.assert_array_equal(x[:, 0, 0], ids)
+        assert (x.dtype, ids.dtype) == (np.float32, np.int64)
+
+
+def test_a_last_batch_that_is_not_full_is_dropped_where_that_is_asked_for() -> None:
+    assert len(list(of_samples(samples, 3, True, None))) == 2
+
+
+def test_lists_of_samples_are_batches_of_any_size() -> None:
+    def lists() -> Iterator[Any]:
+        yield list(samples(2))
+        yield list(samples(5))
+
+    assert shapes(of_sample_lists(lists, None)) == [(2, 2, 2), (5, 2, 2)]
+
+
+def test_batches_come_as_they_are() -> None:
+    batch = {"x": np.zeros(3)}
+    assert next(iter(of_batches(lambda: iter([batch])))) is batch
+
+
+def test_a_sample_may_be_a_dict_a_named_tuple_or_one_array() -> None:
+    assert stack([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}])["s"] == ["a", "b"]
+    batch = stack([Pair(np.zeros(2), 1), Pair(np.ones(2), 2)])
+    assert isinstance(batch, Pair)
+    np.testing.assert_array_equal(batch.y, [1, 2])
+    assert stack([np.zeros(2), np.ones(2)]).shape == (2, 2)
+    assert isinstance(stack([[1, 2], [3, 4]]), list)
+
+
+def test_numbers_of_numpy_are_stacked_with_their_dtype() -> None:
+    assert stack([(np.uint8(1),), (np.uint8(2),)])[0].dtype == np.uint8
+
+
+def test_samples_of_different_shapes_are_refused_with_the_way_out() -> None:
+    ragged = [(np.zeros(2), 1), (np.zeros(3), 2)]
+    with pytest.raises(BatchError, match=r"shapes at sample\[0\]: \[\(2,\), \(3,\)\].*collate="):
+        stack(ragged)
+
+
+def test_collate_makes_of_ragged_samples_what_it_wants() -> None:
+    def ragged() -> Iterator[Any]:
+        yield from (np.arange(length) for length in (2, 3, 1))
+
+    def padded(rows: list[Any]) -> Any:
+        return np.stack([np.pad(row, (0, 3 - len(row))) for row in rows])
+
+    (batch,) = of_samples(ragged, 3, False, padded)
+    np.testing.assert_array_equal(batch, [[0, 1, 0], [0, 1, 2], [0, 0, 0]])
+    (batch,) = of_sample_lists(lambda: [list(ragged())], list)
+    assert [len(row) for row in batch] == [2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("odd", "what"),
+    [
+        ([(1, 2), (1, 2, 3)], "a tuple of 2 fields, sample 1"),
+        ([{"x": 1}, {"y": 1}], r"a dict of the fields \['x'\], sample 1"),
+        ([{"x": (1, 2)}, {"x": [1, 2]}], r"at sample\['x'\]"),
+    ],
+)
+def test_samples_of_different_fields_are_refused(odd: list[Any], what: str) -> None:
+    with pytest.raises(BatchError, match=what):
+        stack(odd)
+
+
+def test_a_generator_in_place_of_its_function_is_refused() -> None:
+    with pytest.raises(UsageError, match="give the function that makes the generator"):
+        of_batches(samples())  # type: ignore[arg-type]
+
+
+def test_a_function_that_has_set_epoch_is_told_the_epoch() -> None:
+    class Shuffled:
+        epoch = -1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __call__(self) -> Iterator[Any]:
+            yield np.full((1, 1), self.epoch)
+
+    source = source_of(of_batches(Shuffled()), Shard(), 0)
+    assert [int(next(source.begin(epoch, 0, None))[0, 0]) for epoch in (0, 4)] == [0, 4]
+
+
+def test_a_function_that_yields_nothing_at_all_is_told_what_to_do() -> None:
+    with pytest.raises(UsageError, match=r"returned a NoneType.*have it yield"):
+        iter(of_samples(lambda: None, 2, False, None))  # type: ignore[arg-type,return-value]
+
+
+def test_a_data_set_that_is_none_is_refused() -> None:
+    for given in (samples(), 3, samples):
+        with pytest.raises(UsageError, match=r"a data set has len\(\).*from_sample_generator"):
+            Batched(given, 2)
+
+
+def test_a_batch_size_that_cannot_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least 1, not 0"):
+        of_samples(samples, 0, False, None)
+
+
+def test_what_is_no_list_of_samples_is_refused() -> None:
+    with pytest.raises(BatchError, match="yields lists of at least one sample"):
+        list(of_sample_lists(lambda: [[]], None))
+
+
+def test_what_the_function_raises_comes_behind_its_batches() -> None:
+    def broken() -> Iterator[Any]:
+        yield from samples(4)
+        raise OSError("gone")
+
+    batches = iter(of_samples(broken, 2, False, None))
+    assert shapes([next(batches), next(batches)]) == [(2, 2, 2)] * 2
+    with pytest.raises(OSError, match="gone"):
+        next(batches)
+
+
+def test_the_function_is_closed_with_an_epoch_that_is_left() -> None:
+    closed = []
+
+    def watched() -> Iterator[Any]:
+        try:
+            yield from samples()
+        finally:
+            closed.append(True)
+
+    batches = iter(of_samples(watched, 2, False, None))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert closed

@@ -1,0 +1,197 @@
+"""Map-style sources: the order follows from the seed, and what would spoil that is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader import Batched
+from edl.distill_reader.sources import Source, source_of
+from edl.distill_reader.sources.map_style import MapSource
+from edl.errors import UsageError
+from edl.scheduler.shard_plan import Shard
+
+SAMPLES = 24
+
+
+class Rows:
+    """Samples that are their numbers; remembers which were read, and what it was told."""
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        self.samples = samples
+        self.read: list[int] = []
+        self.epochs: list[int] = []
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Any:
+        self.read.append(index)
+        return np.int64(index)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+def ids(source: Source, epoch: int = 0, taken: int = 0, mark: Any = None) -> list[list[int]]:
+    reading = source.begin(epoch, taken, mark)
+    batches = []
+    while True:
+        try:
+            batches.append(next(reading).tolist())
+        except StopIteration:
+            return batches
+
+
+def shuffled(seed: int = 0, shard: Shard = Shard(), data: Rows | None = None) -> Source:  # noqa: B008
+    return source_of(Batched(data or Rows(), 5, shuffle=True), shard, seed)
+
+
+def test_the_order_follows_from_seed_and_epoch() -> None:
+    assert ids(shuffled()) == ids(shuffled())
+    assert ids(shuffled(), 1) == ids(shuffled(), 1)
+    assert ids(shuffled()) != ids(shuffled(), 1)
+    assert ids(shuffled()) != ids(shuffled(seed=1))
+
+
+def test_only_what_remains_is_loaded() -> None:
+    data = Rows()
+    source = shuffled(data=data)
+    mark = json.loads(json.dumps(source.begin(0, 0, None).start))
+    rest = ids(source, 0, 3, mark)
+    assert data.read == [i for batch in rest for i in batch]
+    assert len(rest) == 2
+
+
+def test_generators_of_the_process_stay_as_they_were() -> None:
+    before = random.getstate(), repr(np.random.get_state())
+    ids(shuffled())
+    assert (random.getstate(), repr(np.random.get_state())) == before
+
+
+def test_the_data_set_is_told_the_epoch() -> None:
+    data = Rows()
+    source = shuffled(data=data)
+    ids(source, 3)
+    assert data.epochs == [3]
+
+
+class Keeping:
+    """A loader whose workers have read the data set when they began, and are kept."""
+
+    keeps = True
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.batch_sampler = [[0], [1]]
+        self.worker: Any = None
+
+    def read(self, plan: Any) -> Iterator[Any]:
+        self.worker = self.worker or copy.deepcopy(self.dataset)
+        return (np.array(self.worker.epochs[-1:]) for _ in plan)
+
+    def close(self) -> None:
+        self.worker = None
+
+
+def test_workers_that_are_kept_hear_of_the_epoch_too() -> None:
+    """Else what follows from the epoch would be another thing behind a resume, with new workers."""
+    source = MapSource(Keeping(Rows()), Shard(), 0)
+    assert [ids(source, epoch) for epoch in range(3)] == [[[e], [e]] for e in range(3)]
+
+
+def test_its_length_is_that_of_the_rank() -> None:
+    assert len(shuffled()) == 5
+    assert [len(shuffled(shard=Shard(rank, 2))) for rank in (0, 1)] == [3, 2]
+    assert len(shuffled(shard=Shard(1, 2, "pad"))) == 3
+
+
+class Sampler:
+    """Ids in an order of its own, which no seed of ours reaches."""
+
+    def __init__(self, order: random.Random) -> None:
+        self.order = order
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        chosen = list(range(8))
+        self.order.shuffle(chosen)
+        return iter([chosen[start : start + 2] for start in range(0, 8, 2)])
+
+
+def with_sampler(sampler: Any, shard: Shard = Shard()) -> Source:  # noqa: B008
+    batched = Batched(Rows(), 2)
+    batched.batch_sampler = sampler
+    return source_of(batched, shard, 0)
+
+
+def test_an_order_that_nobody_can_repeat_is_noticed_on_resume() -> None:
+    mark = with_sampler(Sampler(random.Random(1))).begin(2, 0, None).start
+    assert len(ids(with_sampler(Sampler(random.Random(1))), 2, 1, mark)) == 3
+    with pytest.raises(UsageError, match=r"orders epoch 2 otherwise.*set_epoch"):
+        with_sampler(Sampler(random.Random(2))).begin(2, 1, mark)
+
+
+def test_a_sampler_without_an_end_is_refused() -> None:
+    class Endless(Sampler):
+        def __iter__(self) -> Iterator[list[int]]:
+            while True:
+                yield [0]
+
+    with pytest.raises(UsageError, match="has 4 batches and yields more"):
+        with_sampler(Endless(random.Random())).begin(0, 0, None)
+
+
+class Dealt(Sampler):
+    """Divides by itself, under the names that Paddle's sampler has."""
+
+    nranks, local_rank = 2, 1
+
+
+def test_a_sampler_that_divides_by_itself_is_left_to_it() -> None:
+    for shard in (Shard(), Shard(1, 2)):
+        source = with_sampler(Dealt(random.Random(1)), shard)
+        assert len(source) == len(ids(source)) == 4
+        assert not source.deals
+    assert with_sampler(Sampler(random.Random(1))).deals
+
+
+def test_a_sampler_that_divides_otherwise_is_refused() -> None:
+    for shard in (Shard(0, 2), Shard(1, 3)):
+        with pytest.raises(UsageError, match=r"for rank 1 of 2, the reader for rank . of"):
+            with_sampler(Dealt(random.Random(1)), shard)
+
+
+def test_ids_may_be_names() -> None:
+    class Names:
+        def __len__(self) -> int:
+            return 2
+
+        def __iter__(self) -> Iterator[list[str]]:
+            return iter([["a", "b"], ["c"]])
+
+    batched = Batched({"a": 1, "b": 2, "c": 3}, 2)
+    batched.batch_sampler = Names()  # type: ignore[assignment]
+    source = source_of(batched, Shard(), 0)
+    assert ids(source) == [[1, 2], [3]]
+    assert source.begin(0, 0, None).start is not None
+
+
+def test_a_list_of_batches_is_one_whose_samples_are_batches() -> None:
+    batches = [np.full(2, number) for number in range(6)]
+    source = source_of(batches, Shard(1, 2), 0)
+    assert isinstance(source, MapSource)
+    assert ids(source) == [[1, 1], [3, 3], [5, 5]]
+
+
+def test_what_was_a_batch_stays_the_very_batch() -> None:
+    batch = {"x": np.zeros(2)}
+    assert next(source_of([batch], Shard(), 0).begin(0, 0, None)) is batch

@@ -1,0 +1,139 @@
+"""A plain iterable is resumed by reading again; one that changed meanwhile is told from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.distill_reader.sources.plain import PlainSource
+from edl.distill_reader.sources.source import Mark
+from edl.distill_reader.sources.trail import MARKS, Trail
+from edl.distill_reader.structure import take_apart
+from edl.errors import UsageError
+
+COUNT = 300
+
+
+class Source:
+    def __init__(self, count: int, at: Callable[[int], Any]) -> None:
+        self.count, self.at = count, at
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.at(number) for number in range(self.count))
+
+
+def batch(number: int, other: int = -1, place: int = 0) -> Any:
+    """Batch `number`; that of number `other` has another value at one place."""
+    x = np.full((4, 4096), number, np.uint8)
+    x[0, place] += number == other
+    return x, np.arange(4) + number
+
+
+def marked(source: Source, taken: int) -> Mark:
+    reading = PlainSource(source).begin(0, 0, None)
+    mark: Mark = {}
+    for _ in range(taken):
+        mark = reading.mark(take_apart(next(reading)).arrays)
+    return json.loads(json.dumps(mark))  # type: ignore[no-any-return]
+
+
+def resumed(source: Source, taken: int, mark: Mark) -> Any:
+    return next(PlainSource(source).begin(0, taken, mark))
+
+
+@given(st.integers(1, COUNT - 1))
+def test_it_goes_on_behind_what_was_taken(taken: int) -> None:
+    small = Source(COUNT, lambda n: np.full(2, n))
+    np.testing.assert_array_equal(resumed(small, taken, marked(small, taken)), taken)
+
+
+@given(st.data())
+def test_a_replay_that_differs_says_where(data: st.DataObject) -> None:
+    taken = data.draw(st.integers(1, COUNT))
+    other = data.draw(st.integers(0, taken - 1))
+    mark = marked(Source(COUNT, lambda n: np.full(2, n)), taken)
+    with pytest.raises(UsageError, match="another way between batches") as raised:
+        resumed(Source(COUNT, lambda n: np.full(2, n + (n == other))), taken, mark)
+    words = str(raised.value).split("batches ")[1].split(";")[0]
+    agreed, differs = (int(number) for number in words.split(" and "))
+    assert agreed <= other < differs
+    assert differs - agreed <= max(1, 2 * taken // MARKS)
+
+
+def test_small_fields_are_compared_whole_and_large_ones_at_many_places() -> None:
+    mark = marked(Source(9, batch), 8)
+    with pytest.raises(UsageError, match="between batches 5 and 6"):
+        resumed(Source(9, lambda n: batch(n, other=5)), 8, mark)
+
+    def other_label(number: int) -> Any:
+        x, ids = batch(number)
+        return x, ids + 4 * (number == 2)
+
+    with pytest.raises(UsageError, match="between batches 2 and 3"):
+        resumed(Source(9, other_label), 8, mark)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda n: (batch(n)[0].astype(np.int8), batch(n)[1]),
+        lambda n: (batch(n)[0].reshape(2, 8192), batch(n)[1]),
+        lambda n: batch(n)[:1],
+        lambda n: batch(n)[::-1],
+    ],
+)
+def test_another_dtype_shape_or_structure_is_another_batch(changed: Callable[[int], Any]) -> None:
+    with pytest.raises(UsageError, match="between batches 0 and 1"):
+        resumed(Source(9, changed), 3, marked(Source(9, batch), 3))
+
+
+def test_one_that_has_become_shorter_says_so() -> None:
+    with pytest.raises(UsageError, match="only 5 batches now, and 8 of it were delivered"):
+        resumed(Source(5, batch), 8, marked(Source(9, batch), 8))
+
+
+def test_what_the_source_raises_while_read_again_is_raised_itself() -> None:
+    error = OSError("the disk is gone")
+
+    def broken(number: int) -> Any:
+        if number == 2:
+            raise error
+        return batch(number)
+
+    with pytest.raises(OSError, match="gone") as raised:
+        resumed(Source(9, broken), 5, marked(Source(9, batch), 5))
+    assert raised.value is error
+
+
+def test_it_is_told_the_epoch_before_it_begins() -> None:
+    told: list[Any] = []
+
+    class Told(Source):
+        def set_epoch(self, epoch: int) -> None:
+            told.append(epoch)
+
+        def __iter__(self) -> Iterator[Any]:
+            told.append("iter")
+            return super().__iter__()
+
+    source = PlainSource(Told(1, batch))
+    source.begin(0, 0, None)
+    source.begin(1, 0, None)
+    assert told == [0, "iter", 1, "iter"]
+
+
+@given(st.integers(0, 600))
+def test_a_trail_stays_short_and_comes_back_from_json(length: int) -> None:
+    trail = Trail()
+    for number in range(length):
+        trail = trail.followed([np.array(number)])
+    assert trail.length == length
+    assert len(trail.marks) <= MARKS
+    assert Trail.from_json(json.loads(json.dumps(trail.to_json()))) == trail
+    assert trail.leaves(trail) is None

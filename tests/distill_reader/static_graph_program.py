@@ -1,0 +1,73 @@
+"""A static-graph program of Paddle that a reader feeds: `static_graph_program HOW TEACHER`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import paddle
+
+from edl.distill_reader import DistilReader
+from edl.distill_reader.adapters.paddle import PaddleLoader
+from edl.tests.distill_reader.test_reader import Batches
+from edl.tests.scripted_teacher import CLASSES, logits_of
+
+
+def main(how: str, teacher: str) -> None:
+    paddle.enable_static()
+    x = paddle.static.data("x", [-1, 3])
+    label = paddle.static.data("label", [-1], "int64")
+    soft = paddle.static.data("soft", [-1, CLASSES])
+    output = soft * 2.0 + x.sum() * 0.0 + label.sum().astype("float32") * 0.0
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    fed, classes = 0, 0
+    with DistilReader(source(how, x, label), service="s", teachers=[teacher]) as reader:
+        for batch in loader(how, reader, [x, label, soft]):
+            feed: Any = batch if how.endswith("by name") else dict(zip(NAMES, batch, strict=True))
+            if how == "stock by name":  # where the source gave a dict, labels have the model's name
+                feed = [{**feed[0], "soft": feed[0]["logits"]}]
+                del feed[0]["logits"]
+            doubled = executor.run(feed=feed, fetch_list=[output])[0]
+            values = np.array((feed[0] if isinstance(feed, list) else feed)["x"])
+            np.testing.assert_array_equal(doubled, 2 * logits_of(values))
+            fed, classes = fed + 1, doubled.shape[1]
+    print(f"fed {fed} batches, the last of {classes} classes", flush=True)
+
+
+NAMES = ("x", "label", "soft")
+#: Enough for a thread of the executor's to free some while the next are made.
+BATCHES = 200
+
+
+def source(how: str, *feeds: Any) -> Any:
+    """Batches of arrays, or what Paddle's own loader makes of them."""
+    if how.startswith("arrays"):
+        return Batches(BATCHES)
+
+    class Rows(paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
+        def __len__(self) -> int:
+            return 4 * BATCHES - 3
+
+        def __getitem__(self, index: int) -> tuple[Any, Any]:
+            return np.full(3, index, np.float32), np.int64(index)
+
+    return paddle.io.DataLoader(
+        Rows(),
+        feed_list=list(feeds),
+        places=paddle.CPUPlace(),
+        batch_size=4,
+        return_list=how == "stock",
+    )
+
+
+def loader(how: str, reader: DistilReader, feeds: list[Any]) -> Iterable[Any]:
+    """What is iterated: the reader itself, where its source yields tensors."""
+    if how.startswith("stock"):
+        return reader
+    return PaddleLoader(reader, feed_list=feeds, return_list=not how.endswith("by name"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,49 @@
+"""Samples with labels that follow from them, for tests of the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import numpy as np
+
+from edl.distill_reader.store.keys import keys_of
+from edl.distill_reader.store.richness import layout_of
+from edl.distill_reader.store.rows import Content, Row, pack
+from edl.proto.datatypes import Array
+from edl.proto.form_arrays import encode
+from edl.proto.forms import Form
+
+CONTENT = Content("content-1")
+CLASSES = 50
+
+
+def inputs_of(numbers: Sequence[int]) -> Array:
+    """float32 [n, 4], each row another."""
+    return np.outer(np.asarray(numbers, np.float32) + 1, np.full(4, 0.25, np.float32))
+
+
+def logits_of(x: Array) -> Array:
+    """float32 [n, CLASSES], which follow from the rows of `x`."""
+    steps = np.sin(np.arange(CLASSES, dtype=np.float64) * 0.37)
+    return np.outer(x.astype(np.float64).sum(axis=1), steps).astype(np.float32)
+
+
+def sample_keys(numbers: Sequence[int], content: Content = CONTENT) -> list[bytes]:
+    return keys_of(content, {"x": inputs_of(numbers)}, 0, len(numbers))
+
+
+def rows_in(form: Form | None, numbers: Sequence[int], *, output: str = "logits") -> list[Row]:
+    """Rows of these samples in a form."""
+    logits = logits_of(inputs_of(numbers))
+    arrays = [logits] if form is None else list(encode(output, logits, form).values())
+    classes = CLASSES if form is not None and form.k else None
+    layout = layout_of(CONTENT, {output: (form, classes, arrays)}, whole=True)
+    return pack(layout, arrays)
+
+
+def damage(path: str, statement: str) -> None:
+    """Change a store behind its back."""
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement)
+    connection.close()

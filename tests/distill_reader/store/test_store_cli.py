@@ -1,0 +1,178 @@
+"""`edl store`: what operators see of a store, and what comes out of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from edl.distill_reader.store import LabelStore
+from edl.distill_reader.store.cli import app
+from edl.distill_reader.store.keys import keys_of
+from edl.distill_reader.store.richness import layout_of
+from edl.distill_reader.store.rows import Content, Model, pack
+from edl.distill_reader.store.store import Store
+from edl.errors import StoreDamaged, UsageError
+from edl.proto.form_arrays import decode, encode
+from edl.proto.forms import Form
+from edl.tests.distill_reader.store.samples import (
+    CLASSES,
+    CONTENT,
+    inputs_of,
+    logits_of,
+    rows_in,
+    sample_keys,
+)
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    settings = LabelStore(tmp_path / "labels", 64 * MIB)
+    with Store(settings) as store:
+        store.put_many(sample_keys(range(600)), rows_in(None, range(600)))
+        topk = Form.parse("topk:5", 2.0)
+        store.put_many(sample_keys(range(1000, 1010)), rows_in(topk, range(1000, 1010)))
+        store.get_many(sample_keys(range(200, 800)))
+        store.remember("resnet", Model(CONTENT, ("x",)))
+    return settings.path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+
+
+def told(*arguments: object) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def loaded(folder: Path) -> list[dict[str, Any]]:
+    """The arrays of each file of an export."""
+    shards = []
+    for one in json.loads((folder / "labels.json").read_text())["files"]:
+        with np.load(folder / one["file"], allow_pickle=False) as shard:
+            shards.append(dict(shard))
+            assert len(shard["sample_key"]) == one["rows"]
+    return shards
+
+
+def numbers_in(shard: dict[str, Any]) -> list[int]:
+    """Which samples of the first 600 a file holds."""
+    numbers = {key: number for number, key in enumerate(sample_keys(range(600)))}
+    return [numbers[bytes(key)] for key in shard["sample_key"]]
+
+
+def test_inspect(path: str) -> None:
+    stock = told("inspect", path)
+    assert stock["rows"] == 610
+    assert stock["disk_bytes"] >= stock["used_bytes"] > 600 * 4 * CLASSES
+    assert [kind["rows"] for kind in stock["kinds"]] == [600, 10]
+    assert stock["kinds"][0]["outputs"] == ["logits FP32[50]"]
+    assert stock["kinds"][1]["outputs"] == ["logits topk:5 T=2 FP16[5] UINT8[5] FP32[]"]
+    assert stock["services"] == {"resnet": "content-1"}
+    assert (stock["counters"]["hits"], stock["counters"]["misses"]) == (400, 200)
+    shown = run("inspect", path).stdout
+    for words in ("content-1", "logits FP32", "610 rows", "66.7 % of 600", "service resnet"):
+        assert words in shown
+
+
+def test_verify_of_a_whole_store(path: str) -> None:
+    assert told("verify", path) == {"rows": 610, "damaged": 0}
+
+
+def test_verify_names_what_is_damaged_and_changes_nothing(path: str) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE labels SET data = zeroblob(length(data)) WHERE id % 100 = 0")
+    connection.close()
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match="6 of 610 rows are damaged") as raised:
+            run("verify", path)
+    assert raised.value.exit_code == 65
+
+
+def test_verify_of_a_broken_file(path: str) -> None:
+    with open(path, "r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * (Path(path).stat().st_size - 8192))
+    with pytest.raises(StoreDamaged):
+        run("verify", path)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_there_is_none(tmp_path: Path, command: str) -> None:
+    with pytest.raises(UsageError, match="there is no label store at"):
+        run(command, tmp_path / "labels")
+    assert not list(tmp_path.iterdir()), "looking makes nothing"
+
+
+def test_disown(path: str) -> None:
+    rows = [replace(row, makers=frozenset(["liar"])) for row in rows_in(None, range(2000, 2050))]
+    with Store(LabelStore(path, 64 * MIB)) as store:
+        store.put_many(sample_keys(range(2000, 2050)), rows)
+    assert "50 rows of liar taken out" in run("disown", path, "liar").stdout
+    stock = told("inspect", path)
+    assert stock["rows"] == 610
+    assert stock["counters"]["disowned"] == 50
+    with pytest.raises(UsageError, match="there is no label store at"):
+        run("disown", path + "-gone", "liar")
+
+
+def test_export_as_kept(path: str, tmp_path: Path) -> None:
+    index = told("export", path, tmp_path / "out", "--rows-per-file", 250)
+    assert index["rows"] == 610
+    assert sorted(one["rows"] for one in index["files"]) == [10, 100, 250, 250]
+    seen: list[int] = []
+    for shard in loaded(tmp_path / "out"):
+        if "logits" in shard:
+            seen += numbers_in(shard)
+            logits = logits_of(inputs_of(numbers_in(shard)))
+            np.testing.assert_array_equal(shard["logits"], logits)
+        else:
+            assert set(shard) >= {"logits.values", "logits.indices", "logits.tail"}
+    assert sorted(seen) == list(range(600))
+
+
+def test_export_in_a_form_skips_what_cannot_have_it(path: str, tmp_path: Path) -> None:
+    index = told("export", path, tmp_path / "out", "--form", "topk:7", "--dense")
+    assert (index["rows"], index["skipped"]) == (600, 10)
+    form = Form.parse("topk:7")
+    assert form is not None
+    for shard in loaded(tmp_path / "out"):
+        sent = encode("y", logits_of(inputs_of(numbers_in(shard))), form)
+        dense = decode("y", sent, form, form.parameters(CLASSES))
+        np.testing.assert_array_equal(shard["logits"], dense)
+
+
+def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
+    ids = np.arange(20, dtype=np.int64) * 3
+    labels = logits_of(inputs_of(range(20))).astype(ml_dtypes.bfloat16)
+    layout = layout_of(CONTENT, {"y": (Form.parse("bfloat16"), None, [labels])}, [ids], whole=True)
+    with Store(LabelStore(tmp_path / "labels", MIB)) as store:
+        keys = keys_of(CONTENT, {"x": inputs_of(range(20))}, 0, 20, [ids])
+        store.put_many(keys, pack(layout, [ids, labels]))
+    told("export", tmp_path / "labels", tmp_path / "out")
+    (arrays,) = loaded(tmp_path / "out")
+    order = np.argsort(arrays["sample_id.0"])
+    np.testing.assert_array_equal(arrays["sample_id.0"][order], ids)
+    np.testing.assert_array_equal(arrays["y"][order], labels.astype(np.float32))
+
+
+def test_export_of_several_contents_wants_one_named(path: str, tmp_path: Path) -> None:
+    with Store(LabelStore(path, 64 * MIB)) as store:
+        layout = layout_of(Content("other"), {"y": (None, None, [inputs_of([1])])})
+        store.put_many([b"o" * 16], pack(layout, [inputs_of([1])]))
+    with pytest.raises(UsageError, match=r"name one content.*content-1, other"):
+        run("export", path, tmp_path / "out")
+    assert told("export", path, tmp_path / "out", "--content", "other")["rows"] == 1
+    with pytest.raises(UsageError, match="holds an export already"):
+        run("export", path, tmp_path / "out", "--content", "other")

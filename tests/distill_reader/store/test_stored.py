@@ -1,0 +1,152 @@
+"""Between answers of teachers and rows of a store: what goes in comes out as a teacher's answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.distill_reader.engine.answers import Expected, soft_labels
+from edl.distill_reader.engine.stored import NOTHING, Stocked, Wanted, rows_of, stocked
+from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.store.richness import merged
+from edl.distill_reader.store.rows import Content, Row
+from edl.proto.clients import Answer
+from edl.proto.datatypes import Array
+from edl.proto.form_arrays import encode
+from edl.proto.forms import Parameter
+
+CLASSES = 12
+CONTENT = Content("c")
+TEXTS = [None, "float32", "bfloat16", "float16", "topk:3", "topk:5"]
+FORMS = st.builds(
+    LabelForms.given,
+    st.sampled_from(TEXTS),
+    st.sampled_from([None, 1.0, 4.0]),
+    st.booleans(),
+)
+ALL = Wanted((), AS_GIVEN)
+
+
+def answer_of(numbers: list[int], forms: LabelForms) -> Answer:
+    """As a teacher of ours gives it: two outputs, of the samples of these numbers."""
+    rng = [np.random.default_rng(number) for number in numbers]
+    model = {
+        "logits": np.stack([one.normal(0, 3, CLASSES) for one in rng]).astype(np.float32),
+        "hidden": np.stack([one.normal(0, 1, (2, 7)) for one in rng]).astype(np.float32),
+    }
+    outputs: dict[str, Array] = {}
+    said: dict[str, dict[str, Parameter]] = {}
+    for name, array in model.items():
+        form = forms.of(name)
+        parts = {name: array} if form is None else encode(name, array, form)
+        outputs |= parts
+        if form is not None:
+            said |= {part: form.parameters(array.shape[-1]) for part in parts}
+    return Answer(outputs, {}, said)
+
+
+def expected_of(numbers: list[int], wanted: Wanted) -> Expected:
+    whole = not wanted.fetches
+    return Expected("", 0, "", wanted.fetches, len(numbers), wanted.forms, whole=whole)
+
+
+def kept(numbers: list[int], wanted: Wanted = ALL) -> list[Row]:
+    return rows_of(answer_of(numbers, wanted.forms), expected_of(numbers, wanted), CONTENT)
+
+
+def same(found: Stocked, places: list[int], labels: dict[str, Array]) -> None:
+    assert found.places == tuple(places)
+    assert list(found.labels) == list(labels)
+    for name, array in labels.items():
+        assert found.labels[name].dtype == array.dtype
+        np.testing.assert_array_equal(found.labels[name], array)
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=6), FORMS, st.data())
+def test_the_loop_gets_from_a_store_what_it_got_from_the_teacher(
+    numbers: list[int], forms: LabelForms, data: st.DataObject
+) -> None:
+    fetches = data.draw(st.sampled_from([(), ("hidden",), ("hidden", "logits")]))
+    wanted = Wanted(fetches, forms)
+    labels = soft_labels(answer_of(numbers, forms), expected_of(numbers, wanted))
+    same(stocked(kept(numbers, wanted), wanted), list(range(len(numbers))), labels)
+    same(stocked(kept(numbers), wanted), list(range(len(numbers))), labels)
+
+
+@given(st.lists(st.sampled_from(["whole", "poor", "both", "none"]), min_size=1, max_size=8))
+def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
+    topk = Wanted((), LabelForms.given("topk:3", 4.0, True))
+    rows: list[Row | None] = []
+    for number, kind in enumerate(kinds):
+        (whole,), (poor,) = kept([number]), kept([number], topk)
+        rows.append({"whole": whole, "poor": poor, "both": merged(poor, whole)}.get(kind))
+    for wanted, usable in ((topk, ("whole", "poor", "both")), (ALL, ("whole", "both"))):
+        places = [place for place, kind in enumerate(kinds) if kind in usable]
+        if not places:
+            assert stocked(rows, wanted) == NOTHING
+            continue
+        labels = soft_labels(answer_of(places, wanted.forms), expected_of(places, wanted))
+        same(stocked(rows, wanted), places, labels)
+
+
+def test_all_outputs_come_only_of_rows_that_have_all() -> None:
+    some = kept([1, 2], Wanted(("hidden",), AS_GIVEN))
+    assert stocked(some, ALL) == NOTHING
+    assert list(stocked(some, Wanted(("hidden",), AS_GIVEN)).labels) == ["hidden"]
+    assert stocked(some, Wanted(("hidden", "logits"), AS_GIVEN)) == NOTHING
+
+
+def test_rows_of_another_shape_are_missing() -> None:
+    long, short = (
+        rows_of(
+            Answer({"y": np.ones(shape, np.float32)}),
+            Expected("", 0, "", ("y",), shape[0], whole=True),
+            CONTENT,
+        )
+        for shape in ((1, 9), (2, 4))
+    )
+    found = stocked([short[0], long[0], short[1]], ALL)
+    assert found.places == (0, 2)
+    assert found.missing(3) == ((1, 2),)
+
+
+def test_a_form_that_no_row_can_have_is_missing() -> None:
+    wanted = Wanted(("logits",), LabelForms.given("topk:12", None, True))
+    assert stocked(kept([1]), wanted) == NOTHING
+
+
+def test_values_of_two_sizes_stand_in_one_batch() -> None:
+    forms = LabelForms.given("topk:2", None, False)
+    wanted = Wanted((), forms)
+    rows = []
+    for scale in (1.0, 1e6):
+        form = forms.of("y")
+        assert form is not None
+        parts = encode("y", np.arange(5, dtype=np.float32)[None] * np.float32(scale), form)
+        said = {part: form.parameters(5) for part in parts}
+        expected = Expected("", 0, "", ("y",), 1, forms, whole=True)
+        rows += rows_of(Answer(parts, {}, said), expected, CONTENT)
+    found = stocked(rows, wanted)
+    np.testing.assert_array_equal(found.labels["y.values"], [[4, 3], [4e6, 3e6]])
+
+
+def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() -> None:
+    forms = LabelForms.given({"logits": "bfloat16"}, None, True)
+    answer = Answer({"odd_name": np.ones((2, 5), np.float32)})
+    expected = Expected("", 0, "", ("logits",), 2, forms, foreign=True)
+    (row, _) = rows_of(answer, expected, CONTENT)
+    assert row.layout.outputs == ("logits",)
+    assert len(row.data) == 5 * np.dtype(ml_dtypes.bfloat16).itemsize
+
+
+@pytest.mark.parametrize(
+    ("places", "spans"),
+    [((), ((0, 4),)), ((0, 1, 2, 3), ()), ((1,), ((0, 1), (2, 4))), ((0, 3), ((1, 3),))],
+)
+def test_what_is_missing(places: tuple[int, ...], spans: tuple[tuple[int, int], ...]) -> None:
+    assert replace(NOTHING, places=places).missing(4) == spans

@@ -1,0 +1,253 @@
+"""What the training loop took is told to the engine behind its back: each batch, and in its order.
+
+The engine is the test's own: the other end of the channel.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader import engine_client
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine_client import EngineClient
+from edl.distill_reader.progress import Place
+from edl.distill_reader.ring import Ring
+from edl.distill_reader.stream import Stream
+from edl.distill_reader.structure import take_apart
+from edl.proto.arena import Arena
+from edl.proto.channel import Channel
+from edl.supervise import Command
+from edl.tests.distill_reader.test_reader import until
+
+X = np.arange(6.0).reshape(3, 2)
+SOFT = np.ones((3, 1), np.float32)
+
+
+class Engines:
+    """Stands where `supervise.start` does: each that is started is an end of a channel."""
+
+    def __init__(self) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self._ends: list[tuple[Channel, Arena]] = []
+
+    def start(self, command: Command) -> Engines:
+        channel, _, labels = (os.dup(fd) for fd in command.pass_fds)
+        self._ends.append((Channel.attach(channel), Arena.attach(labels)))
+        return self
+
+    pid, returncode = 0, 0
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        """As of a process."""
+
+    def tail(self, lines: int) -> list[str]:
+        return []
+
+    def hear(self) -> list[tuple[Any, ...]]:
+        """What has come since: kinds, with numbers where they have one."""
+        messages = self._ends[-1][0].received() or []
+        self.heard += messages
+        return [(m["kind"], m["number"]) if "number" in m else (m["kind"],) for m in messages]
+
+    def label(self, number: int) -> int:
+        """Say that a batch is labelled; the offset of the labels."""
+        channel, arena = self._ends[-1]
+        record = arena.put([SOFT])
+        where = {"offset": record.offset, "nbytes": record.nbytes}
+        refs = [["soft", record.arrays[0].to_json()]]
+        channel.send("labelled", number=number, labels=refs, makers={}, **where)
+        return record.offset
+
+    def say(self, kind: str, **fields: Any) -> None:
+        self._ends[-1][0].send(kind, **fields)
+
+    def die(self) -> None:
+        self._ends[-1][0].close()
+
+    def close(self) -> None:
+        for channel, arena in self._ends:
+            channel.close()
+            arena.close()
+
+
+class Side:
+    """The trainer's side without a puller; what is to be done later is done when the test says."""
+
+    def __init__(self) -> None:
+        self.stream, self.ring = Stream(), Ring()
+        self.later: deque[Callable[[], None]] = deque()
+        config = ReaderConfig("s", teachers=("h:1",))
+        self.engine = EngineClient(config, self.stream, self.ring, lambda: None, self.later.append)
+        self.epoch = self.stream.begin()
+        self.numbers = 0
+
+    def pull(self) -> int:
+        record, views = self.ring.put([X])
+        parts = take_apart(X).without_arrays()
+        pulled = self.stream.add(self.epoch, record, views, parts, Place(self.numbers, {}))
+        assert pulled is not None
+        self.engine.announce(pulled, self.epoch)
+        self.numbers += 1
+        return pulled.number
+
+    def take(self) -> Any:
+        labelled = self.stream.take(self.epoch, 10.0)
+        assert labelled is not None
+        self.engine.taken(labelled.pulled.number, labelled.pulled.parts.samples, 0.5)
+        return labelled.batch()
+
+    def do_what_is_left(self) -> None:
+        while self.later:
+            self.later.popleft()()
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines]:
+    engines = Engines()
+    monkeypatch.setattr(engine_client, "start", engines.start)
+    yield engines
+    engines.close()
+
+
+@pytest.fixture
+def side(engines: Engines) -> Iterator[Side]:
+    side = Side()
+    assert engines.hear() == [("start",)]
+    yield side
+    side.engine.close()
+    side.ring.close()
+
+
+def test_what_was_taken_is_told_once_and_not_by_who_takes(engines: Engines, side: Side) -> None:
+    for _ in range(3):
+        engines.label(side.pull())
+    engines.hear()
+    kept = [side.take() for _ in range(3)]
+    assert engines.hear() == []
+    assert len(side.later) == 1, "one errand for all that was taken"
+    side.do_what_is_left()
+    assert engines.hear() == [("taken", 0), ("taken", 1), ("taken", 2)]
+    side.engine.waiting()
+    assert engines.hear() == [("waiting",)]
+    del kept
+
+
+@pytest.mark.parametrize("kind", ["waiting", "ended", "batch", "reset"])
+def test_it_is_told_before_whatever_is_told_next(engines: Engines, side: Side, kind: str) -> None:
+    engines.label(side.pull())
+    engines.hear()
+    side.take()
+    match kind:
+        case "waiting":
+            side.engine.waiting()
+        case "ended":
+            side.engine.source_ended(side.epoch)
+        case "batch":
+            side.pull()
+        case "reset":
+            side.epoch = side.stream.begin()
+            side.engine.reset(side.epoch, 2, 1)
+    assert [said[0] for said in engines.hear()] == ["taken", kind]
+    side.do_what_is_left()
+    assert engines.hear() == []
+
+
+def test_what_is_taken_while_others_tell_is_not_forgotten(engines: Engines, side: Side) -> None:
+    """Whoever tells has looked already, and a new errand is asked for."""
+    count = 200
+    for _ in range(count):
+        engines.label(side.pull())
+    ends = threading.Event()
+
+    def tell() -> None:
+        while not ends.is_set() or side.later:
+            side.do_what_is_left()
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    for _ in range(count):
+        side.take()
+    ends.set()
+    teller.join(10.0)
+    told = [said[1] for said in engines.hear() if said[0] == "taken"]
+    assert told == list(range(count))
+
+
+def test_a_recall_of_what_is_taken_does_not_win(engines: Engines, side: Side) -> None:
+    first, second = side.pull(), side.pull()
+    engines.label(first)
+    engines.label(second)
+    side.take()
+    until(lambda: side.stream.ready == 1)
+    engines.hear()
+    for number in (first, second):
+        engines.say("recall", number=number)
+    until(lambda: side.stream.ready == 0)
+    said: list[tuple[Any, ...]] = []
+    until(lambda: said.extend(engines.hear()) or len(said) == 2)  # type: ignore[func-returns-value]
+    assert said == [("taken", first), ("recalled", second)]
+
+
+def test_label_memory_goes_back_once_its_last_view_is_gone(engines: Engines, side: Side) -> None:
+    offsets = [engines.label(side.pull()) for _ in range(2)]
+    kept = side.take()
+    side.do_what_is_left()
+    side.take()
+    side.do_what_is_left()
+    del kept
+    side.engine.reset(side.stream.begin(), 2, 2)
+    engines.hear()
+    first, *others = (message["free"] for message in engines.heard if "free" in message)
+    assert first == [], "it is still viewed"
+    assert sorted(offset for freed in others for offset in freed) == sorted(offsets)
+
+
+def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: Side) -> None:
+    first, second, third = (side.pull() for _ in range(3))
+    engines.label(first)
+    engines.label(second)
+    side.take()
+    until(lambda: side.stream.ready == 1)
+    engines.die()
+    until(lambda: side.engine.restarts == 1)
+    said: list[tuple[Any, ...]] = []
+    until(lambda: said.extend(engines.hear()) or ("resumed",) in said)  # type: ignore[func-returns-value]
+    assert said[:4] == [("start",), ("held", second), ("batch", third), ("resumed",)]
+    side.take()
+    side.do_what_is_left()
+    told = [one for one in [*said[4:], *engines.hear()] if one[0] == "taken"]
+    assert told == [("taken", first), ("taken", second)], "the first one it does not know"
+
+
+def test_what_is_taken_from_a_new_engine_is_not_told_to_the_old_one(
+    engines: Engines, side: Side
+) -> None:
+    """Whoever tells has looked for an engine, perhaps, and not yet for what was taken."""
+
+    class Replaced(deque[dict[str, Any]]):
+        """Looked at, it lasts until another engine is there, and a batch is taken."""
+
+        def __len__(self) -> int:
+            if side.engine._life is old:
+                engines.die()
+                until(lambda: side.engine._life is not old)
+                side.take()
+            return super().__len__()
+
+    old = side.engine._life
+    engines.label(side.pull())
+    until(lambda: side.stream.ready == 1)
+    side.engine._untold = Replaced()
+    side.engine.waiting()
+    side.do_what_is_left()
+    assert [one for one in engines.hear() if one[0] in ("held", "taken")] == [
+        ("held", 0),
+        ("taken", 0),
+    ]

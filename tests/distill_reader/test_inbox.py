@@ -1,0 +1,138 @@
+"""The engine's inbox: what other threads post, what it reads by itself, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from edl.distill_reader.engine.inbox import MOST, Inbox
+from edl.proto.channel import Channel, Message
+
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    made = Inbox()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def trainer(inbox: Inbox) -> Iterator[tuple[Channel, list[Message]]]:
+    """The trainer's end of a channel, and what the engine's thread has heard by it."""
+    ours, fd = Channel.pair()
+    theirs = Channel.attach(fd)
+    heard: list[Message] = []
+    inbox.listen(theirs, heard.append)
+    yield ours, heard
+    ours.close()
+    theirs.close()
+
+
+def work(inbox: Inbox, timeout_s: float = WAIT_S) -> bool:
+    """One turn of the engine's thread; whether there is to be another."""
+    events = inbox.next(timeout_s)
+    for event in events or ():
+        event()
+    return events is not None
+
+
+def test_calls_are_made_in_the_order_they_were_posted(inbox: Inbox) -> None:
+    made: list[int] = []
+    for number in range(MOST + 1):
+        inbox.post(made.append, number)
+    assert work(inbox)
+    assert made == list(range(MOST))
+    assert work(inbox)
+    assert made == list(range(MOST + 1))
+    assert inbox.next(0.0) == []
+
+
+def test_a_post_wakes_who_waits(inbox: Inbox) -> None:
+    woken = threading.Event()
+    posting = threading.Timer(0.05, inbox.post, [woken.set])
+    posting.start()
+    assert work(inbox)
+    posting.join(WAIT_S)
+    assert woken.is_set()
+
+
+def test_messages_are_heard_until_the_trainer_says_stop(
+    inbox: Inbox, trainer: tuple[Channel, list[Message]]
+) -> None:
+    channel, heard = trainer
+    with channel.together():
+        channel.send("one")
+        channel.send("two")
+        channel.send("stop")
+        channel.send("three")
+    while work(inbox):
+        pass
+    assert heard == [{"kind": "one"}, {"kind": "two"}]
+
+
+@pytest.mark.parametrize("last", [b"", b"no message\n"])
+def test_it_ends_with_the_trainer(
+    inbox: Inbox, trainer: tuple[Channel, list[Message]], last: bytes
+) -> None:
+    channel, heard = trainer
+    channel.send("one")
+    assert work(inbox)
+    os.write(channel.fileno(), last)
+    channel.close()
+    while work(inbox):
+        pass
+    assert heard == [{"kind": "one"}]
+
+
+def test_what_came_with_the_first_message_is_heard_too(inbox: Inbox) -> None:
+    ours, fd = Channel.pair()
+    theirs = Channel.attach(fd)
+    with ours.together():
+        ours.send("start")
+        ours.send("one")
+    assert theirs.receive() == {"kind": "start"}
+    heard: list[Message] = []
+    inbox.listen(theirs, heard.append)
+    assert work(inbox)
+    assert heard == [{"kind": "one"}]
+    ours.close()
+    theirs.close()
+
+
+def test_a_signal_ends_it(inbox: Inbox) -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: inbox.stop())
+    try:
+        ending = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGUSR1])
+        ending.start()
+        while work(inbox):
+            pass
+        ending.join(WAIT_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_socket_is_looked_at_until_it_is_not(inbox: Inbox) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        read: list[bytes] = []
+        inbox.watch(theirs, lambda: read.append(theirs.recv(10)))
+        ours.send(b"one")
+        work(inbox)
+        inbox.unwatch(theirs)
+        ours.send(b"two")
+        work(inbox, 0.0)
+        assert read == [b"one"]
+
+
+def test_a_post_behind_the_end_is_heard_by_nobody() -> None:
+    inbox = Inbox()
+    inbox.close()
+    inbox.post(pytest.fail)
+    assert inbox.next(0.0) is None

@@ -1,0 +1,209 @@
+"""Labels of a batch are put together from whatever answers its rows came in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.batches import Batches
+from edl.distill_reader.engine.cutting import Cutter, samples_of
+from edl.distill_reader.engine.labels import Labels
+from edl.distill_reader.engine.mixing import layout_of, mixed_into
+from edl.distill_reader.engine.outcomes import Done, Job
+from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.errors import BadAnswer, UsageError
+from edl.proto.arena import Arena, Array, Record
+from edl.proto.datatypes import to_bytes
+from edl.proto.lent_arena import LentArena
+from edl.proto.stacked import Stacked, whole
+from edl.scheduler.ledger.instructions import Span
+
+CONFIG = ReaderConfig("s", teachers=("a:1",))
+WIDTH = 3
+
+
+class World:
+    """Batches in a ring, and the labels of their rows: a row's own number in every class."""
+
+    def __init__(self, sizes: list[int], config: ReaderConfig = CONFIG) -> None:
+        self.ring, self.arena = LentArena.create(), Arena.create()
+        self.batches = Batches(config)
+        self.labels = Labels(self.arena, self.batches)
+        self.inputs: dict[int, Array] = {}
+        self.records: dict[int, Record] = {}
+        for number, rows in enumerate(sizes):
+            x = (np.arange(rows * WIDTH).reshape(rows, WIDTH) + 1000 * number).astype(np.float32)
+            self.inputs[number] = x
+            self.add(number, x)
+
+    def add(self, number: int, *arrays: Array) -> None:
+        record = self.records[number] = self.ring.put(arrays)
+        fields = [[place, ref.to_json()] for place, ref in enumerate(record.arrays)]
+        message = {"number": number, "nbytes": 1, "samples": len(arrays[0]), "fields": fields}
+        self.batches.add(message)
+
+    def done(self, *spans: Span) -> Done:
+        rows = [self.inputs[s.batch][s.start : s.stop] for s in spans]
+        x = np.concatenate(rows)
+        return Done(Job(1, spans, {"x": x}, (), len(x)), {"soft": x, "sum": x.sum(1)}, 0, False, 0)
+
+    def close(self) -> None:
+        self.ring.close()
+        self.arena.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with closing(World([4, 4])) as world:
+        yield world
+
+
+@given(st.data())
+def test_rows_come_together_in_any_order_and_any_cut(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    rows = [Span(number, row, row + 1) for number, size in enumerate(sizes) for row in range(size)]
+    rows = data.draw(st.permutations(rows))
+    with closing(World(sizes)) as world:
+        while rows:
+            count = data.draw(st.integers(1, len(rows)))
+            asked, rows = rows[:count], rows[count:]
+            done = world.done(*asked)
+            world.labels.check(done)
+            world.labels.write(done, set(asked))
+        for number, x in world.inputs.items():
+            found = world.labels.arrays(world.labels.hand_over(number))
+            np.testing.assert_array_equal(found["soft"], x)
+            np.testing.assert_array_equal(found["sum"], x.sum(1))
+
+
+@given(
+    st.lists(st.sampled_from(["float16", "bfloat16", "float32", "float64"]), min_size=1),
+    st.booleans(),
+)
+def test_rows_of_floats_of_any_precision_stand_together_as_they_came(
+    names: list[str], returned: bool
+) -> None:
+    """As teachers of unlike precision answer; also those of a batch that was handed back."""
+    with closing(World([len(names)])) as world:
+        for row, name in enumerate(names):
+            span = Span(0, row, row + 1)
+            done = told(world, span, name)
+            world.labels.check(done)
+            world.labels.write(done, {span})
+            if returned:
+                world.labels.hand_over(0)
+                world.labels.take_back(0)
+        found = world.labels.arrays(world.labels.hand_over(0))
+        for row, name in enumerate(names):
+            given = told(world, Span(0, row, row + 1), name).labels["soft"]
+            np.testing.assert_array_equal(found["soft"][row : row + 1], given.astype(np.float64))
+        widest = max(np.dtype(name).itemsize for name in names)
+        both = {"float16", "bfloat16"} <= set(names)
+        assert found["soft"].dtype.itemsize == (max(widest, 4) if both else widest)
+        world.labels.let_go_of_all()
+        assert len(world.labels) == 0
+
+
+def told(world: World, span: Span, dtype: str) -> Done:
+    """Labels of rows that no narrower type holds."""
+    done = world.done(span)
+    soft = (done.labels["soft"] + 1 / 3).astype(dtype)
+    return done._replace(labels={"soft": soft})
+
+
+def test_from_the_batch_on_in_which_it_came_wider_an_output_is_of_one_dtype(world: World) -> None:
+    for batch, dtype in ((0, "float32"), (1, "float16")):
+        span = Span(batch, 0, 4)
+        world.labels.write(told(world, span, dtype), {span})
+        assert world.labels.arrays(world.labels.hand_over(batch))["soft"].dtype == np.float32
+
+
+def test_class_ids_do_not_stand_beside_probabilities(world: World) -> None:
+    world.labels.write(told(world, Span(0, 0, 2), "float32"), {Span(0, 0, 2)})
+    with pytest.raises(BadAnswer, match="int64"):
+        world.labels.check(told(world, Span(0, 2, 4), "int64"))
+
+
+def test_only_what_is_wanted_is_written(world: World) -> None:
+    spans = (Span(0, 0, 4), Span(1, 0, 4))
+    world.labels.write(world.done(*spans), {spans[1]})
+    assert not world.labels.has(0)
+    assert world.labels.has(1)
+    world.labels.clear()
+    assert world.arena.used_bytes == 0
+
+
+def test_labels_of_another_shape_than_the_other_rows_have_are_refused(world: World) -> None:
+    world.labels.write(world.done(Span(0, 0, 2)), {Span(0, 0, 2)})
+    odd = world.done(Span(0, 2, 4))
+    odd = Done(odd.job, {"soft": odd.labels["soft"][:, :2], "sum": odd.labels["sum"]}, 0, False, 0)
+    with pytest.raises(BadAnswer, match="those of other rows"):
+        world.labels.check(odd)
+    world.labels.check(world.done(Span(0, 0, 4)))  # it takes the place of what was there
+
+
+def test_a_request_is_views_of_the_ring(world: World) -> None:
+    both = (Span(0, 2, 4), Span(1, 0, 1))
+    cutter = Cutter(world.batches, world.ring, ())
+    inputs, lent = cutter.cut(both, ("x",))
+    assert isinstance(inputs["x"], Stacked)
+    assert samples_of(inputs.values()) == 3
+    expected = np.concatenate([world.inputs[0][2:4], world.inputs[1][:1]])
+    np.testing.assert_array_equal(whole(inputs["x"]), expected)
+    assert not lent, "it is in two pieces"
+    one = cutter.cut((Span(0, 1, 3),), ("x",)).inputs["x"]
+    assert not isinstance(one, Stacked)
+    assert one.base is not None, "nothing was copied"
+
+
+@pytest.mark.parametrize("span", [Span(0, 0, 4), Span(0, 1, 3), Span(1, 3, 4)])
+def test_where_a_piece_lies_is_said_as_the_ring_says_it(world: World, span: Span) -> None:
+    inputs, lent = Cutter(world.batches, world.ring, ()).cut((span,), ("x",))
+    x = inputs["x"]
+    assert isinstance(x, np.ndarray)
+    assert lent == {"x": world.ring.lent(to_bytes(x))}
+
+
+def test_what_is_not_read_as_it_lies_is_not_lent(world: World) -> None:
+    world.add(2, np.zeros((4, WIDTH), ">f4"))
+    world.add(3, np.zeros((4, WIDTH), np.float32), np.zeros((4, 0)))
+    cutter = Cutter(world.batches, world.ring, ())
+    assert not cutter.cut((Span(2, 0, 4),), ("x",)).lent
+    assert not cutter.cut((Span(3, 0, 4),), ("x", "empty")).lent
+    world.ring.free(world.records[0].offset)
+    assert not cutter.cut((Span(0, 0, 4),), ("x",)).lent, "its memory may be another's soon"
+
+
+def test_batches_of_unlike_fields_are_of_unlike_kinds(world: World) -> None:
+    world.add(2, np.zeros((4, WIDTH), np.float64))
+    world.add(3, np.zeros((4, WIDTH), np.float32), np.zeros(5))
+    world.add(4, np.zeros((4, WIDTH), np.float32), np.zeros(5))
+    kinds = [world.batches[number].kind for number in range(5)]
+    assert kinds[0] == kinds[1]
+    assert len(set(kinds)) == 4
+    assert [world.batches[number].rows for number in (0, 2, 3)] == [4, 4, 1]
+
+
+def test_shares_are_of_probabilities() -> None:
+    logits, given = np.array([[0.0, 1.0]], np.float32), np.array([[0.25, 0.75]], np.float32)
+    mixed = [np.ones((1, 2), np.float32)]
+    mixed_into(mixed, [(0.5, {"y": logits}), (0.5, {"z": logits})], AS_GIVEN, "logits")
+    np.testing.assert_allclose(mixed[0], [[1 / (1 + np.e), np.e / (1 + np.e)]], atol=1e-6)
+    forms = LabelForms.given(None, 2.0, True)  # the teachers have applied it
+    mixed_into(mixed, [(0.25, {"y": given}), (0.75, {"y": given})], forms, "logits")
+    np.testing.assert_allclose(mixed[0], given)
+
+
+def test_labels_that_do_not_go_together_are_told_apart() -> None:
+    ten, five = np.zeros((2, 10), np.float32), np.zeros((2, 5), np.float32)
+    assert layout_of({"a": {"y": ten}, "b": {"z": ten}})[0][0] == "y"
+    with pytest.raises(UsageError, match="cannot be averaged"):
+        layout_of({"a": {"y": ten}, "b": {"y": five}})
+    with pytest.raises(UsageError, match="no floats"):
+        layout_of({"a": {"y": ten.astype(np.int64)}})

@@ -1,0 +1,155 @@
+"""What is remembered of a run: written whole, read whatever lies there, and never in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfig, profiles_of
+from edl.distill_reader.engine.governor import Governor
+from edl.distill_reader.engine.inbox import Inbox
+from edl.distill_reader.engine.profile_file import MOST_BYTES, ProfileFile
+from edl.distill_reader.engine.remembering import LOOK_EVERY_S, Remembering
+from edl.scheduler.ledger import Ledger
+from edl.scheduler.profiles import SETTLED_STEPS, Profile
+
+PROFILE = Profile(0.05, 0.01, "c", 1e9)
+
+
+def test_a_profile_is_found_under_its_service_and_job(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there"
+    assert ProfileFile(folder, "s", "j").read() is None
+    ProfileFile(folder, "s", "j").write(PROFILE)
+    assert ProfileFile(folder, "s", "j").read() == PROFILE
+    for service, job in (("s", "k"), ("t", "j"), ("s/j", "")):
+        assert ProfileFile(folder, service, job).read() is None
+    assert [path.suffix for path in folder.iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"service": "s"}', "\udcff", '{"job": "j"} ' + "x" * MOST_BYTES],
+)
+def test_what_is_no_profile_is_nothing(tmp_path: Path, text: str) -> None:
+    file = ProfileFile(tmp_path, "s", "j")
+    file.path.write_bytes(text.encode(errors="surrogateescape"))
+    assert file.read() is None
+    file.write(PROFILE)
+    assert file.read() == PROFILE
+
+
+def test_a_profile_that_was_put_under_another_name_is_not_believed(tmp_path: Path) -> None:
+    file, other = ProfileFile(tmp_path, "s", "j"), ProfileFile(tmp_path, "s", "k")
+    file.write(PROFILE)
+    os.replace(file.path, other.path)
+    assert other.read() is None
+
+
+def test_readers_that_write_at_once_leave_a_whole_one(tmp_path: Path) -> None:
+    written = [Profile(0.05 + n, 0.01, "c" * n, 1e9) for n in range(4)]
+
+    def write(profile: Profile) -> None:
+        for _ in range(50):
+            ProfileFile(tmp_path, "s", "j").write(profile)
+
+    threads = [threading.Thread(target=write, args=(profile,)) for profile in written]
+    for thread in threads:
+        thread.start()
+    seen = {ProfileFile(tmp_path, "s", "j").read() for _ in range(200)}
+    for thread in threads:
+        thread.join()
+    assert seen <= {None, *written}
+    assert ProfileFile(tmp_path, "s", "j").read() in written
+    assert len(list(tmp_path.iterdir())) == 1, "nothing half written is left"
+
+
+def test_a_write_that_fails_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ProfileFile(tmp_path, "s", "j")
+    file.write(PROFILE)
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        file.write(Profile(1.0, 1.0, "", 2e9))
+    assert file.read() == PROFILE
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# --- in an engine
+
+
+class Run:
+    """The memory of one run, and the measurements that it is made of."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.inbox = Inbox()
+        config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(folder))
+        self.governor = Governor(config)
+        self.memory = Remembering(config, self.inbox, self.governor)
+        self.memory.start()
+        self.hear()
+
+    def hear(self) -> None:
+        """Let what was read arrive."""
+        for event in self.inbox.next(5.0) or ():
+            event()
+
+    def want(self) -> int:
+        return self.governor.decide(Ledger(), 0, 0.0).want
+
+    def measure(self, t_t_s: float, t_s_s: float, times: int) -> None:
+        for _ in range(times):
+            self.governor.figures.answer("t", t_t_s, 1)
+            self.governor.figures.step(t_s_s, 1)
+
+
+def test_the_second_run_asks_for_n_at_once(tmp_path: Path) -> None:
+    first = Run(tmp_path)
+    assert first.want() == 1
+    first.measure(0.05, 0.01, SETTLED_STEPS)
+    first.memory.close("c")
+    second = Run(tmp_path)
+    assert second.want() == 5
+    second.measure(0.02, 0.01, SETTLED_STEPS)
+    assert second.want() == 2, "what is measured counts, once it stands on enough"
+    second.memory.close("c")
+
+
+def test_what_is_not_settled_is_not_remembered(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.measure(0.05, 0.01, SETTLED_STEPS - 1)
+    run.memory.look("c", LOOK_EVERY_S)
+    run.memory.close("c")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_used_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(json.dumps({}))
+    run = Run("")  # nothing is to be remembered
+    run.memory.look("c", 1.0)
+    run.memory.close("c")
+    config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(tmp_path / "file"))
+    memory = Remembering(config, run.inbox, run.governor)
+    memory.start()
+    assert memory._thread is not None
+    memory._thread.join(5.0)
+    run.measure(0.05, 0.01, SETTLED_STEPS)
+    memory.look("c", 1.0)
+    memory.close("c")
+    assert run.want() == 5
+
+
+def test_nothing_is_remembered_where_it_would_mean_nothing(tmp_path: Path) -> None:
+    assert profiles_of(tmp_path, "redis://r", "imagenet") == str(tmp_path)
+    assert profiles_of(None, "redis://r", "imagenet") == ""
+    assert profiles_of(tmp_path, None, "imagenet") == ""
+    assert profiles_of(tmp_path, "redis://r", DEFAULT_JOB) == ""
+    assert profiles_of(DEFAULT_PROFILES, "redis://r", "imagenet").startswith(str(Path.home()))

@@ -1,0 +1,160 @@
+"""A state that does not fit the reader says what is another; one that fits comes back as it was."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader import Batched
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.label_forms import LabelForms
+from edl.distill_reader.progress import Progress
+from edl.distill_reader.saved_state import loaded, saved
+from edl.distill_reader.sources import source_of
+from edl.errors import UsageError
+
+
+class Plain:
+    def __iter__(self) -> Iterator[Any]:
+        return iter([np.zeros(2)])
+
+
+def config(**options: Any) -> ReaderConfig:
+    return ReaderConfig(**{"service": "s", "teachers": ("127.0.0.1:9",), **options})
+
+
+def rows(count: int = 12, size: int = 2) -> Batched:
+    return Batched([np.zeros(1)] * count, size, shuffle=True)
+
+
+def state_of(given: Any, progress: Progress, **options: Any) -> Any:
+    settings = config(**options)
+    source = source_of(given, settings.shard(), settings.seed)
+    return json.loads(json.dumps(saved(progress, source, settings)))
+
+
+def load(state: Any, given: Any, **options: Any) -> Progress:
+    settings = config(**options)
+    return loaded(state, source_of(given, settings.shard(), settings.seed), settings)
+
+
+MARK = {"start": 0, "of": 6, "ids": "ab"}
+SOME = Progress(3, 2, 4, MARK, {4: MARK})
+
+
+def test_it_comes_back_as_it_was() -> None:
+    back = load(state_of(rows(), SOME, fetches=("y",)), rows(), fetches=("y",))
+    assert back == Progress(3, 2, 4, MARK, {4: None})
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "what"),
+    [
+        (rows(14), {}, "batches was 6 and is 7"),
+        (rows(24, 4), {}, "batch_size was 2 and is 4"),
+        (rows(), {"seed": 1}, "seed was 0 and is 1"),
+        (rows(), {"uneven": "pad"}, "uneven was 'keep' and is 'pad'"),
+        (Plain(), {}, "kind was 'map' and is 'plain'"),
+    ],
+)
+def test_another_source_is_named(given: Any, options: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError, match=f"of another source: .*{what}"):
+        load(state_of(rows(), SOME), given, **options)
+
+
+def test_another_type_of_iterable_is_another_source() -> None:
+    class Other(Plain):
+        pass
+
+    with pytest.raises(UsageError, match=r"type was .*Plain.* and is .*Other"):
+        load(state_of(Plain(), SOME), Other())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *({}, {"format": "other"}, {"format": "edl-reader-1"}, "text", [3], 3, None),
+        *({**state_of(rows(), SOME), **broken} for broken in ({"epoch": "3"}, {"mark": [1]})),
+    ],
+)
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(UsageError, match="no state of a reader"):
+        load(state, rows())
+
+
+def test_no_state_at_all_is_refused() -> None:
+    with pytest.raises(UsageError, match="no state was given"):
+        load([], rows())
+
+
+def test_another_rank_is_refused_and_its_own_is_found_among_all() -> None:
+    states = [
+        state_of(rows(), Progress(1, taken, 2, MARK), rank=rank, world_size=2)
+        for rank, taken in ((0, 5), (1, 4))
+    ]
+    with pytest.raises(UsageError, match="of rank 0, the reader is rank 1"):
+        load(states[0], rows(), rank=1, world_size=2)
+    assert load(states, rows(), rank=1, world_size=2).batches == 4
+
+
+def test_another_world_size_needs_the_states_of_all_ranks() -> None:
+    state = state_of(rows(), Progress(1, 2, 4, MARK), rank=0, world_size=2)
+    with pytest.raises(UsageError, match=r"states of all 2 ranks.*of the ranks \[0\]"):
+        load(state, rows(), world_size=3)
+    other = state_of(rows(), Progress(1, 2, 4, MARK), rank=0, world_size=3)
+    with pytest.raises(UsageError, match="states of all 2 ranks"):
+        load([state, other], rows(), world_size=1)
+
+
+def test_one_rank_alone_is_all_there_are() -> None:
+    state = state_of(rows(), Progress(1, 2, 4, MARK))
+    assert load(state, rows(), rank=2, world_size=3) == Progress(1, mark={**MARK, "start": 2})
+
+
+def test_an_epoch_that_all_have_ended_is_over_for_any_number() -> None:
+    states = [state_of(rows(), Progress(2), rank=rank, world_size=2) for rank in range(2)]
+    assert load(states, rows(), world_size=3) == Progress(2)
+
+
+def test_ranks_of_which_some_have_ended_stand_at_its_last_step() -> None:
+    """Of 5 batches among 2 ranks: the second has no third one."""
+    mark = {**MARK, "of": 5}
+    last = state_of(rows(10), Progress(1, 3, 6, mark), rank=0, world_size=2)
+    ended = state_of(rows(10), Progress(2), rank=1, world_size=2)
+    assert load([last, ended], rows(10), world_size=3) == Progress(2)
+    behind = state_of(rows(10), Progress(1, 1, 2, mark), rank=0, world_size=2)
+    with pytest.raises(UsageError, match=r"same step.*\[\[1, 1\], \[2, 0\]\]"):
+        load([behind, ended], rows(10), world_size=3)
+
+
+def test_ranks_out_of_order_have_no_common_step() -> None:
+    state = state_of(rows(), Progress(1, 2, 6, MARK, {4: MARK}))
+    with pytest.raises(UsageError, match="same step"):
+        load(state, rows(), world_size=2)
+
+
+def test_what_cannot_be_dealt_anew_keeps_its_number_of_ranks() -> None:
+    class Divided(Plain):
+        def shard(self, *, rank: int, world_size: int) -> Plain:
+            return Plain()
+
+    states = [state_of(Divided(), Progress(), rank=rank, world_size=2) for rank in range(2)]
+    with pytest.raises(UsageError, match="plain source cannot go on from world_size 2 to 3"):
+        load(states, Divided(), rank=0, world_size=3)
+    assert load(states, Divided(), rank=1, world_size=2) == Progress()
+
+
+def test_other_labels_are_told_and_do_not_stop_it(caplog: pytest.LogCaptureFixture) -> None:
+    state = state_of(rows(), SOME)
+    with caplog.at_level(logging.WARNING):
+        load(state, rows(), service="t", labels=LabelForms.given("float16", None, True))
+    assert "service was 's' and is 't'" in caplog.text
+    assert "float16" in caplog.text
+    caplog.clear()
+    load(state, rows(), window=5, upper_bytes=1000, lower_bytes=1)
+    assert not caplog.text

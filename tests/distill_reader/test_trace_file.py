@@ -1,0 +1,105 @@
+"""The file of a timeline: what was cut off, what goes on, what is too large, a full disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.distill_reader.trace_file import TraceFile, begin, older
+from edl.tests.distill_reader.traces import Event, events_of
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.json"
+
+
+def event(number: int) -> Event:
+    return {"name": f"e{number}", "ph": "i", "pid": 1, "tid": 0, "ts": number}
+
+
+def names(events: list[Event]) -> list[str]:
+    return [event["name"] for event in events]
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_what_was_half_written_is_cut_off(path: Path, cut: int) -> None:
+    begin(path)
+    file = TraceFile(path, 1 << 20)
+    for number in range(3):
+        file.add(event(number))
+    file.flush()
+    os.close(file._fd)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    again = TraceFile(path, 1 << 20)
+    again.add(event(7))
+    again.close(event(8))
+    told = names(events_of(path))
+    assert told == [f"e{number}" for number in range(len(told) - 2)] + ["e7", "e8"]
+    assert len(told) >= 3, "no more is lost than the event that was cut"
+
+
+def test_an_array_that_was_ended_goes_on(path: Path) -> None:
+    begin(path)
+    for number in range(3):
+        file = TraceFile(path, 1 << 20)
+        file.add(event(number))
+        file.close({**event(number), "name": "the end"})
+    assert names(events_of(path)) == ["e0", "e1", "e2", "the end"]
+
+
+def test_a_new_trace_forgets_the_one_before(path: Path) -> None:
+    for _ in range(2):
+        begin(path)
+        older(path).touch()
+    begin(path)
+    assert path.read_text() == "[\n"
+    assert not older(path).exists()
+
+
+def test_a_full_disk_ends_the_trace_and_nothing_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    begin(path)
+    file = TraceFile(path, 1 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr("edl.distill_reader.trace_file.os.write", full)
+        file.add(event(0))
+        file.flush()
+    file.add(event(1))
+    file.close(event(2))
+    assert caplog.text.count("ends here: [Errno 28]") == 1
+    assert events_of(path, ended=False) == []
+
+
+def test_every_part_of_a_trace_is_a_file_like_the_first(path: Path) -> None:
+    begin(path)
+    os.chmod(path, 0o644)
+    trace = TraceFile(path, 4000)
+    while not older(path).exists():
+        trace.add({"name": "x" * 100})
+        trace.flush()
+    trace.close({"name": "the end"})
+    assert path.stat().st_mode & 0o777 == older(path).stat().st_mode & 0o777 == 0o644
+
+
+def test_a_part_that_cannot_be_followed_by_another_ends_the_trace_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(path)
+    trace = TraceFile(path, 4000)
+    older(path).mkdir()
+    for _ in range(100):
+        trace.add({"name": "x" * 100})
+        trace.flush()
+    trace.close({"name": "the end"})
+    assert caplog.text.count("ends here") == 1
+    older(path).rmdir()
+    events_of(path)
