@@ -34,7 +34,7 @@ class Limits:
         ping_s: seconds without a word until a peer is asked whether it is there; it has half
             as long to answer. So a machine that lost its power loses its streams.
         write_s: seconds until a peer has to have taken a message that was written to it.
-        held: teachers that a student may say it holds.
+        held: teachers that a student may name: that it holds, finds slow, or has ejected.
         text: characters of any text in a report.
         streams: of students, at this manager.
         streams_per_principal: of students that show the same credential.

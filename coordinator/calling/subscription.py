@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
 from ...errors import AccessError, EdlError, UnavailableError
@@ -15,7 +16,7 @@ from ...proto.security import ClientSecurity
 from ...proto.version import PROTOCOL_VERSION, check_version
 from ...scheduler.backoff import delay_s
 from ...scheduler.rendezvous import ranked
-from ..registry import connect
+from ..registry import Registry, connect
 from .discovery import live_managers
 from .subscription_call import SubscriptionCall
 
@@ -54,7 +55,7 @@ class Subscription:
         security: ClientSecurity | None = None,
         on_failed: Callable[[EdlError], None] | None = None,
     ) -> None:
-        self._registry = connect(url)
+        self._url = url
         self._service = service
         self._student_id = student_id
         self._security = security
@@ -114,18 +115,28 @@ class Subscription:
             if self._thread.is_alive() and (call := self._call) is not None:
                 call.cancel()
                 self._thread.join(timeout_s / 2)
-        self._registry.close()
 
     # -- its thread
 
     def _run(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._latest is not None or self._stopping.is_set())
+        if self._stopping.is_set():
+            return
+        try:
+            registry = connect(self._url)  # loads redis
+        except EdlError as error:
+            self._fail(error)
+            return
+        with closing(registry):
+            self._subscribe(registry)
+
+    def _subscribe(self, registry: Registry) -> None:
         attempt = 0
         while not self._stopping.is_set():
             epoch = self._epoch
             try:
-                self._follow(self._choose())
+                self._follow(self._choose(registry))
             except UnavailableError as error:
                 self._why = str(error)
                 log.debug("%s", error)
@@ -139,11 +150,11 @@ class Subscription:
             attempt = 0 if self._epoch != epoch else attempt + 1
             self._stopping.wait(delay_s(attempt, self._rng, base_s=_BASE_S, cap_s=_CAP_S))
 
-    def _choose(self) -> str:
+    def _choose(self, registry: Registry) -> str:
         """The first manager in this student's order, those that failed lately behind all others."""
         now = time.monotonic()
         self._shunned = {a: until for a, until in self._shunned.items() if until > now}
-        order = ranked(f"{self._service}/{self._student_id}", live_managers(self._registry))
+        order = ranked(f"{self._service}/{self._student_id}", live_managers(registry))
         return min(order, key=lambda a: self._shunned.get(a, 0.0))
 
     def _follow(self, address: str) -> None:

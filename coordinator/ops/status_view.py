@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...proto import coordinator_pb2 as pb
+from ...scheduler.outliers import IN_WORDS
 from ..manager.summary import state_of
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def render(status: pb.MeshStatus, service_asked: str = "") -> RenderableType:
         if service.teachers:
             parts += [Text(), _teacher_table(service)]
             parts += _left_out(len(service.teachers), service.teacher_count, "teachers")
+            parts += _troubles(service)
         if service.students:
             parts += [Text(), _student_table(service.students)]
             parts += _left_out(len(service.students), service.student_count, "students")
@@ -134,6 +136,41 @@ def _left_out(shown: int, count: int, what: str) -> list[RenderableType]:
     if shown >= count:
         return []
     return [Text(f"... {shown:,} of {count:,} {what}, those that need a look first; --all", "dim")]
+
+
+def _troubles(service: pb.ServiceStatus) -> list[RenderableType]:
+    """Which teachers hold students up or are out of their pools, as those tell."""
+    from rich.text import Text
+
+    slow: defaultdict[str, list[str]] = defaultdict(list)
+    out: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    disputed: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for report in (student.report for student in service.students):
+        for teacher in report.stragglers:
+            slow[teacher].append(report.student_id)
+        if report.disputed:
+            disputed[tuple(report.disputed)].append(report.student_id)
+        for teacher, cause in zip(report.ejected, report.ejected_for, strict=False):
+            did = next((words for known, words in IN_WORDS.items() if known == cause), cause)
+            out[teacher, did].append(report.student_id)
+    return [
+        *(
+            Text(f"teacher {teacher} is ejected by {', '.join(students)}: it {did}", "bold red")
+            for (teacher, did), students in sorted(out.items())
+        ),
+        *(
+            Text(
+                f"teachers {', '.join(teachers)} contradict each other to {', '.join(students)}:"
+                " another one is needed to tell who is wrong",
+                "bold red",
+            )
+            for teachers, students in sorted(disputed.items())
+        ),
+        *(
+            Text(f"teacher {teacher} is a straggler to {', '.join(students)}", "bold yellow")
+            for teacher, students in sorted(slow.items())
+        ),
+    ]
 
 
 def _heading(service: pb.ServiceStatus) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -10,6 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from ...errors import WireError
 from ...proto import coordinator_pb2 as pb
 from ...proto.version import check_version
+from ...scheduler.outliers import IN_WORDS
 from ..limits import Limits
 from ..registry import keys
 
@@ -17,6 +19,7 @@ from ..registry import keys
 #: made from these.
 _MOST: Final = 1 << 62
 _STATES: Final = frozenset({"", "steady", "starved", "blocked", "source_wait"})
+_CAUSES: Final = frozenset(IN_WORDS)
 _FIELDS: Final[tuple[Any, ...]] = tuple(pb.StudentReport.DESCRIPTOR.fields)
 _Type = FieldDescriptor
 
@@ -37,10 +40,16 @@ def check_report(report: pb.StudentReport, former: pb.StudentReport | None, limi
     check_version(report.protocol_version)
     keys.check_service(report.service)
     keys.check_member("students", report.student_id)
-    if len(report.teachers) > limits.held:
-        raise WireError(f"a student holds {len(report.teachers)} teachers; at most {limits.held}")
-    for teacher in report.teachers:
+    lists = (report.teachers, report.stragglers, report.ejected, report.disputed)
+    named = max(map(len, lists))
+    if named > limits.held:
+        raise WireError(f"a student names {named} teachers; at most {limits.held}")
+    for teacher in chain.from_iterable(lists):
         keys.check_member("teachers", teacher)
+    if len(report.ejected) != len(report.ejected_for) or not _CAUSES.issuperset(report.ejected_for):
+        raise WireError(
+            f"of each teacher that a student has ejected it says one of {sorted(_CAUSES)}"
+        )
     for field in _FIELDS:
         if not field.is_repeated:
             _check_value(field, getattr(report, field.name), limits)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from edl.coordinator.limits import Limits
@@ -24,7 +21,6 @@ from edl.errors import (
 )
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity, TlsFiles
-from edl.scheduler.limits import Rate
 from edl.tests.coordinator.calls import (
     ask,
     end_of,
@@ -130,6 +126,12 @@ BAD_REPORTS: list[tuple[dict[str, Any], str, str, str]] = [
     ({"student_id": "{}"}, "INVALID_ARGUMENT", "id of a student", "malformed"),
     ({"teachers": ["a b"]}, "INVALID_ARGUMENT", "id of a teacher", "malformed"),
     ({"teachers": ["t"] * 5000}, "INVALID_ARGUMENT", "at most 4096", "malformed"),
+    ({"stragglers": ["a\x1b[2J"]}, "INVALID_ARGUMENT", "id of a teacher", "malformed"),
+    ({"stragglers": ["t"] * 5000}, "INVALID_ARGUMENT", "at most 4096", "malformed"),
+    ({"ejected": ["t"]}, "INVALID_ARGUMENT", "'failed', 'lied'", "malformed"),
+    ({"ejected": ["a b"], "ejected_for": ["lied"]}, "INVALID_ARGUMENT", "id of", "malformed"),
+    ({"disputed": ["a b"]}, "INVALID_ARGUMENT", "id of", "malformed"),
+    ({"ejected": ["t"], "ejected_for": ["fun"]}, "INVALID_ARGUMENT", "'silent'", "malformed"),
     ({"term": 2**63}, "INVALID_ARGUMENT", "term", "malformed"),
     ({"counter": 2**64 - 1}, "INVALID_ARGUMENT", "counter", "malformed"),
     ({"incarnation": 2**64 - 1}, "INVALID_ARGUMENT", "incarnation", "malformed"),
@@ -177,103 +179,7 @@ def test_bytes_that_are_no_message_are_refused(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.parametrize("method", ["Status", "Drain", "Upgrade", "Watch"])
-def test_a_request_that_is_too_large_is_refused(shared: Served, method: str) -> None:
-    shared.refused.clear()
-    code, said = ask(shared.address, method, b"\x0a" * ((1 << 20) + 1))
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "larger than max" in said
-    assert shared.refused == ["too_large"]
-
-
-def test_a_report_that_is_too_large_is_refused(mesh: Served) -> None:
-    large = report(teachers=["t" * 100] * 11_000)
-    assert subscribe(mesh.address, large)[0] == "RESOURCE_EXHAUSTED"
-    assert subscribe(mesh.address, report(), large)[0] == "RESOURCE_EXHAUSTED"
-    assert mesh.refused == ["too_large", "too_large"]
-
-
-def test_what_grpc_itself_refuses_is_counted_too(mesh: Served) -> None:
-    code, said = ask(mesh.address, "Status", b"\x0a" * (9 << 20))
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "larger than max" in said
-    wait_for(lambda: mesh.refused == ["malformed"])
-
-
-def test_garbage_on_the_port_harms_nobody(mesh: Served, capfd: pytest.CaptureFixture[str]) -> None:
-    host, port = mesh.address.split(":")
-    for garbage in (
-        b"GET / HTTP/1.0\r\n\r\n",
-        random.Random(7).randbytes(4096),
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    ):
-        with socket.create_connection((host, int(port))) as raw:
-            raw.sendall(garbage + os.urandom(512))
-    assert ask(mesh.address, "Status") == ("OK", "")
-    assert "Traceback" not in capfd.readouterr().err
-
-
 # -- too much
-
-
-def test_who_reports_too_often_is_refused() -> None:
-    with served(limits=Limits(reports=Rate(0.1, 5.0))) as mesh:
-        code, said = subscribe(mesh.address, *[report()] * 10)
-        assert code == "RESOURCE_EXHAUSTED"
-        assert "reports a second" in said
-        assert len(mesh.manager.reports) == 6  # the first, and a burst
-        assert mesh.refused == ["rate_limited"]
-
-
-@pytest.mark.parametrize("method", ["Subscribe", "Status", "Watch"])
-def test_a_call_that_never_says_what_it_is_about_is_ended(method: str) -> None:
-    with served(limits=Limits(first_report_s=0.2)) as mesh:
-        over = threading.Event()
-        channel: Any
-        with grpc.insecure_channel(mesh.address) as channel:
-            call = channel.stream_stream(f"/edl.coordinator.v1.Coordinator/{method}")(
-                iter(lambda: over.wait(20.0), True), timeout=20.0
-            )
-            code, said = end_of(call)
-            over.set()
-        assert code == "INVALID_ARGUMENT"
-        assert "0.2 s" in said
-        assert mesh.refused == ["malformed"]
-
-
-def test_one_credential_may_hold_so_many_streams_and_the_manager_so_many() -> None:
-    limits = Limits(streams=3, streams_per_principal=2)
-    with served(limits=limits) as mesh:
-        with open_stream(mesh.address, report(student_id="j/0")) as (first, _):
-            next_assignment(first)
-            with open_stream(mesh.address, report(student_id="j/1")) as (second, _):
-                next_assignment(second)
-                code, said = subscribe(mesh.address, report(student_id="j/2"))
-                assert code == "RESOURCE_EXHAUSTED"
-                assert "one credential" in said
-            wait_for(lambda: len(mesh.manager.ended) == 1)
-            with open_stream(mesh.address, report(student_id="j/2")) as (third, _):
-                next_assignment(third)  # a place is free again
-        assert mesh.refused == ["rate_limited"]
-    with served(limits=Limits(streams=0)) as mesh:
-        code, said = subscribe(mesh.address, report())
-        assert code == "RESOURCE_EXHAUSTED"
-        assert "this service manager" in said
-        assert mesh.refused == ["overloaded"]
-
-
-def test_calls_on_top_of_those_that_are_answered_are_turned_away() -> None:
-    with served(limits=Limits(calls=1)) as mesh:
-        mesh.manager.answering.clear()
-        ended: list[tuple[str, str]] = []
-        first = threading.Thread(target=lambda: ended.append(ask(mesh.address, "Status")))
-        first.start()
-        wait_for(lambda: len(mesh.manager.asked) == 1)
-        assert ask(mesh.address, "Status")[0] == "RESOURCE_EXHAUSTED"
-        mesh.manager.answering.set()
-        first.join(20.0)
-        assert ended == [("OK", "")]
-        assert mesh.refused == ["overloaded"]
 
 
 # -- who calls
@@ -292,94 +198,6 @@ def test_a_manager_that_refuses_a_student_ends_its_stream(
     mesh.manager.refuse = error
     assert subscribe(mesh.address, report()) == (code, str(error))
     assert mesh.refused == counted
-
-
-TOKENS = """
-# what each may do
-student everyjob
-student:j onejob
-viewer:eye looking
-admin:root ruling
-"""
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    tokens = write_secret(tmp_path_factory.mktemp("tokens") / "tokens", TOKENS)
-    with served(security=ServerSecurity(None, tokens)) as mesh:
-        mesh.registry.register("teachers", "s", "t1", {"incarnation": "1"}, 600.0)
-        yield mesh
-
-
-@pytest.fixture(autouse=True)
-def nothing_refused_yet(request: pytest.FixtureRequest) -> None:
-    if "guarded" in request.fixturenames:
-        request.getfixturevalue("guarded").refused.clear()
-
-
-def bearer(token: str) -> list[tuple[str, str]]:
-    return [("authorization", f"Bearer {token}")] if token else []
-
-
-REQUESTS = {
-    "Status": pb.StatusRequest(),
-    "Watch": pb.WatchRequest(),
-    "Drain": pb.DrainRequest(teacher_id="t1"),
-    "Upgrade": pb.UpgradeRequest(service="s", content_id="c2", at="now"),
-}
-
-
-@pytest.mark.parametrize(
-    ("token", "allowed"),
-    [
-        ("onejob", []),
-        ("everyjob", []),
-        ("looking", ["Status", "Watch"]),
-        ("ruling", ["Status", "Watch", "Drain", "Upgrade"]),
-    ],
-)
-def test_a_role_may_do_what_is_its_own(guarded: Served, token: str, allowed: list[str]) -> None:
-    ended = {
-        method: ask(guarded.address, method, request, metadata=bearer(token))[0]
-        for method, request in REQUESTS.items()
-    }
-    # As one message it may be that a log has none, or several.
-    assert [m for m, code in ended.items() if code != "PERMISSION_DENIED"] == allowed
-    assert guarded.refused == ["forbidden"] * (len(REQUESTS) - len(allowed))
-
-
-@pytest.mark.parametrize("token", ["", "wrong", "ruling2"])
-def test_without_a_token_that_is_known_nothing_is_answered(guarded: Served, token: str) -> None:
-    ended = [
-        ask(guarded.address, method, request, metadata=bearer(token))[0]
-        for method, request in REQUESTS.items()
-    ]
-    ended.append(subscribe(guarded.address, report(), metadata=bearer(token))[0])
-    assert ended == ["UNAUTHENTICATED"] * 5
-    assert guarded.refused == ["unauthenticated"] * 5
-
-
-@pytest.mark.parametrize(
-    ("token", "student", "code"),
-    [("onejob", "j/0", ""), ("onejob", "k/0", "PERMISSION_DENIED"), ("everyjob", "k/0", "")],
-)
-def test_a_credential_for_one_job_is_for_no_other(
-    guarded: Served, token: str, student: str, code: str
-) -> None:
-    sent = report(student_id=student)
-    with open_stream(guarded.address, sent, metadata=bearer(token)) as (call, _):
-        if code:
-            assert end_of(call)[0] == code
-            assert guarded.refused == ["forbidden"]
-        else:
-            next_assignment(call)
-            assert not guarded.refused
-
-
-def test_one_that_may_not_call_is_refused_before_it_is_read(guarded: Served) -> None:
-    code, _ = ask(guarded.address, "Status", b"\xff" * (4 << 20), metadata=bearer("wrong"))
-    assert code == "UNAUTHENTICATED"
-    assert guarded.refused == ["unauthenticated"]
 
 
 # -- a registry in trouble is not the caller's fault

@@ -110,6 +110,10 @@ function studentFacts(row, mesh) {
     ["buffer", row.upper ? `${bytes(row.volume)} of ${bytes(row.upper)}, lt ${bytes(row.lower)}` : "not told yet"],
     ["waited", `starved ${duration(row.starved)}, blocked ${duration(row.blocked)}, for its source ${duration(row.source_wait)}`],
     ["delivered", `${count(row.samples, "sample")} in epoch ${row.epoch}`],
+    ["stragglers", row.slow.join(", ")],
+    ["contradict each other", row.disputed.join(", ")],
+    ["ejected", row.ejected.map(([teacher, cause]) => `${teacher} (${cause})`).join(", ")],
+    ["hedges", row.hedges ? number(row.hedges) : ""],
     ["resends", row.resends ? number(row.resends) : ""], ["content", row.content], ["lease", lease(row, mesh)],
   ];
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from typing import get_args
 
 import pytest
 from rich.console import Console
 
 from edl.coordinator.ops.status_view import render, to_json, volume_bar
 from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.outliers import IN_WORDS, Cause
 
 
 def mesh() -> pb.MeshStatus:
@@ -104,6 +106,32 @@ def test_a_service_without_a_leader_and_one_that_is_upgraded_say_so() -> None:
     status.services[0].leader, status.services[0].next_content_id = "", "C2"
     assert "no manager leads" in drawn(status)
     assert "upgrade to C2" in drawn(status)
+
+
+def test_stragglers_are_named_with_the_students_that_they_hold_up() -> None:
+    status = mesh()
+    assert "straggler" not in drawn(status)
+    status.services[0].students[0].report.stragglers.append("t2")
+    assert "teacher t2 is a straggler to job/0" in drawn(status)
+
+
+@pytest.mark.parametrize("cause", get_args(Cause))
+def test_the_ejected_are_named_with_who_did_it_and_why(cause: Cause) -> None:
+    status = mesh()
+    assert "ejected" not in drawn(status)
+    status.services[0].students[0].report.MergeFrom(
+        pb.StudentReport(ejected=["t2"], ejected_for=[cause])
+    )
+    assert f"teacher t2 is ejected by job/0: it {IN_WORDS[cause]}" in drawn(status)
+    (student,) = to_json(status)["services"][0]["students"]
+    assert (student["ejected"], student["ejected_for"]) == (["t2"], [cause])
+
+
+def test_those_that_contradict_each_other_are_named_until_there_is_another_one() -> None:
+    status = mesh()
+    assert "contradict" not in drawn(status)
+    status.services[0].students[0].report.MergeFrom(pb.StudentReport(disputed=["t1", "t2"]))
+    assert "teachers t1, t2 contradict each other to job/0: another one is needed" in drawn(status)
 
 
 def test_an_empty_mesh_is_said_in_words() -> None:

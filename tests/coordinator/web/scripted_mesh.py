@@ -101,6 +101,16 @@ class ScriptedMesh:
             self._say(service, "refused", teacher_id, why)
             self._share(service, f"{teacher_id} was refused")
 
+    def blame(
+        self, service: str, student: str, *, straggler: str, ejected: str, cause: str
+    ) -> None:
+        """Have a student name a slow teacher, and one that it has put out of its pool."""
+        with self._lock:
+            report = self.students[service][student].report
+            report.stragglers.append(straggler)
+            report.ejected.append(ejected)
+            report.ejected_for.append(cause)
+
     def put(self, service: str, student_id: str, state: str) -> None:
         """Let a student be in this state from now on."""
         with self._lock:

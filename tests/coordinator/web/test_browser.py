@@ -77,6 +77,17 @@ def test_a_node_tells_all_about_itself_and_its_links(browser: Browser, serve: Se
     browser.until(lambda: browser.one("#details h2").text == "Legend")
 
 
+def test_a_student_tells_which_teachers_hold_it_up(
+    browser: Browser, serve: Serve, script: ScriptedMesh
+) -> None:
+    script.blame(S, "imagenet-r50/1", straggler="p4-01-1", ejected="p4-01-2", cause="silent")
+    browser.open(serve())
+    browser.until(lambda: browser.all("#hosts .tile"))
+    browser.click(f"{S} imagenet-r50/1")
+    browser.until(lambda: "p4-01-2 (silent)" in browser.one("#details dl").text)
+    assert "stragglers\np4-01-1" in browser.one("#details dl").text
+
+
 def test_it_is_used_with_the_keyboard(browser: Browser, serve: Serve) -> None:
     browser.open(serve())
     browser.until(lambda: browser.all("#hosts .tile"))

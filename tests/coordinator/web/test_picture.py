@@ -62,6 +62,22 @@ def test_a_foreign_server_shows_what_it_speaks_and_who_vouches_for_it() -> None:
     assert (row["protocol"], row["voucher"], row["host"]) == ("oip", "node:2", "node")
 
 
+def test_a_student_names_its_stragglers_and_whom_it_has_ejected_and_why() -> None:
+    status = mesh(teacher("t"))
+    report = status.services[0].students[0].report
+    report.MergeFrom(
+        pb.StudentReport(
+            stragglers=["u", "t"], ejected=["w", "v"], ejected_for=["lied", "silent"], hedges=3
+        )
+    )
+    row = draw(status)["students"][f"{S} job/0"]
+    assert (row["slow"], row["hedges"]) == (["t", "u"], 3)
+    assert row["ejected"] == [["v", "silent"], ["w", "lied"]]
+    assert row["disputed"] == []
+    report.disputed.extend(["u", "t"])
+    assert draw(status)["students"][f"{S} job/0"]["disputed"] == ["t", "u"]
+
+
 def test_a_lease_that_was_not_prolonged_is_no_change() -> None:
     before = mesh(teacher("t", lease_remaining_s=5.0))
     later = mesh(teacher("t", lease_remaining_s=3.0))

@@ -1,0 +1,121 @@
+"""The options of `edl coordinator serve`: their help, their limits, their environment variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_LISTENING = "Where it listens"
+_LEASES = "Leases"
+_SECURITY = "Security"
+
+Redis = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_REDIS",
+        help="URL of a running Redis or Valkey: redis://, rediss:// (TLS), unix://, "
+        "redis+sentinel://host:port,.../MASTER. Default: start one.",
+    ),
+]
+RedisPort = Annotated[
+    int | None,
+    typer.Option(
+        envvar="EDL_REDIS_PORT",
+        min=0,
+        max=65535,
+        help="Port of the Redis that is started; 0: any free. Default: 6379, or any if taken.",
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Option(envvar="EDL_HOST", help="Address to listen on.", rich_help_panel=_LISTENING),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        envvar="EDL_PORT",
+        min=0,
+        max=65535,
+        help="Port of the manager; 0: any free.",
+        rich_help_panel=_LISTENING,
+    ),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_ADVERTISE",
+        help="Host name that others reach this machine by.",
+        rich_help_panel=_LISTENING,
+    ),
+]
+MetricsListen = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_METRICS_LISTEN",
+        metavar="[HOST:]PORT",
+        help="Serve Prometheus metrics here; a port alone is one of this machine only.",
+        rich_help_panel=_LISTENING,
+    ),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_HTTP",
+        metavar="[HOST:]PORT",
+        help="Serve the live page of the mesh here; a port alone is one of this machine only.",
+        rich_help_panel=_LISTENING,
+    ),
+]
+Ttl = Annotated[
+    float,
+    typer.Option(
+        envvar="EDL_TTL",
+        help="Seconds without a sign of life until a member is dead.",
+        rich_help_panel=_LEASES,
+    ),
+]
+LeaderTtl = Annotated[
+    float,
+    typer.Option(
+        envvar="EDL_LEADER_TTL",
+        help="Seconds until another manager takes over from one that leads and is dead.",
+        rich_help_panel=_LEASES,
+    ),
+]
+Admission = Annotated[
+    bool,
+    typer.Option(
+        "--admission/--no-admission",
+        envvar="EDL_ADMISSION",
+        help="Call each teacher at its address before students hear of it, and have it prove "
+        "who it is.",
+        rich_help_panel=_SECURITY,
+    ),
+]
+ProbeCa = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="EDL_PROBE_CA",
+        help="Certificates, in PEM form, that sign those of teachers. Default: --tls-ca.",
+        rich_help_panel=_SECURITY,
+    ),
+]
+ProbeTokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="EDL_PROBE_TOKEN_FILE",
+        help="File with the bearer token to call teachers with, where they ask for one.",
+        rich_help_panel=_SECURITY,
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Listen beyond this machine without credentials.",
+        rich_help_panel=_SECURITY,
+    ),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]

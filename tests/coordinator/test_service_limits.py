@@ -1,0 +1,134 @@
+"""How much a service manager takes: sizes, rates, streams and calls at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from edl.coordinator.limits import Limits
+from edl.scheduler.limits import Rate
+from edl.tests.coordinator.calls import (
+    ask,
+    end_of,
+    next_assignment,
+    open_stream,
+    report,
+    subscribe,
+)
+from edl.tests.coordinator.scripted_manager import Served, served
+from edl.tests.ground.programs import wait_for
+
+
+@pytest.fixture
+def mesh() -> Iterator[Served]:
+    with served() as mesh:
+        yield mesh
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    with served() as mesh:
+        yield mesh
+
+
+@pytest.mark.parametrize("method", ["Status", "Drain", "Upgrade", "Watch"])
+def test_a_request_that_is_too_large_is_refused(shared: Served, method: str) -> None:
+    shared.refused.clear()
+    code, said = ask(shared.address, method, b"\x0a" * ((1 << 20) + 1))
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "larger than max" in said
+    assert shared.refused == ["too_large"]
+
+
+def test_a_report_that_is_too_large_is_refused(mesh: Served) -> None:
+    large = report(teachers=["t" * 100] * 11_000)
+    assert subscribe(mesh.address, large)[0] == "RESOURCE_EXHAUSTED"
+    assert subscribe(mesh.address, report(), large)[0] == "RESOURCE_EXHAUSTED"
+    assert mesh.refused == ["too_large", "too_large"]
+
+
+def test_what_grpc_itself_refuses_is_counted_too(mesh: Served) -> None:
+    code, said = ask(mesh.address, "Status", b"\x0a" * (9 << 20))
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "larger than max" in said
+    wait_for(lambda: mesh.refused == ["malformed"])
+
+
+def test_garbage_on_the_port_harms_nobody(mesh: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    host, port = mesh.address.split(":")
+    for garbage in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        random.Random(7).randbytes(4096),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ):
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(garbage + os.urandom(512))
+    assert ask(mesh.address, "Status") == ("OK", "")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_who_reports_too_often_is_refused() -> None:
+    with served(limits=Limits(reports=Rate(0.1, 5.0))) as mesh:
+        code, said = subscribe(mesh.address, *[report()] * 10)
+        assert code == "RESOURCE_EXHAUSTED"
+        assert "reports a second" in said
+        assert len(mesh.manager.reports) == 6  # the first, and a burst
+        assert mesh.refused == ["rate_limited"]
+
+
+@pytest.mark.parametrize("method", ["Subscribe", "Status", "Watch"])
+def test_a_call_that_never_says_what_it_is_about_is_ended(method: str) -> None:
+    with served(limits=Limits(first_report_s=0.2)) as mesh:
+        over = threading.Event()
+        channel: Any
+        with grpc.insecure_channel(mesh.address) as channel:
+            call = channel.stream_stream(f"/edl.coordinator.v1.Coordinator/{method}")(
+                iter(lambda: over.wait(20.0), True), timeout=20.0
+            )
+            code, said = end_of(call)
+            over.set()
+        assert code == "INVALID_ARGUMENT"
+        assert "0.2 s" in said
+        assert mesh.refused == ["malformed"]
+
+
+def test_one_credential_may_hold_so_many_streams_and_the_manager_so_many() -> None:
+    limits = Limits(streams=3, streams_per_principal=2)
+    with served(limits=limits) as mesh:
+        with open_stream(mesh.address, report(student_id="j/0")) as (first, _):
+            next_assignment(first)
+            with open_stream(mesh.address, report(student_id="j/1")) as (second, _):
+                next_assignment(second)
+                code, said = subscribe(mesh.address, report(student_id="j/2"))
+                assert code == "RESOURCE_EXHAUSTED"
+                assert "one credential" in said
+            wait_for(lambda: len(mesh.manager.ended) == 1)
+            with open_stream(mesh.address, report(student_id="j/2")) as (third, _):
+                next_assignment(third)  # a place is free again
+        assert mesh.refused == ["rate_limited"]
+    with served(limits=Limits(streams=0)) as mesh:
+        code, said = subscribe(mesh.address, report())
+        assert code == "RESOURCE_EXHAUSTED"
+        assert "this service manager" in said
+        assert mesh.refused == ["overloaded"]
+
+
+def test_calls_on_top_of_those_that_are_answered_are_turned_away() -> None:
+    with served(limits=Limits(calls=1)) as mesh:
+        mesh.manager.answering.clear()
+        ended: list[tuple[str, str]] = []
+        first = threading.Thread(target=lambda: ended.append(ask(mesh.address, "Status")))
+        first.start()
+        wait_for(lambda: len(mesh.manager.asked) == 1)
+        assert ask(mesh.address, "Status")[0] == "RESOURCE_EXHAUSTED"
+        mesh.manager.answering.set()
+        first.join(20.0)
+        assert ended == [("OK", "")]
+        assert mesh.refused == ["overloaded"]
