@@ -112,11 +112,12 @@ class Churn:
         return True
 
     def _see_resends(self, batch: int, stats: ReaderStats) -> bool:
-        if not stats.resends and batch < self._add_from:
+        sent_again = stats.resends + stats.hedges  # at its death, or before, as it was late
+        if not sent_again and batch < self._add_from:
             return False
         self._due = self._add
-        if stats.resends:
-            text = f"its batches go to the other teachers (resends: {stats.resends})"
+        if sent_again:
+            text = f"its batches go to the other teachers (resends: {sent_again})"
             self._tell("resent", self._victim, batch, text)
         return True
 

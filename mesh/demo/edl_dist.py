@@ -135,7 +135,7 @@ def _with_costs(result: ModeResult, meter: CpuMeter, stats: ReaderStats) -> Mode
         teacher_core_s=meter.seconds("teachers"),
         other_core_s=meter.seconds("mesh"),
         starved_s=stats.starved_s,
-        resends=stats.resends,
+        resends=stats.resends + stats.hedges,
     )
 
 
@@ -215,6 +215,7 @@ def _open_reader(
             upper_bytes=settings.upper_batches * one,
             lower_bytes=settings.lower_batches * one,
             job=JOB,
+            profiles=None,
             # All from the start, so that a run of seconds does not spend half on finding its n; and
             # more than there are, as one that seems fast on a busy machine counts as several.
             teachers_min=4 * settings.teachers,

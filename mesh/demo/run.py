@@ -193,7 +193,7 @@ def buffer_line(stats: ReaderStats) -> str:
     """The reader's figures beside the bar."""
     return (
         f"{len(stats.teachers)} teachers, buffer {stats.volume_bytes / 1024:.0f} KiB,"
-        f" resends {stats.resends}"
+        f" resends {stats.resends + stats.hedges}"
     )
 
 

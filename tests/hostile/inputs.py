@@ -132,7 +132,7 @@ def _odd_reports(draw: st.DrawFn) -> Input:
     descriptors = control.StudentReport.DESCRIPTOR.fields_by_name
     for name in draw(st.lists(st.sampled_from(sorted(descriptors)), min_size=1, max_size=3)):
         kind = descriptors[name].cpp_type
-        if name == "teachers":
+        if descriptors[name].is_repeated:
             fields[name] = draw(st.lists(_TEXTS, max_size=3))
         elif kind == descriptors[name].CPPTYPE_STRING:
             fields[name] = draw(_TEXTS)

@@ -41,7 +41,8 @@ class Mesh:
         return [event.kind for event in self.churn.events]
 
 
-def test_the_whole_story() -> None:
+@pytest.mark.parametrize("sent_again", ["resends", "hedges"])
+def test_the_whole_story(sent_again: str) -> None:
     mesh = Mesh()
     mesh.batch(29)
     assert mesh.done == []
@@ -49,7 +50,7 @@ def test_the_whole_story() -> None:
     assert mesh.done == [("hold", "b")]  # the busiest
     mesh.batch(31, FIGURES_AGE_S)
     assert mesh.done[-1] == ("kill", "b")
-    mesh.stats["resends"] = 2
+    mesh.stats[sent_again] = 2
     mesh.batch(32)
     mesh.batch(59)
     assert mesh.kinds == ["kill", "resent"]

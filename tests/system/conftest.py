@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.mesh.local import LocalMesh, TeacherSpec
+from edl.scheduler.leadership import grace_s
+from edl.tests.system.coordinator_process import LEASES_ONLY, Coordinator, Members, ready, serve
 from edl.tests.system.slow_network import FEATURES, MODEL, SECONDS_VARIABLE, labels_of
 
 ROWS = 8
 TTL_S = 2.0
+#: Of a manager that has just begun to lead, or whose Redis was away; if it takes a teacher from
+#: anybody, it is then.
+GRACE_S = grace_s(TTL_S, BEATS_PER_TTL)
+#: More batches than any test has time for.
+FOR_EVER = 1 << 40
 
 SPEC = TeacherSpec("slow", MODEL, ttl_s=TTL_S)
 
 
 class Batches:
-    """A re-iterable of (x, number) batches, each different and known."""
+    """A re-iterable of (x, number) batches, each different and known.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        count: of an epoch; without it, an epoch goes on until its `rest` is asked for.
+    """
+
+    def __init__(self, count: int = FOR_EVER) -> None:
         self.count = count
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[Any]:
-        for number in range(self.count):
+        number = 0
+        while number < self.count:
             yield self.at(number), np.full(ROWS, number)
+            number += 1
+        self.count = number
+
+    def rest(self, iterator: Iterator[Any], for_s: float = 0.5) -> list[Any]:
+        """The end of an epoch without a count: batches `for_s` seconds, in which all would show.
+
+        From then on `count` is what there was.
+        """
+        batches, end = [], time.monotonic() + for_s
+        while time.monotonic() < end:
+            batches.append(next(iterator))
+        self.count = 0  # nothing follows what has been pulled
+        return [*batches, *iterator]
 
     @staticmethod
     def at(number: int) -> Any:
@@ -72,3 +100,16 @@ def add_teachers(mesh: LocalMesh, *names: str) -> None:
         mesh.start_teacher(name, SPEC)
     for name in names:
         mesh.wait_ready(name)
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    process = serve("--redis-port", 0, *LEASES_ONLY)
+    yield ready(process)
+    process.stop()
+
+
+@pytest.fixture
+def members(coordinator: Coordinator) -> Iterator[Members]:
+    with ExitStack() as undo:
+        yield Members(coordinator.url, undo)

@@ -105,6 +105,6 @@ def reader(url: str, batches: Batches, **options: Any) -> DistilReader:
         batches,
         service=SERVICE,
         coordinator=url,
-        **{"job": "j", "teachers_min": 2, "wait_timeout_s": 30.0, "lower_bytes": 0,
-           "upper_bytes": 4096, **options},
+        **{"job": "j", "profiles": None, "teachers_min": 2, "wait_timeout_s": 30.0,
+           "lower_bytes": 0, "upper_bytes": 4096, **options},
     )  # fmt: skip

@@ -1,20 +1,20 @@
-"""A Paddle network whose device time a test commands: `edl.tests.system.slow_network:network`.
+"""Models whose device time a test commands: `edl.tests.system.slow_network:network`.
 
-Its labels are `3 x + 1`, so that a test can say what they must be; a file names the seconds that a
-sample takes, and may be written anew while teachers serve.
+They are functions on numpy arrays, as a framework takes seconds to start. Their labels are
+`3 x + 1`, so that a test can say what they must be; a file names the seconds that a sample takes,
+and may be written anew while teachers serve.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from edl.proto.arena import Array
-from edl.teacher.backends.paddle_runtime import import_paddle
 
 MODEL = "edl.tests.system.slow_network:network"
 #: Other content, whose labels are `3 x + 2`.
@@ -25,28 +25,29 @@ SECONDS_VARIABLE = "EDL_TEST_SECONDS_PER_SAMPLE"
 FACTOR_VARIABLE = "EDL_TEST_SLOWER_BY"
 FEATURES = 16
 
+Network = tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]
+
 
 def labels_of(x: Array, offset: float = 1.0) -> Array:
     """What any teacher must answer; one of the next content has an `offset` of 2."""
     return x * np.float32(3) + np.float32(offset)
 
 
-def network() -> Any:
+def network() -> Network:
     return _network(1.0)
 
 
-def next_network() -> Any:
+def next_network() -> Network:
     return _network(2.0)
 
 
-def _network(offset: float) -> Any:
-    paddle = import_paddle()
+def _network(offset: float) -> Network:
     pace = Path(os.environ[SECONDS_VARIABLE])
     factor = float(os.environ.get(FACTOR_VARIABLE, "1"))
 
-    class Slow(paddle.nn.Layer):  # type: ignore[misc,name-defined]  # paddle is imported late
-        def forward(self, x: Any) -> Any:
-            time.sleep(float(pace.read_text()) * factor * x.shape[0])
-            return {"soft": x * 3.0 + offset}
+    def forward(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        x = inputs["x"]
+        time.sleep(float(pace.read_text()) * factor * len(x))
+        return {"soft": labels_of(x, offset)}
 
-    return Slow(), [paddle.static.InputSpec([None, FEATURES], "float32", "x")]
+    return forward, [f"x:FP32:-1,{FEATURES}"]

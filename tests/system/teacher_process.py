@@ -19,7 +19,9 @@ from edl.proto.arena import Array
 from edl.proto.security import ClientSecurity, open_channel
 from edl.supervise import Command, Process, python_command, start
 
-STEERED = "edl.tests.teacher.networks:steered"
+STEERED = "edl.tests.teacher.functions:steered"
+#: The same of Paddle, with a second output "logits"; it takes seconds to start.
+NETWORK = "edl.tests.teacher.networks:steered"
 START_S = 60.0
 ANSWER_S = 30.0
 

@@ -13,16 +13,14 @@ from typing import Any
 import pytest
 
 from edl.coordinator.embedded import start_embedded
-from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.distill_reader import DistilReader
 from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
-from edl.scheduler.leadership import grace_s
 from edl.supervise import Process, python_command, start
-from edl.tests.system.conftest import SPEC, TTL_S, Batches
+from edl.tests.system.conftest import GRACE_S, SPEC, TTL_S, Batches
 
 PACE_S = 0.02 / 8
 #: A TTL, a beat and, on a busy machine, the start of a command line.
-HEALED_S = grace_s(TTL_S, BEATS_PER_TTL) + 5.0
+HEALED_S = GRACE_S + 5.0
 
 
 class Mesh:
@@ -82,7 +80,7 @@ def wait_until_whole(mesh: Mesh, teachers: set[str]) -> None:
 
 
 def test_the_manager_is_killed_and_another_takes_over(mesh: Mesh) -> None:
-    source = Batches(300)
+    source = Batches()
     with DistilReader(source, service="slow", coordinator=mesh.url, teachers_min=2) as reader:
         iterator = iter(reader)
         batches = [next(iterator) for _ in range(10)]
@@ -92,13 +90,13 @@ def test_the_manager_is_killed_and_another_takes_over(mesh: Mesh) -> None:
         assert set(reader.stats.teachers) == {"a", "b"}
         mesh.start_manager()
         wait_until_whole(mesh, {"a", "b"})
-        batches += iterator
+        batches += source.rest(iterator, GRACE_S + 0.5)
         assert reader.stats.resends == 0
     source.check(batches)
 
 
 def test_redis_is_killed_and_comes_back_empty(mesh: Mesh) -> None:
-    source = Batches(600)
+    source = Batches()
     with DistilReader(source, service="slow", coordinator=mesh.url, teachers_min=2) as reader:
         iterator = iter(reader)
         batches = [next(iterator) for _ in range(10)]
@@ -106,6 +104,6 @@ def test_redis_is_killed_and_comes_back_empty(mesh: Mesh) -> None:
         batches += [next(iterator) for _ in range(100)]
         wait_until_whole(mesh, {"a", "b"})
         assert set(reader.stats.teachers) == {"a", "b"}
-        batches += iterator
+        batches += source.rest(iterator, GRACE_S + 0.5)
         assert reader.stats.resends == 0
     source.check(batches)

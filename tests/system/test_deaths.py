@@ -15,9 +15,12 @@ from edl.distill_reader import DistilReader
 from edl.mesh.local import LocalMesh
 from edl.tests.ground.programs import wait_for
 from edl.tests.system.conftest import TTL_S, Batches, add_teachers
+from edl.tests.system.slow_network import FEATURES
 
 #: A batch of 8 takes a tenth of a second.
 PACE_S = 0.1 / 8
+#: In the buffer, inputs and labels, or somewhat less.
+BATCH_BYTES = 2 * 8 * FEATURES * 4
 
 
 def reader_over(mesh: LocalMesh, source: Batches, **options: Any) -> DistilReader:
@@ -67,8 +70,9 @@ def test_resends_are_not_held_back_by_a_full_buffer(
     add_teachers(mesh, "a", "b")
     set_pace(PACE_S)
     source = Batches(20)
-    # The first label puts the volume above ut, while others are in flight.
-    with reader_over(mesh, source, teachers_min=2, upper_bytes=100, lower_bytes=0) as reader:
+    # Some labels put the volume above ut, while both teachers have windows full of others.
+    full = {"upper_bytes": 6 * BATCH_BYTES, "lower_bytes": 0, "window": 4, "window_max": 4}
+    with reader_over(mesh, source, teachers_min=2, **full) as reader:
         iterator = iter(reader)
         wait_for(lambda: reader.stats.state == "blocked" and len(reader.stats.teachers) == 2)
         yielded = reader.stats.yielded
@@ -122,7 +126,7 @@ def test_a_suspended_teacher_is_left_after_its_ttl_and_taken_back(
 ) -> None:
     add_teachers(mesh, "a", "b")
     set_pace(PACE_S / 4)
-    source = Batches(400)
+    source = Batches()
     batches = []
     with reader_over(mesh, source, teachers_min=2, upper_bytes=10_000) as reader:
         iterator = iter(reader)
@@ -130,13 +134,15 @@ def test_a_suspended_teacher_is_left_after_its_ttl_and_taken_back(
         victim = busy_teacher(reader)
         mesh.suspend(victim)
         stopped_at = time.monotonic()
-        while reader.stats.resends == 0:
+        while reader.stats.resends + reader.stats.hedges == 0:
             batches.append(next(iterator))
         assert time.monotonic() - stopped_at < 2 * TTL_S
+        while victim in reader.stats.teachers:
+            batches.append(next(iterator))
         mesh.resume(victim)
         while victim not in reader.stats.teachers:
             batches.append(next(iterator))
-        batches += iterator
+        batches += source.rest(iterator)
     source.check(batches)
 
 

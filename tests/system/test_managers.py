@@ -23,11 +23,10 @@ from edl.distill_reader import DistilReader
 from edl.errors import EdlError, LeaseSuperseded
 from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
-from edl.scheduler.leadership import grace_s
 from edl.supervise import Process
 from edl.tests.faults import FaultProxy
 from edl.tests.ground.programs import wait_for
-from edl.tests.system.conftest import SPEC, TTL_S, Batches, add_teachers
+from edl.tests.system.conftest import GRACE_S, SPEC, TTL_S, Batches, add_teachers
 
 PACE_S = 0.02 / 8
 LEADER_TTL_S = 1.0
@@ -95,7 +94,7 @@ def leader(mesh: LocalMesh) -> str:
 
 def test_the_leader_is_killed_as_a_teacher_joins(mesh: LocalMesh) -> None:
     add_teachers(mesh, "a")
-    source = Batches(1500)
+    source = Batches()
     with reader_over(mesh, source, teachers_min=2) as reader:
         iterator = iter(reader)
         batches = [next(iterator) for _ in range(20)]
@@ -106,7 +105,7 @@ def test_the_leader_is_killed_as_a_teacher_joins(mesh: LocalMesh) -> None:
         killed_at = time.monotonic()
         batches += taken_until(iterator, lambda: "b" in reader.stats.teachers)
         assert time.monotonic() - killed_at < LEADER_TTL_S + 1.0
-        batches += iterator
+        batches += source.rest(iterator, GRACE_S + 0.5)
         assert reader.stats.resends == 0
     source.check(batches)
 
@@ -126,7 +125,7 @@ def test_a_leader_that_was_stopped_before_its_write_cannot_write_after_its_succe
         add_teachers(mesh, "a")
         wait_for(lambda: leader_now(mesh) == "slow", timeout_s=10)
         mesh.managers["coordinator"].send_signal(signal.SIGCONT)
-        source = Batches(1500)
+        source = Batches()
         with reader_over(mesh, source, teachers_min=2) as reader:
             iterator = iter(reader)
             batches = [next(iterator) for _ in range(20)]
@@ -151,7 +150,7 @@ def test_a_leader_that_was_stopped_before_its_write_cannot_write_after_its_succe
             mesh.managers["coordinator"].kill()
             batches += taken_until(iterator, lambda: leader_now(mesh) == "slow")
             assert set(reader.stats.teachers) == {"a", "b"}
-            batches += iterator
+            batches += source.rest(iterator, GRACE_S + 0.5)
             assert reader.stats.resends == 0
         source.check(batches)
 
@@ -180,7 +179,7 @@ def test_a_fail_over_to_a_stale_replica_takes_no_teacher_from_a_reader(
         add_teachers(mesh, "a")
         link.partition()
         add_teachers(mesh, "b")
-        source = Batches(2000)
+        source = Batches()
         with reader_over(mesh, source, teachers_min=2) as reader:
             iterator = iter(reader)
             batches = taken_until(iterator, lambda: len(reader.stats.teachers) == 2)
@@ -197,8 +196,8 @@ def test_a_fail_over_to_a_stale_replica_takes_no_teacher_from_a_reader(
                 return seen is not None and seen.term > before.term and is_whole(seen)
 
             batches += taken_until(iterator, whole_again)
-            assert time.monotonic() - failed_over_at < grace_s(TTL_S, BEATS_PER_TTL) + 1.0
-            batches += iterator
+            assert time.monotonic() - failed_over_at < GRACE_S + 1.0
+            batches += source.rest(iterator, GRACE_S + 0.5)
             assert reader.stats.resends == 0
         source.check(batches)
 
@@ -219,7 +218,7 @@ def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_he
         )
         add_teachers(mesh, "near")
         mesh.add_teacher("far", far)
-        source = Batches(3000)
+        source = Batches()
         with reader_over(mesh, source, teachers_min=2) as reader:
             iterator = iter(reader)
             batches = taken_until(iterator, lambda: len(reader.stats.teachers) == 2)
@@ -233,7 +232,7 @@ def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_he
             data.heal()
             leases.heal()
             batches += taken_until(iterator, lambda: "far" in reader.stats.teachers)
-            batches += iterator
+            batches += source.rest(iterator, GRACE_S + 0.5)
             assert reader.stats.resends <= reader.config.window
         source.check(batches)
 

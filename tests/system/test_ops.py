@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from edl import __version__
+from edl.coordinator import fetch_status
 from edl.distill_reader import DistilReader
 from edl.mesh.local import LocalMesh
+from edl.proto import coordinator_pb2 as pb
 from edl.supervise import python_command, start
 from edl.tests.ground.programs import wait_for
 from edl.tests.system.conftest import TTL_S, Batches, add_teachers
 
-PACE_S = 0.05 / 8
+PACE_S = 0.02 / 8
 
 
 def edl(*arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:
@@ -37,8 +39,20 @@ def events(mesh: LocalMesh) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def kinds_about(mesh: LocalMesh, subject: str) -> list[str]:
-    return [event["kind"] for event in events(mesh) if event["subject"] == subject]
+def kinds_about(log: list[dict[str, Any]], subject: str) -> list[str]:
+    return [event["kind"] for event in log if event["subject"] == subject]
+
+
+def events_until(mesh: LocalMesh, *wanted: tuple[str, str]) -> list[dict[str, Any]]:
+    """The whole log, once these (kind, subject) are in it."""
+    log: list[dict[str, Any]] = []
+
+    def there() -> bool:
+        log[:] = events(mesh)
+        return all(kind in kinds_about(log, subject) for kind, subject in wanted)
+
+    wait_for(there)
+    return log
 
 
 @pytest.fixture
@@ -53,7 +67,7 @@ def test_a_teacher_is_drained_by_command_and_the_log_says_all_that_happened(
     mesh: LocalMesh,
 ) -> None:
     add_teachers(mesh, "a", "b")
-    source = Batches(300)
+    source = Batches()
     with DistilReader(source, service="slow", coordinator=mesh.url, teachers_min=2) as reader:
         iterator = iter(reader)
         batches = [next(iterator) for _ in range(20)]
@@ -64,14 +78,14 @@ def test_a_teacher_is_drained_by_command_and_the_log_says_all_that_happened(
         assert mesh.teachers["a"].returncode == 0
         mesh.kill("b")
         add_teachers(mesh, "c")
-        batches += iterator
+        while "c" not in reader.stats.teachers:
+            batches.append(next(iterator))
+        batches += source.rest(iterator)
     source.check(batches)
-    wait_for(lambda: "gone" in kinds_about(mesh, "job/0"))
-    wait_for(lambda: "lost" in kinds_about(mesh, "b"))
-    log = events(mesh)
-    assert kinds_about(mesh, "a")[:3] == ["registered", "draining", "left"]
-    assert kinds_about(mesh, "b")[:2] == ["registered", "lost"]
-    assert "subscribed" in kinds_about(mesh, "job/0")
+    log = events_until(mesh, ("gone", "job/0"), ("lost", "b"))
+    assert kinds_about(log, "a")[:3] == ["registered", "draining", "left"]
+    assert kinds_about(log, "b")[:2] == ["registered", "lost"]
+    assert "subscribed" in kinds_about(log, "job/0")
     assert all(event["text"] and event["time_ms"] and event["id"] for event in log)
     # Every change of the student's set names its cause.
     causes = [event for event in log if event["kind"] == "assigned"]
@@ -112,10 +126,11 @@ def test_services_are_listed_and_shown(mesh: LocalMesh) -> None:
     assert done.returncode == 0
     assert "no service" in done.stdout
     add_teachers(mesh, "a")
-    wait_for(lambda: "slow" in edl("service", "list", url=mesh.url).stdout)
-    wait_for(lambda: bool(shown(mesh)["leader"]))
-    wait_for(lambda: bool(shown(mesh)["content_id"]))  # declared when a recovery is over
+    wait_for(lambda: bool(status(mesh).leader))
+    wait_for(lambda: bool(status(mesh).content_id))  # declared when a recovery is over
+    assert "slow" in edl("service", "list", url=mesh.url).stdout
     service = shown(mesh)
+    assert service["leader"]
     assert service["teacher_states"] == {"serving": 1}
     text = edl("service", "show", "slow", url=mesh.url).stdout
     assert service["content_id"] in text
@@ -132,7 +147,7 @@ def test_services_are_listed_and_shown(mesh: LocalMesh) -> None:
 
 def test_the_doctor_finds_a_mesh_well_and_says_what_ails_it(mesh: LocalMesh) -> None:
     add_teachers(mesh, "a")
-    wait_for(lambda: bool(shown(mesh)["leader"]))
+    wait_for(lambda: bool(status(mesh).leader))
     done = edl("doctor", "--json", url=mesh.url)
     findings = json.loads(done.stdout)
     assert done.returncode == 0, findings
@@ -147,6 +162,12 @@ def test_the_doctor_finds_a_mesh_well_and_says_what_ails_it(mesh: LocalMesh) -> 
     assert done.returncode == 1
     assert "WRONG" in done.stdout
     assert "does not answer" in done.stdout
+
+
+def status(mesh: LocalMesh) -> pb.ServiceStatus:
+    """Of the one service, as `edl service show` gets it; empty while there is none."""
+    services = fetch_status(mesh.url, "slow").services
+    return services[0] if services else pb.ServiceStatus()
 
 
 def shown(mesh: LocalMesh) -> dict[str, Any]:

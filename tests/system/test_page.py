@@ -17,7 +17,7 @@ from edl.tests.coordinator.web.browser import chromium
 SERVICE = "digits"
 #: Shortest lease of the test: within it a dead teacher cannot be told from a slow one.
 TTL_S = 1.0
-SPEC = TeacherSpec(SERVICE, "edl.tests.teacher.networks:convolution", ttl_s=TTL_S)
+SPEC = TeacherSpec(SERVICE, "edl.tests.teacher.functions:steered", ttl_s=TTL_S)
 TOKEN = "token-of-an-administrator-of-this-test"
 SEEN_WITHIN_S = 2.0
 

@@ -14,7 +14,7 @@ from edl.distill_reader import DistilReader
 from edl.proto import coordinator_pb2 as pb
 from edl.tests.ground.programs import wait_for
 from edl.tests.system.conftest import Batches
-from edl.tests.system.test_coordinator import LEASES_ONLY, Coordinator, Members, ready, serve
+from edl.tests.system.coordinator_process import LEASES_ONLY, Coordinator, Members, ready, serve
 
 PROMISED_S = 15.0
 LOW_MIN, HIGH_N = 2, 3
@@ -69,6 +69,7 @@ def test_the_priority_of_a_reader_reaches_the_mesh(coordinator: Coordinator) -> 
         service="s",
         coordinator=coordinator.url,
         job="urgent",
+        profiles=None,
         teachers_min=2,
         priority=7,
     ) as reader:

@@ -15,7 +15,7 @@ from edl.tests.system.slow_network import FACTOR_VARIABLE
 
 #: The fastest takes so long for a batch, the others four times that: long enough that what a batch
 #: costs besides, on a busy machine, hardly counts.
-BATCH_S = 0.08
+BATCH_S = 0.06
 PACE_S = BATCH_S / ROWS
 SLOWER = {"a": 4, "b": 4, "fast": 1}
 TOLERANCE = 0.15
@@ -35,7 +35,7 @@ def test_unequal_teachers_serve_in_proportion_to_their_speeds(
 ) -> None:
     add_teachers(mesh, monkeypatch)
     set_pace(PACE_S)
-    source = Batches(260)
+    source = Batches(200)
     reader = DistilReader(
         source, service="slow", coordinator=mesh.url, teachers_min=3, teachers_max=3
     )

@@ -29,6 +29,7 @@ from edl.teacher.loading import load
 from edl.tests.ground.programs import wait_for, wait_gone
 from edl.tests.system.teacher_process import (
     ANSWER_S,
+    NETWORK,
     START_S,
     STEERED,
     command,
@@ -71,12 +72,13 @@ def test_it_says_what_it_does_in_order_and_one_line_on_stdout(tmp_path: Path) ->
     assert said[1] == "warming up"
     assert said[2] == "self-test passed: finite, neither constant nor uniform"
     assert "ms/sample on cpu; no coordinator was named" in said[3]
-    assert said[4].startswith("teacher ready: 127.0.0.1:")
-    assert len(said) == 5
+    assert said[4].startswith("HTTP on http://127.0.0.1:")
+    assert said[5].startswith("teacher ready: 127.0.0.1:")
+    assert len(said) == 6
 
 
 def test_with_verbose_each_call_leaves_a_line_of_json() -> None:
-    with serving("--verbose", model="edl.tests.teacher.functions:steered") as teacher:
+    with serving("--verbose") as teacher:
         teacher.ask(request_id="17")
         said = teacher.process.expect(r"DEBUG edl\.teacher\.access_log: (\{.*\})$", ANSWER_S)[1]
         line = json.loads(said)
@@ -84,7 +86,10 @@ def test_with_verbose_each_call_leaves_a_line_of_json() -> None:
 
 
 def test_the_predictor_killed_in_mid_request_costs_that_request_only(hold: Path) -> None:
-    with serving(env={HOLD_VARIABLE: str(hold)}) as teacher, ThreadPoolExecutor(1) as pool:
+    with (
+        serving(model=NETWORK, env={HOLD_VARIABLE: str(hold)}) as teacher,
+        ThreadPoolExecutor(1) as pool,
+    ):
         before = teacher.ask().outputs["logits"].copy()
         held = pool.submit(refusal, lambda: teacher.ask(HOLD))
         predictor = teacher.predictor()
@@ -99,7 +104,7 @@ def test_the_predictor_killed_in_mid_request_costs_that_request_only(hold: Path)
 
 
 def test_a_model_that_crashes_by_a_request_is_started_again_and_one_of_nan_is_counted() -> None:
-    with serving() as teacher:
+    with serving(model=NETWORK) as teacher:
         assert refusal(lambda: teacher.ask(KILL)) is grpc.StatusCode.ABORTED
         wait_for(lambda: teacher.ready, START_S)
         assert refusal(lambda: teacher.ask(NAN)) is grpc.StatusCode.INTERNAL
@@ -107,7 +112,7 @@ def test_a_model_that_crashes_by_a_request_is_started_again_and_one_of_nan_is_co
 
 
 def test_labels_that_are_not_finite_are_refused_and_counted_by_output() -> None:
-    with serving("--metrics-listen", "0") as teacher:
+    with serving("--metrics-listen", "0", model=NETWORK) as teacher:
         (said,) = [line for line in teacher.process.tail() if line.startswith("metrics on ")]
         for _ in range(2):
             assert refusal(lambda: teacher.ask(NAN)) is grpc.StatusCode.INTERNAL
@@ -119,7 +124,8 @@ def test_labels_that_are_not_finite_are_refused_and_counted_by_output() -> None:
 
 
 def test_a_model_that_takes_its_time_keeps_nothing_else_waiting(hold: Path) -> None:
-    with serving("--slots", "1", env={HOLD_VARIABLE: str(hold)}) as teacher:
+    variables = {HOLD_VARIABLE: str(hold)}
+    with serving("--slots", "1", model=NETWORK, env=variables) as teacher:
         teacher.ask()  # connected, so that the next one's time is not spent on that
         # Its client loses patience; the batch stays in the model, and so does its slot.
         code = refusal(lambda: teacher.ask(HOLD, timeout_s=2.0))
@@ -182,7 +188,7 @@ def test_ctrl_c_drains_too_and_ends_by_130() -> None:
 
 @pytest.mark.parametrize(("number", "returncode"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_can_be_stopped_while_it_loads(number: signal.Signals, returncode: int) -> None:
-    process = start(command("--model", STEERED))
+    process = start(command("--model", NETWORK))
     try:
         process.expect("^loading", START_S)
         process.send_signal(number)

@@ -30,7 +30,7 @@ from edl.tests.system.teacher_process import (
     refusal,
     serving,
 )
-from edl.tests.teacher.networks import HOLD, HOLD_VARIABLE
+from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE
 
 TOKENS = "student s3cret\nviewer l00k\n"
 
@@ -157,7 +157,7 @@ def test_an_administrator_sends_it_away_and_nothing_is_lost(redis_url: str, tmp_
         ThreadPoolExecutor(1) as pool,
     ):
         held = pool.submit(teacher.ask, HOLD)
-        wait_for(hold.with_suffix(".held").exists)
+        wait_for(lambda: any(tmp_path.glob("go.*")))  # it is in the model
         assert registry.request_drain("m", "t1")
         wait_for(lambda: "draining: asked by an administrator" in teacher.process.tail())
         hold.touch()

@@ -119,7 +119,7 @@ def test_a_model_that_takes_its_time(seconds: int) -> None:
             code, labels = behind.result(ANSWER_S)
             assert code is Code.OK
             np.testing.assert_array_equal(labels, rows(about=3.0) * 2)
-        assert metric(teacher, "edl_teacher_expired_total") == 1, "nobody waited for it"
+        assert metric(teacher, "edl_teacher_expired_total") == 2, "nobody waited for them"
         assert metric(teacher, "edl_teacher_in_flight_requests") == 0
         serves(teacher)
 

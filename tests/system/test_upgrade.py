@@ -65,7 +65,6 @@ def upgrading(
         yield mesh, now["old"], now["new"], reader
 
 
-@pytest.mark.serial
 def test_at_the_epoch_the_running_one_ends_on_the_old_content(
     upgrading: tuple[LocalMesh, str, str, DistilReader],
 ) -> None:
@@ -82,7 +81,6 @@ def test_at_the_epoch_the_running_one_ends_on_the_old_content(
     wait_for(lambda: students_on(mesh).get(old, 0) == 0)
 
 
-@pytest.mark.serial
 def test_at_once_the_stream_changes_over_at_one_batch(
     upgrading: tuple[LocalMesh, str, str, DistilReader],
 ) -> None:
@@ -97,7 +95,6 @@ def test_at_once_the_stream_changes_over_at_one_batch(
     assert offsets(list(reader)) == [2] * SOURCE.count
 
 
-@pytest.mark.serial
 def test_a_dead_engine_does_not_mix_an_epoch(
     upgrading: tuple[LocalMesh, str, str, DistilReader],
 ) -> None:
@@ -111,7 +108,6 @@ def test_a_dead_engine_does_not_mix_an_epoch(
     assert offsets(list(reader)) == [2] * SOURCE.count
 
 
-@pytest.mark.serial
 def test_the_next_content_loses_its_only_teacher_and_gets_another(
     upgrading: tuple[LocalMesh, str, str, DistilReader],
 ) -> None:

@@ -1,0 +1,140 @@
+"""The command line of chaos: `edl chaos`."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...supervise import end_with_parent
+
+if TYPE_CHECKING:
+    from ...lifecycle import Stop
+    from .report import ChaosReport
+    from .settings import ChaosSettings
+
+EXIT_BROKEN = 1
+TERMINATED = 128 + signal.SIGTERM
+
+Minutes = Annotated[float, typer.Option(help="For how long faults are begun.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, show_default="random", help="Which faults: an equal seed, equal faults."),
+]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")]
+Logs = Annotated[
+    Path | None,
+    typer.Option(
+        file_okay=False,
+        show_default="a new one, kept if an invariant breaks",
+        help="Folder for the output of every process, and what students were given.",
+    ),
+]
+Deceive = Annotated[
+    bool,
+    typer.Option(
+        "--deceive",
+        help="Have teachers answer with labels of other samples, too, which only a comparison with "
+        "other teachers can find: there are six then, as who lies takes three to say.",
+    ),
+]
+
+
+def chaos(
+    minutes: Minutes = 5.0,
+    seed: Seed = None,
+    json: Json = None,
+    logs: Logs = None,
+    deceive: Deceive = False,
+) -> None:
+    """Break a real mesh on this machine, about every two seconds, and check what has to hold.
+
+    Four teachers, two students, a manager and a Redis, each a process of its own,
+    are killed, suspended, cut off, delayed, drained and made to answer nonsense.
+
+    Exit code 0: every sample came once, in order, with its label; the streams
+    kept moving, memory did not grow, and nothing is left behind.
+
+    Exit code 1: something of that does not hold; the report says what and where.
+    """
+    end_with_parent()
+    from ...lifecycle import stop_on_signals
+    from .report import as_json, lines
+    from .settings import ChaosSettings
+
+    settings = ChaosSettings(
+        seed=random.SystemRandom().randrange(1 << 32) if seed is None else seed,
+        seconds=60 * minutes,
+        teachers=6 if deceive else 4,
+        deceive=deceive,
+    )
+    typer.echo(f"seed {settings.seed}")
+    with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
+        report = _run(settings, logs, stop)
+        for line in lines(report):
+            typer.echo(line)
+        if json is not None:
+            _write(json, as_json(report))
+    if not report.held:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
+    """The run itself; its folder stays if it was named, or if not all held."""
+    from .leaks import MARK, Belongings
+    from .run import run_chaos
+
+    def check() -> None:
+        if stop.requested:
+            raise KeyboardInterrupt if stop.signal == signal.SIGINT else SystemExit(TERMINATED)
+
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    folder = _folder(logs)
+    os.environ[MARK] = mark = f"{os.getpid()}-{settings.seed}"
+    before = Belongings.before(mark)
+    keep = True
+    try:
+        report = run_chaos(settings, folder, before, say=say, stop=stop, check=check)
+        keep = not report.held
+        return report
+    except (KeyboardInterrupt, SystemExit):
+        keep = False
+        raise
+    finally:
+        if logs is None and not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            say(f"logs: {folder}")
+
+
+def _folder(logs: Path | None) -> Path:
+    if logs is None:
+        return Path(tempfile.mkdtemp(prefix="edl-chaos-"))
+    from ...errors import UsageError
+
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {logs}: {error.strerror}") from error
+    if any(logs.iterdir()):
+        raise UsageError(f"{logs} is not empty: name a new folder by --logs")
+    return logs.absolute()
+
+
+def _write(path: Path, report: object) -> None:
+    import json
+
+    from ...errors import UsageError
+
+    try:
+        path.write_text(json.dumps(report, indent=2) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error

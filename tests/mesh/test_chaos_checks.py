@@ -1,0 +1,228 @@
+"""The checker finds what is broken, over traces that are made up, and nothing where nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.mesh.chaos import checks
+from edl.mesh.chaos.growth import median_slope
+from edl.mesh.chaos.liveness import OWED_AFTER_S, longest_pause
+from edl.mesh.chaos.trace import Figures, Trace
+from edl.tests.mesh.chaos_traces import TEACHERS, done, figures, samples, student, trace, without
+
+
+def broken(what: Trace) -> list[str]:
+    return [finding.name for finding in checks.check_invariants(what) if not finding.held]
+
+
+def test_a_run_in_order_breaks_nothing() -> None:
+    assert broken(trace()) == []
+
+
+def test_a_run_that_was_interrupted_need_not_be_whole() -> None:
+    what = trace(faults=[done("kill-teacher", "t1", 5.0, None)])
+    assert broken(what) == ["the mesh is whole again"]
+    assert all(one.held for one in checks.check_invariants(what, interrupted=True))
+
+
+# --- each id once, in order
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda rows: np.delete(rows, 40), "id 41 came at 4.1 s in the place of id 40"),
+        (lambda rows: np.insert(rows, 40, rows[39]), "id 39 came at 3.9 s in the place of id 40"),
+        (lambda rows: rows[np.r_[0:40, 41, 40, 42:600]], "id 41 came at 4.1 s"),
+        (lambda rows: rows[1:], "id 1 came at 0.1 s in the place of id 0"),
+    ],
+    ids=["lost", "twice", "swapped", "the first"],
+)
+def test_an_id_out_of_its_place_is_named(change: Any, place: str) -> None:
+    finding = checks.once_in_order(trace(student(samples=change(samples()))))
+    assert not finding.held
+    assert place in finding.broken[0]
+
+
+def test_a_student_that_got_nothing_is_named() -> None:
+    assert broken(trace(student(samples=samples()[:0])))[0] == "each id once, in order"
+
+
+# --- label = f(id)
+
+
+def test_a_wrong_label_is_named() -> None:
+    rows = samples()
+    rows["digest"][[7, 300]] ^= np.uint64(1)
+    finding = checks.right_labels(trace(student(), student(samples=rows)))
+    assert finding.broken == ("s2: 2 samples, the first: id 7 at 0.7 s, id 300 at 30.0 s",)
+
+
+def found_out(at_s: float, liar: str = "t1") -> tuple[Figures, ...]:
+    return tuple(
+        replace(one, liars=(liar,) if at_s <= one.at_s < at_s + 20 else ()) for one in figures()
+    )
+
+
+def test_lies_pass_until_they_are_found_out_and_no_longer() -> None:
+    rows = samples()
+    rows["digest"][[205, 215]] ^= np.uint64(1)  # at 20.5 and 21.5 s
+    lie = done("answer-other", "t1", 20.0, 22.0)
+    late = trace(student(samples=rows, figures=found_out(21.4)), faults=[lie])
+    assert checks.right_labels(late).held
+    assert "2 with lies" in checks.right_labels(late).checked
+    early = trace(student(samples=rows, figures=found_out(20.6)), faults=[lie])
+    (broken,) = checks.right_labels(early).broken
+    assert broken == "s1: 1 samples, the first: id 215 at 21.5 s"
+
+
+def test_lies_that_nobody_finds_have_to_be_over_some_time() -> None:
+    rows = samples()
+    rows["digest"][[260, 280]] ^= np.uint64(1)
+    what = trace(student(samples=rows), faults=[done("answer-other", "t1", 20.0, 22.0)])
+    (broken,) = checks.right_labels(what).broken
+    assert "id 280" in broken
+    assert "id 260" not in broken
+
+
+@pytest.mark.parametrize("kind", ["answer-other", "answer-nan"])
+def test_who_is_convicted_has_lied(kind: str) -> None:
+    lie = done(kind, "t1", 20.0, 22.0)
+    lied = kind == "answer-other"
+    assert (
+        checks.honest_believed(trace(student(figures=found_out(21.0)), faults=[lie])).held is lied
+    )
+    before = trace(student(figures=found_out(19.0)), faults=[lie])
+    assert checks.honest_believed(before).broken == ("s1: t1 at 19.0 s",)
+
+
+# --- never still
+
+
+def test_a_pause_with_a_healthy_teacher_is_named() -> None:
+    what = trace(student(samples=without(samples(), 20.0, 24.0)))
+    assert broken(what) == ["never still for more than 3 s"]
+    pause = longest_pause(what, "s1")
+    assert pause.seconds == pytest.approx(4.0, abs=0.2)
+    assert pause.began_s == pytest.approx(20.0, abs=0.2)
+    assert pause.next_id == 200
+    assert pause.healthy == TEACHERS
+
+
+def test_a_stream_that_never_goes_on_is_named() -> None:
+    assert broken(trace(student(samples=samples()[:500]))) == [
+        "never still for more than 3 s",
+    ]
+
+
+def test_a_pause_is_excused_while_all_its_teachers_are_harmed() -> None:
+    still = student(samples=without(samples(), 20.0, 26.0), figures=figures(["t1"]))
+    silent = done("silence-teacher", "t1", 19.5, 25.0)
+    other = done("kill-teacher", "t2", 15.0, 16.0)
+    assert broken(trace(still, faults=[silent, other])) == []
+    # One step longer than allowed after it was healed: not excused any more.
+    assert broken(trace(still, faults=[replace(silent, healed_s=22.5), other])) != []
+
+
+def test_a_pause_is_not_excused_by_a_fault_that_was_skipped() -> None:
+    still = student(samples=without(samples(), 20.0, 26.0), figures=figures(["t1"]))
+    skipped = done("silence-teacher", "t1", 19.5, 25.0, skipped="it was not up")
+    assert broken(trace(still, faults=[skipped])) == ["never still for more than 3 s"]
+
+
+def test_a_pause_is_excused_while_the_machine_stands_still() -> None:
+    still = student(samples=without(samples(), 20.0, 24.0))
+    assert broken(trace(still, stalls=((20.5, 23.5),))) == []
+
+
+def test_a_reader_that_sends_to_nobody_is_owed_a_teacher_in_the_end() -> None:
+    """Whatever it believes of them: all were healthy for long."""
+    still = student(samples=without(samples(), 30.0, 30.0 + 2 * OWED_AFTER_S), figures=figures([]))
+    finding = checks.moving(trace(still))
+    assert finding.broken[0].endswith("with enough that it does not send to healthy")
+    lately = done("kill-redis", "redis", 29.0, 30.0 + 2 * OWED_AFTER_S)
+    assert longest_pause(trace(still, faults=[lately]), "s1").seconds < 3
+
+
+def test_a_check_that_would_say_nothing_says_so() -> None:
+    faults = [done("silence-teacher", name, 5.0, None) for name in TEACHERS]
+    finding = checks.moving(trace(faults=faults))
+    assert "had a healthy teacher for 8% of the time only" in finding.broken[0]
+
+
+# --- memory
+
+
+@pytest.mark.parametrize("engines", [(), (20.0, 40.0)])
+def test_memory_that_grows_is_named(engines: Sequence[float]) -> None:
+    leaking = student(figures=figures(grows=300 << 10, engines=engines))
+    finding = checks.memory(trace(leaking))
+    assert finding.broken == ("s1: trainer and engine grow by 300 KiB/s",)
+
+
+def test_memory_that_begins_small_with_each_engine_does_not_grow() -> None:
+    assert checks.memory(trace(student(figures=figures(engines=(20.0, 40.0))))).held
+
+
+def test_a_trainer_that_grows_is_found_across_the_lives_of_its_engines() -> None:
+    told = tuple(
+        replace(one, trainer_bytes=one.trainer_bytes + int(one.at_s * (200 << 10)))
+        for one in figures(engines=range(5, 60, 5))
+    )
+    finding = checks.memory(trace(student(figures=told)))
+    assert any("trainer grow by" in text for text in finding.broken)
+
+
+def test_the_median_slope_is_moved_by_no_step_and_no_outlier() -> None:
+    times = np.arange(40.0)
+    sizes = 3.0 * times
+    sizes[10] += 1e9
+    lives = (times >= 20).astype(int)
+    sizes[20:] -= 1e6
+    assert median_slope(times, sizes, lives) == pytest.approx(3.0)
+    assert median_slope(times[:5], sizes[:5], lives[:5]) is None
+    assert median_slope(times, sizes, times) is None, "each point is a life of its own"
+
+
+# --- whole again, ended in order, nothing left
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ({"teachers": frozenset({"t1"})}, "t2 has no lease"),
+        ({"students": frozenset()}, "s1 has no lease"),
+        ({"assigned": {}}, "s1 has no teacher assigned"),
+    ],
+)
+def test_what_is_missing_at_the_end_is_named(missing: dict[str, Any], words: str) -> None:
+    what = trace()
+    last = replace(what.snapshots[-1], **missing)
+    finding = checks.whole_again(replace(what, snapshots=(*what.snapshots, last)))
+    assert finding.broken == (words,)
+
+
+def test_a_student_that_sends_to_nobody_at_the_end_is_named() -> None:
+    finding = checks.whole_again(trace(student(figures=figures([]))))
+    assert finding.broken == ("s1 sends to no teacher: ",)
+
+
+def test_a_fault_that_is_not_over_or_made_trouble_is_named() -> None:
+    faults = [
+        done("kill-teacher", "t1", 5.0, None),
+        done("drain-teacher", "t2", 5.0, 7.0, trouble="it drained with exit code 1, not 0"),
+    ]
+    assert checks.whole_again(trace(faults=faults)).broken == (
+        "kill-teacher of t1 at 5.0 s is not over",
+        "drain-teacher of t2 at 5.0 s: it drained with exit code 1, not 0",
+    )
+
+
+def test_a_student_that_ends_badly_and_what_is_left_are_named() -> None:
+    what = trace(student(trouble="ended by itself: PoisonBatch"), left=("process 7: x",))
+    assert broken(what) == ["students end in order", "nothing is left behind"]

@@ -1,0 +1,172 @@
+"""Spoilt answers: what each lie makes of one, and that frames come through whole."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import RetryableError, WireError
+from edl.mesh.chaos.frames import Cutter, Frame
+from edl.mesh.chaos.lies import LIES, Liar, spoil
+from edl.proto import inference_pb2 as pb
+from edl.proto import tensors
+from edl.proto.arena import Array
+from edl.proto.stream_answers import answered, failed, read
+
+ROWS, CLASSES = 4, 6
+LABELS = np.arange(ROWS * CLASSES, dtype=np.float32).reshape(ROWS, CLASSES)
+PARAMETERS: dict[str, bool | int | float | str] = {
+    "teacher_id": "t1",
+    "incarnation": "1700000000001",
+    "content_id": "5f0c",
+    "device_seconds": 0.01,
+}
+ANSWER = tensors.encode_response(
+    model_name="chaos", outputs={"soft": LABELS}, request_id="7", parameters=PARAMETERS
+)
+
+
+def spoilt(kind: str, seed: int = 0, answer: bytes = ANSWER) -> tensors.InferResponse:
+    message = spoil(answer, LIES[kind], Random(seed))
+    assert message is not None
+    return tensors.decode_response(message)
+
+
+@given(st.integers(0, 1000))
+def test_a_nan_is_somewhere_in_it(seed: int) -> None:
+    labels = spoilt("answer-nan", seed).outputs["soft"]
+    assert np.isnan(labels).sum() == 1
+    assert labels.shape == LABELS.shape
+
+
+def test_answers_of_streams_are_spoilt_as_those_of_calls_are() -> None:
+    message = spoil(answered(ANSWER), LIES["answer-shape"], Random(0))
+    assert message is not None
+    response = tensors.decode_response(read(message))
+    np.testing.assert_array_equal(response.outputs["soft"], LABELS[1:])
+    assert spoil(failed(RetryableError("busy"), "7"), LIES["answer-shape"], Random(0)) is None
+
+
+def test_a_row_is_missing() -> None:
+    np.testing.assert_array_equal(spoilt("answer-shape").outputs["soft"], LABELS[1:])
+
+
+def test_another_life_answers() -> None:
+    told = spoilt("answer-instance").parameters
+    assert told["incarnation"] == "1700000000002"
+    assert told["teacher_id"] == "t1"
+
+
+def test_labels_are_those_of_other_samples() -> None:
+    labels = spoilt("answer-other").outputs["soft"]
+    np.testing.assert_array_equal(labels, np.roll(LABELS, -1, axis=0))
+
+
+def test_a_single_sample_does_not_keep_its_labels_either() -> None:
+    single = tensors.encode_response(model_name="chaos", outputs={"soft": LABELS[:1]})
+    labels = spoilt("answer-other", answer=single).outputs["soft"]
+    np.testing.assert_array_equal(labels, np.roll(LABELS[:1], -1, axis=1))
+
+
+def header_bits() -> int:
+    header = pb.ModelInferResponse.FromString(ANSWER)
+    del header.raw_output_contents[:]
+    return 8 * header.ByteSize()
+
+
+class Chosen(Random):
+    """Chooses what it was told."""
+
+    def __init__(self, choice: int) -> None:
+        super().__init__()
+        self._choice = choice
+
+    def randrange(self, *bounds: int) -> int:  # type: ignore[override]
+        return self._choice
+
+
+def test_a_flipped_bit_never_makes_a_wrong_label_that_looks_right() -> None:
+    fates = set()
+    for bit in range(header_bits()):
+        message = spoil(ANSWER, LIES["answer-flip"], Chosen(bit))
+        assert message is not None
+        assert sum((a ^ b).bit_count() for a, b in zip(message, ANSWER, strict=True)) == 1
+        try:
+            labels: Array | None = tensors.decode_response(message).outputs.get("soft")
+        except WireError:
+            fates.add("unreadable")
+            continue
+        fates.add("readable")
+        if labels is not None and labels.shape == LABELS.shape:
+            np.testing.assert_array_equal(labels, LABELS)
+    assert fates == {"unreadable", "readable"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\xff\xff",
+        pb.ModelReadyResponse(ready=True).SerializeToString(),
+        pb.ServerMetadataResponse(name="edl-teacher", version="1").SerializeToString(),
+    ],
+)
+def test_what_is_no_answer_is_left_alone(message: bytes) -> None:
+    assert spoil(message, LIES["answer-nan"], Random(0)) is None
+
+
+frames = st.builds(
+    Frame,
+    kind=st.integers(0, 9),
+    flags=st.integers(0, 255),
+    stream=st.integers(0, 2**31 - 1),
+    payload=st.binary(max_size=200),
+)
+
+
+@given(st.lists(frames, max_size=8), st.lists(st.integers(1, 40)))
+def test_frames_come_out_whole_however_they_arrive(sent: list[Frame], sizes: list[int]) -> None:
+    data, cutter, found = b"".join(frame.encode() for frame in sent), Cutter(), []
+    for size in sizes:
+        found += cutter.feed(data[:size])
+        data = data[size:]
+    assert found + cutter.feed(data) == sent
+
+
+@given(frames, st.binary(max_size=100))
+def test_a_message_is_put_into_its_frame_again(frame: Frame, message: bytes) -> None:
+    data = Frame(0, 0, frame.stream, b"").with_message(message)
+    assert data.message() == message
+    assert data.stream == frame.stream
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Frame(1, 0, 1, bytes(5)),
+        Frame(0, 0x8, 1, bytes(5)),
+        Frame(0, 0, 1, b"\x01" + bytes(4)),
+        Frame(0, 0, 1, bytes(4)),
+        Frame(0, 0, 1, bytes(4) + b"\x02a"),
+    ],
+    ids=["headers", "padded", "compressed", "short", "a part"],
+)
+def test_what_is_no_whole_message_is_none(frame: Frame) -> None:
+    assert frame.message() is None
+
+
+def test_a_liar_lies_only_while_it_is_told_to() -> None:
+    liar = Liar(seed=1)
+    through = liar.connection()
+    data = Frame(0, 1, 3, b"").with_message(ANSWER).encode()
+    assert through(data) == data
+    liar.tell("answer-nan")
+    assert through(data) != data
+    assert liar.spoilt == 1
+    liar.tell(None)
+    assert through(data[:20]) + through(data[20:]) == data
+    assert liar.spoilt == 1
