@@ -59,6 +59,18 @@ def two_cores() -> tuple[int, int]:
     return (cores[0], cores[1]) if len(cores) > 1 else (ANY_CORE, ANY_CORE)
 
 
+def two_cores_shared() -> str:
+    """The same two for sides that the system places, as `stay_on` takes them."""
+    return ",".join(map(str, two_cores()))
+
+
+def stay_on(cores: str) -> None:
+    """Have this process, and those that it starts, run on these cores only: "0,1", or any."""
+    chosen = {int(core) for core in cores.split(",")} - {ANY_CORE}
+    if chosen:
+        os.sched_setaffinity(0, chosen)
+
+
 def move_to(pid: int, core: int) -> None:
     """Have every thread of a process run on `core`, and those that they start."""
     if core != ANY_CORE:

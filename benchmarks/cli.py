@@ -21,7 +21,7 @@ from .report import Report
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SIZES = "Sizes, of a benchmark that has them"
+_SIZES = "Sizes of `coordinator` and `assignment`"
 
 
 def bench(
@@ -29,24 +29,35 @@ def bench(
         str, typer.Argument(metavar="NAME", help="Which; without it, their list.")
     ] = "",
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")
+        Path | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write the figures there, and of which machine they are."
+        ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Less work in each round.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Less work in each round: coarser figures, sooner.")
+    ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 when a goal does not hold.")
+        bool, typer.Option("--check", help="Exit with 1 when one of its goals does not hold.")
     ] = False,
     teachers: Annotated[
-        int | None, typer.Option(min=10, help="How many.", rich_help_panel=_SIZES)
+        int | None,
+        typer.Option(min=10, help="Teachers that are simulated.", rich_help_panel=_SIZES),
     ] = None,
     students: Annotated[
-        int | None, typer.Option(min=1, help="How many.", rich_help_panel=_SIZES)
+        int | None, typer.Option(min=1, help="Students that are simulated.", rich_help_panel=_SIZES)
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=5, help="Length of each phase.", rich_help_panel=_SIZES),
+        typer.Option(
+            min=5, help="Length of each phase, of `coordinator` alone.", rich_help_panel=_SIZES
+        ),
     ] = None,
 ) -> None:
-    """Run one benchmark of those listed below."""
+    """Run one benchmark of those listed below: it prints its figures beside its goals.
+
+    Each compares within its own run; figures of another day or machine are no baseline.
+    """
     from rich.console import Console
 
     if not name:
@@ -131,6 +142,6 @@ def _write(report: Report, path: Path) -> None:
 
 
 # Blank lines between them: the help joins lines that stand together.
-bench.__doc__ = f"{bench.__doc__}\n\n" + "\n\n".join(
+bench.__doc__ = f"{inspect.cleandoc(bench.__doc__ or '')}\n\n" + "\n\n".join(
     f"{name}: {line}" for name, line in benchmarks().items()
 )

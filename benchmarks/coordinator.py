@@ -104,8 +104,14 @@ def run(
     return Report([_row(figures) for figures in runs], goals)
 
 
-def measure(teachers: int, students: int, seconds: float) -> Run:
+def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) -> Run:
     """Let one crowd come, be, die and join.
+
+    Args:
+        teachers: how many.
+        students: how many.
+        seconds: length of each phase.
+        ttl_s: of every lease; the phases wait for it, too.
 
     Raises:
         ProcessFailed: a part of it did not start, or ended by itself.
@@ -118,7 +124,7 @@ def measure(teachers: int, students: int, seconds: float) -> Run:
     with ExitStack() as ending:
         server, url = start_embedded()
         ending.callback(server.stop)
-        manager = _member(ending, "edl", "coordinator", "serve", "--redis", url, "--ttl", TTL_S)
+        manager = _member(ending, "edl", "coordinator", "serve", "--redis", url, "--ttl", ttl_s)
         address = manager.expect(_MANAGER_READY, _READY_S)[2]
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-crowd-")))
         crowds = {
@@ -126,7 +132,7 @@ def measure(teachers: int, students: int, seconds: float) -> Run:
                 ending, f"{__package__}.crowd.{kind}", url, SERVICE, folder / kind, *arguments
             )
             for kind, arguments in (
-                ("teachers", (teachers, TTL_S, changes, seconds)),
+                ("teachers", (teachers, ttl_s, changes, seconds)),
                 ("students", (students, want, more)),
             )
         }
@@ -137,14 +143,14 @@ def measure(teachers: int, students: int, seconds: float) -> Run:
             crowd.expect(READY, _READY_S)
         _await_admission(address, teachers)
         meter = ending.enter_context(_meter(url, manager))
-        time.sleep(TTL_S)  # what their coming left to do is done
+        time.sleep(ttl_s)  # what their coming left to do is done
         log.info("%s: nothing happens for %g s", size, seconds)
         quiet = meter.over(seconds)
         log.info("%s: %d of them die", size, changes)
         _next_phase(there, here)
-        dying = meter.over(seconds + TTL_S)
+        dying = meter.over(seconds + ttl_s)
         _next_phase(here)
-        time.sleep(TTL_S)  # everybody has all that there is
+        time.sleep(ttl_s)  # everybody has all that there is
         log.info("%s: %d join", size, changes)
         _next_phase(there)
         joining = meter.over(seconds + JOIN_S)
@@ -156,7 +162,7 @@ def measure(teachers: int, students: int, seconds: float) -> Run:
         quiet=quiet,
         busy={name: max(dying[name], joining[name]) for name in dying},
         join_s=_latencies(came["joined"], told["gained"]),
-        death_s=[late - TTL_S for late in _latencies(_served(came, told), told["lost"])],
+        death_s=[late - ttl_s for late in _latencies(_served(came, told), told["lost"])],
         beats_per_s=came["beats"] / came["beating_s"],
         late_s=came["late_s"],
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from ..scheduler.ledger import Ledger
-from ..scheduler.ledger_events import (
+from ..scheduler.ledger.events import (
     Answered,
     Event,
     Queued,
@@ -18,50 +20,74 @@ from ..scheduler.ledger_events import (
 )
 from .report import Estimate, Goal, Report, Row, interleaved
 
-TEACHERS = tuple(f"teacher-{i}" for i in range(8))
-WINDOW = 2
-BATCH_BYTES = 1 << 20
-LABEL_BYTES = 1 << 12
-#: In the second case a teacher is lost, and comes back, once in this many batches.
-LOSS_EVERY = 100
-LIMIT_EVENTS_PER_S = 100_000
+TEACHERS: Final = tuple(f"teacher-{i}" for i in range(8))
+WINDOW: Final = 2
+ROWS: Final = 32
+BATCH_BYTES: Final = 1 << 20
+ROW_LABEL_BYTES: Final = 1 << 7
+SECONDS_PER_ROW: Final = 0.1 / ROWS
+LIMIT_EVENTS_PER_S: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way that a stream can go.
+
+    Attributes:
+        name: what it is called in the report.
+        loss_every: a teacher is lost, and comes back, once in this many batches; 0: never.
+        most_rows: of a request; None: a request is a batch.
+        read_ahead: batches that the source keeps queued.
+    """
+
+    name: str
+    loss_every: int = 0
+    most_rows: int | None = None
+    read_ahead: int = 2
+
+
+CASES: Final = (
+    Case("steady"),
+    Case("a teacher lost every 100 batches", loss_every=100),
+    Case("a batch cut into 4 requests", most_rows=ROWS // 4),
+    Case("4 batches joined to a request", most_rows=4 * ROWS, read_ahead=8),
+)
 
 
 def run(quick: bool) -> Report:
-    """Both cases, each a whole stream of batches per round; the creation of events counts."""
+    """Each case, a whole stream of batches per round; the creation of events counts."""
     batches = 2_000 if quick else 10_000
-    cases = {"steady": 0, f"a teacher lost every {LOSS_EVERY} batches": LOSS_EVERY}
-    rounds = interleaved(*(partial(events_per_s, batches, every) for every in cases.values()))
+    rounds = interleaved(*(partial(events_per_s, batches, case) for case in CASES))
     rows: list[Row] = []
     goals = []
-    for case, figures in zip(cases, zip(*rounds, strict=True), strict=True):
+    for case, figures in zip(CASES, zip(*rounds, strict=True), strict=True):
         estimate = Estimate.of(figures)
         rows.append(
             {
-                "case": case,
+                "case": case.name,
                 "batches": batches,
                 "events_per_s": estimate.value,
                 "low": estimate.low,
                 "high": estimate.high,
             }
         )
-        goals.append(Goal.judge(f"events/s, {case}", estimate, ">=", LIMIT_EVENTS_PER_S))
+        goals.append(Goal.judge(f"events/s, {case.name}", estimate, ">=", LIMIT_EVENTS_PER_S))
     return Report(rows, goals)
 
 
-def events_per_s(batches: int, loss_every: int) -> float:
-    """Events per CPU second over a stream of `batches`; `loss_every` 0: no teacher is lost."""
+def events_per_s(batches: int, case: Case) -> float:
+    """Events per CPU second over a stream of so many batches."""
     began = time.process_time()
-    events = Stream(batches, loss_every).drive()
+    events = Stream(batches, case).drive()
     return events / (time.process_time() - began)
 
 
 class Stream:
     """A source, teachers and a student that keep one ledger busy from beginning to end."""
 
-    def __init__(self, batches: int, loss_every: int) -> None:
+    def __init__(self, batches: int, case: Case) -> None:
         self._batches = batches
-        self._loss_every = loss_every
+        self._case = case
         self._ledger = Ledger()
         self._in_flight: deque[Send] = deque()
         self._events = 0
@@ -69,25 +95,29 @@ class Stream:
     def drive(self) -> int:
         """Every batch from the source to the student; returns the number of events."""
         for teacher in TEACHERS:
-            self._handle(TeacherJoined(teacher, WINDOW, 0.1))
+            self._join(teacher)
+        case, ledger = self._case, self._ledger
         queued = taken = 0
         while taken < self._batches:
-            while queued < self._batches and self._ledger.queued < 2:
-                self._handle(Queued(queued, BATCH_BYTES))
+            while queued < self._batches and ledger.queued < case.read_ahead:
+                self._handle(Queued(queued, BATCH_BYTES, ROWS))
                 queued += 1
-                if self._loss_every and queued % self._loss_every == 0:
-                    self._lose(TEACHERS[queued // self._loss_every % len(TEACHERS)])
+                if case.loss_every and queued % case.loss_every == 0:
+                    self._lose(TEACHERS[queued // case.loss_every % len(TEACHERS)])
             send = self._in_flight.popleft()
-            self._handle(Answered(send.teacher, send.batch, LABEL_BYTES, 0.1))
-            while self._ledger.deliverable:
+            self._handle(Answered(send.teacher, send.request, ROW_LABEL_BYTES, 0.1))
+            while ledger.deliverable:
                 self._handle(Taken(taken))
                 taken += 1
         return self._events
 
+    def _join(self, teacher: str) -> None:
+        self._handle(TeacherJoined(teacher, WINDOW, self._case.most_rows, SECONDS_PER_ROW))
+
     def _lose(self, teacher: str) -> None:
         self._in_flight = deque(send for send in self._in_flight if send.teacher != teacher)
         self._handle(TeacherLost(teacher))
-        self._handle(TeacherJoined(teacher, WINDOW, 0.1))
+        self._join(teacher)
 
     def _handle(self, event: Event) -> None:
         self._events += 1

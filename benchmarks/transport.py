@@ -9,11 +9,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from .children import Child, two_cores
+from .lanes.turns import RunningLane, Turns
 from .report import Estimate, Goal, Report, Row, interleaved
 
 BASELINE: Final = "tcp"
@@ -58,15 +57,6 @@ def run(quick: bool) -> Report:
     return Report(rows, goals)
 
 
-@dataclass
-class Turns:
-    """What one lane took, turn by turn: seconds per request. The first turn does not count."""
-
-    wall_s: list[float] = field(default_factory=list)
-    client_cpu_s: list[float] = field(default_factory=list)
-    server_cpu_s: list[float] = field(default_factory=list)
-
-
 def measure(size: int, requests: int) -> dict[str, Turns]:
     """Let every lane carry `requests` of `size` bytes in each of several rounds.
 
@@ -74,37 +64,9 @@ def measure(size: int, requests: int) -> dict[str, Turns]:
         ProcessFailed: a side did not start, or ended by itself.
     """
     with ExitStack() as ending:
-        lanes = {name: _lane(ending, name, size) for name in LANES}
+        lanes = {name: RunningLane(ending, name, size) for name in LANES}
         interleaved(*(partial(one.turn, requests) for one in lanes.values()))
         return {name: one.turns for name, one in lanes.items()}
-
-
-class _Lane:
-    def __init__(self, client: Child, server: Child) -> None:
-        self._client = client
-        self._server = server
-        self.turns = Turns()
-
-    def turn(self, requests: int) -> float:
-        """Seconds that a request takes on average."""
-        before_s = self._server.ask("use")["cpu_s"]
-        ran = self._client.ask("run", requests=requests)
-        used_s = self._server.ask("use")["cpu_s"] - before_s
-        count = ran["requests"]
-        self.turns.wall_s.append(ran["wall_s"] / count)
-        self.turns.client_cpu_s.append(ran["cpu_s"] / count)
-        self.turns.server_cpu_s.append(used_s / count)
-        return float(ran["wall_s"] / count)
-
-
-def _lane(ending: ExitStack, name: str, size: int) -> _Lane:
-    near, far = two_cores()
-    module = "edl.benchmarks.lanes.side"
-    server = Child(ending, f"the server of lane {name}", module, name, size, near)
-    port = server.hear()["port"]
-    client = Child(ending, f"the client of lane {name}", module, name, size, far, port)
-    client.hear()
-    return _Lane(client, server)
 
 
 def _rows(mb: str, size: int, turns: dict[str, Turns]) -> Iterator[Row]:

@@ -14,12 +14,14 @@ from ...proto.allocator import tune_allocator
 from ...proto.arena import Array
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
+from ...proto.datatypes import datatype_of
 from ...proto.security import Gate
 from ...teacher.config import ServerConfig
 from ...teacher.front.server import Server
 from ...teacher.identity import Identity
 from ...teacher.metrics import TeacherMetrics
 from ...teacher.model import FREE, ModelSpec, TensorSpec
+from ...teacher.over_http import http_listen
 from ...teacher.predictor_session import Answer, Ready
 from ...teacher.servicer import Servicer
 from ...teacher.traffic import Traffic
@@ -27,6 +29,8 @@ from ...teacher.wanted import Wanted
 from . import IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 
+#: Its service.
+MODEL: Final = "model"
 TIMEOUT_S: Final = 30.0
 
 
@@ -40,7 +44,7 @@ class _Instant:
     def __init__(self, batch: Array) -> None:
         spec = ModelSpec(
             platform="none",
-            inputs=(TensorSpec("x", "FP32", (FREE, *batch.shape[1:])),),
+            inputs=(TensorSpec("x", datatype_of(batch.dtype), (FREE, *batch.shape[1:])),),
             outputs=(TensorSpec("y", "FP32", (FREE, make_reply().shape[1])),),
             content_id="",
             numerics=("none",),
@@ -59,7 +63,7 @@ class _Instant:
     ) -> Future[Answer]:
         look_at(inputs["x"])
         labels = Future[Answer]()
-        labels.set_result(Answer({"y": self._reply}, 0.0))
+        labels.set_result(Answer({"y": self._reply[: len(inputs["x"])]}, 0.0))
         return labels
 
 
@@ -67,8 +71,9 @@ def serve(batch: Array) -> int:
     """See `Lane`."""
     tune_allocator()
     metrics = TeacherMetrics()
-    servicer = Servicer(Identity("model", "", 1), _Instant(batch), Traffic())
-    server = Server(ServerConfig(slots=IN_FLIGHT), servicer, Gate(None, metrics.refused), metrics)
+    servicer = Servicer(Identity(MODEL, "", 1), _Instant(batch), Traffic())
+    config = ServerConfig(slots=IN_FLIGHT, http=http_listen(None, "127.0.0.1"))
+    server = Server(config, servicer, Gate(None, metrics.refused), metrics)
     server.start()
     return server.port
 
@@ -76,7 +81,7 @@ def serve(batch: Array) -> int:
 def connect(port: int, batch: Array) -> Ask:
     """See `Lane`."""
     tune_allocator()
-    client = OipGrpcClient(f"127.0.0.1:{port}", "model")
+    client = OipGrpcClient(f"127.0.0.1:{port}", MODEL)
     client.probe(TIMEOUT_S)
 
     def ask(_: int) -> None:

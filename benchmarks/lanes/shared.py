@@ -9,7 +9,7 @@ from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.clients.same_host import SameHostClient
 from ...proto.lent_arena import LentArena
 from . import Ask
-from .codec import TIMEOUT_S, serve
+from .codec import MODEL, TIMEOUT_S, serve
 
 __all__ = ["connect", "serve"]
 
@@ -19,7 +19,7 @@ def connect(port: int, batch: Array) -> Ask:
     tune_allocator()
     arena = LentArena.create()
     lying = arena.get(arena.put([batch]).arrays[0])
-    client = SameHostClient(OipGrpcClient(f"127.0.0.1:{port}", "model"), arena)
+    client = SameHostClient(OipGrpcClient(f"127.0.0.1:{port}", MODEL), arena)
     client.probe(TIMEOUT_S)
     assert client.in_place  # or this would measure another lane
 

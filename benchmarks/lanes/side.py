@@ -1,6 +1,6 @@
-"""One side of one lane, a process of its own on a core of its own: `python -m` this.
+"""One side of one lane, a process of its own: `python -m` this.
 
-    python -m edl.benchmarks.lanes.side CHANNEL LANE BYTES CORE [PORT]
+    python -m edl.benchmarks.lanes.side CHANNEL LANE BYTES CORE[,CORE] [PORT]
 
 With the port of a server it is the client. It is told what to do over a channel, and says what it
 used.
@@ -8,22 +8,20 @@ used.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ...proto.channel import Channel, Message
 from ...supervise import end_with_parent
-from ..children import ANY_CORE
+from ..children import stay_on
 from . import IN_FLIGHT, Ask, batch_of, lane
 
 
-def main(channel_fd: int, name: str, size: int, core: int, port: int | None = None) -> None:
+def main(channel_fd: int, name: str, size: int, cores: str, port: int | None = None) -> None:
     """Serve, or ask, until the channel ends."""
     end_with_parent(at_once=True)
-    if core != ANY_CORE:
-        os.sched_setaffinity(0, {core})
+    stay_on(cores)
     channel, batch = Channel.attach(channel_fd), batch_of(size)
     if port is None:
         channel.send("ready", port=lane(name).serve(batch))
@@ -54,5 +52,5 @@ def _run(threads: ThreadPoolExecutor, ask: Ask, each: int) -> Message:
 
 
 if __name__ == "__main__":
-    fd, chosen, *numbers = sys.argv[1:]
-    main(int(fd), chosen, *map(int, numbers))
+    fd, chosen, length, allowed, *ports = sys.argv[1:]
+    main(int(fd), chosen, int(length), allowed, *map(int, ports))

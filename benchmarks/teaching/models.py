@@ -13,12 +13,29 @@ from ...teacher.backends.paddle_runtime import import_paddle
 
 #: Numbers of a sample that the cheap model takes.
 FEATURES = 64
+#: Every so many pixels the model of pictures looks at one.
+_STRIDE = 56
+
+Factory = tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]
 
 
-def cheap() -> tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]:
+def cheap() -> Factory:
     """A function that costs nearly nothing, for a device that is emulated."""
     weights = np.random.default_rng(0).standard_normal((FEATURES, 10), np.float32)
     return lambda inputs: {"logits": inputs["x"] @ weights}, [f"x:FP32:-1,{FEATURES}"]
+
+
+def pictures() -> Factory:
+    """The same for pictures of 3 x 224 x 224, with logits of 1000 classes."""
+    weights = np.random.default_rng(0).standard_normal(
+        (3 * (224 // _STRIDE) ** 2, 1000), np.float32
+    )
+
+    def forward(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        x = inputs["x"]
+        return {"logits": x[:, :, ::_STRIDE, ::_STRIDE].reshape(len(x), -1) @ weights}
+
+    return forward, ["x:FP32:-1,3,224,224"]
 
 
 def export_resnet(folder: Path, layers: int) -> str:

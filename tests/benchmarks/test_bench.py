@@ -86,20 +86,33 @@ def test_a_file_that_cannot_be_written_is_reported_before_the_work(
 
 @pytest.mark.parametrize("loss_every", [0, 7])
 def test_the_ledger_stream_carries_every_batch_to_the_student(loss_every: int) -> None:
-    stream = ledger.Stream(200, loss_every)
+    case = ledger.Case("whole batches", loss_every)
+    stream = ledger.Stream(200, case)
     events = stream.drive()
     losses = 200 // loss_every if loss_every else 0
     resends = stream._ledger.resends
     assert events == 8 + 3 * 200 + 2 * losses
     assert (resends > 0) == (losses > 0)
     assert stream._ledger.deliverable == stream._ledger.unlabelled == 0
-    assert ledger.events_per_s(50, loss_every) > 0
+    assert ledger.events_per_s(50, case) > 0
 
 
-def test_an_import_is_measured_in_a_fresh_interpreter() -> None:
-    light, heavy = imports.measure("json"), imports.measure("grpc")
+@pytest.mark.parametrize("case", ledger.CASES, ids=lambda case: case.name)
+def test_each_case_of_the_ledger_is_what_it_is_called(case: ledger.Case) -> None:
+    stream = ledger.Stream(400, case)
+    stream.drive()
+    first_sends = stream._ledger.sent - stream._ledger.resends
+    if case.most_rows is None:
+        assert first_sends == 400
+    else:  # the first and the last ones are as large as what there was
+        usual = 400 * ledger.ROWS / case.most_rows
+        assert first_sends == pytest.approx(usual, rel=0.25)
+
+
+def test_an_import_is_measured_in_a_fresh_interpreter(tmp_path: Path) -> None:
+    light, heavy = imports.measure("json", tmp_path), imports.measure("grpc", tmp_path)
     assert light.heavy == frozenset()
     assert heavy.heavy == {"grpc"}
     assert 0 < light.cpu_s < heavy.cpu_s
     with pytest.raises(ProcessFailed, match="No module named 'no_such_module'"):
-        imports.measure("no_such_module")
+        imports.measure("no_such_module", tmp_path)

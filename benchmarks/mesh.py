@@ -1,0 +1,118 @@
+"""What of the possible throughput a mesh delivers, and what its reader costs a training step.
+
+Teachers are real processes around emulated devices of stated rates, the student an emulated step of
+a stated length. The possible is the lesser of what the student does alone and what all teachers do
+together. Besides: one teacher far slower than the others, one that is suspended, and a student
+that gets the teachers it lacks. At last a real step, with a reader attached and without.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from typing import Final
+
+from .children import Child, two_cores
+from .pacing.changes import n_training, suspended
+from .pacing.streams import Share, share, straggler
+from .pacing.teachers import PICTURES, paced, start_teachers
+from .report import Estimate, Goal, Report, Row, paired
+
+log = logging.getLogger(__name__)
+
+#: Seconds of a batch at a teacher -> the least part of the possible.
+PACES: Final = {0.1: 0.99, 0.02: 0.98}
+QUICK_PACES: Final = (0.02,)
+#: The student's step, in times of the seconds in which all teachers together label a batch.
+CASES: Final = {"teacher-bound": 0.5, "balanced": 1.0, "student-bound": 1.5}
+TEACHERS: Final = 2
+#: The least part of the sum of the rates when one teacher is so many times slower than the others.
+STRAGGLER, TIMES_SLOWER = 0.95, 10
+#: The longest that a student waits when a teacher is suspended, with so many seconds of volume.
+PAUSE_S, VOLUME_S = 1.5, 2.0
+#: The least part of N-training's rate that a student has with all teachers that it needs.
+N_TRAINING: Final = 0.97
+#: The most processor time of a step with a reader attached, in times of that without.
+STEP: Final = 1.03
+_STEP_ROWS: Final = 8
+_SUSPENDED_S: Final = 4.0
+
+
+def run(quick: bool) -> Report:
+    """The shares, the troubles, the step.
+
+    Args:
+        quick: shorter windows, smaller batches in the step, a teacher suspended once; only the
+            faster teachers, and none that come later.
+    """
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    began_s = time.monotonic()
+
+    def begin(name: str) -> None:
+        log.info("%3.0f s: %s", time.monotonic() - began_s, name)
+
+    def add(name: str, found: Share, least: float) -> None:
+        name = f"emulated, {name}"
+        rows.append(_row(name, found.possible_per_s, found.part, found.waited_s))
+        goals.append(Goal.judge(f"{name}: part of the possible", found.part, ">=", least))
+
+    for teacher_s in QUICK_PACES if quick else PACES:
+        with ExitStack() as ending:
+            started = start_teachers(ending, [paced(teacher_s)] * TEACHERS)
+            addresses = [address for address, _ in started]
+            for case, times in CASES.items():
+                name = f"{case}, {teacher_s * 1000:g} ms a batch"
+                begin(name)
+                step_s = times * teacher_s / TEACHERS
+                window_s = 0.1 if quick else 6 * teacher_s + 0.1
+                add(name, share(addresses, teacher_s, step_s, window_s), PACES[teacher_s])
+    begin(f"one teacher of 4 is {TIMES_SLOWER} times slower")
+    found = straggler(0.015 if quick else 0.04, 3, TIMES_SLOWER)
+    add(f"1 of 4 {TIMES_SLOWER} x slower", found, STRAGGLER)
+    if not quick:
+        begin("two teachers fewer than are needed, and the others come")
+        found = n_training(0.1, needed=4, spares=2, window_s=0.4)
+        add("N-training, begun with n - 2", found, N_TRAINING)
+    begin("one teacher of 3 is suspended")
+    pause_s = suspended(0.05, 3, 0.05, VOLUME_S, _SUSPENDED_S, times=1 if quick else 3)
+    name = f"emulated, 1 of 3 suspended, volume {VOLUME_S:g} s: longest wait, s"
+    goals.append(Goal.judge(name, pause_s, "<=", PAUSE_S))
+    begin("a step of MobileNetV3-small, with a reader and without by turns")
+    cost = step(rows=2 if quick else _STEP_ROWS, batches=1)
+    name = "MobileNetV3-small step: CPU with a reader, times that without"
+    goals.append(Goal.judge(name, cost, "<=", STEP))
+    return Report(rows, goals)
+
+
+def step(rows: int, batches: int) -> Estimate:
+    """The processor time of a training process with a reader, in times of that without.
+
+    Args:
+        rows: of a batch.
+        batches: of each turn.
+    """
+    others, core = two_cores()
+    with ExitStack() as ending:
+        [(address, _)] = start_teachers(ending, [paced(0.05, rows)], PICTURES)
+        module = "edl.benchmarks.pacing.step"
+        student = Child(ending, "the student", module, core, others, rows, address)
+        student.hear()
+
+        def used_s(with_reader: bool) -> float:
+            answer = student.ask("run", batches=batches, with_reader=with_reader)
+            return float(answer["cpu_s"])
+
+        return paired(lambda: used_s(True), lambda: used_s(False))
+
+
+def _row(case: str, possible_per_s: float, part: Estimate, waited_s: float) -> Row:
+    return {
+        "case": case,
+        "possible_per_s": possible_per_s,
+        "delivered": part.value,
+        "low": part.low,
+        "high": part.high,
+        "longest_wait_s": waited_s,
+    }

@@ -1,0 +1,39 @@
+"""What `edl bench mesh` runs: teachers and students at stated rates, and a real training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from ...proto.arena import Array
+from ..teaching.models import FEATURES
+
+SERVICE: Final = "bench"
+#: Samples of a batch of the emulated devices.
+ROWS: Final = 8
+#: Batches of a source that does not end.
+FOR_EVER: Final = 1 << 40
+
+
+def batch() -> Array:
+    """What the emulated devices are fed."""
+    return np.zeros((ROWS, FEATURES), np.float32)
+
+
+class Repeated:
+    """A source that yields the same batch again and again.
+
+    Args:
+        fields: of the batch.
+        count: batches of an epoch; may be changed between epochs.
+    """
+
+    def __init__(self, *fields: Array, count: int = 0) -> None:
+        self.count = count
+        self._fields = fields
+
+    def __iter__(self) -> Iterator[tuple[Array, ...]]:
+        for _ in range(self.count):
+            yield self._fields

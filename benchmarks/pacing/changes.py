@@ -1,0 +1,135 @@
+"""What a student notices when a teacher is suspended, and when those come that it lacks."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final
+
+from ...distill_reader import DistilReader
+from ...errors import ProcessFailed
+from ...mesh.local import LocalMesh, TeacherSpec
+from ..report import MIN_ROUNDS, Estimate
+from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
+from .streams import Share, windows_s
+from .student import PacedStudent
+from .teachers import CHEAP, paced, start_teachers
+
+#: Until a student has the teachers that it needs.
+_ENOUGH_WITHIN_S: Final = 90.0
+#: From then until it is measured.
+_SETTLED_S: Final = 3.0
+
+
+def suspended(
+    batch_s: float, teachers: int, step_s: float, volume_s: float, stop_s: float, times: int
+) -> float:
+    """The longest that a student waits for a batch when a teacher is suspended, in seconds.
+
+    Args:
+        batch_s: of each teacher.
+        teachers: how many.
+        step_s: of the student.
+        volume_s: what the buffer holds at that moment, in seconds of the student.
+        stop_s: for how long.
+        times: so often, one teacher after another.
+
+    Raises:
+        ProcessFailed: a teacher does not start.
+    """
+    fed = batch()
+    upper = round(volume_s / step_s) * fed.nbytes
+    full = upper - fed.nbytes
+    student, stops = PacedStudent(step_s), list[int]()
+    with ExitStack() as ending:
+        started = start_teachers(ending, [paced(batch_s)] * teachers)
+        reader = ending.enter_context(
+            DistilReader(
+                Repeated(fed, count=FOR_EVER),
+                service=SERVICE,
+                teachers=[address for address, _ in started],
+                upper_bytes=upper,
+                lower_bytes=full,
+            )
+        )
+
+        def provoked() -> Iterator[object]:
+            """The reader's batches; a teacher is suspended whenever the buffer is full."""
+            again_s = 0.0
+            for taken in reader:
+                yield taken
+                if (now_s := time.monotonic()) < again_s or reader.stats.volume_bytes < full:
+                    continue
+                if len(stops) == times:
+                    return
+                process = started[len(stops) % teachers][1]
+                process.send_signal(signal.SIGSTOP)
+                timer = threading.Timer(stop_s, process.send_signal, (signal.SIGCONT,))
+                ending.callback(timer.join)
+                timer.start()
+                again_s = now_s + stop_s
+                stops.append(len(student.waited_s))
+
+        student.train(provoked())
+    return max(student.waited_s[stops[0] :])
+
+
+def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Share:
+    """What a student does once it has all teachers that it needs, having begun with two fewer.
+
+    The others, and spares, join a mesh with a coordinator while it trains.
+
+    Args:
+        batch_s: of each teacher.
+        needed: n.
+        spares: how many there are beyond n.
+        window_s: length of each measurement.
+
+    Raises:
+        ProcessFailed: a teacher does not start, or the student does not get enough of them.
+    """
+    step_s = batch_s / (needed - 0.2)  # so that n is plain
+    per_window, skipped = max(round(window_s / step_s), 5), math.ceil(_SETTLED_S / step_s)
+    measured = MIN_ROUNDS * per_window
+    alone, student = PacedStudent(step_s), PacedStudent(step_s)
+    alone.train(Repeated(batch(), count=measured + 1))
+    spec = TeacherSpec(SERVICE, CHEAP, options=paced(batch_s))
+    names = [f"t{number}" for number in range(needed + spares)]
+    enough_at: list[int] = []
+    with LocalMesh() as mesh:
+        for name in names[: needed - 2]:
+            mesh.add_teacher(name, spec)
+        source = Repeated(batch(), count=FOR_EVER)
+        with DistilReader(source, service=SERVICE, coordinator=mesh.url) as reader:
+            late_s = time.monotonic() + _ENOUGH_WITHIN_S
+
+            def followed() -> Iterator[object]:
+                """The reader's batches, until there are as many as are to be measured."""
+                for taken in reader:
+                    yield taken
+                    count = len(student.took_s)
+                    if count == 1:
+                        for name in names[needed - 2 :]:
+                            mesh.start_teacher(name, spec)
+                    if enough_at:
+                        if count > enough_at[0] + skipped + measured:
+                            return
+                    elif (has := len(reader.stats.teachers)) >= needed:
+                        enough_at.append(count)
+                    elif time.monotonic() > late_s:
+                        raise ProcessFailed(
+                            f"the student has {has} of {needed} teachers after"
+                            f" {_ENOUGH_WITHIN_S:g} s; {reader.stats.line()}"
+                        )
+
+            student.train(followed())
+    since = enough_at[0] + skipped
+    windows = zip(
+        windows_s(alone, 0, per_window), windows_s(student, since, per_window), strict=False
+    )
+    parts = Estimate.of([alone_s / taught_s for alone_s, taught_s in windows])
+    return Share(ROWS / step_s, parts, max(student.waited_s[since + 1 :]))

@@ -1,0 +1,67 @@
+"""A real training step on a core of its own, with a reader and without: `python -m` this.
+
+    python -m edl.benchmarks.pacing.step CHANNEL CORE OTHERS ROWS ADDRESS
+
+Paddle's MobileNetV3-small on pictures of 3 x 224 x 224. Told "run" with a number of batches and
+whether their soft labels come from a reader, it answers the processor time that this process used.
+The reader's engine works on the core OTHERS.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from ...distill_reader import DistilReader
+from ...proto.channel import Channel
+from ...student.loss import DistillLoss
+from ...student.trainer import Trainer
+from ...supervise import end_with_parent
+from ...teacher.backends.paddle_runtime import import_paddle
+from ..children import ANY_CORE, move_to
+from . import SERVICE, Repeated
+
+CLASSES: Final = 1000
+_SIDE: Final = 224
+
+
+def main(channel_fd: int, core: int, others: int, rows: int, address: str) -> None:
+    """Train when told to, until the channel ends."""
+    end_with_parent(at_once=True)
+    os.environ.update({"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"})
+    if others != ANY_CORE:
+        os.sched_setaffinity(0, {others})  # which the engine inherits
+    channel, trainer = Channel.attach(channel_fd), _trainer()
+    image = np.random.default_rng(0).standard_normal((rows, 3, _SIDE, _SIDE), np.float32)
+    label = np.zeros((rows, 1), np.int64)
+    fed = Repeated(image, label)
+    labelled = Repeated(image, label, np.zeros((rows, CLASSES), np.float32))
+    with DistilReader(fed, service=SERVICE, teachers=[address], feeds=[0]) as reader:
+        move_to(os.getpid(), core)
+        loaders: dict[bool, Iterable[Any]] = {True: reader, False: labelled}
+        channel.send("ready")
+        for message in channel:
+            fed.count = labelled.count = message["batches"]
+            used_s = time.process_time()
+            trainer.fit(loaders[message["with_reader"]], epochs=1)
+            channel.send("ran", cpu_s=time.process_time() - used_s)
+
+
+def _trainer() -> Trainer:
+    paddle = import_paddle()
+    from paddle.vision import models
+
+    paddle.seed(0)
+    network = models.mobilenet_v3_small(num_classes=CLASSES)
+    optimizer = paddle.optimizer.SGD(1e-3, parameters=network.parameters())
+    return Trainer(network, DistillLoss(0.5, 0.5), optimizer)
+
+
+if __name__ == "__main__":
+    fd, on, beside, samples, teacher = sys.argv[1:]
+    main(int(fd), int(on), int(beside), int(samples), teacher)

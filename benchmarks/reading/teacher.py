@@ -1,0 +1,33 @@
+"""A teacher whose model takes no time, a process of its own: `python -m` this.
+
+    python -m edl.benchmarks.reading.teacher CHANNEL DTYPE CORE[,CORE]
+
+It says at which port it serves; whatever it is told, it answers how much processor time it used.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from ...proto.channel import Channel
+from ...supervise import end_with_parent
+from ..children import stay_on
+from ..lanes.codec import serve
+from . import SHAPE
+
+
+def main(channel_fd: int, dtype: str, cores: str) -> None:
+    """Serve until the channel ends."""
+    end_with_parent(at_once=True)
+    stay_on(cores)
+    channel = Channel.attach(channel_fd)
+    channel.send("ready", port=serve(np.zeros(SHAPE, dtype)))
+    for _ in channel:
+        channel.send("used", cpu_s=time.process_time())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,61 @@
+"""A trainer that takes what its reader has and does nothing with it: `python -m` this.
+
+    python -m edl.benchmarks.reading.trainer CHANNEL DTYPE CORE[,CORE] SHARED_MEMORY ADDRESS...
+
+Told "run" with a number of batches, it answers how long an epoch of so many took, and the processor
+time that this process and the reader's engine used for it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import psutil
+
+from ...distill_reader import DistilReader
+from ...proto.channel import Channel, Message
+from ...supervise import end_with_parent
+from ..children import stay_on
+from ..lanes.codec import MODEL
+from ..pacing import Repeated
+from . import SHAPE
+
+
+def main(
+    channel_fd: int, dtype: str, cores: str, shared_memory: bool, addresses: list[str]
+) -> None:
+    """Take batches when told to, until the channel ends."""
+    end_with_parent(at_once=True)
+    stay_on(cores)
+    channel = Channel.attach(channel_fd)
+    source = Repeated(np.ones(SHAPE, dtype))
+    with DistilReader(
+        source, service=MODEL, teachers=addresses, shared_memory=shared_memory
+    ) as reader:
+        engine = psutil.Process().children()
+        channel.send("ready")
+        for message in channel:
+            source.count = message["batches"]
+            channel.send("ran", **_epoch(reader, engine))
+
+
+def _epoch(reader: DistilReader, engine: list[psutil.Process]) -> Message:
+    began_s, trainer_s, engine_s = time.perf_counter(), time.process_time(), _used_s(engine)
+    for _ in reader:
+        pass
+    return {
+        "wall_s": time.perf_counter() - began_s,
+        "trainer_s": time.process_time() - trainer_s,
+        "engine_s": _used_s(engine) - engine_s,
+    }
+
+
+def _used_s(processes: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+if __name__ == "__main__":
+    fd, kind, on, in_place, *teachers = sys.argv[1:]
+    main(int(fd), kind, on, bool(int(in_place)), teachers)

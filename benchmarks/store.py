@@ -1,0 +1,189 @@
+"""A label store: the key of a sample, its label in and out, beside what else could have done it.
+
+All figures are CPU time of one core for one sample, and bytes of the file for one row. Keys are of
+an image of 3x224x224 uint8, by the store's own function and by other hashes of the same bytes. Rows
+go in as batches of 256 and come out as batches of 32 in random order, through `Store` as a reader
+uses it, through SQLite alone with the same page size, and through LMDB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ..distill_reader.store import LabelStore
+from ..distill_reader.store.database import PAGE_BYTES
+from ..distill_reader.store.keys import keys_of
+from ..distill_reader.store.richness import layout_of
+from ..distill_reader.store.rows import Content, Row, pack
+from ..distill_reader.store.store import Store
+from ..proto.form_arrays import encode
+from ..proto.forms import Form
+from .labels import CLASSES, draw
+from .report import Estimate, Goal, Report, interleaved
+from .report import Row as ReportRow
+
+IMAGES = 32
+READ = 32
+WRITTEN = 256
+FORMS = ("float32", "bfloat16", "topk:20")
+CONTENT = Content("content")
+#: A sample that lies in the store must cost less than this of the engine's core.
+MOST_US = 200.0
+
+
+class Shelf(Protocol):
+    """Something that rows are put into and taken out of."""
+
+    def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None: ...
+
+    def get(self, keys: Sequence[bytes]) -> None: ...
+
+
+def run(quick: bool) -> Report:
+    """One row for each hash, and for each store and form of labels."""
+    rows: list[ReportRow] = _hashes(4 if quick else 20)
+    key_us = float(rows[0]["read_us"])
+    goals = []
+    for text in FORMS:
+        rows += (found := _stores(text, 2_000 if quick else 20_000))
+        name = f"key and label of a sample, {text}, microseconds"
+        goals.append(Goal.judge(name, key_us + float(found[0]["read_us"]), "<=", MOST_US))
+    return Report(rows, goals)
+
+
+def _hashes(repeats: int) -> list[ReportRow]:
+    images = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 224, 224), np.uint8)
+    raw = [image.tobytes() for image in images]
+    ways: dict[str, Callable[[], object]] = {
+        "keys_of (xxh3_128)": partial(keys_of, CONTENT, {"image": images}, 0, IMAGES),
+        "hashlib.sha256": lambda: [hashlib.sha256(image).digest() for image in raw],
+        "hashlib.blake2b": lambda: [
+            hashlib.blake2b(image, digest_size=16).digest() for image in raw
+        ],
+    }
+    rounds = interleaved(*(partial(_cpu_us, way, IMAGES, repeats) for way in ways.values()))
+    medians = [Estimate.of(figures).value for figures in zip(*rounds, strict=True)]
+    return [
+        _row("key of an image", way, us, 0.0, 0.0) for way, us in zip(ways, medians, strict=True)
+    ]
+
+
+def _stores(text: str, count: int) -> list[ReportRow]:
+    form = Form.parse(text)
+    assert form is not None
+    arrays = list(encode("logits", draw(count)[0], form).values())
+    layout = layout_of(CONTENT, {"logits": (form, CLASSES if form.k else None, arrays)}, whole=True)
+    rows = pack(layout, arrays)
+    rng = random.Random(0)
+    keys = [rng.randbytes(16) for _ in rows]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as open_ones:
+        shelves: dict[str, tuple[Shelf, Path]] = {
+            "Store": (_Ours(Path(folder, "ours"), open_ones), Path(folder, "ours")),
+            "SQLite alone": (_Sqlite(Path(folder, "sqlite"), open_ones), Path(folder, "sqlite")),
+            "LMDB": (_Lmdb(Path(folder, "lmdb"), open_ones), Path(folder, "lmdb")),
+        }
+        reported = []
+        for name, (shelf, _) in shelves.items():
+            began = time.process_time()
+            for at in range(0, count, WRITTEN):
+                shelf.put(keys[at : at + WRITTEN], rows[at : at + WRITTEN])
+            reported.append((name, (time.process_time() - began) / count * 1e6))
+        picks = [rng.sample(keys, READ) for _ in range(20)]
+        reads = [partial(_read, shelf, picks) for shelf, _ in shelves.values()]
+        rounds = interleaved(*(partial(_cpu_us, read, READ * len(picks), 1) for read in reads))
+        medians = [Estimate.of(figures).value for figures in zip(*rounds, strict=True)]
+        open_ones.close()
+        return [
+            _row(f"{text} of {CLASSES}", name, us, written, path.stat().st_size / count)
+            for (name, written), us, (_, path) in zip(
+                reported, medians, shelves.values(), strict=True
+            )
+        ]
+
+
+def _row(what: str, by: str, read_us: float, write_us: float, disk_bytes: float) -> ReportRow:
+    return {
+        "what": what,
+        "by": by,
+        "read_us": read_us,
+        "write_us": write_us,
+        "disk_bytes": disk_bytes,
+    }
+
+
+def _read(shelf: Shelf, picks: Sequence[Sequence[bytes]]) -> None:
+    for keys in picks:
+        shelf.get(keys)
+
+
+def _cpu_us(work: Callable[[], object], samples: int, repeats: int) -> float:
+    began = time.process_time()
+    for _ in range(repeats):
+        work()
+    return (time.process_time() - began) / repeats / samples * 1e6
+
+
+class _Ours:
+    """As a reader's engine has it: checksums, layouts, hits counted, uses noted."""
+
+    def __init__(self, path: Path, closes: ExitStack) -> None:
+        self._store = closes.enter_context(Store(LabelStore(path, 1 << 30)))
+
+    def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
+        self._store.put_many(keys, rows)
+
+    def get(self, keys: Sequence[bytes]) -> None:
+        assert None not in self._store.get_many(keys)
+
+
+class _Sqlite:
+    """The least that could do: one table, no checksums, nothing counted."""
+
+    def __init__(self, path: Path, closes: ExitStack) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None)
+        closes.callback(self._db.close)
+        self._db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("CREATE TABLE labels (id INTEGER PRIMARY KEY, key BLOB UNIQUE, data BLOB)")
+
+    def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        pairs = [(key, row.data) for key, row in zip(keys, rows, strict=True)]
+        self._db.executemany("INSERT INTO labels (key, data) VALUES (?, ?)", pairs)
+        self._db.execute("COMMIT")
+
+    def get(self, keys: Sequence[bytes]) -> None:
+        marks = ",".join("?" * len(keys))
+        wanted = f"SELECT key, data FROM labels WHERE key IN ({marks})"
+        assert len(self._db.execute(wanted, keys).fetchall()) == len(keys)
+
+
+class _Lmdb:
+    """The same of LMDB, with its pages synchronised as rarely."""
+
+    def __init__(self, path: Path, closes: ExitStack) -> None:
+        import lmdb
+
+        self._env = lmdb.open(str(path), subdir=False, map_size=1 << 30, metasync=False, sync=False)
+        closes.callback(self._env.close)
+
+    def put(self, keys: Sequence[bytes], rows: Sequence[Row]) -> None:
+        with self._env.begin(write=True) as transaction:
+            for key, row in zip(keys, rows, strict=True):
+                transaction.put(key, row.data)
+
+    def get(self, keys: Sequence[bytes]) -> None:
+        with self._env.begin() as transaction:
+            assert None not in [transaction.get(key) for key in keys]
