@@ -9,7 +9,7 @@ them (`Command(guard=True)`).
 
 from .command import Command, python_command
 from .keeper import Keeper, full_jitter_s
-from .life import end_with_parent, own_fd
+from .life import end_with_parent, hold_standard_fds, own_fd
 from .process import Process, describe_exit, start, stop_all
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "describe_exit",
     "end_with_parent",
     "full_jitter_s",
+    "hold_standard_fds",
     "own_fd",
     "python_command",
     "start",

@@ -28,11 +28,22 @@ _pipe: tuple[int, int] | None = None  # (read end, write end)
 _owned: dict[int, tuple[int, int]] = {}
 
 
+def hold_standard_fds() -> None:
+    """Let 0, 1 and 2 be taken: what a child inherits under such a number would be its output.
+
+    A trainer that was made a daemon, or started with `<&-`, may have closed them.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
 def life_fd() -> int:
     """The read end of this process's life pipe, for its children to inherit."""
     global _pipe
     with _lock:
         if _pipe is None:
+            hold_standard_fds()
             _pipe = os.pipe()
             for fd in _pipe:
                 own_fd(fd)

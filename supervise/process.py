@@ -57,8 +57,16 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
         except OSError as error:
             why = f"{error.strerror}: {error.filename}" if error.filename else str(error)
             raise ProcessFailed(f"cannot start {command.name}: {why}") from error
+        try:
+            process = Process(command.name, popen, output, Echo(echo))
+        except BaseException as error:  # no thread can be had to watch it, or Ctrl-C
+            popen.kill()
+            popen.communicate()
+            if isinstance(error, RuntimeError):
+                raise ProcessFailed(f"cannot watch {command.name}: {error}") from error
+            raise
         undo.pop_all()
-    return Process(command.name, popen, output, Echo(echo))
+    return process
 
 
 class Process:

@@ -26,8 +26,9 @@ import numpy as np
 from edl.proto import inference_pb2 as pb
 from edl.proto import inference_pb2_grpc as oip
 from edl.proto.arena import Array
+from edl.proto.clients.client import CONFIGURED
 from edl.supervise import end_with_parent
-from edl.tests.scripted_teacher import CLASSES, logits_of
+from edl.tests.scripted_teacher import CLASSES, SERVICE, logits_of
 
 MODEL = "m"
 OUTPUT = "output-0"
@@ -60,6 +61,7 @@ class ForeignServer:
         behaviour: called for each batch.
         ready: what it says.
         describes: whether its metadata names inputs and outputs.
+        most_rows: what it says that the model takes at most; None: nothing.
         requests: how many batches came.
     """
 
@@ -70,6 +72,7 @@ class ForeignServer:
         self.behaviour = behaviour
         self.ready = True
         self.describes = True
+        self.most_rows: int | None = None
         self.requests = 0
 
     def stop(self) -> None:
@@ -89,11 +92,28 @@ class ForeignGrpc(ForeignServer, oip.GRPCInferenceServiceServicer):
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
         )
         oip.add_GRPCInferenceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        configured = grpc.unary_unary_rpc_method_handler(
+            self._configured,
+            pb.ModelConfigRequest.FromString,
+            pb.ModelConfigResponse.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(SERVICE, {"ModelConfig": configured})]
+        )
         self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
         self._server.start()
 
     def stop(self) -> None:
         self._server.stop(0).wait(5)
+
+    def ServerMetadata(self, request: Any, context: Any) -> Any:
+        if self.most_rows is None:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "it says nothing of itself")
+        return pb.ServerMetadataResponse(name="foreign", extensions=[CONFIGURED])
+
+    def _configured(self, request: Any, context: Any) -> Any:
+        config = pb.ModelConfig(max_batch_size=self.most_rows or 0)
+        return pb.ModelConfigResponse(config=config)
 
     def ModelReady(self, request: Any, context: Any) -> Any:
         if request.name != MODEL:
@@ -181,6 +201,10 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server_of
         if self.path == f"/v2/models/{MODEL}/ready":
             self._answer(200 if server.ready else 503, {"ready": server.ready})
+        elif self.path == "/v2" and server.most_rows is not None:
+            self._answer(200, {"name": "foreign", "extensions": [CONFIGURED]})
+        elif self.path == f"/v2/models/{MODEL}/config" and server.most_rows is not None:
+            self._answer(200, {"name": MODEL, "max_batch_size": server.most_rows})
         elif self.path == f"/v2/models/{MODEL}" and server.describes:
             x = {"name": "x", "datatype": "FP32", "shape": [-1, 6]}
             y = {"name": OUTPUT, "datatype": "FP32", "shape": [-1, CLASSES]}

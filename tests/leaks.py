@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -19,6 +21,8 @@ SETTLE_S = 5.0
 SHARED_MEMORY = Path("/dev/shm")
 ROOT = Path(__file__).resolve().parents[1]
 LINKED_ROOT = ROOT / "src" / "edl"
+#: What loaders of Paddle and PyTorch call a segment: by the process that has made it.
+BY_MAKER = re.compile(r"(?:paddle|torch)_(\d+)_")
 #: Helpers that Python itself starts once and keeps until it ends.
 KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -33,11 +37,9 @@ class Belongings:
 
     @classmethod
     def now(cls) -> Self:
-        return cls(
-            frozenset(threading.enumerate()),
-            frozenset(_descendants()),
-            frozenset(os.listdir(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else ()),
-        )
+        descendants = frozenset(_descendants())
+        segments = _segments({process.pid for process in descendants} | {os.getpid()})
+        return cls(frozenset(threading.enumerate()), descendants, frozenset(segments))
 
     def since(self, before: Belongings) -> list[str]:
         """In words, what is here and was not `before`, and should have gone."""
@@ -60,6 +62,7 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
     deadline = time.monotonic() + settle_s
     pause_s = 0.001
     while (found := Belongings.now()).since(before):
+        remove_paddles_segments(pid for pid in _forked.pids() if not psutil.pid_exists(pid))
         if time.monotonic() >= deadline:
             break
         time.sleep(pause_s)
@@ -75,9 +78,50 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
     return leaks
 
 
+def remove_paddles_segments(workers: Iterable[int]) -> None:
+    """Remove what workers of Paddle's loader have left in /dev/shm, which is not ours to mend.
+
+    A batch that is on its way when the loader is ended stays there at times; always, when its
+    process is killed.
+
+    Args:
+        workers: process ids of workers that have ended.
+    """
+    for pid in workers:
+        for segment in SHARED_MEMORY.glob(f"paddle_{pid}_*"):
+            segment.unlink(missing_ok=True)
+
+
 def mark_this_process() -> None:
     """Let the descendants of this process be recognised from now on."""
     os.environ[MARK] = str(os.getpid())
+    os.register_at_fork(after_in_child=_forked.tell)
+
+
+class _Forked:
+    """Processes that were forked from this one and not executed anew, by whichever library.
+
+    Each tells its id through a pipe, so that it is known after its death whose it was.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        for fd in (self._read, self._write):
+            os.set_blocking(fd, False)
+        self._pids: set[int] = set()
+
+    def tell(self) -> None:
+        with contextlib.suppress(OSError):  # it is full: thousands were forked in one test
+            os.write(self._write, os.getpid().to_bytes(8))
+
+    def pids(self) -> frozenset[int]:
+        with contextlib.suppress(BlockingIOError):  # that were all
+            while told := os.read(self._read, 8):
+                self._pids.add(int.from_bytes(told))
+        return frozenset(self._pids)
+
+
+_forked = _Forked()
 
 
 def _descendants() -> set[psutil.Process]:
@@ -112,6 +156,16 @@ def _runs_our_code(frame: object) -> bool:
             return True
         frame = frame.f_back  # type: ignore[attr-defined]
     return False
+
+
+def _segments(ours: set[int]) -> Iterator[str]:
+    """Names of shared memory, without what loaders of other processes have made."""
+    names = os.listdir(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else ()
+    ours |= _forked.pids()
+    for name in names:
+        maker = BY_MAKER.match(name)
+        if maker is None or int(maker[1]) in ours:
+            yield name
 
 
 def _without_neighbours(names: frozenset[str]) -> frozenset[str]:

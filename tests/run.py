@@ -2,9 +2,11 @@
 
     python tests/run.py test|nightly|interop [PYTEST ARGUMENTS...]
 
-Environments of third-party programs that the tier needs are made first, unless they are there.
-Tests marked `serial` measure time: they run next, one after another, alone. All others follow,
-spread over two processes.
+Tests marked `serial` measure time: they run first, one after another, alone. Those marked `forks`
+follow, in a process that has no threads of other tests. All others are spread over three processes,
+as they wait for others most of their time. A test that needs an
+environment of third-party programs makes it, unless it is there; in a tier in which nearly all do,
+those are made first.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKERS = 2
+WORKERS = 3  # on two cores
 NO_TESTS = 5  # pytest's exit code for "nothing was selected"
 
 
@@ -30,14 +32,15 @@ class Tier:
         limit_s: seconds that the tier may take, on two cores.
         profile: the hypothesis profile of tests/conftest.py.
         paths: folders to which it is confined; none: all tests.
-        environments: of third-party programs, by their names in `tests/interop/environments.py`.
+        environments: of third-party programs that are made first, by their names in
+            `tests/interop/environments.py`.
     """
 
     marks: str
     limit_s: float
     profile: str = "test"
     paths: tuple[str, ...] = ()
-    environments: tuple[str, ...] = ("triton",)
+    environments: tuple[str, ...] = ()
 
 
 TIERS = {
@@ -56,11 +59,14 @@ def main(argv: list[str]) -> int:
     tier = TIERS[name]
     began = time.monotonic()
     spread = ["-n", str(WORKERS), "--dist", "worksteal"]
-    if code := _make(tier.environments):
+    if tier.environments and (code := _make(tier.environments)):
         return code
     codes = [
         _pytest([f"({tier.marks}) and serial", *tier.paths, *rest], tier),
-        _pytest([f"({tier.marks}) and not serial", *spread, *tier.paths, *rest], tier),
+        _pytest([f"({tier.marks}) and forks", *tier.paths, *rest], tier),
+        _pytest(
+            [f"({tier.marks}) and not serial and not forks", *spread, *tier.paths, *rest], tier
+        ),
     ]
     took_s = time.monotonic() - began
     print(f"tier {name}: {took_s:.0f} s of {tier.limit_s:.0f} s", flush=True)
@@ -71,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 
 def _worst(codes: list[int]) -> int:
-    """One exit code for both parts; a part may be empty, but not both."""
+    """One exit code for all parts; a part may be empty, but not all."""
     failed = [code for code in codes if code not in (0, NO_TESTS)]
     if failed:
         return failed[0]
@@ -89,6 +95,8 @@ def _pytest(arguments: list[str], tier: Tier) -> int:
 def _python(module: str, *arguments: str, **variables: str) -> int:
     command = [sys.executable, "-P", "-m", module, *arguments]
     environment = {**os.environ, **variables}
+    # Whoever starts a thousand programs does not want each of them to compile all of its modules.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

@@ -20,6 +20,7 @@ from edl.errors import EdlError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
+from edl.proto.http_offer import HttpOffer
 from edl.proto.security import Gate, ServerSecurity, listen
 from edl.proto.status import to_metadata, to_status
 from edl.supervise import end_with_parent
@@ -49,9 +50,11 @@ class ScriptedTeacher:
 
     Attributes:
         behaviour: called for each request; may sleep, raise an EdlError, or answer nonsense.
+        is_ready: called for each probe; may sleep.
         seconds: the device time that answers state.
         requests: how many came.
         parameters: added to each answer.
+        offer: of HTTP, which it makes to those who ask what it is; None: it makes none.
     """
 
     def __init__(
@@ -64,9 +67,10 @@ class ScriptedTeacher:
     ) -> None:
         self.behaviour = behaviour
         self.seconds = seconds
-        self.ready = True
+        self.is_ready: Callable[[], bool] = lambda: True
         self.requests = 0
         self.parameters: dict[str, Any] = {}
+        self.offer: HttpOffer | None = None
         self._server = grpc.server(
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
         )
@@ -89,6 +93,7 @@ class ScriptedTeacher:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
+                "ServerMetadata": method(self._server_metadata, pb.ServerMetadataRequest),
                 "ModelReady": method(self._model_ready, pb.ModelReadyRequest),
                 "ModelMetadata": method(self._metadata, pb.ModelMetadataRequest),
                 "ModelInfer": grpc.unary_unary_rpc_method_handler(self._gated(self._infer)),
@@ -105,8 +110,13 @@ class ScriptedTeacher:
 
         return answer
 
+    def _server_metadata(self, request: Any, context: Any) -> pb.ServerMetadataResponse:
+        if self.offer is not None:
+            context.set_trailing_metadata(self.offer.metadata())
+        return pb.ServerMetadataResponse(name="scripted")
+
     def _model_ready(self, request: Any, context: Any) -> pb.ModelReadyResponse:
-        return pb.ModelReadyResponse(ready=self.ready)
+        return pb.ModelReadyResponse(ready=self.is_ready())
 
     def _metadata(self, request: Any, context: Any) -> pb.ModelMetadataResponse:
         tensor = pb.ModelMetadataResponse.TensorMetadata
@@ -137,13 +147,16 @@ def main() -> None:
     end_with_parent(grace_s=0.5)
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=0.0)
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--factor", type=float, default=1.0, help="of its logits")
+    parser.add_argument("--port", type=int, default=0)
+    options = parser.parse_args()
+    seconds, factor = options.seconds, np.float32(options.factor)
 
     def slow(request: tensors.InferRequest) -> dict[str, Array]:
         time.sleep(seconds)
-        return label(request)
+        return {name: labels * factor for name, labels in label(request).items()}
 
-    teacher = ScriptedTeacher(slow, seconds=seconds or 1e-4)
+    teacher = ScriptedTeacher(slow, seconds=seconds or 1e-4, port=options.port)
     print(f"ready on {teacher.address}", flush=True)
     threading.Event().wait()
 

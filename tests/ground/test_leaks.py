@@ -86,6 +86,27 @@ def test_named_shared_memory_is_found() -> None:
     assert leaked_since(before) == []
 
 
+def test_shared_memory_of_a_loaders_workers_is_theirs_who_forked_them() -> None:
+    def segment(pid: int) -> Path:
+        path = Path(f"/dev/shm/paddle_{pid}_{os.getpid()}")
+        path.touch()
+        return path
+
+    before = Belongings.now()
+    stranger, mine = segment(1), segment(os.getpid())
+    if (pid := os.fork()) == 0:
+        segment(os.getpid())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    try:
+        assert f"shared memory /dev/shm/paddle_{pid}_{pid}" in Belongings.now().since(before)
+        assert leaked_since(before, SHORT_S) == [f"shared memory {mine}"]
+        assert not Path(f"/dev/shm/paddle_{pid}_{pid}").exists(), "its maker has ended"
+    finally:
+        stranger.unlink()
+        mine.unlink()
+
+
 def test_shared_memory_that_another_program_uses_is_forgiven(tmp_path: Path) -> None:
     stranger = """
         import mmap, os, sys, time

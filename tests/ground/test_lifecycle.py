@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -269,18 +270,25 @@ def test_ctrl_c_ends_a_command_line_with_130() -> None:
     assert process.tail() == ["ready", "edl: interrupted"]
 
 
+@pytest.mark.parametrize("amid", ["edl.lifecycle", "typer", "edl.teacher", "any"])
 @pytest.mark.parametrize("name", ["edl", "edl-teacher"])
-def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(name: str) -> None:
+def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(
+    name: str, amid: str, rng: random.Random
+) -> None:
+    """Amid the import of that module, or of one of the first hundreds."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts[name].partition(":")
+    number = rng.randrange(1, 200) if amid == "any" else 0
     code = f"""
         import os, signal, sys
         class Interrupts:
+            count = 0
             def find_spec(self, name, *_):
-                if name == "edl.teacher":
+                self.count += 1
+                if name == {amid!r} or self.count == {number}:
                     os.kill(os.getpid(), signal.SIGINT)
-        sys.meta_path.insert(0, Interrupts())
         from {module} import {function}
+        sys.meta_path.insert(0, Interrupts())
         {function}()
     """
     process = start(python(code))

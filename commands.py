@@ -1,0 +1,52 @@
+"""The command `edl`: the command lines of the folders, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import __version__
+from .benchmarks.cli import bench
+from .coordinator.cli import app as coordinator
+from .coordinator.ops.cli import doctor, drain, events, service_app
+from .coordinator.ops.status_cli import status
+from .distill_reader.store.cli import app as store
+from .mesh.chaos.cli import chaos
+from .mesh.demo.cli import demo
+from .teacher.cli import app as teacher
+
+app = typer.Typer(
+    name="edl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+app.add_typer(coordinator, name="coordinator", help="Who is alive, and who serves whom.")
+app.add_typer(teacher, name="teacher", help="Serve a model as a teacher.")
+app.add_typer(service_app, name="service", help="Services: list, show, upgrade.")
+app.add_typer(
+    store,
+    name="store",
+    help="Look into a label store: the file where a reader keeps soft labels.",
+)
+app.command("status")(status)
+app.command("events")(events)
+app.command("drain")(drain)
+app.command("doctor")(doctor)
+app.command("demo")(demo)
+app.command("chaos")(chaos)
+app.command("bench")(bench)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"edl-dist {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def edl(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """EDL-Dist: a mesh of teachers that label the batches of your student."""
