@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 3  # on two cores
 NO_TESTS = 5  # pytest's exit code for "nothing was selected"
+PATIENCE = 1.5  # times the limit of a tier: what runs for longer hangs, and is ended
+OVERRUN = 124  # its exit code then, as that of timeout(1)
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,11 @@ def main(argv: list[str]) -> int:
     spread = ["-n", str(WORKERS), "--dist", "worksteal"]
     if tier.environments and (code := _make(tier.environments)):
         return code
-    codes = [
-        _pytest([f"({tier.marks}) and serial", *tier.paths, *rest], tier),
-        _pytest([f"({tier.marks}) and forks", *tier.paths, *rest], tier),
-        _pytest(
-            [f"({tier.marks}) and not serial and not forks", *spread, *tier.paths, *rest], tier
-        ),
-    ]
+    codes = []
+    for marks, how in (("serial", []), ("forks", []), ("not serial and not forks", spread)):
+        left_s = began + PATIENCE * tier.limit_s - time.monotonic()
+        arguments = [f"({tier.marks}) and {marks}", *how, *tier.paths, *rest]
+        codes.append(_pytest(arguments, tier, left_s))
     took_s = time.monotonic() - began
     print(f"tier {name}: {took_s:.0f} s of {tier.limit_s:.0f} s", flush=True)
     if took_s > tier.limit_s:
@@ -88,16 +88,23 @@ def _make(environments: tuple[str, ...]) -> int:
     return _python("edl.tests.interop.environments", *environments)
 
 
-def _pytest(arguments: list[str], tier: Tier) -> int:
-    return _python("pytest", "-m", *arguments, EDL_TEST_PROFILE=tier.profile)
+def _pytest(arguments: list[str], tier: Tier, limit_s: float) -> int:
+    return _python("pytest", "-m", *arguments, limit_s=limit_s, EDL_TEST_PROFILE=tier.profile)
 
 
-def _python(module: str, *arguments: str, **variables: str) -> int:
+def _python(module: str, *arguments: str, limit_s: float | None = None, **variables: str) -> int:
     command = [sys.executable, "-P", "-m", module, *arguments]
     environment = {**os.environ, **variables}
     # Whoever starts a thousand programs does not want each of them to compile all of its modules.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    try:
+        # A test that hangs where pytest cannot interrupt it must not hang the caller, too.
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, check=False, timeout=limit_s
+        ).returncode
+    except subprocess.TimeoutExpired:
+        print(f"{module} {' '.join(arguments)}: ended, as it hangs", file=sys.stderr)
+        return OVERRUN
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from typing import Any
 from ...errors import UsageError
 from ...proto.arena import Array
 from ..structure import take_apart
-from .source import Mark, close_iterator, tell_epoch
+from .ending import close_iterator
+from .source import Mark, tell_epoch
 from .trail import Trail
 
 

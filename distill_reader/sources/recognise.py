@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import UsageError
 from ...scheduler.shard_plan import Shard
+from .ending import leave_garbage_to_the_parent
 from .loaders import loader_of
 from .source import Source
 
@@ -29,6 +30,7 @@ def source_of(given: Any, shard: Shard, seed: int) -> Source:
             "an iterator can be read only once; give the reader what makes it, such as the"
             " DataLoader itself, or a class with __iter__"
         )
+    leave_garbage_to_the_parent()  # any source may fork workers
     if (loader := loader_of(given)) is not None:
         from .map_style import MapSource
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ...proto.arena import Array
@@ -68,19 +68,6 @@ class Source(Protocol):
 
     def close(self) -> None:
         """The reader is closed: end what is kept from epoch to epoch."""
-
-
-def close_iterator(iterator: Iterator[Any]) -> None:
-    """Let an iterator clean up behind an epoch that was left early: now, not some day.
-
-    Generators have `close`, which runs their `finally`. The iterators of Paddle's and PyTorch's
-    loaders have only a private method for it; without it, the workers of an epoch left early live
-    on for as long as anyone, such as a traceback, refers to the iterator.
-    """
-    for name in ("close", "_try_shutdown_all", "_shutdown_workers"):
-        if callable(close := getattr(iterator, name, None)):
-            close()
-            return
 
 
 def tell_epoch(epoch: int, *owners: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """
     made: list[list[str]] = []
 
-    def note(arguments: list[str], tier: run.Tier) -> int:
+    def note(arguments: list[str], tier: run.Tier, limit_s: float) -> int:
         made.append(arguments)
         return 0
 
@@ -69,7 +70,7 @@ def test_a_wrong_tier_is_answered_with_the_known_ones(
 def test_a_tier_that_takes_too_long_fails(
     calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticks = iter([0.0, 20 * 60 + 1.0])
+    ticks = itertools.chain([0.0], itertools.repeat(20 * 60 + 1.0))
     clock = SimpleNamespace(monotonic=lambda: next(ticks))
     monkeypatch.setattr(run, "time", clock)
     assert run.main(["test"]) == 1
@@ -90,3 +91,8 @@ def test_a_tier_that_takes_too_long_fails(
 )
 def test_the_exit_code_of_all_parts(codes: list[int], code: int) -> None:
     assert run._worst(codes) == code
+
+
+def test_what_hangs_is_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run._python("timeit", "-n1", "-r1", "import time; time.sleep(60)", limit_s=1) == 124
+    assert "ended, as it hangs" in capsys.readouterr().err
