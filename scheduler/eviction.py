@@ -1,9 +1,10 @@
-"""Which rows of a full store make room: those that were not used for the longest time.
+"""Which rows of a full store make room: the first that were written, but for what was used lately.
 
-It is least-recently-used among a sample, not among all: an order of all rows by their use would
-have to be written anew whenever one is read. Of `OVERSAMPLING` times as many rows as have to go,
-drawn without regard to their use, the oldest go; so that whoever goes is among the oldest fifth of
-a fair sample. When a row was used is kept to `USE_STEP_S`, for the same reason.
+Rows lie in the order in which they were written. A full store is swept from its head on: what lies
+there goes, so that whole pages become free; what was used later than the typical row moves behind
+the last one instead (a second chance, as in CLOCK). So whoever goes was not used lately. An order
+of all rows by their use would have to be written anew whenever one is read; when a row was used is
+kept to `USE_STEP_S` for the same reason.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-OVERSAMPLING = 5
 #: A row that is used again within so many seconds counts as used when it was before.
 USE_STEP_S = 300
+#: For each row that goes one may stay; of that, so many are saved up at most.
+MOST_MERCY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +31,49 @@ class Candidate:
     nbytes: int
 
 
-def victims(candidates: Sequence[Candidate], lacking_bytes: int) -> list[int]:
-    """Places of those that go, the oldest first: no more than needed, or all."""
-    order = sorted(range(len(candidates)), key=lambda place: candidates[place].used_s)
-    chosen: list[int] = []
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What becomes of the first rows of a store.
+
+    Attributes:
+        gone: places of those that go.
+        moved: places of those that move behind the last one.
+        mercy: how many more may stay from now on.
+    """
+
+    gone: tuple[int, ...]
+    moved: tuple[int, ...]
+    mercy: int
+
+
+def sweep(head: Sequence[Candidate], typical_s: int, lacking_bytes: int, mercy: int) -> Sweep:
+    """Go through rows in their order until enough have gone, or all have been looked at.
+
+    Args:
+        head: the first rows of the store, in order.
+        typical_s: when the typical row was used: see `typical`.
+        lacking_bytes: what those that go should have taken.
+        mercy: so many may stay now, and one more for each that goes.
+    """
+    gone: list[int] = []
+    moved: list[int] = []
     freed = 0
-    for place in order:
+    for place, row in enumerate(head):
         if freed >= lacking_bytes:
             break
-        chosen.append(place)
-        freed += candidates[place].nbytes
-    return chosen
+        if row.used_s > typical_s and mercy > 0:
+            moved.append(place)
+            mercy -= 1
+        else:
+            gone.append(place)
+            freed += row.nbytes
+            mercy = min(mercy + 1, MOST_MERCY)
+    return Sweep(tuple(gone), tuple(moved), mercy)
+
+
+def typical(used_s: Sequence[int]) -> int:
+    """When the median of these rows was used; half of them, at most, were used later."""
+    return sorted(used_s)[len(used_s) // 2] if used_s else 0
 
 
 def worth_noting(noted_s: int, now_s: int) -> bool:

@@ -1,11 +1,10 @@
 """The file of a label store: an SQLite database, opened, checked, and kept within its bounds.
 
 ```
-labels    id, data                         the bytes of rows
+labels    id, key, data                    the bytes of rows, in the order of writing: new ones go
+                                           behind the last, the first make room
 keys      key, id, layout, used, made,     where a row is, and what it must be like
           nbytes, maker, sum
-places    nbytes, id                       where rows were evicted: new ones of about their size go
-                                           there, so that pages stay full
 layouts   layout, text                     what the bytes of rows are
 makers    maker, text                      the teachers that have labelled a row, a line each
 services  service, told, sum               the model that was last at work for a service
@@ -42,15 +41,14 @@ BUSY_S = 5.0
 _LOOK_AGAIN_S = 0.005
 _CACHE_KIB = 16 << 10
 _APPLICATION_ID = 0x45444C53  # "EDLS"
-_VERSION = 1
+_VERSION = 2
 
 _SCHEMA = """
-CREATE TABLE labels (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE labels (id INTEGER PRIMARY KEY, key BLOB NOT NULL, data BLOB NOT NULL);
 CREATE TABLE keys (
     key BLOB PRIMARY KEY, id INTEGER NOT NULL, layout INTEGER NOT NULL, used INTEGER NOT NULL,
     made INTEGER NOT NULL, nbytes INTEGER NOT NULL, maker INTEGER NOT NULL, sum BLOB NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE places (nbytes INTEGER, id INTEGER, PRIMARY KEY (nbytes, id)) WITHOUT ROWID;
 CREATE TABLE layouts (layout INTEGER PRIMARY KEY, text BLOB NOT NULL UNIQUE);
 CREATE TABLE makers (maker INTEGER PRIMARY KEY, text BLOB NOT NULL UNIQUE);
 CREATE TABLE services (
@@ -137,9 +135,14 @@ class Database:
         return self._page_bytes * self._pragma("page_count")
 
     @property
-    def used_bytes(self) -> int:
+    def used_pages(self) -> int:
         """Those that hold something."""
-        return self._page_bytes * (self._pragma("page_count") - self._pragma("freelist_count"))
+        return self._pragma("page_count") - self._pragma("freelist_count")
+
+    @property
+    def used_bytes(self) -> int:
+        """What they take."""
+        return self._page_bytes * self.used_pages
 
     @property
     def disk_bytes(self) -> int:

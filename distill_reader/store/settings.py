@@ -24,8 +24,8 @@ class LabelStore:
     Args:
         path: of the file; it is made where there is none. Others are made beside it, of the same
             name with `-wal` and `-shm` behind it. It must be on a disk of this host, not on NFS.
-        max_bytes: what the file may take of the disk; when it is full, rows that were not used for
-            the longest time make room. The files beside it take up to 32 MiB more.
+        max_bytes: what the file may take of the disk; when it is full, the rows written first make
+            room, but for those that were used lately. The files beside it take up to 32 MiB more.
         sample_ids: fields of a batch that together say which sample a row is and how it was
             augmented, as in `("index", "crop_seed")`. By default a sample is known by the bytes of
             what the teachers get.

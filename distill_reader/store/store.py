@@ -18,10 +18,11 @@ from ...scheduler import eviction
 from .database import PAGE_BYTES, TRANSACTION_BYTES, Database
 from .figures import Figures
 from .richness import merged
+from .room import ROWS_IN_A_TRANSACTION, Room
 from .rows import Model, Row
 from .services import model_of, put_model
 from .settings import LabelStore
-from .table import Table, lots_of, nbytes_of
+from .table import Table, lots_of, nbytes_of, pages_for
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +30,8 @@ log = logging.getLogger(__name__)
 PAUSE_S = 60.0
 #: Uses of rows are written down in lots of so many, in the order of keys: each page once.
 USES_IN_A_LOT = 100_000
-#: Each changes four pages at most, beside its own bytes, when it takes the place of another.
-ROWS_IN_A_TRANSACTION = TRANSACTION_BYTES // (4 * PAGE_BYTES)
-_RESERVE_BYTES = 8 * PAGE_BYTES
-#: So many times what rows need is tried to be made free for them.
-_MOST_ROOM = 64
+#: Pages that stay free, for what is written beside rows, and for estimates that were too small.
+_RESERVE_PAGES = 4
 
 
 class Store:
@@ -63,6 +61,7 @@ class Store:
         self._no_reads_until = self._no_writes_until = 0.0
         self._database = Database(settings.path, write=True)
         self._table = Table(self._database)
+        self._room = Room(self._database, settings.max_bytes)
         if self.writable:
             with self._degrading(writing=True):
                 self._fit()
@@ -158,25 +157,26 @@ class Store:
 
     def _write(self, rows: Mapping[bytes, Row]) -> None:
         """Evict what has to go, and write; where there was no room after all, again with more."""
-        room = 1
+        spare = _RESERVE_PAGES
         while True:
             try:
                 with self._database.writing():
-                    done, written, evicted = self._put(rows, room)
+                    done, written, evicted = self._put(rows, spare)
             except StoreUnavailable as error:
-                room <<= 1
-                if not error.full or room > _MOST_ROOM:
+                spare *= 2
+                if not error.full or spare > self._room.pages // 4:
                     raise
+                self._room.insist()
             else:
                 self._count(written=written, evicted=evicted)
                 if done:
                     return
 
-    def _put(self, rows: Mapping[bytes, Row], room: int) -> tuple[bool, int, int]:
+    def _put(self, rows: Mapping[bytes, Row], spare: int) -> tuple[bool, int, int]:
         """Whether all is written now, how many rows were, and how many were evicted.
 
-        There has to be `room` times what the rows need; where that is not so before the transaction
-        has become long, nothing is written yet.
+        There have to be `spare` pages more than rows need; where that is not so before the
+        transaction has become long, nothing is written yet.
         """
         there = self._table.select(list(rows))
         better = {
@@ -185,31 +185,16 @@ class Store:
             if (kept := merged(there.rows[key], row) if key in there.rows else row)
             is not there.rows.get(key)
         }
-        limit = self._settings.max_bytes - _RESERVE_BYTES
-        if (need := sum(map(nbytes_of, better.values()))) > limit // 4:
+        if not better:
+            return True, 0, 0
+        if (need := sum(map(nbytes_of, better.values()))) > self._settings.max_bytes // 4:
             raise StoreUnavailable(f"{len(rows)} rows of {need} bytes are too large for the store")
-        if room == 1:  # what goes where others were needs no more, unless that has proved wrong
-            need = sum(map(nbytes_of, self._table.homeless(better.values())))
-        lacking = self._database.used_bytes + room * need - limit
-        gone, freed = self._evict(lacking if better else 0)
-        if gone and freed < lacking:
-            return False, 0, gone
+        made = self._room.make(pages_for(better.values()) + spare, self._used)
+        if made.more:
+            return False, 0, made.gone
         self._table.delete(list(better))  # poorer or damaged ones of the same samples
         self._table.insert(better, int(self._now()))
-        return True, len(better), gone
-
-    def _evict(self, lacking_bytes: int) -> tuple[int, int]:
-        """Evict rows, not too many at a time: how many went, and how many bytes they had."""
-        if lacking_bytes <= 0:
-            return 0, 0
-        drawn = self._table.draw(eviction.OVERSAMPLING * ROWS_IN_A_TRANSACTION)
-        candidates = [
-            replace(one, used_s=max(one.used_s, self._used.get(key, 0))) for key, one in drawn
-        ]
-        share = -(-len(drawn) // eviction.OVERSAMPLING)
-        chosen = eviction.victims(candidates, lacking_bytes)[:share]
-        self._table.delete([drawn[place][0] for place in chosen])
-        return len(chosen), sum(candidates[place].nbytes for place in chosen)
+        return True, len(better), made.gone
 
     def _take_out(self) -> None:
         """Delete the rows of teachers that are not believed, as far as the file lets us now."""
@@ -226,14 +211,12 @@ class Store:
 
     def _fit(self) -> None:
         """A file that was allowed to be larger becomes as small as it has to be."""
-        limit = self._settings.max_bytes
-        if self._database.page_bytes <= limit:
+        if self._database.page_bytes <= self._settings.max_bytes:
             return
-        gone = 1
-        while gone:
+        more = True
+        while more:
             with self._database.writing():
-                gone, _ = self._evict(self._database.used_bytes - limit)
-                self._table.forget_places()  # the pages around them grow together
+                gone, more = self._room.make(0, self._used)
             self._count(evicted=gone)
         self._database.shrink()
 

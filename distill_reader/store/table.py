@@ -1,4 +1,4 @@
-"""The rows of a store in its database: read, written, drawn and taken out, within a transaction."""
+"""The rows of a store in its database: read, written, swept and taken out, within a transaction."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ...errors import EdlError
 from ...scheduler.eviction import Candidate
-from .database import Database
+from .database import PAGE_BYTES, Database
 from .rows import Layout, Row
 
 T = TypeVar("T")
-Place = tuple[int, int]  # bytes that were there, id
-#: Of one row, beside its data: its key and its place.
+#: Of one row, beside its data: its key, there and among the keys, and its place.
 ROW_BYTES = 64
+#: What stands before the data of a row, at most: its key, its place, and how long they are.
+_HEAD_BYTES = 40
+#: A key in its table, at most; its pages are half full where many have just become two.
+_KEY_BYTES = 72
+_FULL_SHARE = 0.5
+#: No store has ever had so many rows.
+_LAST_PLACE = 1 << 60
 _IN_ONE_QUERY = 256
 
 
@@ -36,6 +42,13 @@ class Selected:
     damaged: list[bytes] = field(default_factory=list)
 
 
+class Placed(NamedTuple):
+    """A row at the head of the store: where it is, and of whom; no key: nothing leads to it."""
+
+    place: int
+    key: bytes | None
+
+
 class Table:
     """Works on an open database, in the transaction of the caller; errors are SQLite's."""
 
@@ -49,8 +62,8 @@ class Table:
         for some in lots_of(keys, _IN_ONE_QUERY):
             marks = ",".join("?" * len(some))
             raw = self._database.execute(
-                "SELECT key, layout, used, maker, sum, data FROM keys JOIN labels USING (id)"
-                f" WHERE key IN ({marks})",
+                "SELECT keys.key, layout, used, maker, sum, data FROM keys JOIN labels USING (id)"
+                f" WHERE keys.key IN ({marks})",
                 some,
             ).fetchall()
             wanted = set(some)
@@ -66,36 +79,17 @@ class Table:
                     found.damaged.append(key)
         return found
 
-    def homeless(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of `rows` that would find no place which another row has left."""
-        left: list[Row] = []
-        for nbytes, some in _by_size(rows).items():
-            left += some[len(self._places(nbytes, len(some))) :]
-        return left
-
     def insert(self, rows: Mapping[bytes, Row], now_s: int) -> None:
-        """Put rows in that are not there: where others have left, and behind the last."""
-        ids: list[int] = []
-        rows = dict(sorted(rows.items(), key=lambda pair: nbytes_of(pair[1])))
-        for nbytes, some in _by_size(rows.values()).items():
-            places = self._places(nbytes, len(some))
-            self._database.execute_many("DELETE FROM places WHERE nbytes = ? AND id = ?", places)
-            last = _first_number(
-                self._database.execute(
-                    "SELECT max((SELECT ifnull(max(id), 0) FROM labels),"
-                    " (SELECT ifnull(max(id), 0) FROM places))"
-                )
-            )
-            last = max([last, *ids, *(place for _, place in places)])
-            ids += [place for _, place in places]
-            ids += range(last + 1, last + 1 + len(some) - len(places))
+        """Put rows in that are not there, behind the last."""
+        begin = self._behind_the_last()
+        ids = range(begin, begin + len(rows))
         layouts = {row.layout: row.layout.text.encode() for row in rows.values()}
         makers = {row.makers: "\n".join(sorted(row.makers)).encode() for row in rows.values()}
         layout_numbers = {text: self._number("layout", text) for text in layouts.values()}
         maker_numbers = {text: self._number("maker", text) for text in makers.values()}
         self._database.execute_many(
-            "INSERT INTO labels VALUES (?, ?)",
-            [(place, row.data) for place, row in zip(ids, rows.values(), strict=True)],
+            "INSERT INTO labels VALUES (?, ?, ?)",
+            [(place, key, row.data) for place, (key, row) in zip(ids, rows.items(), strict=True)],
         )
         self._database.execute_many(
             "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -118,26 +112,54 @@ class Table:
         """Take rows out."""
         for some in lots_of(keys, _IN_ONE_QUERY):
             which = f"WHERE key IN ({','.join('?' * len(some))})"
-            places = self._database.execute(f"SELECT nbytes, id FROM keys {which}", some).fetchall()
+            places = self._database.execute(f"SELECT id FROM keys {which}", some).fetchall()
             self._database.execute(f"DELETE FROM keys {which}", some)
-            self._database.execute_many(
-                "DELETE FROM labels WHERE id = ?", [(place,) for _, place in places]
-            )
-            self._database.execute_many("INSERT OR IGNORE INTO places VALUES (?, ?)", places)
+            self._database.execute_many("DELETE FROM labels WHERE id = ?", places)
 
-    def draw(self, count: int) -> list[tuple[bytes, Candidate]]:
-        """Some rows, whatever their use: keys are hashes, so those behind a random one will do."""
+    def uses(self, count: int) -> list[tuple[bytes, int]]:
+        """When some rows were used: keys are hashes, so those behind a random one will do."""
         begin = os.urandom(16)
-        some = "SELECT key, used, nbytes FROM keys WHERE key {} ? ORDER BY key LIMIT ?"
+        some = "SELECT key, used FROM keys WHERE key {} ? ORDER BY key LIMIT ?"
         drawn = self._database.execute(some.format(">="), (begin, count)).fetchall()
         if len(drawn) < count:
             lacking = count - len(drawn)
             drawn += self._database.execute(some.format("<"), (begin, lacking)).fetchall()
-        return [(key, Candidate(_whole(used), _whole(nbytes))) for key, used, nbytes in drawn]
+        return [(key, _whole(used)) for key, used in drawn]
 
-    def forget_places(self) -> None:
-        """New rows go behind the last."""
-        self._database.execute("DELETE FROM places")
+    def head(self, count: int, nbytes: int) -> list[tuple[Placed, Candidate]]:
+        """The first rows, in the order in which they were written: so many, of so many bytes."""
+        if nbytes <= 0:
+            return []
+        told = self._database.execute(
+            "SELECT first.id, keys.key, used, length FROM"
+            " (SELECT id, key, length(data) AS length FROM labels ORDER BY id LIMIT ?) AS first"
+            " LEFT JOIN keys ON keys.key = first.key AND keys.id = first.id ORDER BY first.id",
+            (count,),
+        )
+        first = []
+        for place, key, used, length in told:
+            first.append((Placed(_number(place), key), Candidate(_whole(used), _whole(length))))
+            nbytes -= _whole(length)
+            if nbytes <= 0:
+                break
+        return first
+
+    def behead(self, gone: Sequence[Placed], moved: Sequence[Placed]) -> None:
+        """Take out the first rows, of which some move behind the last: into pages that are free."""
+        self._database.execute_many(
+            "DELETE FROM labels WHERE id = ?", [(place,) for place, _ in gone]
+        )
+        self._database.execute_many(
+            "DELETE FROM keys WHERE key = ?", sorted((key,) for _, key in gone if key is not None)
+        )
+        behind = self._behind_the_last()
+        news = [(behind + at, place, key) for at, (place, key) in enumerate(moved)]
+        self._database.execute_many(
+            "UPDATE labels SET id = ? WHERE id = ?", [(new, place) for new, place, _ in news]
+        )
+        self._database.execute_many(
+            "UPDATE keys SET id = ? WHERE key = ?", [(new, key) for new, _, key in news]
+        )
 
     def note(self, used: Mapping[bytes, int]) -> None:
         """When rows were last used, in seconds since 1970."""
@@ -161,13 +183,6 @@ class Table:
         except (ArithmeticError, LookupError, TypeError, ValueError, EdlError):  # whatever it is
             return None
 
-    def _places(self, nbytes: int, count: int) -> list[Place]:
-        told = self._database.execute(
-            "SELECT nbytes, id FROM places WHERE nbytes BETWEEN ? AND ? ORDER BY nbytes LIMIT ?",
-            (nbytes, 2 * nbytes, count),
-        )
-        return [(_number(size), _number(place)) for size, place in told]
-
     def made_by(self, maker: str, behind: bytes, count: int) -> tuple[list[bytes], bytes | None]:
         """Of the next keys behind one those that a teacher has labelled, and the last of them all.
 
@@ -178,6 +193,13 @@ class Table:
         ).fetchall()
         mine = [key for key, number in told if maker in makers_of(self._text("maker", number))]
         return mine, told[-1][0] if len(told) == count else None
+
+    def _behind_the_last(self) -> int:
+        """Where the next row goes."""
+        last = _first_number(self._database.execute("SELECT ifnull(max(id), 0) FROM labels"))
+        if last > _LAST_PLACE:
+            raise sqlite3.DatabaseError("a row has a number that was never given")
+        return last + 1
 
     def _text(self, kind: str, number: int) -> bytes:
         """What a `layout` or a `maker` of this number says; nothing where there is none."""
@@ -203,6 +225,20 @@ def nbytes_of(row: Row) -> int:
     return len(row.data) + ROW_BYTES
 
 
+def pages_for(rows: Iterable[Row]) -> int:
+    """How many pages rows take behind the last one, with their keys; about, and rather too many."""
+    pages = count = left = 0
+    for row in rows:
+        count += 1
+        nbytes = len(row.data) + _HEAD_BYTES
+        if nbytes > left:
+            more = -(-nbytes // (PAGE_BYTES - _HEAD_BYTES))
+            pages += more + (more > 1)
+            left = more * PAGE_BYTES
+        left -= nbytes
+    return pages + int(count * _KEY_BYTES / _FULL_SHARE / PAGE_BYTES) + 1
+
+
 def sum_of(layout: bytes, makers: bytes, key: bytes, data: object) -> bytes:
     """What tells a row that is as it was put in from every other: 8 bytes; none for a non-row."""
     import xxhash
@@ -225,14 +261,6 @@ def lots_of(values: Sequence[T], count: int) -> Iterator[Sequence[T]]:
     """`values` in lots of at most `count`."""
     for at in range(0, len(values), count):
         yield values[at : at + count]
-
-
-def _by_size(rows: Iterable[Row]) -> dict[int, list[Row]]:
-    """The rows of each size, the smallest first; their order among each other stays."""
-    sizes: dict[int, list[Row]] = {}
-    for row in sorted(rows, key=nbytes_of):
-        sizes.setdefault(nbytes_of(row), []).append(row)
-    return sizes
 
 
 def _first_number(told: sqlite3.Cursor) -> int:
