@@ -7,7 +7,9 @@
   wait for labels again. If that one goes too, without having labelled anything, they go at once.
 
 Only waiting counts: a student that evaluates for an hour, while the last teacher goes, still has
-its whole patience when it comes back.
+its whole patience when it comes back. A teacher that comes, or comes back from a rest, stops the
+clock; only labels set it back. So one that never does anything but fail is not waited for longer
+than was said.
 """
 
 from __future__ import annotations
@@ -67,11 +69,15 @@ class Patience:
     """What one look leaves to the next.
 
     Attributes:
-        alone_since: since when the student waits without any teacher.
+        alone_since: since when the student waits without any teacher; None: there is one.
+        spent_s: for how long it did so before, since the last label.
+        heard: labels used when this began; None: the student does not wait in vain.
         answers: those used when a batch last went unlabelled; None: none went since an answer.
     """
 
     alone_since: float | None = None
+    spent_s: float = 0.0
+    heard: int | None = None
     answers: int | None = None
 
 
@@ -86,13 +92,21 @@ def decide(need: Need, patience: Patience, now: float, policy: Policy) -> tuple[
     """
     if patience.answers is not None and need.answers > patience.answers:
         patience = replace(patience, answers=None)
-    if need.usable or not need.waits:
-        calm = patience.alone_since is None
-        return "wait", patience if calm else replace(patience, alone_since=None)
+    if not need.waits or (patience.heard is not None and need.answers > patience.heard):
+        patience = Patience(answers=patience.answers)
+    if not need.waits:
+        return "wait", patience
+    if need.usable:
+        if patience.alone_since is not None:
+            spent_s = patience.spent_s + now - patience.alone_since
+            patience = replace(patience, alone_since=None, spent_s=spent_s)
+        return "wait", patience
     since = now if patience.alone_since is None else patience.alone_since
-    patience = replace(patience, alone_since=since)
-    spent = policy.name == "hard_only" and patience.answers is not None
-    if not spent and (policy.after_s is None or now - since < policy.after_s):
+    heard = need.answers if patience.heard is None else patience.heard
+    patience = replace(patience, alone_since=since, heard=heard)
+    at_once = policy.name == "hard_only" and patience.answers is not None
+    spent_s = patience.spent_s + now - since
+    if not at_once and (policy.after_s is None or spent_s < policy.after_s):
         return "wait", patience
     if policy.name == "hard_only":
         return "go_unlabelled", replace(patience, answers=need.answers)

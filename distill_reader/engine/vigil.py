@@ -33,6 +33,7 @@ class Vigil:
         self._handing = handing
         self._patience = no_teacher.Patience()
         self._alone_since: dict[str, float] = {}
+        self._lacking: list[Member] = []  # who had no teacher lately
 
     def look(self, now: float) -> bool:
         """Let batches go that are not to wait any more; whether to give up instead."""
@@ -46,10 +47,11 @@ class Vigil:
         self._handing.go_on_without(self._alone_since, now)
         usable = [member.ledger.usable for member in self._members]
         alone = [one for one in self._members if one.config.service in self._alone_since]
+        self._lacking = alone or self._lacking
         need = no_teacher.Need(
             usable=min(usable) if self._needs_all else max(usable),
             waits=self._loop_waits() and self._head_lacks_teachers(),
-            answers=sum(member.labels.accepted for member in alone),
+            answers=sum(member.labels.accepted for member in self._lacking),
         )
         action, self._patience = no_teacher.decide(need, self._patience, now, self._policy)
         if action == "go_unlabelled":

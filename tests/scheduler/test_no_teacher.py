@@ -52,6 +52,29 @@ def test_only_waiting_without_any_teacher_counts(policy: Policy) -> None:
     assert student.look(after_s=5.0) != "wait"
 
 
+@pytest.mark.parametrize("policy", [Policy("wait", 5.0), FAIL, HARD_ONLY])
+def test_one_that_comes_back_only_to_fail_is_not_waited_for_longer(policy: Policy) -> None:
+    student = Student(policy)
+    waited_s = 0.0
+    while student.look() == "wait":
+        assert student.look(usable=1, after_s=1.0) == "wait"
+        assert student.look(usable=1, after_s=10.0) == "wait", "it works on it, it may take long"
+        waited_s += 1.0
+        assert waited_s <= 5.0
+    assert waited_s == 5.0
+
+
+@pytest.mark.parametrize("policy", [Policy("wait", 5.0), FAIL])
+def test_a_label_sets_the_clock_back(policy: Policy) -> None:
+    student = Student(policy)
+    for _ in range(20):
+        assert student.look() == "wait"
+        assert student.look(after_s=4.0) == "wait"
+        assert student.look(usable=1, after_s=0.1) == "wait"
+        student.answers += 1
+        assert student.look(usable=1, after_s=0.1) == "wait"
+
+
 def test_with_hard_labels_it_goes_on_and_the_wait_is_paid_once() -> None:
     student = Student(HARD_ONLY)
     student.look()
