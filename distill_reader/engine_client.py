@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from math import inf
 
 from .. import errors
 from ..proto.arena import Arena, ArrayRef, Record
@@ -33,6 +34,8 @@ MAX_DEATHS = 5
 DEATHS_WINDOW_S = 60.0
 #: The engine gives its teachers back before it ends.
 STOP_GRACE_S = 4.0
+#: Batches that follow each other so closely are announced one upon the other.
+SOON_S = 0.002
 #: So long the figures that were asked for are waited for; an engine that is well takes 1 ms.
 FIGURES_S = 1.0
 
@@ -79,6 +82,7 @@ class EngineClient:
         self._later = later
         self._untold: deque[Message] = deque()  # what the training loop took
         self._asked = False  # somebody is to tell it, later
+        self._pulls_at = -inf  # when a batch was announced, and the next one is on its way
         self._telling = threading.Lock()  # what was taken before anything else is told before it
         self._life = self._start()  # replaced as one, so that nobody sees parts of two
         self._receiver = threading.Thread(
@@ -99,11 +103,19 @@ class EngineClient:
         """Tell the engine of a batch in the ring; each batch once per engine."""
         with self._lock:
             if self._stream.epoch == epoch and pulled.number > self._announced:
+                self._pulls_at = time.monotonic()
                 self._tell(self._news_of(pulled))
+
+    def rests(self) -> None:
+        """No batch is announced before the engine allows another one, or the epoch is over."""
+        self._pulls_at = -inf
+        if self._untold:
+            self._tell()
 
     def source_ended(self, epoch: int) -> None:
         """The source has no more batches for `epoch`."""
         with self._lock:
+            self._pulls_at = -inf
             if self._stream.epoch == epoch:
                 self._tell({"kind": "ended"})
 
@@ -115,14 +127,15 @@ class EngineClient:
         """The training loop has batch `number`, after `step_s` seconds of work on the last one.
 
         It does not wait for the engine to be told: another thread does that, or whoever tells it
-        the next thing. The stream knows that the batch is taken: nobody can recall it, and an
-        engine that is started meanwhile never hears of it.
+        the next thing; while batches are announced one upon the other, that is left to the next
+        announcement. The stream knows that the batch is taken: nobody can recall it, and an engine
+        that is started meanwhile never hears of it.
         """
         at = time.monotonic()
         self._untold.append(
             {"kind": "taken", "number": number, "samples": samples, "step_s": step_s, "at": at}
         )
-        if not self._asked:
+        if not self._asked and at - self._pulls_at > SOON_S:
             self._asked = True
             self._later(self._tell)
 
@@ -254,6 +267,8 @@ class EngineClient:
             while not self._closing:
                 for message in self._life.channel:
                     self._on_message(message)
+                    if self._untold and not self._asked and self._is_late():
+                        self._tell()
                 if self._closing:
                     return
                 self._deaths.append(time.monotonic())
@@ -268,6 +283,10 @@ class EngineClient:
         except Exception as error:  # whatever it is, the training loop must not wait for ever
             what = f"{type(error).__name__}: {error}"
             self._stream.fail(errors.EngineLost(f"the reader lost its engine: {what}"))
+
+    def _is_late(self) -> bool:
+        """Whether the announcement that is expected has not come: the source takes its time."""
+        return time.monotonic() - self._pulls_at > SOON_S
 
     def _span_of_deaths(self) -> float:
         return self._deaths[-1] - self._deaths[0]

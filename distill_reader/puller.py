@@ -87,6 +87,8 @@ class Puller:
 
     def _pull(self, reading: Reading, epoch: int, first: int) -> Mark | None:
         for ordinal in itertools.count(first):
+            if not self._stream.has_room:
+                self._engine.rests()  # what was taken makes room
             if not self._stream.may_pull(epoch):
                 break
             asked_at = time.monotonic()

@@ -116,6 +116,11 @@ class Stream:
 
     # --- the puller's side
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the engine allows another batch now."""
+        return self._next_number < self._limit
+
     def may_pull(self, epoch: int) -> bool:
         """Wait until the engine allows another batch; False when none is wanted any more."""
         with self._lock:

@@ -13,12 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from ..errors import BatchError, UsageError
 from ..proto.arena import Array
 from .adapters.kinds import PLAIN, Kind, array_of
 from .config import FieldKey
+
+#: Kinds of dtypes whose arrays need no second look: bool, integers, floats, complex.
+_NUMBERS: Final = "biufc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class Parts(NamedTuple):
 
 def take_apart(batch: Any) -> Parts:
     """Split `batch` into arrays and a skeleton; raises BatchError where it holds no array."""
+    if (flat := _taken_apart_flat(batch)) is not None:
+        return flat
     arrays: list[Array] = []
     kinds: list[Kind] = []
     skeleton = _strip(batch, arrays, kinds)
@@ -73,6 +81,24 @@ def take_apart(batch: Any) -> Parts:
     return Parts(tuple(arrays), skeleton, fields, rows_of(ranked), plain)
 
 
+def _taken_apart_flat(batch: Any) -> Parts | None:
+    """What `take_apart` finds of a tuple of numpy arrays of numbers, in a tenth of the time."""
+    if type(batch) is not tuple or not batch:
+        return None
+    for array in batch:
+        if type(array) is not np.ndarray or array.dtype.kind not in _NUMBERS:
+            return None
+    skeleton, fields = _flat(len(batch))
+    return Parts(batch, skeleton, fields, rows_of(batch), plain=True)
+
+
+@lru_cache(maxsize=16)
+def _flat(arrays: int) -> tuple[tuple[Leaf, ...], tuple[tuple[FieldKey, int], ...]]:
+    """Skeleton and fields of a tuple of so many arrays."""
+    places = range(arrays)
+    return tuple(Leaf(place, PLAIN) for place in places), tuple((place, place) for place in places)
+
+
 def rows_of(arrays: Iterable[Array]) -> int:
     """The first dimension of the first array that has any; 1 where none has."""
     return next((array.shape[0] for array in arrays if array.ndim), 1)
@@ -89,6 +115,8 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
     Raises:
         UsageError: a dict has a field of the name of a label.
     """
+    if type(skeleton) is tuple and skeleton is _flat(len(skeleton))[0]:
+        return (*arrays, *labels.values())
     kinds = (leaf.kind.of_labels() for leaf in _leaves(skeleton) if leaf.kind is not PLAIN)
     kind = next(kinds, PLAIN)
     soft = {name: label if label is None else kind.tensor(label) for name, label in labels.items()}

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 import numpy as np
 
 from ..errors import WireError
-from .arena import ALIGNMENT, Arena, ArrayRef, Record
+from .arena import ALIGNMENT, Arena, ArrayRef, Layouts, Record
 from .places import GENERATION_BYTES, key_of
 
 #: What stands before each array.
@@ -54,8 +54,7 @@ class LentArena(Arena):
 
     def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
         """As of `Arena`, each array with a generation of its own."""
-        whole = super().allocate([each for layout in layouts for each in (_MARGIN, layout)])
-        record = Record(whole.offset, whole.nbytes, whole.arrays[1::2])
+        record = super().allocate([each for layout in layouts for each in (_MARGIN, layout)])
         self._stamped[record.offset] = record
         for ref in record.arrays:
             self._stamp(ref.offset, self._next)
@@ -101,6 +100,11 @@ class LentArena(Arena):
             return None
         offset = _address(np.frombuffer(memory, np.uint8)) - arena
         return Lent(offset, generation, begins - GENERATION_BYTES)
+
+    def _made(self, kind: Layouts) -> Record:
+        """As of `Arena`, the margins left out."""
+        whole = super()._made(kind)
+        return Record(whole.offset, whole.nbytes, whole.arrays[1::2])
 
     def _stamp(self, offset: int, generation: int) -> None:
         _STAMP.pack_into(self._map, offset - GENERATION_BYTES, generation)

@@ -152,16 +152,21 @@ def copies(
     asked = panel.members.get(teacher)
     if asked is None or asked.trial:
         return panel, ()
-    unproved = [name for name, m in panel.members.items() if (m.trial or not m.agreed)]
-    waiting = [n for n in unproved if n != teacher and not panel.members[n].copying]
+    waiting = [
+        name
+        for name, member in panel.members.items()
+        if (member.trial or not member.agreed) and not member.copying and name != teacher
+    ]
     if waiting:
         members = {
             name: replace(member, copying=member.copying or name in waiting)
             for name, member in panel.members.items()
         }
         return replace(panel, members=members), tuple(waiting)
+    if rng.random() >= config.share:  # as nearly always
+        return panel, ()
     others = [name for name in panel.trusted if name != teacher]
-    if not others or rng.random() >= config.share:
+    if not others:
         return panel, ()
     return panel, (others[int(rng.random() * len(others))],)
 

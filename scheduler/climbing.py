@@ -109,12 +109,14 @@ def measured(climb: Climb, used: int, cost: float, now: float, rule: ClimbRule, 
     """
     if used != setting(climb, rule) or cost <= 0:
         return climb
-    climb = climb._replace(costs=(*climb.costs, cost)[-rule.samples :])
-    if len(climb.costs) < rule.samples:
+    costs = (*climb.costs, cost)[-rule.samples :]
+    climb = climb._replace(costs=costs)
+    if len(costs) < rule.samples:
         return climb
-    usual, error = _usual(climb.costs)
+    usual = _usual(costs)
     if climb.trial is not None:
-        tried = usual + error if climb.up else usual  # a larger one has to be better than chance
+        # A larger one has to be better than chance.
+        tried = usual + _error(costs) if climb.up else usual
         return climb._replace(trial=None, tried=tried, costs=(), since=now)
     if climb.tried is not None:
         return _compared(climb, climb.tried, usual, now, rule)
@@ -160,13 +162,23 @@ def _turned(climb: Climb, now: float, rule: ClimbRule) -> Climb:
     return climb._replace(in_vain=0, rest_s=rest_s, rest_until=now + rest_s)
 
 
-def _usual(costs: tuple[float, ...]) -> tuple[float, float]:
-    """The mean without the eighth at either end, and how far it may be off (two standard errors).
+def _usual(costs: tuple[float, ...]) -> float:
+    """The mean of those that are kept.
 
     So a pause counts little, and answers that come in pairs count as their mean.
     """
-    cut = len(costs) // 8
-    kept = sorted(costs)[cut : len(costs) - cut]
-    mean = sum(kept) / len(kept)
+    kept = _kept(costs)
+    return sum(kept) / len(kept)
+
+
+def _error(costs: tuple[float, ...]) -> float:
+    """How far that mean may be off: two standard errors."""
+    kept, mean = _kept(costs), _usual(costs)
     variance = sum((cost - mean) ** 2 for cost in kept) / len(kept)
-    return mean, 2 * sqrt(variance / len(kept))
+    return 2 * sqrt(variance / len(kept))
+
+
+def _kept(costs: tuple[float, ...]) -> list[float]:
+    """All but the eighth at either end."""
+    cut = len(costs) // 8
+    return sorted(costs)[cut : len(costs) - cut]

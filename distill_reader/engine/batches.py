@@ -51,11 +51,13 @@ class Batches(dict[int, Batch]):
         """The batch that the trainer's side tells of."""
         number, samples = message["number"], message["samples"]
         fields = {key: ArrayRef.from_json(ref) for key, ref in message["fields"]}
-        fed = {key: ref for key, ref in fields.items() if key in self._fed} or fields
+        fed = fields
+        if self._fed:
+            fed = {key: ref for key, ref in fields.items() if key in self._fed} or fields
         lengths = {ref.shape[0] if ref.shape else 0 for ref in fed.values()}
         is_even = len(lengths) == 1 and 0 not in lengths
         if is_even:
-            layout = tuple((key, ref.dtype, ref.shape[1:]) for key, ref in fed.items())
+            layout = tuple([(key, ref.dtype, ref.shape[1:]) for key, ref in fed.items()])
             rows, kind = lengths.pop(), self._kinds.setdefault(layout, len(self._kinds))
         else:
             rows, kind = 1, -1 - number  # its own: it goes as it is, and alone

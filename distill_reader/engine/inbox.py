@@ -37,6 +37,7 @@ class Inbox:
         self._ended = False
         self._asleep = False
         self._watched: dict[int, Event] = {}
+        self._put_off: list[Event] = []
         self._poll = select.poll()  # of a dozen sockets; in half the time of a selector's
         self._alarm, self._bell = os.pipe()
         for fd in (self._alarm, self._bell):
@@ -61,6 +62,10 @@ class Inbox:
         """
         if self._ended:
             return None
+        if timeout_s and self._put_off:
+            put_off, self._put_off = self._put_off, []
+            for call in put_off:
+                call()
         self._asleep = True  # before the look at what is here: nobody posts unheard
         ready = self._poll.poll(0.0 if self._calls else math.ceil(timeout_s * 1e3))
         self._asleep = False  # from here on it looks by itself
@@ -74,6 +79,10 @@ class Inbox:
             else:
                 events.append(event)
         return events
+
+    def put_off(self, event: Event) -> None:
+        """Call `event` before the engine's thread, which asks for it, waits the next time."""
+        self._put_off.append(event)
 
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
         """Have `handler` called with each of the trainer's messages, until it says stop."""

@@ -63,6 +63,8 @@ class Labels:
 
     def check(self, done: Done) -> None:
         """Raise BadAnswer where the labels cannot stand in one array with those that are here."""
+        if not self._kept:  # as mostly where batches are not cut
+            return
         for span, batch, rows in self._places(done.job):
             if (known := self._kept.get(span.batch)) is None or (batch.is_all_of(span)):
                 continue
@@ -76,6 +78,8 @@ class Labels:
     def write(self, done: Done, wanted: Collection[Span]) -> None:
         """Copy the labels of the spans that are `wanted` into their batches' records."""
         self.accepted += 1
+        if self._is_written_whole(done, wanted):
+            return
         for span, batch, rows in self._places(done.job):
             if span not in wanted:
                 continue
@@ -83,8 +87,23 @@ class Labels:
             if batch.is_all_of(span):  # whatever was there is void
                 self.drop(span.batch)
             known = self._record_for(batch, here)
-            for label, array in zip(here.values(), self.arrays(known).values(), strict=True):
+            for label, ref in zip(here.values(), known.record.arrays, strict=True):
+                array = self._arena.get(ref)
                 np.copyto(array[span.start : span.stop] if batch.is_even else array, label)
+
+    def _is_written_whole(self, done: Done, wanted: Collection[Span]) -> bool:
+        """As `write`, where it is one whole batch, and nothing of it is here: as nearly always."""
+        span, *others = done.job.spans
+        batch = self._batches.get(span.batch)
+        if others or batch is None or span not in wanted or span.batch in self._kept:
+            return False
+        if not batch.is_all_of(span):
+            return False
+        labels = done.labels
+        record = self._record_for(batch, labels).record
+        for label, ref in zip(labels.values(), record.arrays, strict=True):
+            np.copyto(self._arena.get(ref), label)
+        return True
 
     def fill(self, batch: Batch, places: Sequence[int], labels: Mapping[str, Array]) -> None:
         """Copy labels that were kept into the rows `places` of a batch's record."""
@@ -185,7 +204,7 @@ class Labels:
 
 
 def _rows(labels: Mapping[str, Array], rows: slice) -> Mapping[str, Array]:
-    if rows == _ALL:
+    if rows is _ALL:
         return labels
     return {name: label[rows] for name, label in labels.items()}
 

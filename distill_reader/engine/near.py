@@ -85,7 +85,11 @@ class Near:
         return self._free() is not None
 
     def ask(self, job: Job, wording: Wording, timeout_s: float) -> bool:
-        """Send a request; False: it takes a thread."""
+        """Send a request before anything is waited for; False: it takes a thread.
+
+        All that are asked by one line until then go out by one system call, and wake the teacher
+        once.
+        """
         line = self._free()
         self.wants_line = line is None
         if line is None:
@@ -93,11 +97,8 @@ class Near:
         request = wording.request(job)
         if (message := self._client.near_message(request, timeout_s, job.lent)) is None:
             return False
-        try:
-            line.send(message)
-        except OSError:
-            self._drop(line)
-            return False
+        if line.put(message):
+            self._inbox.put_off(partial(self._send, line))
         now = time.monotonic()
         beside = 1 + sum(map(len, self._lines.values()))
         self._lines[line].append(Asked(job, request, now, now + timeout_s, beside))
@@ -145,6 +146,14 @@ class Near:
             if len(asked) < AT_ONCE:
                 return line
         return None
+
+    def _send(self, line: NearLine) -> None:
+        if line not in self._lines:  # it was dropped meanwhile, and its requests asked again
+            return
+        try:
+            line.send()
+        except OSError:
+            self._drop(line)
 
     def _hear(self, line: NearLine) -> None:
         try:

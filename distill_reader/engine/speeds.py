@@ -93,22 +93,18 @@ class Speeds:
             return
         now, rows = time.monotonic(), done.job.rows
         sent_at, asked = told
+        config = self._windows
         turnaround_s = now - began(sent_at, known.answered_at)
         known.answered_at = now
         self.times.answered(name, rows, turnaround_s)
-        before, size_before = self.window(name), self._most_rows(known)
+        before = windows.size(known.window, config)
         known.window = windows.answered(
-            known.window,
-            rows,
-            turnaround_s,
-            done.device_s,
-            in_flight >= before,
-            now,
-            self._windows,
+            known.window, rows, turnaround_s, done.device_s, in_flight >= before, now, config
         )
-        if (window := self.window(name)) != before:
+        if (window := windows.size(known.window, config)) != before:
             yield ev.WindowChanged(name, window)
         if known.size is not None and asked is not None:
+            size_before = self._most_rows(known)
             known.size = request_size.answered(
                 known.size, asked, rows, done.device_s, now, known.sizes
             )

@@ -6,11 +6,15 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from ...scheduler import outliers
 from ...scheduler.outliers import Cause, Standing, Step
 
 log = logging.getLogger(__name__)
+
+#: Of a teacher that nothing has happened to.
+_NEW: Final = Standing()
 
 
 class Standings:
@@ -79,7 +83,7 @@ class Standings:
         self._standings = {name: one for name, one in self._standings.items() if name in names}
 
     def _of(self, name: str) -> Standing:
-        return self._standings.get(name, Standing())
+        return self._standings.get(name, _NEW)
 
     def _step(self, name: str, rule: Callable[[Standing], tuple[Standing, Step]]) -> bool:
         standing, step = rule(self._of(name))

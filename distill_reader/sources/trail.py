@@ -7,8 +7,8 @@ earlier places are kept, evenly spread: they tell where a replay first went anot
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from functools import cache
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -19,9 +19,8 @@ MARKS = 64
 _WINDOWS, _WINDOW_BYTES = 64, 64
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
-    """The batches of an epoch so far.
+class Trail(NamedTuple):
+    """The batches of an epoch so far; made anew with each.
 
     Attributes:
         length: how many they are.
@@ -78,13 +77,17 @@ class Trail:
 
 
 def _chained(before: str, arrays: Sequence[Array]) -> str:
+    parts = [before.encode()]
+    for array in arrays:
+        parts += (f"{array.dtype.str}{array.shape}".encode(), _excerpt(array))
+    return str(_blake2b()(b"".join(parts), digest_size=8).hexdigest())
+
+
+@cache
+def _blake2b() -> Any:
     from hashlib import blake2b  # loads OpenSSL
 
-    digest = blake2b(before.encode(), digest_size=8)
-    for array in arrays:
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(_excerpt(array))
-    return digest.hexdigest()
+    return blake2b
 
 
 def _excerpt(array: Array) -> bytes:

@@ -11,6 +11,8 @@ from .door_line import enter
 
 #: What an answer may claim to be long: no more is allocated for it.
 _MOST_BYTES: Final = 1 << 31
+#: Of a request: its length, and what it says.
+_PARTS: Final = 2
 
 
 class NearLine:
@@ -25,13 +27,20 @@ class NearLine:
         self._socket.setblocking(False)
         self._came = _memory(LENGTH.size)  # what is read into: all of the next answer, mostly
         self._filled = 0
+        self._unsent: list[bytes] = []
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: bytes) -> None:
-        """Send a request; raises OSError where it does not go out at once and as a whole."""
-        whole = LENGTH.pack(len(message)) + message
+    def put(self, message: bytes) -> bool:
+        """Have a request go out with the next `send`; whether it is the only one by now."""
+        self._unsent += (LENGTH.pack(len(message)), message)
+        return len(self._unsent) == _PARTS
+
+    def send(self) -> None:
+        """Send what was put; raises OSError where it does not go out at once and as a whole."""
+        whole = b"".join(self._unsent)
+        self._unsent.clear()
         if self._socket.send(whole) < len(whole):
             raise BlockingIOError("the teacher reads no requests")
 

@@ -216,7 +216,10 @@ class Figures:
     @property
     def usable(self) -> int:
         """How many of `teachers` neither rest after a failure nor are on trial."""
-        return len(self._usable())
+        usable = 0
+        for teacher in self._tables.teachers.values():
+            usable += teacher.usable
+        return usable
 
     @property
     def idle(self) -> int:

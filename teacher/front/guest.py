@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 #: The transport says at once when something does not go out.
 _NOTHING: Final = 0
+#: Answers that the system keeps until they are read, as far as it lets us: two of 128 KB, which it
+#: does not by default, go out without the caller being waited for between them.
+_SEND_BYTES: Final = 1 << 20
 
 
 class Host(Protocol):
@@ -87,7 +91,9 @@ class Guest(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(_NOTHING)
-        if self._host.knocked(self, transport.get_extra_info("socket")):
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
+        if self._host.knocked(self, connection):
             self._end_unless_done_in_time()
         else:
             self.abort()

@@ -45,6 +45,9 @@ class InstantEngine:
                 self._announced.append(pulled)
                 self._label(self._held)
 
+    def rests(self) -> None:
+        pass  # it is told of everything at once
+
     def source_ended(self, epoch: int) -> None:
         with self._lock:
             if self._stream.epoch == epoch:

@@ -28,6 +28,8 @@ from edl.tests.distill_reader.test_reader import until
 
 X = np.arange(6.0).reshape(3, 2)
 SOFT = np.ones((3, 1), np.float32)
+#: No announcement is so long in coming.
+LONG_S = 1e6
 
 
 class Engines:
@@ -129,6 +131,7 @@ def test_what_was_taken_is_told_once_and_not_by_who_takes(engines: Engines, side
     for _ in range(3):
         engines.label(side.pull())
     engines.hear()
+    side.engine.rests()
     kept = [side.take() for _ in range(3)]
     assert engines.hear() == []
     assert len(side.later) == 1, "one errand for all that was taken"
@@ -137,6 +140,54 @@ def test_what_was_taken_is_told_once_and_not_by_who_takes(engines: Engines, side
     side.engine.waiting()
     assert engines.hear() == [("waiting",)]
     del kept
+
+
+def test_while_batches_follow_each_other_what_was_taken_is_left_to_the_next_announcement(
+    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)
+    engines.label(side.pull())
+    engines.hear()
+    side.take()
+    assert not side.later
+    side.pull()
+    assert engines.hear() == [("taken", 0), ("batch", 1)]
+
+
+@pytest.mark.parametrize("kind", ["rests", "ended"])
+def test_it_is_not_left_to_an_announcement_that_does_not_come(
+    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)
+    for _ in range(2):
+        engines.label(side.pull())
+    engines.hear()
+    side.take()
+    if kind == "rests":
+        side.engine.rests()
+        assert engines.hear() == [("taken", 0)]
+    else:
+        side.engine.source_ended(side.epoch)
+        assert engines.hear() == [("taken", 0), ("ended",)]
+    side.take()
+    side.do_what_is_left()
+    assert engines.hear() == [("taken", 1)]
+
+
+def test_where_the_source_takes_its_time_the_next_message_has_it_told(
+    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)
+    for _ in range(2):
+        engines.label(side.pull())
+    engines.hear()
+    side.take()
+    assert not side.later
+    monkeypatch.setattr(engine_client, "SOON_S", -1.0)
+    engines.say("allow", limit=7)
+    until(lambda: not side.engine._untold)
+    assert not side.later
+    assert engines.hear() == [("taken", 0)]
 
 
 @pytest.mark.parametrize("kind", ["waiting", "ended", "batch", "reset"])

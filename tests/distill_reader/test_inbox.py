@@ -136,3 +136,15 @@ def test_a_post_behind_the_end_is_heard_by_nobody() -> None:
     inbox.close()
     inbox.post(pytest.fail)
     assert inbox.next(0.0) is None
+
+
+def test_what_is_put_off_is_done_before_it_waits(inbox: Inbox) -> None:
+    made: list[str] = []
+    inbox.put_off(lambda: inbox.post(made.append, "posted"))
+    inbox.put_off(lambda: made.append("put off"))
+    assert inbox.next(0.0) == []
+    assert not made, "nothing was waited for"
+    assert work(inbox)
+    assert made == ["put off", "posted"]
+    assert inbox.next(1e-6) == []
+    assert made == ["put off", "posted"], "once"

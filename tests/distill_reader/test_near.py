@@ -18,6 +18,7 @@ from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import DeadlineExceeded, RequestRefused
+from edl.proto.clients.near_line import NearLine
 from edl.proto.lent_arena import LentArena
 from edl.scheduler.ledger.instructions import Span
 from edl.tests.teacher.bench import Bench
@@ -50,6 +51,11 @@ class Neighbour:
         job = Job(number, (Span(number, 0, ROWS),), {inputs: x}, ("double",), ROWS)
         self.link.send(job)
         return job
+
+    def go_out(self) -> None:
+        """Have what was asked go out, as before the engine's thread waits."""
+        for event in self.inbox.next(1e-6) or ():
+            event()
 
     def outcome(self) -> Outcome:
         """What is posted next."""
@@ -123,6 +129,49 @@ def test_no_other_thread_sends_once_a_line_is_open(
     assert [done.job for done in dones if isinstance(done, Done)] == jobs
 
 
+def test_what_is_asked_before_anything_is_waited_for_goes_out_by_one_call(
+    near: Neighbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near.warm_up()
+    sent: list[bytes] = []
+    send = NearLine.send
+
+    def count(line: NearLine) -> None:
+        sent.append(b"".join(line._unsent))
+        send(line)
+
+    monkeypatch.setattr(NearLine, "send", count)
+    jobs = [near.send(number) for number in (5, 6)]
+    assert not sent
+    dones = [near.outcome(), near.outcome()]
+    assert [done.job for done in dones if isinstance(done, Done)] == jobs
+    assert len(sent) == 1
+    near.label()
+    assert 2 * len(sent[1]) == len(sent[0]), "nothing is sent twice"
+
+
+def test_what_was_asked_by_a_line_that_breaks_before_it_goes_out_is_asked_again(
+    near: Neighbour,
+) -> None:
+    near.warm_up()
+    assert near.link._near is not None
+    jobs = [near.send(number) for number in (5, 6)]
+    for line in near.link._near._lines:
+        line._socket.shutdown(socket.SHUT_RDWR)
+    dones = [near.outcome(), near.outcome()]
+    assert {done.job.request for done in dones if isinstance(done, Done)} == {
+        job.request for job in jobs
+    }
+    near.warm_up()
+
+
+def test_a_link_that_is_closed_before_anything_goes_out_sends_nothing(near: Neighbour) -> None:
+    near.warm_up()
+    near.send()
+    near.link.close()
+    assert near.inbox.next(0.1) == []
+
+
 def test_a_refusal_is_looked_into_by_a_thread(near: Neighbour) -> None:
     near.warm_up()
     job = near.send(inputs="other")
@@ -137,6 +186,7 @@ def test_what_was_on_a_line_that_breaks_is_asked_again(near: Neighbour, bench: B
     near.warm_up()
     with held(bench):
         job = near.send()
+        near.go_out()
         assert near.link._near is not None
         for line in near.link._near._lines:
             line._socket.shutdown(socket.SHUT_RDWR)
@@ -150,6 +200,7 @@ def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench)
     near.warm_up()
     with held(bench):
         job = near.send()
+        near.go_out()
         near.link.look(time.monotonic() + WAIT_S)
         broke = near.outcome()
     assert isinstance(broke, Broke)
@@ -162,5 +213,6 @@ def test_a_link_that_is_closed_says_nothing_more(near: Neighbour, bench: Bench) 
     near.warm_up()
     with held(bench):
         near.send()
+        near.go_out()
         near.link.close()
     assert near.inbox.next(0.1) == []

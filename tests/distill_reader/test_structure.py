@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edl.distill_reader import structure
 from edl.distill_reader.structure import put_together, take_apart
 from edl.errors import BatchError, UsageError
 from edl.proto.datatypes import datatype_of
@@ -240,3 +241,16 @@ def test_torch_tensors_that_numpy_cannot_hold_are_refused() -> None:
             take_apart((tensor,))
     with pytest.raises(BatchError, match="float8_e5m2 cannot travel"):
         take_apart((torch.ones(2, dtype=torch.float8_e5m2),))
+
+
+@pytest.mark.parametrize("dtypes", ["f", "Bf", "?cq"])
+def test_a_tuple_of_arrays_is_what_it_is_the_long_way(
+    monkeypatch: pytest.MonkeyPatch, dtypes: str
+) -> None:
+    batch = tuple(np.zeros((3, 2), dtype) for dtype in dtypes)
+    soft = {"soft": np.ones((3, 5), np.float32)}
+    parts = take_apart(batch)
+    whole = put_together(parts.skeleton, parts.arrays, soft)
+    monkeypatch.setattr(structure, "_taken_apart_flat", lambda batch: None)
+    assert take_apart(batch) == parts
+    assert [*map(id, put_together(take_apart(batch).skeleton, batch, soft))] == [*map(id, whole)]

@@ -59,6 +59,23 @@ def test_answers_come_whole_and_in_order_however_they_are_cut(
         assert [bytes(answer) for answer in heard] == answers, "and none is written over by another"
 
 
+def test_what_was_put_goes_out_by_one_call_and_once() -> None:
+    with entered() as (line, theirs):
+        assert line.put(b"a")
+        assert not line.put(b"bc")
+        line.send()
+        assert line.put(b"d")
+        line.send()
+        assert theirs.recv(100) == framed(b"a") + framed(b"bc") + framed(b"d")
+
+
+def test_who_reads_nothing_is_not_waited_for() -> None:
+    with entered() as (line, _):
+        line.put(bytes(1 << 24))
+        with pytest.raises(BlockingIOError, match="reads no requests"):
+            line.send()
+
+
 def test_an_answer_as_long_as_the_one_before_is_read_by_one_call() -> None:
     with entered() as (line, theirs):
         theirs.sendall(framed(b"x" * 1000))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import sys
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -65,6 +67,22 @@ def test_two_are_in_work_and_no_more_are_taken(make: Make, settle: Settle) -> No
         assert not within.acquire(timeout=0.2)
         go.set()
         assert ids_heard(caller, 5) == list("01234")
+
+
+def test_the_answer_behind_one_that_nobody_reads_yet_goes_out(make: Make, settle: Settle) -> None:
+    """Two of 128 KB: the system would let out half of the second."""
+    bench = make(slots=8)
+    settle(bench)
+    rows, least = 8192, 2 * 8192 * 4 * 4
+    with enter(bench, 2 * frame(bench.request(rows, request_id="a"))) as caller:
+
+        def come() -> int:
+            waiting = bytearray(4)
+            fcntl.ioctl(caller.fileno(), termios.FIONREAD, waiting)
+            return int.from_bytes(waiting, sys.byteorder)
+
+        wait_for(lambda: come() > least)
+        assert ids_heard(caller, 2) == ["a", "a"]
 
 
 class _FirstWaits:
