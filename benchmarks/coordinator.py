@@ -117,10 +117,6 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
         ProcessFailed: a part of it did not start, or ended by itself.
     """
     changes = max(round(teachers * CHANGED_SHARE), 5)
-    # A fast teacher counts as several slow ones, which students count in.
-    slow = teachers / students * statistics.mean(SPEEDS) / min(SPEEDS)
-    want = max(round(slow * WANTED_SHARE), 1)
-    more = math.ceil(slow)  # so that all are wanted, and the new
     with ExitStack() as ending:
         server, url = start_embedded()
         ending.callback(server.stop)
@@ -133,7 +129,7 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
             )
             for kind, arguments in (
                 ("teachers", (teachers, ttl_s, changes, seconds)),
-                ("students", (students, want, more)),
+                ("students", (students, *_wishes(teachers, students))),
             )
         }
         there, here = crowds.values()
@@ -166,6 +162,15 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
         beats_per_s=came["beats"] / came["beating_s"],
         late_s=came["late_s"],
     )
+
+
+def _wishes(teachers: int, students: int) -> tuple[int, int]:
+    """How many teachers a student wants, and so many that all are wanted, and the new.
+
+    A fast teacher counts as several slow ones, which students count in.
+    """
+    slow = teachers / students * statistics.mean(SPEEDS) / min(SPEEDS)
+    return max(round(slow * WANTED_SHARE), 1), math.ceil(slow)
 
 
 class _Meter:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,6 +18,9 @@ from . import options
 from .model_cli import bench, fingerprint
 from .register.cli import register
 from .register.options import REGISTER
+
+if TYPE_CHECKING:
+    from ..proto.security import ServerSecurity
 
 app = typer.Typer(
     name="edl-teacher",
@@ -77,25 +81,17 @@ def serve(
     supervise.end_with_parent()
     configure_logging(verbose)
     open_all_descriptors()
-    from ..metrics import split_listen
     from ..proto.allocator import tune_allocator
-    from ..proto.security import check_exposure, is_loopback
     from .config import SLOTS_PER_DEVICE, PredictorConfig, ServerConfig, TeacherConfig
     from .devices import parse_devices
     from .model import TensorSpec
-    from .over_http import http_listen
     from .sizes import parse_batching, parse_micro_batch
 
     tune_allocator()
     serve_teacher = _engine(engine, serving_python)
     security = credentials.server_security(tls_cert, tls_key, tls_ca, tokens)
-    check_exposure(host, security, insecure, "the teacher")
-    if engine == "edl" or http is not None:
-        http = http_listen(http, host)
-    if http is not None:
-        check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
-    if not is_loopback(host) and (security is None or not security.authenticates):
-        _say(f"warning: {host} takes requests from whoever reaches it")
+    http = _http_of(http, engine, host)
+    _check_reach(host, http, security, insecure=insecure)
     if no_self_test:
         _say("warning: no self-test: nobody looks at what the model answers before it serves")
     where = parse_devices(devices)
@@ -169,6 +165,31 @@ def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
     from . import serving
 
     return serving.serve
+
+
+def _http_of(http: str | None, engine: str, host: str) -> str | None:
+    """Where HTTP is listened for: as is said, beside gRPC with our own engine; None: nowhere."""
+    from .over_http import http_listen
+
+    return http_listen(http, host) if engine == "edl" or http is not None else None
+
+
+def _check_reach(
+    host: str, http: str | None, security: ServerSecurity | None, *, insecure: bool
+) -> None:
+    """Whom the teacher's sockets let in: nobody unasked, and a warning where it is everybody.
+
+    Raises:
+        UsageError: they are reached from elsewhere without credentials, and nobody has wished so.
+    """
+    from ..metrics import split_listen
+    from ..proto.security import check_exposure, is_loopback
+
+    check_exposure(host, security, insecure, "the teacher")
+    if http is not None:
+        check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
+    if not is_loopback(host) and (security is None or not security.authenticates):
+        _say(f"warning: {host} takes requests from whoever reaches it")
 
 
 def main() -> None:

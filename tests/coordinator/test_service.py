@@ -34,13 +34,6 @@ from edl.tests.faults import FaultProxy
 from edl.tests.ground.programs import wait_for
 from edl.tests.proto.security.authority import write_secret
 
-
-@pytest.fixture
-def mesh() -> Iterator[Served]:
-    with served() as mesh:
-        yield mesh
-
-
 # -- a student's stream
 
 

@@ -26,12 +26,6 @@ from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.ground.programs import wait_for
 
 
-@pytest.fixture
-def mesh() -> Iterator[Served]:
-    with served() as mesh:
-        yield mesh
-
-
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Served]:
     with served() as mesh:

@@ -11,6 +11,7 @@ import paddle
 
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.paddle import PaddleLoader
+from edl.supervise import end_with_parent
 from edl.tests.distill_reader.test_reader import Batches
 from edl.tests.scripted_teacher import CLASSES, logits_of
 
@@ -70,4 +71,5 @@ def loader(how: str, reader: DistilReader, feeds: list[Any]) -> Iterable[Any]:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(*sys.argv[1:])

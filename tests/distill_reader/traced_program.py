@@ -6,6 +6,7 @@ import sys
 import time
 
 from edl.distill_reader import DistilReader
+from edl.supervise import end_with_parent
 from edl.tests.distill_reader.test_reader import Batches
 
 
@@ -19,4 +20,5 @@ def main(teacher: str, trace: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(*sys.argv[1:])

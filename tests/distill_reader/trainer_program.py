@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 
 from edl.distill_reader import DistilReader
+from edl.supervise import end_with_parent
 from edl.tests.distill_reader.test_reader import Batches
 
 COUNT, BATCH = 64, 2
@@ -120,4 +121,5 @@ def main(ending: str, where: str, source: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(*sys.argv[1:])

@@ -14,11 +14,12 @@ from math import ceil, exp
 from typing import Literal
 
 from edl.scheduler.backoff import delay_s
-from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
+from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, decide
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.rates import LowQuantile, RecentMedian
 from edl.scheduler.ratio import pooled_t_t
+from edl.tests.properties.flow_views import view_of
 from edl.tests.properties.virtual_time import VirtualTime
 
 BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10
@@ -138,20 +139,12 @@ class Mesh(VirtualTime):
     def decide(self) -> None:
         ledger = self.ledger
         times = [t.times.value for t in self.teachers.values() if t.times.value is not None]
-        view = FlowView(
-            volume_bytes=ledger.volume_bytes,
-            queued=ledger.queued,
-            unlabelled=ledger.unlabelled,
-            deliverable=ledger.deliverable,
-            windows=ledger.window_batches,
-            free_windows=ledger.free_windows,
-            teachers=len(ledger.teachers),
-            idle=ledger.idle,
+        view = view_of(
+            ledger,
             waiting=self.waiting,
             source_ended=self.source_is_empty,
             t_t_s=pooled_t_t(times) if times else None,
             t_s_s=self.steps.value,
-            batch_bytes=ledger.batch_bytes,
         )
         self.decision, self.memory = decide(view, self.memory, self.now, self.config)
         self.wants.append(self.decision.want)

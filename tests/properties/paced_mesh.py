@@ -15,10 +15,11 @@ from math import inf
 
 from edl.distill_reader.engine.figures import Figures
 from edl.scheduler import hedging, outliers, request_size, stragglers, windows
-from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, Turn, decide
+from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, Turn, decide
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.turnaround import Turnarounds, began
+from edl.tests.properties.flow_views import view_of
 from edl.tests.properties.virtual_time import VirtualTime
 
 ROWS, INPUT_BYTES, ROW_LABEL_BYTES = 32, 3200, 4
@@ -164,21 +165,13 @@ class PacedMesh(VirtualTime):
 
     def decide(self) -> None:
         ledger = self.ledger
-        view = FlowView(
-            volume_bytes=ledger.volume_bytes,
-            queued=ledger.queued,
-            unlabelled=ledger.unlabelled,
-            deliverable=ledger.deliverable,
-            windows=ledger.window_batches,
-            free_windows=ledger.free_windows,
-            idle=ledger.idle,
-            teachers=len(ledger.teachers),
+        view = view_of(
+            ledger,
             waiting=self.waiting,
             source_ended=False,
             t_t_s=self.figures.t_t_s,
             t_s_s=self.figures.pace_s(self.figures.t_s_s),
             unreachable=sum(t.standing.ejected for t in self.teachers.values()),
-            batch_bytes=ledger.batch_bytes,
         )
         turn, want = self.decision.turn, self.decision.want
         self.decision, self.flow = decide(view, self.flow, self.now, self.config)

@@ -1,0 +1,233 @@
+"""An engine with its trainer and its teachers, as one test drives them: nothing happens by itself.
+
+The engine's handlers are called as its thread calls them; links send nothing, as the test answers.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize
+
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.engine import Engine
+from edl.distill_reader.engine.outcomes import Broke, Done, Job, Peer, Ready
+from edl.distill_reader.engine.roster import Assigned
+from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.distill_reader.ensembles import EnsemblePolicy, Mixing
+from edl.errors import BadAnswer, EdlError, RateLimited, RequestRefused, RetryableError, TeacherLost
+from edl.proto.arena import Arena, Array, Record
+from edl.proto.channel import Channel
+from edl.proto.lent_arena import LentArena
+from edl.scheduler.ledger import events as ev
+
+NAMES = ("a", "b", "c")
+ERRORS: tuple[EdlError, ...] = (
+    RetryableError("not now"),
+    RateLimited("full"),
+    TeacherLost("gone"),
+    BadAnswer("not finite"),
+    RequestRefused("bad shape"),
+)
+
+
+def x_of(number: int, rows: int) -> Array:
+    return (np.arange(rows * 2).reshape(rows, 2) + 100 * number).astype(np.float32)
+
+
+def labels_of(x: Array, model: int = 0) -> Array:
+    """Probabilities, so that the mean of two services that agree is what both say.
+
+    Every other model has a class more.
+    """
+    first = 1 / (2 + x[:, :1] % 97 + model)
+    more = [np.full_like(first, 1e-9)] * (model % 2)
+    return np.concatenate([first, 1 - first, *more], axis=1)
+
+
+class EngineWorld(RuleBasedStateMachine):
+    """One engine, its trainer and its teachers."""
+
+    engine: Engine
+
+    @initialize(
+        ordered=st.booleans(),
+        rows=st.sampled_from([None, 3, 5]),
+        services=st.sampled_from([("s",), ("s", "t")]),
+        policy=st.sampled_from(["wait", "hard_only"]),
+        missing=st.sampled_from(["wait", "tolerate"]),
+        prompt=st.booleans(),
+    )
+    def it_starts(
+        self,
+        ordered: bool,
+        rows: int | None,
+        services: tuple[str, ...],
+        policy: Any,
+        missing: Any,
+        prompt: bool,
+    ) -> None:
+        self.patch = mock.patch.object(TeacherLink, "_thread")
+        self.patch.start()
+        mixing = None
+        if len(services) > 1:
+            addresses = tuple((name, ("h:1",)) for name in services)
+            weights = tuple((name, 1.0) for name in services)
+            mixing = Mixing(weights, addresses, EnsemblePolicy(missing))
+        self.config = ReaderConfig(
+            "+".join(services),
+            teachers=("h:1",),
+            ordered=ordered,
+            teacher_batch_size=rows,
+            no_teacher=policy,
+            mixing=mixing,
+        )
+        self.ring = LentArena.create(1 << 16)
+        self.ordered, self.policy = ordered, policy
+        self.next_number = self.epoch = 0
+        self.now = time.monotonic()
+        self.records: dict[int, tuple[int, Record]] = {}  # rows of batches, and where they lie
+        self.untaken: list[int] = []
+        self.outcomes: dict[int, Any] = {}
+        self.to_free: list[int] = []
+        self.model = 0  # that teachers have, of all there were
+        self.latest_taken: int | None = 0  # the model of the latest batch; None: any may come
+        self.happened = 0  # events
+        self.prompt = prompt
+        self.recalls: list[int] = []  # not heard yet
+        self.disbelieved: dict[str, int] = {}  # when each teacher was, the last time
+        self.start()
+
+    def start(self) -> None:
+        self.channel, fd = Channel.pair()
+        self.trainer = Channel.attach(fd)
+        self.arena = Arena.create(1 << 16)
+        self.engine = Engine(self.config, self.channel, self.ring, self.arena)
+        for member in self.engine.members:
+            self.assign(member, set(NAMES), set())
+
+    def stop(self) -> None:
+        for member in self.engine.members:
+            member.close()
+        self.engine._inbox.close()
+        for closable in (self.channel, self.trainer, self.arena):
+            closable.close()
+
+    def say(self, kind: str, **fields: Any) -> None:
+        self.engine._on_message({"kind": kind, "free": self.to_free, **fields})
+        self.to_free = []
+        self.hear()
+
+    def hear(self) -> None:
+        """Take in what the engine says."""
+        for message in self.trainer.received() or ():
+            match message["kind"]:
+                case "labelled":
+                    number = message["number"]
+                    if number in self.untaken and number not in self.outcomes:
+                        self.happened += 1
+                        own = {"arena": self.arena, "at": self.happened}
+                        self.outcomes[number] = {**message, **own}
+                    else:
+                        self.give_back({**message, "arena": self.arena})
+                case "poison":
+                    if message["number"] in self.untaken:
+                        self.outcomes.setdefault(message["number"], message)
+                case "recall":
+                    self.recalls.append(message["number"])
+                    if self.prompt:
+                        self.hear_recalls()
+                case "fatal":
+                    raise AssertionError(message["text"])
+                case _:
+                    pass
+
+    def hear_recalls(self, dead: bool = False) -> None:
+        while self.recalls:
+            number = self.recalls.pop(0)
+            outcome = self.outcomes.get(number)
+            if outcome is not None and outcome["kind"] == "labelled":
+                del self.outcomes[number]
+                if not dead:
+                    self.say("recalled", number=number)
+
+    def give_back(self, outcome: dict[str, Any]) -> None:
+        """Labels are of no use any more; those of an engine that died have gone with it."""
+        if outcome.get("offset") is not None and outcome["arena"] is self.arena:
+            self.to_free.append(outcome["offset"])
+
+    def announce(self, number: int) -> None:
+        self.say("batch", source_s=0.0, **self.described(number))
+
+    def described(self, number: int) -> dict[str, Any]:
+        rows, record = self.records[number]
+        return {
+            "number": number,
+            "nbytes": record.nbytes,
+            "samples": rows,
+            "fields": [[0, record.arrays[0].to_json()]],
+            "generation": self.ring.generation(record.arrays[0]),
+        }
+
+    @property
+    def takeable(self) -> list[int]:
+        if not self.ordered:
+            found = [n for n in self.untaken if n in self.outcomes]
+        else:
+            found = [n for n in self.untaken[:1] if n in self.outcomes]
+        return [n for n in found if self.outcomes[n]["kind"] == "labelled"]
+
+    def are_of_one_model(self, soft: Array, x: Array) -> None:
+        """The labels are those of a whole batch, and in order no older model comes back."""
+        wanted = [labels_of(x, model) for model in range(self.model + 1)]
+        fitting = [
+            model
+            for model, labels in enumerate(wanted)
+            if labels.shape == soft.shape and np.allclose(soft, labels, rtol=1e-6)
+        ]
+        assert fitting, f"no model labels {x} as {soft}"
+        if self.ordered and len(self.engine.members) == 1 and self.latest_taken is not None:
+            assert fitting[0] >= self.latest_taken, "back to a model that was exchanged"
+            self.latest_taken = fitting[0]
+
+    def assign(self, member: Any, names: set[str], lost: set[str]) -> None:
+        service = member.config.service
+        peers = [Peer(f"{service}.{n}", "127.0.0.1:9", service, 1) for n in sorted(names)]
+        dead = frozenset(f"{service}.{n}" for n in lost - names)
+        member._on_assigned(Assigned(tuple(peers), dead))
+        for peer in peers:
+            self.is_ready(member, peer.teacher_id)
+
+    def is_ready(self, member: Any, name: str) -> None:
+        member._on_outcome(member.pool.link(name), Ready(("x",)))
+        self.hear()
+
+    @property
+    def busy(self) -> list[tuple[Any, str]]:
+        return [(m, name) for m in self.engine.members for name in m.ledger.at_work]
+
+    def end(
+        self,
+        member: Any,
+        name: str,
+        request: int,
+        spans: tuple[ev.Span, ...],
+        error: EdlError | None,
+    ) -> None:
+        told = member.ledger.request(request)
+        model = self.model if told is not None and told.teachers else max(self.model - 1, 0)
+        rows = [labels_of(x_of(s.batch, s.stop)[s.start :], model) for s in spans]
+        soft = np.concatenate(rows)
+        if len(self.engine.members) > 1:  # then logits are asked for
+            soft = np.log(soft)
+        job = Job(request, spans, {"x": soft}, (), len(soft))
+        done = Done(job, {"soft": soft}, 0.001, False, 0.01) if error is None else Broke(job, error)
+        link = member.pool.link(name)
+        member._on_outcome(link, done)
+        self.hear()
+        if error is not None and member.pool._links.get(name) is not None:
+            self.is_ready(member, name)

@@ -1,0 +1,36 @@
+"""A teacher that offers HTTP beside gRPC, by a server that does what a test tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.tests.proto.clients.http_ways import WAIT_S
+from edl.tests.proto.clients.scripted_http import ScriptedHttp
+from edl.tests.scripted_teacher import ScriptedTeacher
+
+
+@pytest.fixture
+def teacher() -> Iterator[ScriptedTeacher]:
+    teacher = ScriptedTeacher()
+    yield teacher
+    teacher.stop()
+
+
+@pytest.fixture
+def server(teacher: ScriptedTeacher) -> Iterator[ScriptedHttp]:
+    server = ScriptedHttp()
+    server.offered(teacher)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(teacher: ScriptedTeacher, server: ScriptedHttp) -> Iterator[OipGrpcClient]:
+    """That has found the teacher ready."""
+    client = OipGrpcClient(teacher.address, "m")
+    client.probe(WAIT_S)
+    yield client
+    client.close()
