@@ -4,14 +4,18 @@
 EdlError
 ├── UsageError            the caller gave something that cannot work       exit code 2
 │   ├── ModelError          a model that is missing, unreadable or has no outputs
-│   └── BatchError          a batch that the reader cannot carry
+│   ├── JobError            a job file that cannot be used, or a function of it that fails
+│   ├── BatchError          a batch that the reader cannot carry
+│   └── CheckpointMismatch  a checkpoint of another model or optimizer
 ├── UnavailableError      something outside is not reachable now           exit code 69
 │   ├── RegistryUnavailable Redis does not answer
 │   ├── CoordinatorUnavailable  no service manager answers
 │   ├── AddressInUse        another process listens there
 │   ├── StoreUnavailable    a label store cannot be read or written now
+│   ├── CheckpointUnavailable  checkpoints cannot be read or written now
 │   ├── NoTeacherAvailable  no teacher came within the stated time
-│   └── MemoryRefused       the system gives no more shared memory
+│   ├── MemoryRefused       the system gives no more shared memory
+│   └── PeerLost            another rank of the same world is gone           exit code 75
 ├── WireError             a message that breaks its protocol               exit code 76
 │   └── VersionMismatch     the peer speaks another version
 ├── AccessError           who calls may not do this                        exit code 77
@@ -26,7 +30,9 @@ EdlError
 │   ├── BadAnswer           the answer fails its checks (shape, dtype, finite)
 │   └── RequestRefused      it will never answer this request
 ├── LeaseSuperseded       a newer incarnation holds the name
+├── GenerationSuperseded  a world of ranks that is not the current one speaks
 ├── StoreDamaged          the file of a label store is broken               exit code 65
+├── CheckpointDamaged     a checkpoint is broken                            exit code 65
 ├── PoisonBatch           a batch that every teacher refuses
 ├── EngineLost            the reader's engine process keeps dying
 └── ProcessFailed         a child process did not start or did not become ready
@@ -53,8 +59,16 @@ class ModelError(UsageError):
     """A model that is missing, unreadable, or has no outputs."""
 
 
+class JobError(UsageError):
+    """A job file that cannot be used, or a function of it that fails."""
+
+
 class BatchError(UsageError):
     """A batch that the reader cannot carry."""
+
+
+class CheckpointMismatch(UsageError):
+    """A checkpoint holds another model or optimizer than those that it is loaded into."""
 
 
 class UnavailableError(EdlError):
@@ -87,12 +101,30 @@ class StoreUnavailable(UnavailableError):
         self.full = full
 
 
+class CheckpointUnavailable(UnavailableError):
+    """Checkpoints cannot be read or written now: no room, a disk or a server that refuses.
+
+    Attributes:
+        full: there is no room.
+    """
+
+    def __init__(self, message: str = "", full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
+
+
 class NoTeacherAvailable(UnavailableError):
     """No teacher came within the stated time."""
 
 
 class MemoryRefused(UnavailableError):
     """The system gives no more shared memory."""
+
+
+class PeerLost(UnavailableError):
+    """Another rank of the same world is gone: this one goes too, and a new world begins."""
+
+    exit_code = 75  # EX_TEMPFAIL
 
 
 class WireError(EdlError):
@@ -171,8 +203,18 @@ class LeaseSuperseded(EdlError):
     """A newer incarnation holds the same name; the older one has to end."""
 
 
+class GenerationSuperseded(EdlError):
+    """Another generation of a job's ranks is the current one; those of this one have to end."""
+
+
 class StoreDamaged(EdlError):
     """The file of a label store is broken; what is lost is labels that teachers can make again."""
+
+    exit_code = 65  # EX_DATAERR
+
+
+class CheckpointDamaged(EdlError):
+    """A checkpoint is broken: a file is missing, shorter, or fails its checksum."""
 
     exit_code = 65  # EX_DATAERR
 

@@ -1,0 +1,338 @@
+"""Who forms the next world of a training, and when: the reducer that the leading node runs.
+
+A *world* is a numbered list of nodes. It ends when one of its ranks fails, when a node is lost or
+wants to go, or when it is called back for a newcomer, who waits for the next safe point. When all
+of its nodes that live have ended their ranks, the next one is formed, within the limits, from the
+newest checkpoint: one on the disk, or a newer snapshot in the memory of a node, which then writes
+it (the *keeper*). What failed climbs the ladder (`ladder.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from .ladder import REMEMBERED, Failure, GiveUp, Without, climb
+
+#: What a node does: it would like some ranks; it has some; it has ended those of `generation`.
+Phase = Literal["waiting", "running", "ended"]
+#: How its ranks ended: the job is done; all at a safe point; otherwise.
+Ending = Literal["", "finished", "left", "failed"]
+
+#: After the last node came, so long others are waited for, in seconds.
+GATHER_S: Final = 2.0
+#: A world with less to go than so many times what forming takes is not changed for newcomers.
+NEAR_END: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the user allows.
+
+    Attributes:
+        least: nodes that a world needs.
+        most: nodes that it may have.
+        gather_s: see `GATHER_S`.
+        ranks: of each node.
+        rows: of a step, of all ranks together; 0: not known, or each rank reads its own.
+    """
+
+    least: int
+    most: int
+    gather_s: float = GATHER_S
+    ranks: int = 1
+    rows: int = 0
+
+    @property
+    def room(self) -> int:
+        """Nodes that a world has room for: each of its ranks needs a row of every step."""
+        fed = self.rows // self.ranks if self.rows else self.most
+        return max(self.least, min(self.most, fed))  # what `least` cannot do, its ranks say
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that lives.
+
+    Attributes:
+        node: its id.
+        joined: grows with each node that joins.
+        seen_s: for how long it has been seen, in seconds.
+        phase: what it does.
+        generation: of its ranks, or of its last ones.
+        ending: how these ended.
+        failures: of these, on this node.
+        snapshot: step of the newest snapshot in its memory that is of `generation`; -1: none.
+        leaving: it wants to go.
+    """
+
+    node: str
+    joined: int = 0
+    seen_s: float = 0.0
+    phase: Phase = "waiting"
+    generation: int = 0
+    ending: Ending = ""
+    failures: tuple[Failure, ...] = ()
+    snapshot: int = -1
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One generation.
+
+    Attributes:
+        number: from 1.
+        nodes: in the order of their ranks.
+        restored: step of the checkpoint that it begins with; 0: from the beginning.
+        keeper: the node that has to write this checkpoint from its memory; empty: it is written.
+        failures: that are remembered of the generations before.
+        barred: nodes that are left out for good.
+        reason: why it was formed.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+    restored: int = 0
+    keeper: str = ""
+    failures: tuple[Failure, ...] = ()
+    barred: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far the world is.
+
+    Attributes:
+        stepped: its ranks have told of a step.
+        left_s: seconds to the end of the job; None: not known.
+        forming_s: what forming this world took, in seconds.
+    """
+
+    stepped: bool = False
+    left_s: float | None = None
+    forming_s: float = 0.0
+
+    @property
+    def near_end(self) -> bool:
+        """Whether changing the world would cost more than it gains."""
+        return self.left_s is not None and self.left_s < NEAR_END * self.forming_s
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Nothing is to be done; `reason`: what is waited for, empty where nothing is."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """All nodes of generation `number` end their ranks: at a safe point, or `at_once`."""
+
+    number: int
+    at_once: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The next generation."""
+
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The job is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The job cannot go on; `report` says why and what to do."""
+
+    report: str
+    usage: bool = False
+
+
+Decision = Keep | Recall | Form | Finish | Stop
+
+
+def decide(
+    limits: Limits,
+    world: World | None,
+    members: Sequence[Member],
+    pace: Pace,
+    saved: int,
+    forgotten: bool = False,
+    settled: bool = True,
+) -> Decision:
+    """What is to be done now.
+
+    Args:
+        limits: of the user.
+        world: the current generation; None: there has been none.
+        members: the nodes that live, in the order in which they joined.
+        pace: of the current generation.
+        saved: step of the newest valid checkpoint on the disk; 0: none.
+        forgotten: the board has lost what it held of this generation.
+        settled: the board has answered for long enough that who is not there is gone; else leases
+            may have run out because nobody could prolong them.
+    """
+    if not settled and world is not None:
+        known = {one.node for one in members}
+        if missing := [node for node in world.nodes if node not in known]:
+            return Keep(f"waiting for {', '.join(missing)}: the job board was away")
+    if world is None:
+        return _form(limits, World(0, ()), members, saved, "the job begins")
+    alive = {one.node: one for one in members}
+    own = [alive[node] for node in world.nodes if node in alive]
+    if any(one.generation == world.number and one.ending == "finished" for one in own):
+        return Finish()
+    failures = _failures(world, alive)
+    busy = [one.node for one in own if not _has_ended(one, world.number)]
+    if not busy:
+        return _next(limits, world, members, saved, failures)
+    if failures:
+        return Recall(world.number, True, failures[0].in_words())
+    if forgotten:
+        return Recall(world.number, False, "the job board had lost its memory")
+    if gone := [one.node for one in own if one.leaving]:
+        return Recall(world.number, False, f"node {gone[0]} leaves")
+    if any(_has_ended(one, world.number) for one in own):
+        return Keep(f"waiting until the ranks of {', '.join(busy)} have ended")
+    return _grow(limits, world, members, pace)
+
+
+def is_over(world: World | None, members: Sequence[Member]) -> bool:
+    """Whether no node that lives has ranks of this world: then the next one can be formed."""
+    if world is None:
+        return True
+    own = [one for one in members if one.node in world.nodes]
+    return all(_has_ended(one, world.number) for one in own)
+
+
+def _has_ended(member: Member, number: int) -> bool:
+    return member.phase == "ended" and member.generation >= number
+
+
+def _failures(world: World, alive: dict[str, Member]) -> tuple[Failure, ...]:
+    """Of this generation: what nodes tell, first what is no consequence, then who is lost."""
+    told = [
+        failure
+        for node in world.nodes
+        if node in alive
+        for failure in alive[node].failures
+        if failure.generation == world.number
+    ]
+    lost = [
+        Failure(world.number, node, how="lost", restored=world.restored)
+        for node in world.nodes
+        if node not in alive
+    ]
+    causes = [one for one in told if one.how != "adrift"]
+    return (*causes, *lost) or tuple(told)  # who lost its peers saw only what followed
+
+
+def _grow(limits: Limits, world: World, members: Sequence[Member], pace: Pace) -> Decision:
+    """Whether a world that runs is called back for newcomers."""
+    new = [one for one in _candidates(members, world.barred) if one.node not in world.nodes]
+    if not new:
+        return Keep()
+    names = ", ".join(one.node for one in new)
+    room = limits.room - len(world.nodes)
+    if room <= 0:
+        why = f", as a step has {limits.rows} rows" if limits.room < limits.most else ""
+        return Keep(f"{names} in reserve: the world is full with {limits.room} nodes{why}")
+    if pace.near_end:
+        return Keep(f"{names} in reserve: the job is near its end")
+    if not pace.stepped:
+        return Keep(f"{names} to be taken in once generation {world.number} has made a step")
+    if len(new) < room and any(one.seen_s < limits.gather_s for one in new):
+        return Keep(f"{names} to be taken in; others may be coming")
+    return Recall(world.number, False, f"{names} came")
+
+
+def _next(
+    limits: Limits,
+    world: World,
+    members: Sequence[Member],
+    saved: int,
+    failures: tuple[Failure, ...],
+) -> Decision:
+    """All ranks of `world` have ended: who goes on?"""
+    if not any(one.node in world.nodes for one in members):  # a new run of the job
+        fresh = World(world.number, ())
+        return _form(limits, fresh, members, saved, "the job goes on with other nodes")
+    past = (*world.failures, *failures)[-REMEMBERED:]
+    candidates = {one.node for one in _candidates(members, world.barred)}
+    reason, barred = "", world.barred
+    if failures:
+        rung = climb(past, candidates, limits.least)
+        if isinstance(rung, GiveUp):
+            return Stop(rung.report, rung.usage)
+        reason = failures[0].in_words()
+        if isinstance(rung, Without):
+            barred, reason = (*barred, rung.node), rung.why
+    ended = replace(world, failures=past, barred=barred)
+    return _form(limits, ended, members, saved, reason or _changed(world, members))
+
+
+def _changed(world: World, members: Sequence[Member]) -> str:
+    """Why a world without a failure ended."""
+    leaving = [one.node for one in members if one.leaving and one.node in world.nodes]
+    new = [one.node for one in members if one.node not in world.nodes and not one.leaving]
+    parts = [f"{', '.join(new)} came"] if new else []
+    parts += [f"{', '.join(leaving)} left"] if leaving else []
+    return "; ".join(parts) or "its ranks ended at a safe point"
+
+
+def _form(
+    limits: Limits, ended: World, members: Sequence[Member], saved: int, reason: str
+) -> Decision:
+    candidates = _candidates(members, ended.barred)
+    stayed = [one for node in ended.nodes for one in candidates if one.node == node]
+    new = sorted(
+        (one for one in candidates if one.node not in ended.nodes), key=lambda one: one.joined
+    )
+    chosen = [*stayed, *new][: limits.room]
+    if len(chosen) < limits.least:
+        return Keep(
+            f"{len(chosen)} of at least {limits.least} nodes alive: start the same command on"
+            " another; no deadline"
+        )
+    fresh = len(chosen) < limits.room and any(one.seen_s < limits.gather_s for one in new)
+    if fresh and not any(one.failures for one in stayed):
+        return Keep(f"{len(chosen)} nodes; others, up to {limits.room}, may be coming")
+    restored, keeper = _restored(ended, members, saved)
+    return Form(
+        replace(
+            ended,
+            number=ended.number + 1,
+            nodes=tuple(one.node for one in chosen),
+            restored=restored,
+            keeper=keeper,
+            reason=reason,
+        )
+    )
+
+
+def _candidates(members: Sequence[Member], barred: Sequence[str]) -> list[Member]:
+    return [one for one in members if not one.leaving and one.node not in barred]
+
+
+def _restored(ended: World, members: Sequence[Member], saved: int) -> tuple[int, str]:
+    """The newest step that can be had, and who has to write it; "" where it is on the disk."""
+    holders = [
+        one
+        for one in members
+        if one.generation == ended.number and one.snapshot > saved and ended.number
+    ]
+    if not holders:
+        return saved, ""
+    newest = max(one.snapshot for one in holders)
+    holders = [one for one in holders if one.snapshot == newest]
+    holders.sort(key=lambda one: (one.leaving, one.node not in ended.nodes))
+    return newest, holders[0].node

@@ -1,0 +1,267 @@
+"""Worlds by the reducer: single decisions, then whole lives of jobs in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from edl.scheduler.students.ladder import Failure
+from edl.scheduler.students.world import (
+    GATHER_S,
+    Decision,
+    Finish,
+    Form,
+    Keep,
+    Limits,
+    Member,
+    Pace,
+    Recall,
+    Stop,
+    World,
+    decide,
+)
+
+ANY = Limits(1, 4)
+STEPPING = Pace(stepped=True, left_s=1000.0, forming_s=5.0)
+OLD_S = 60.0
+EVENTS = ("join", "leave", "die", "fail", "step", "turn", "turn", "turn")
+
+
+def waiting(*names: str, seen_s: float = OLD_S) -> list[Member]:
+    return [Member(name, number, seen_s) for number, name in enumerate(names)]
+
+
+def running(number: int, *names: str) -> list[Member]:
+    return [replace(one, phase="running", generation=number) for one in waiting(*names)]
+
+
+def ended(number: int, *names: str, ending: str = "left", snapshot: int = -1) -> list[Member]:
+    told = {"phase": "ended", "ending": ending, "snapshot": snapshot}
+    return [replace(one, **told) for one in running(number, *names)]  # type: ignore[arg-type]
+
+
+def formed(decision: Decision) -> World:
+    assert isinstance(decision, Form), decision
+    return decision.world
+
+
+def test_a_job_begins_with_those_that_are_there() -> None:
+    world = formed(decide(ANY, None, waiting("a", "b"), Pace(), saved=7))
+    assert (world.number, world.nodes, world.restored, world.keeper) == (1, ("a", "b"), 7, "")
+
+
+def test_it_waits_for_enough_and_for_a_moment_for_more() -> None:
+    too_few = decide(Limits(2, 4), None, waiting("a"), Pace(), 0)
+    assert isinstance(too_few, Keep)
+    assert "1 of at least 2" in too_few.reason
+    fresh = waiting("a", seen_s=GATHER_S / 2)
+    assert isinstance(decide(ANY, None, fresh, Pace(), 0), Keep)
+    assert formed(decide(Limits(1, 1), None, fresh, Pace(), 0)).nodes == ("a",)
+
+
+def test_no_more_than_there_is_room_for_the_first_to_come() -> None:
+    world = formed(decide(Limits(1, 2), None, waiting("c", "a", "b"), Pace(), 0))
+    assert world.nodes == ("c", "a")
+
+
+def test_no_more_than_a_step_has_rows_for() -> None:
+    limits = Limits(1, 4, ranks=2, rows=5)
+    assert limits.room == 2
+    assert formed(decide(limits, None, waiting("a", "b", "c"), Pace(), 0)).nodes == ("a", "b")
+    full = [*running(3, "a", "b"), *waiting("c")]
+    says = decide(limits, World(3, ("a", "b")), full, STEPPING, 0)
+    assert says == Keep("c in reserve: the world is full with 2 nodes, as a step has 5 rows")
+    assert Limits(3, 4, ranks=2, rows=5).room == 3  # its ranks say what is wrong
+    assert Limits(1, 4).room == 4
+
+
+def test_newcomers_are_taken_in_at_a_safe_point() -> None:
+    world = World(3, ("a",))
+    members = [*running(3, "a"), *waiting("b")]
+    assert decide(ANY, world, members, STEPPING, 0) == Recall(3, False, "b came")
+    for pace in (Pace(), replace(STEPPING, left_s=4.0)):  # no step yet; near the end
+        assert isinstance(decide(ANY, world, members, pace, 0), Keep)
+    assert isinstance(decide(Limits(1, 1), world, members, STEPPING, 0), Keep)
+    fresh = [*running(3, "a"), *waiting("b", seen_s=0.0)]
+    assert isinstance(decide(ANY, world, fresh, STEPPING, 0), Keep)
+    assert isinstance(decide(Limits(1, 2), world, fresh, STEPPING, 0), Recall)
+    barred = replace(world, barred=("b",))
+    assert decide(ANY, barred, members, STEPPING, 0) == Keep()
+
+
+def test_who_wants_to_leave_is_let_go_at_a_safe_point() -> None:
+    world = World(3, ("a", "b"))
+    a, b = running(3, "a", "b")
+    leaving = replace(b, leaving=True)
+    assert decide(ANY, world, [a, leaving], STEPPING, 0) == Recall(3, False, "node b leaves")
+    a, b = ended(3, "a", "b", snapshot=50)
+    following = formed(decide(ANY, world, [a, replace(b, leaving=True)], STEPPING, 0))
+    assert following.nodes == ("a",)
+    assert following.reason == "b left"
+    assert (following.restored, following.keeper) == (50, "a")
+
+
+def test_a_failure_ends_all_ranks_at_once_and_the_world_is_formed_anew() -> None:
+    world = World(3, ("a", "b"), restored=10)
+    a, b = running(3, "a", "b")
+    failure = Failure(3, "b", 1, "killed", 17, error="ended by SIGKILL")
+    failed = replace(b, phase="ended", ending="failed", failures=(failure,), snapshot=15)
+    recall = decide(ANY, world, [a, failed], STEPPING, 0)
+    assert isinstance(recall, Recall)
+    assert recall.at_once
+    assert "rank 1 on node b died on step 17" in recall.reason
+    following = formed(decide(ANY, world, [*ended(3, "a"), failed], STEPPING, saved=10))
+    assert following.nodes == ("a", "b")
+    assert (following.restored, following.keeper) == (15, "b")
+    assert following.failures == (failure,)
+
+
+def test_a_lost_node_is_not_waited_for() -> None:
+    world = World(3, ("a", "b"))
+    recall = decide(ANY, world, running(3, "a"), STEPPING, 0)
+    assert isinstance(recall, Recall)
+    assert recall.at_once
+    assert "node b was lost" in recall.reason
+    following = formed(decide(ANY, world, ended(3, "a"), STEPPING, saved=4))
+    assert following.nodes == ("a",)
+    assert following.restored == 4
+
+
+def test_after_a_boards_absence_nodes_have_time_to_come_back() -> None:
+    world = World(3, ("a", "b"))
+    waits = decide(ANY, world, running(3, "a"), STEPPING, 0, settled=False)
+    assert waits == Keep("waiting for b: the job board was away")
+    there = running(3, "a", "b")
+    assert decide(ANY, world, there, STEPPING, 0, settled=False) == Keep()
+
+
+def test_who_lost_its_peers_is_heard_only_where_nobody_knows_more() -> None:
+    world = World(3, ("a", "b"))
+    adrift = Failure(3, "a", 0, "adrift", 9, error="a peer is gone")
+    cause = Failure(3, "b", 1, "crash", 9, error="ValueError")
+    a, b = ended(3, "a", "b")
+    a = replace(a, failures=(adrift,))
+    both = [a, replace(b, failures=(cause,))]
+    assert formed(decide(ANY, world, both, STEPPING, 0)).failures == (cause,)
+    assert formed(decide(ANY, world, [a, b], STEPPING, 0)).failures == (adrift,)
+
+
+def test_a_snapshot_of_another_generation_is_none() -> None:
+    world = World(3, ("a",))
+    stale = replace(ended(2, "b", snapshot=99)[0], phase="waiting")
+    following = formed(decide(ANY, world, [*ended(3, "a", snapshot=20), stale], STEPPING, 10))
+    assert (following.restored, following.keeper) == (20, "a")
+
+
+def test_the_end() -> None:
+    world = World(3, ("a", "b"))
+    members = [*ended(3, "a", ending="finished"), *running(3, "b")]
+    assert decide(ANY, world, members, STEPPING, 0) == Finish()
+    usage = Failure(3, "a", 0, "crash", error="no model()", usage=True)
+    failed = [replace(one, failures=(usage,)) for one in ended(3, "a", ending="failed")]
+    assert decide(ANY, World(3, ("a",)), failed, Pace(), 0) == Stop("no model()", usage=True)
+
+
+def test_a_new_run_does_not_remember_the_failures_of_the_last() -> None:
+    past = tuple(Failure(n, "old", 0, "crash", 7) for n in (1, 2))
+    world = formed(decide(ANY, World(3, ("old",), failures=past), waiting("new"), Pace(), 6))
+    assert (world.number, world.failures, world.restored) == (4, (), 6)
+
+
+@dataclass
+class Life:
+    """A job and its nodes, as the board shows them; steps are taken by whoever runs."""
+
+    limits: Limits
+    world: World | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    joined: int = 0
+    saved: int = 0
+    step: int = 0
+
+    def join(self, name: str) -> None:
+        self.joined += 1
+        self.members[name] = Member(name, self.joined, OLD_S)
+
+    def turn(self) -> Decision:
+        """The leader decides, and all do it."""
+        pace = Pace(self.step > 0, 1000.0, 1.0)
+        members = sorted(self.members.values(), key=lambda one: one.joined)
+        decision = decide(self.limits, self.world, members, pace, self.saved)
+        match decision:
+            case Form(world):
+                assert world.number == (self.world.number if self.world else 0) + 1
+                assert len(world.nodes) == len(set(world.nodes))
+                assert self.limits.least <= len(world.nodes) <= self.limits.most
+                assert set(world.nodes) <= set(self.members)
+                assert not set(world.nodes) & set(world.barred)
+                assert world.restored >= self.saved
+                assert world.keeper == "" or world.keeper in self.members
+                self.world, self.step, self.saved = world, world.restored, world.restored
+                for name in world.nodes:
+                    told = {"phase": "running", "generation": world.number, "snapshot": -1}
+                    self.members[name] = replace(
+                        self.members[name],
+                        **{**told, "ending": "", "failures": ()},  # type: ignore[arg-type]
+                    )
+            case Recall(number, at_once, _):
+                assert self.world is not None
+                assert number == self.world.number
+                self.end(snapshot=-1 if at_once else self.step)
+        return decision
+
+    def running(self) -> list[str]:
+        return [name for name, one in self.members.items() if one.phase == "running"]
+
+    def end(self, snapshot: int) -> None:
+        for name in self.running():
+            self.members[name] = replace(
+                self.members[name], phase="ended", ending="left", snapshot=snapshot
+            )
+
+    def fail(self, name: str) -> None:
+        one = self.members[name]
+        failure = Failure(one.generation, name, 0, "killed", self.step + 1)
+        self.members[name] = replace(one, phase="ended", ending="failed", failures=(failure,))
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.lists(st.sampled_from(EVENTS), max_size=60),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_happens_a_world_within_the_limits_is_formed_in_the_end(
+    least: int, more: int, events: list[str], rng: object
+) -> None:
+    life = Life(Limits(least, least + more))
+    for number, event in enumerate(events):
+        names = sorted(life.members)
+        name = rng.choice(names) if names else ""  # type: ignore[attr-defined]
+        if event == "join":
+            life.join(f"n{number}")
+        elif event == "leave" and name:
+            life.members[name] = replace(life.members[name], leaving=True)
+        elif event == "die" and name:
+            del life.members[name]
+        elif event == "fail" and name in life.running():
+            life.fail(name)
+        elif event == "step" and life.running():
+            life.step += 1
+        elif isinstance(life.turn(), Stop):
+            return
+    # Nothing happens any more: within a few turns the fit nodes form a world that stays.
+    for _ in range(6):
+        if isinstance(life.turn(), Stop):
+            return
+        life.step += bool(life.running())
+    barred = life.world.barred if life.world else ()
+    fit = [one for one in life.members.values() if not one.leaving and one.node not in barred]
+    if len(fit) >= least:
+        assert life.world is not None
+        assert len(life.world.nodes) == min(len(fit), life.limits.most)
+        assert sorted(life.running()) == sorted(life.world.nodes)
+    else:
+        assert not [name for name in life.running() if life.members[name].leaving]
