@@ -89,11 +89,14 @@ def acl(
     reader_password_file: Annotated[
         Path | None, typer.Option(help="File with the password of readers.")
     ] = None,
+    student_password_file: Annotated[
+        Path | None, typer.Option(help="File with the password of the nodes of trainings.")
+    ] = None,
     manager_password_file: Annotated[
         Path | None, typer.Option(help="File with the password of service managers.")
     ] = None,
 ) -> None:
-    """Print Redis users for a service's teachers, for readers, and for managers.
+    """Print Redis users for a service's teachers, readers, nodes of trainings, and managers.
 
     The lines belong into the `aclfile` of Redis 7 or Valkey. They hold hashes, never a password. A
     user whose password file is not named gets a placeholder, which Redis refuses to load.
@@ -101,7 +104,12 @@ def acl(
     from .registry.acl import rules, users
     from .registry.redis_url import read_password
 
-    files = (teacher_password_file, reader_password_file, manager_password_file)
+    files = (
+        teacher_password_file,
+        reader_password_file,
+        student_password_file,
+        manager_password_file,
+    )
     named = zip(users(service), files, strict=True)
     secrets = {user: read_password(str(path)) for user, path in named if path is not None}
     for line in rules(service, secrets):

@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
+from ..jobs import keys as job_keys
 from . import keys
 
 READER: Final = "edl-reader"
+STUDENT: Final = "edl-student"
 MANAGER: Final = "edl-manager"
 #: What stands where a password's hash belongs, until somebody puts one there.
 PLACEHOLDER: Final = "#<sha256-of-the-password>"
@@ -27,6 +29,10 @@ _MANAGER: Final = (
     f"{_TEACHER} +get +set +hdel +hgetall +zincrby +zcard +zmscore +zrangebyscore "
     "+zremrangebyrank +xadd +xrange +xrevrange +info"
 )
+_STUDENT: Final = (
+    "+hget +hset +hdel +hgetall +hkeys +hexists +hincrby +zadd +zscore +zrem +zcard +zrange "
+    "+zrangebyscore +zremrangebyscore +get +set +del +exists +pexpire +xadd +xrange"
+)
 
 
 def teacher(service: str) -> str:
@@ -35,8 +41,8 @@ def teacher(service: str) -> str:
 
 
 def users(service: str) -> list[str]:
-    """Names of the users that a service needs; the last two serve all services."""
-    return [teacher(service), READER, MANAGER]
+    """Names of the users that a service needs; the last three serve all services."""
+    return [teacher(service), READER, STUDENT, MANAGER]
 
 
 def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
@@ -44,7 +50,8 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
 
     Redis 7 or newer, or Valkey. A teacher may touch the leases and facts of the teachers of its
     service, and add a name to the list of services, but not take one out. A reader may find the
-    managers, and change nothing. A manager may do all that managers do, in our keys.
+    managers, and change nothing. The nodes of a training may do that, and keep the board of any
+    job. A manager may do all that managers do, in our keys.
 
     Args:
         service: name of the service.
@@ -58,6 +65,7 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
     return [
         _line(teacher(service), known, _teacher_rules(service)),
         _line(READER, known, _reader_rules()),
+        _line(STUDENT, known, _student_rules()),
         _line(MANAGER, known, f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}"),
     ]
 
@@ -75,8 +83,16 @@ def _teacher_rules(service: str) -> str:
 
 
 def _reader_rules() -> str:
-    facts = keys.facts_prefix("managers", "")
-    return f"%R~{keys.MANAGERS} %R~{facts}* {_CONNECT} +time +zrange +hgetall"
+    return f"{_managers_addresses()} {_CONNECT} +time +zrange +hgetall"
+
+
+def _student_rules() -> str:
+    board = f"~{job_keys.of_any_job()} ~{job_keys.JOBS}"
+    return f"{_managers_addresses()} {board} {_CONNECT} {_SCRIPTS} {_STUDENT}"
+
+
+def _managers_addresses() -> str:
+    return f"%R~{keys.MANAGERS} %R~{keys.facts_prefix('managers', '')}*"
 
 
 def _line(user: str, secrets: Mapping[str, str], rest: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import Forbidden, RegistryUnavailable, Unauthenticated
 from . import redis_url
@@ -31,7 +31,12 @@ class RedisSession:
     Args:
         url: any that `redis_url.parse` takes.
         timeout_s: seconds for a connection, and for each answer.
+
+    Attributes:
+        scripts: the package whose folder `lua/` has the scripts of this class.
     """
+
+    scripts: ClassVar[str] = __package__
 
     def __init__(self, url: str, timeout_s: float = 1.0) -> None:
         parsed = redis_url.parse(url)
@@ -66,7 +71,7 @@ class RedisSession:
         """One script, by its hash; with its text to a server that does not have it yet."""
         import redis
 
-        source, digest = script(name)
+        source, digest = script(name, self.scripts)
         with self._translated():
             try:
                 return self._redis.evalsha(digest, len(keys), *keys, *args)
@@ -79,7 +84,7 @@ class RedisSession:
 
         if not calls:
             return []
-        _, digest = script(name)
+        _, digest = script(name, self.scripts)
         with self._translated(), self._redis.pipeline(transaction=False) as pipe:
             for call in calls:
                 pipe.evalsha(digest, len(call.keys), *call.keys, *call.args)
@@ -138,9 +143,9 @@ class RedisSession:
 
 
 @cache
-def script(name: str) -> tuple[str, str]:
+def script(name: str, package: str = __package__) -> tuple[str, str]:
     """The text of a script and the hash that Redis knows it by."""
-    folder = resources.files(__package__) / "lua"
+    folder = resources.files(package) / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 

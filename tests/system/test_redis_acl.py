@@ -11,13 +11,20 @@ import pytest
 
 from edl.coordinator import Heartbeat
 from edl.coordinator.calling.discovery import live_managers
+from edl.coordinator.jobs.redis_board import RedisBoard
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect, keys
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import Forbidden, RegistryUnavailable, Unauthenticated
+from edl.scheduler.students.shards import Shard
 from edl.tests.ground.programs import wait_for
 from edl.tests.system.redis_servers import redis_server
 
-PASSWORDS = {"edl-teacher-s": "for-teachers", "edl-reader": "for-readers", "edl-manager": "m/:@"}
+PASSWORDS = {
+    "edl-teacher-s": "for-teachers",
+    "edl-reader": "for-readers",
+    "edl-student": "for-students",
+    "edl-manager": "m/:@",
+}
 TTL_S = 0.4
 FACTS = {"incarnation": "1", "address": "h:1", "state": "serving"}
 
@@ -29,6 +36,7 @@ class Users:
     port: int
     teacher: RedisRegistry
     reader: RedisRegistry
+    student: RedisRegistry
     manager: RedisRegistry
 
 
@@ -85,6 +93,35 @@ def test_a_reader_finds_managers(users: Users) -> None:
     users.manager.leave("managers", "", "127.0.0.1:5")
 
 
+def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -> None:
+    users.manager.register("managers", "", "127.0.0.1:5", {"incarnation": "1"}, 30.0)
+    assert live_managers(users.student) == ["127.0.0.1:5"]
+    users.manager.leave("managers", "", "127.0.0.1:5")
+    board = RedisBoard(f"redis://edl-student:for-students@127.0.0.1:{users.port}")
+    board.join("j", "a", {"n": 1}, 30.0)
+    assert board.beat("j", "a", {"n": 2})
+    assert [node.facts for node in board.nodes("j")] == [{"n": 2}]
+    assert board.lead("j", "a", 30.0)
+    assert board.publish("j", "a", 1, {})
+    assert board.generation("j") is not None
+    assert board.fill("j", 1, 0, [Shard(0, 2), Shard(2, 4)])
+    assert board.lease("j", 1, 0, 0) == (0, 2)
+    assert board.done("j", 1, 0, 0, 0, 2)
+    assert board.lease("j", 1, 0, 0) == (2, 4)
+    assert board.release("j", 1, 0) == 1
+    assert board.report("j", 1, 0, {})
+    board.note("j", {})
+    for reader in (board, RedisBoard(f"redis://edl-manager:m%2F%3A%40@127.0.0.1:{users.port}")):
+        assert reader.jobs() == ["j"]
+        assert len(reader.nodes("j")) == len(reader.reports("j")) == len(reader.events("j")) == 1
+        assert reader.outcome("j") is None
+    assert board.finish("j", {})
+    board.resign("j", "a")
+    board.leave("j", "a")
+    reader.close()
+    board.close()
+
+
 def test_a_manager_does_all_that_managers_do(users: Users) -> None:
     manager = users.manager
     users.teacher.register("teachers", "s", "t", FACTS, TTL_S)
@@ -132,6 +169,11 @@ OF_READERS: dict[str, Deed] = {
     "the table": lambda r: r.table("s"),
     "to lead": lambda r: r.lead("s", "x#1", 30.0),
 }
+OF_STUDENTS: dict[str, Deed] = {
+    **{name: deed for name, deed in OF_READERS.items() if name != "a manager's lease"},
+    "services": lambda r: r.services(),
+    "the log": lambda r: r.events("s"),
+}
 
 
 @pytest.mark.parametrize("deed", OF_TEACHERS)
@@ -149,6 +191,12 @@ def test_a_reader_is_refused_everything_else(users: Users, deed: str) -> None:
         OF_READERS[deed](users.reader)
 
 
+@pytest.mark.parametrize("deed", OF_STUDENTS)
+def test_a_node_of_a_training_is_refused_everything_else(users: Users, deed: str) -> None:
+    with pytest.raises(Forbidden, match=r"user .* may not do this"):
+        OF_STUDENTS[deed](users.student)
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -158,7 +206,7 @@ def test_a_reader_is_refused_everything_else(users: Users, deed: str) -> None:
         ("HGET", "edl:{s}:student:j/0", "secret"), ("SET", "edl:{s}:teachers", "x"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("user", ["teacher", "reader"])
+@pytest.mark.parametrize("user", ["teacher", "reader", "student"])
 def test_commands_that_are_nobodys_job(users: Users, user: str, command: tuple[str, ...]) -> None:
     registry: RedisRegistry = getattr(users, user)
     client: Any = registry._redis
