@@ -1,6 +1,23 @@
-"""The student's side of distillation: its loss and its training loop. Importing it is light."""
+"""The student's side of distillation: job files, losses, training loops. Importing it is light."""
 
-from .loss import DistillLoss
+from ..scheduler.students.weights import Cosine, Linear, Steps
+from .job.distill import Distill, Hint
+from .job.spec import JobSpec, load_job
+from .losses import DistillLoss, smoothed_cross_entropy
 from .trainer import StepReport, Trainer, TrainResult, accuracy
 
-__all__ = ["DistillLoss", "StepReport", "TrainResult", "Trainer", "accuracy"]
+__all__ = [
+    "Cosine",
+    "Distill",
+    "DistillLoss",
+    "Hint",
+    "JobSpec",
+    "Linear",
+    "StepReport",
+    "Steps",
+    "TrainResult",
+    "Trainer",
+    "accuracy",
+    "load_job",
+    "smoothed_cross_entropy",
+]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
-from ..errors import UsageError
+from ...errors import UsageError
+from .kl import SoftLabelIs, kl_divergence
+from .tensors import check_hard_label, check_logits, weighted
 
 if TYPE_CHECKING:
     from paddle import Tensor
-
-SoftLabelIs = Literal["logits", "probabilities"]
 
 
 class DistillLoss:
@@ -95,11 +95,7 @@ class DistillLoss:
         Raises:
             UsageError: a label that is needed is missing, or has another shape or kind of dtype.
         """
-        if len(student_logits.shape) < 2:
-            raise UsageError(
-                "student_logits must have the shape [batch, ..., classes], not"
-                f" {list(student_logits.shape)}"
-            )
+        check_logits(student_logits)
         hard = soft = None
         if self.alpha:
             hard = self._hard_loss(student_logits, hard_label)
@@ -112,71 +108,15 @@ class DistillLoss:
     def _hard_loss(self, student_logits: Tensor, hard_label: Tensor | None) -> Tensor:
         import paddle.nn.functional as F
 
-        _check_hard_label(student_logits, hard_label)
-        return _weighted(self.alpha, F.cross_entropy(student_logits, hard_label))
+        check_hard_label(student_logits, hard_label)
+        return weighted(self.alpha, F.cross_entropy(student_logits, hard_label))
 
     def _soft_loss(self, student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
-        import paddle
-        import paddle.nn.functional as F
-
-        _check_soft_label(student_logits, soft_label)
-        assert soft_label is not None
-        with paddle.no_grad():
-            log_p = self._log_teacher(soft_label.astype(student_logits.dtype))
-            p = log_p.exp()
-        log_q = F.log_softmax(student_logits / self.temperature, axis=-1)
-        divergence = (p * (log_p - log_q)).sum(axis=-1).mean()
-        return _weighted(self.beta * self.temperature**2, divergence)
-
-    def _log_teacher(self, soft_label: Tensor) -> Tensor:
-        """Logarithm of the teacher's distribution at this temperature."""
-        import paddle
-        import paddle.nn.functional as F
-
-        if self.soft_label_is == "probabilities":
-            # 0 has no logarithm; the smallest normal number stands for it and weighs nothing.
-            soft_label = soft_label.clip(min=float(paddle.finfo(soft_label.dtype).tiny)).log()
-        hotter = self.temperature / self.soft_label_temperature
-        return F.log_softmax(soft_label / hotter, axis=-1)
-
-
-def _weighted(weight: float, term: Any) -> Any:
-    return term if weight == 1 else weight * term
-
-
-def _check_hard_label(student_logits: Tensor, hard_label: Tensor | None) -> None:
-    if hard_label is None:
-        raise UsageError("alpha is above 0, so the loss needs the hard label")
-    rows, shape = list(student_logits.shape[:-1]), list(hard_label.shape)
-    if shape not in (rows, [*rows, 1]):
-        raise UsageError(
-            f"the hard label must have the shape {rows} or {[*rows, 1]} for student_logits of"
-            f" {list(student_logits.shape)}, not {shape}"
+        divergence = kl_divergence(
+            student_logits,
+            soft_label,
+            self.temperature,
+            self.soft_label_is,
+            self.soft_label_temperature,
         )
-    if not _is_integer(hard_label):
-        raise UsageError(
-            f"the hard label holds class numbers, integers; its dtype is {_name(hard_label)}"
-        )
-
-
-def _check_soft_label(student_logits: Tensor, soft_label: Tensor | None) -> None:
-    if soft_label is None:
-        raise UsageError("beta is above 0, so the loss needs the teacher's soft label")
-    if list(soft_label.shape) != list(student_logits.shape):
-        raise UsageError(
-            f"the soft label must have the shape of student_logits, {list(student_logits.shape)},"
-            f" not {list(soft_label.shape)}"
-        )
-    if _is_integer(soft_label):
-        raise UsageError(
-            f"the soft label holds the teacher's scores, floats; its dtype is {_name(soft_label)}"
-        )
-
-
-def _is_integer(tensor: Tensor) -> bool:
-    return _name(tensor).startswith(("int", "uint", "bool"))
-
-
-def _name(tensor: Tensor) -> str:
-    """`float32` for `paddle.float32`."""
-    return str(tensor.dtype).removeprefix("paddle.")
+        return weighted(self.beta * self.temperature**2, divergence)

@@ -1,0 +1,209 @@
+"""A checkpoint as a model to serve: for Paddle's inference, and as ONNX."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from ..errors import ModelError, UsageError
+from .job.batches import Parts
+from .job.restored import restored
+from .job.sampled import first_batch
+from .job.spec import JobSpec
+
+Format = Literal["paddle", "onnx"]
+#: What files are called, but for their endings.
+NAME: Final = "model"
+_OPSET: Final = 17
+_CHECKED_ROWS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        step: of the checkpoint.
+        files: absolute paths.
+        worst: of each format, the greatest difference of an output to the student's own, on the
+            rows it was checked with; None: it could not be run here, as its runtime is missing.
+    """
+
+    step: int
+    files: tuple[str, ...]
+    worst: Mapping[str, float | None]
+
+
+def export(
+    spec: JobSpec,
+    checkpoint: str,
+    folder: str | Path,
+    *,
+    formats: Sequence[Format] = ("paddle",),
+    batch_size: int | None = None,
+) -> Exported:
+    """Write a checkpoint's model to a folder, and hold what it answers against the student.
+
+    Shapes and dtypes of its inputs are those of the first batch of `feed("eval")`; the number of
+    rows is free. Files appear in the folder when all of them are whole.
+
+    Args:
+        spec: the job file.
+        checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
+        folder: is made where there is none; files of the same names are replaced.
+        formats: "paddle" (`model.json`, `model.pdiparams`), "onnx" (`model.onnx`).
+        batch_size: rows of a batch, where the feed is a data set.
+
+    Raises:
+        JobError: a function of the job file fails.
+        UsageError: there is no such format, the folder cannot be written, the checkpoint does not
+            fit, or what a format needs is not installed.
+        ModelError: what was written does not answer as the student does.
+    """
+    unknown = [name for name in formats if name not in get_args(Format)]
+    if unknown or not formats:
+        raise UsageError(f"formats are {' and '.join(get_args(Format))}, not {list(formats)}")
+    if "onnx" in formats:
+        _require_paddle2onnx()
+    model, step = restored(spec, checkpoint)
+    batch = first_batch(spec, "eval", batch_size)
+    inputs = named_inputs(model, batch)
+    target = Path(folder).absolute()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as new:
+            worst = _written(spec, model, batch, inputs, Path(new), formats)
+            files = tuple(sorted(path.name for path in Path(new).iterdir()))
+            for name in files:
+                os.replace(Path(new) / name, target / name)
+    except OSError as error:
+        raise UsageError(f"the model cannot be written to {target}: {error}") from error
+    return Exported(step, tuple(str(target / name) for name in files), worst)
+
+
+def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
+    """The inputs of a batch by the names of the parameters of the model's `forward`."""
+    if isinstance(batch.inputs, Mapping):
+        found = dict(batch.inputs)
+    else:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(model.forward).parameters.values()
+        names = [one.name for one in parameters if one.kind in kinds]
+        names += [f"input_{number}" for number in range(len(names), len(batch.inputs))]
+        found = dict(zip(names, batch.inputs, strict=False))
+    nested = [name for name, value in found.items() if not hasattr(value, "dtype")]
+    if nested:
+        raise UsageError(
+            f"the input {nested[0]!r} is a {type(found[nested[0]]).__name__}: a model to serve has"
+            " tensors alone as inputs"
+        )
+    return found
+
+
+def _written(
+    spec: JobSpec,
+    model: Any,
+    batch: Parts,
+    inputs: Mapping[str, Any],
+    folder: Path,
+    formats: Sequence[Format],
+) -> dict[str, float | None]:
+    few = {name: value[: min(_CHECKED_ROWS, batch.rows)] for name, value in inputs.items()}
+    with spec.blames("model"):
+        expected = _outputs(model, batch, few)
+    program = _save_paddle(spec, model, inputs, folder)
+    worst: dict[str, float | None] = {}
+    if "paddle" in formats:
+        worst["paddle"] = _checked("paddle", program, few, expected)
+    if "onnx" in formats:
+        worst["onnx"] = _checked("onnx", _save_onnx(program, folder), few, expected)
+    if "paddle" not in formats:
+        for path in folder.glob(f"{NAME}.*"):
+            if path.suffix != ".onnx":
+                path.unlink()
+    return worst
+
+
+def _save_paddle(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path) -> Path:
+    import paddle
+
+    given = [
+        paddle.static.InputSpec([None, *value.shape[1:]], value.dtype, name=name)
+        for name, value in inputs.items()
+    ]
+    with spec.blames("model"):
+        static = paddle.jit.to_static(model, input_spec=given, full_graph=True)
+        _ = static.forward.concrete_program  # traced here, where what fails is the model's
+    try:
+        paddle.jit.save(static, str(folder / NAME))
+    except RuntimeError as error:  # what Paddle makes of a full disk
+        raise OSError(" ".join(str(error).split())[-200:]) from error
+    return folder / f"{NAME}.json"
+
+
+def _save_onnx(program: Path, folder: Path) -> Path:
+    import paddle2onnx
+
+    target = folder / f"{NAME}.onnx"
+    try:
+        weights = str(program.with_suffix(".pdiparams"))
+        paddle2onnx.export(str(program), weights, str(target), opset_version=_OPSET)
+    except Exception as error:  # it raises what its C++ gives it
+        raise UsageError(f"paddle2onnx cannot convert the model: {error}") from error
+    return target
+
+
+def _outputs(model: Any, batch: Parts, inputs: Mapping[str, Any]) -> list[Any]:
+    """The student's own answers, as arrays in the order in which an exported model has them."""
+    import paddle
+
+    with paddle.no_grad():
+        by_name = isinstance(batch.inputs, Mapping)
+        found = model(**inputs) if by_name else model(*inputs.values())
+        flat = paddle.utils.flatten(found)
+    return [one.numpy() for one in flat if hasattr(one, "numpy")]
+
+
+def _checked(
+    backend: str, file: Path, inputs: Mapping[str, Any], expected: Sequence[Any]
+) -> float | None:
+    """The greatest difference of what a file answers; a full disk may have cut it short unheard."""
+    import numpy as np
+
+    from ..teacher.backends.open import open_backend
+
+    if backend == "onnx":
+        try:
+            import onnxruntime  # noqa: F401
+        except ImportError:
+            return None
+    opened = open_backend(str(file), backend=backend)
+    names = [tensor.name for tensor in opened.spec.inputs]
+    answers = opened.run({name: inputs[name].numpy() for name in names})
+    given = [answers[tensor.name] for tensor in opened.spec.outputs]
+    fits = len(given) == len(expected) and all(
+        one.shape == other.shape and np.allclose(one, other, rtol=1e-3, atol=1e-3)
+        for one, other in zip(given, expected, strict=False)
+    )
+    if not fits:
+        raise ModelError(
+            f"the model as {backend} does not answer as the student does; is there something random"
+            " in its forward pass that eval() does not switch off?"
+        )
+    pairs = zip(given, expected, strict=True)
+    return max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs)
+
+
+def _require_paddle2onnx() -> None:
+    try:
+        import paddle2onnx  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"ONNX needs paddle2onnx ({error}): pip install 'paddle2onnx>=2.1' (Python 3.11), or"
+            " export for Paddle alone"
+        ) from None

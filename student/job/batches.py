@@ -1,0 +1,173 @@
+"""What of a labelled batch the model gets, what the losses get, and where its rows come from.
+
+A tuple or list has the inputs, then the labels (hard labels), then positions where the batch was
+dealt from an epoch's order, then soft labels. A dict has the labels as `label` or `labels`,
+positions as `edl_positions`, soft labels under their names; all else are inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...distill_reader.structure import map_leaves, rows_of
+from ...errors import UsageError
+
+#: The field that says where each row stands in the order of its epoch: int64 [rows].
+POSITIONS: Final = "edl_positions"
+LABELS: Final = ("label", "labels")
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A batch as a training step uses it.
+
+    Attributes:
+        inputs: of the model: in order, or by name.
+        labels: hard labels for the job's own loss; None: the batch has none.
+        soft: soft labels by name; None in the place of one that did not come.
+        positions: of the rows in the order of the epoch; None: the batch has none.
+        rows: of the batch.
+    """
+
+    inputs: tuple[Any, ...] | Mapping[str, Any]
+    labels: Any
+    soft: Mapping[str, Any]
+    positions: Positions | None
+    rows: int
+
+    def forward(self, model: Any) -> Any:
+        """What the model returns: called with fields of a tuple in order, of a dict by name."""
+        if isinstance(self.inputs, Mapping):
+            return model(**self.inputs)
+        return model(*self.inputs)
+
+    def part(self, start: int, stop: int) -> Parts:
+        """The rows from `start` up to `stop`: a micro-batch."""
+        if (start, stop) == (0, self.rows):
+            return self
+        inputs, labels, soft = (
+            _cut(value, start, stop, self.rows) for value in (self.inputs, self.labels, self.soft)
+        )
+        positions = None if self.positions is None else self.positions[start:stop]
+        return Parts(inputs, labels, soft, positions, len(range(start, min(stop, self.rows))))
+
+
+def split(batch: Any, soft: Sequence[str] = (), *, positions: bool = False) -> Parts:
+    """Take a batch apart; its arrays become Paddle's tensors.
+
+    Args:
+        batch: a tuple, list or dict of arrays or tensors, or one of these.
+        soft: names of its soft labels, in order, as `Distill.label_names` has them; empty: it has
+            none.
+        positions: whether it bears positions.
+
+    Raises:
+        UsageError: it lacks what it should have.
+    """
+    if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
+        batch = batch[0]  # as static-graph loaders have it
+    inputs: tuple[Any, ...] | dict[str, Any]
+    if isinstance(batch, Mapping):
+        inputs, labels, where, found = _of_dict(dict(batch), soft, positions)
+    else:
+        fields = list(batch) if isinstance(batch, (tuple, list)) else [batch]
+        inputs, labels, where, found = _of_fields(fields, soft, positions)
+    rows = _rows(inputs)
+    return Parts(
+        tensors(inputs),
+        tensors(labels),
+        {name: tensors(label) for name, label in found.items()},
+        _positions(where, rows) if positions else None,
+        rows,
+    )
+
+
+def tensors(value: Any) -> Any:
+    """The same structure with Paddle's tensors in the place of numpy's arrays."""
+    return map_leaves(value, _tensor)
+
+
+def _tensor(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    import paddle
+
+    if leaf.dtype.name == "bfloat16":  # numpy's own name for it is no dtype of Paddle
+        return paddle.to_tensor(leaf.astype(np.float32)).astype("bfloat16")
+    return paddle.to_tensor(leaf)
+
+
+def _of_dict(
+    batch: dict[str, Any], soft: Sequence[str], positions: bool
+) -> tuple[dict[str, Any], Any, Any, dict[str, Any]]:
+    where = batch.pop(POSITIONS, None)
+    if positions and where is None:
+        raise UsageError(f"the batch has no {POSITIONS!r}, its fields are {list(batch)}")
+    taken: dict[str, Any] = {}
+    for name in soft:
+        # An only output comes under the name that the model has for it, behind all other fields.
+        key = name or next(reversed(batch), "")
+        if key not in batch:
+            raise UsageError(f"the batch lacks the soft label {name!r}, it has {list(batch)}")
+        taken[name] = batch.pop(key)
+    labels = [batch.pop(name) for name in LABELS if name in batch]
+    if not batch:
+        raise UsageError("the batch has labels alone, and nothing for the model")
+    return batch, labels[0] if labels else None, where, taken
+
+
+def _of_fields(
+    fields: list[Any], soft: Sequence[str], positions: bool
+) -> tuple[tuple[Any, ...], Any, Any, dict[str, Any]]:
+    own = len(fields) - len(soft) - positions
+    if own < 1:
+        raise UsageError(
+            f"the batch has {len(fields)} fields, {len(soft)} of which should be soft labels: is"
+            " fetches=[...] of Distill what the teachers send?"
+        )
+    taken = dict(zip(soft, fields[own + positions :], strict=True))
+    where = fields[own] if positions else None
+    if own == 1:
+        return (fields[0],), None, where, taken
+    return tuple(fields[: own - 1]), fields[own - 1], where, taken
+
+
+def _positions(value: Any, rows: int) -> Positions:
+    found = np.asarray(value)
+    if found.dtype != np.int64 or found.shape != (rows,):
+        raise UsageError(
+            "the batch has other fields than it should have: where the positions of its"
+            f" {rows} rows should be there is {found.dtype} {list(found.shape)}. When teachers send"
+            " several outputs, name those that are wanted by fetches=[...] of Distill"
+        )
+    return found
+
+
+def _rows(inputs: Any) -> int:
+    arrays: list[Any] = []
+    for field in inputs.values() if isinstance(inputs, Mapping) else inputs:
+        map_leaves(field, lambda leaf: arrays.append(leaf) if hasattr(leaf, "ndim") else None)
+    return int(rows_of(arrays))
+
+
+def _cut(value: Any, start: int, stop: int, rows: int) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _cut(one, start, stop, rows) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_cut(one, start, stop, rows) for one in value)
+    if isinstance(value, list):
+        if len(value) == rows and not all(_has_rows(one, rows) for one in value):
+            return value[start:stop]  # names, sentences: one for each row
+        return [_cut(one, start, stop, rows) for one in value]
+    return value[start:stop] if _has_rows(value, rows) else value
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    return bool(getattr(value, "ndim", 0)) and value.shape[0] == rows

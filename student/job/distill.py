@@ -1,0 +1,286 @@
+"""`Distill`: what a job file says of its teachers, and of the loss of their soft labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ...errors import UsageError
+from ...scheduler.no_teacher import GRACE_S
+from ...scheduler.students import weights
+from ...scheduler.students.weights import Weight
+
+if TYPE_CHECKING:
+    from ...distill_reader.config import Feeds, OnNoTeacher
+    from ...distill_reader.store.settings import LabelStore
+
+#: How the student's outputs are compared with soft labels.
+SoftLoss = Literal["kl", "mse", "topk"]
+SoftLabelIs = Literal["logits", "probabilities"]
+#: One of a model's outputs: the place in a tuple or list, the key in a dict.
+OutputKey = int | str
+
+#: What a rank gives the reader itself.
+_BY_THE_RANK = frozenset(
+    {"source", "coordinator", "teachers", "job", "rank", "world_size", "seed", "uneven", "ordered"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A feature map of the student that shall resemble one of the teachers' (FitNets).
+
+    Attributes:
+        teacher: the output of the teachers' model; `fetches` names it.
+        student: which of the student's outputs.
+        weight: of the mean of the squared differences, or a schedule.
+        projector: makes a layer that brings the student's feature map to the teachers' shape. It
+            becomes a part of the model: it is trained, saved and divided among ranks with it, and
+            is left out of exported models.
+
+    Raises:
+        UsageError: a weight that cannot be.
+    """
+
+    teacher: str
+    student: OutputKey
+    weight: Weight = 1.0
+    projector: Callable[[], Any] | None = None
+
+    def __post_init__(self) -> None:
+        _check_weight(f"the weight of the hint {self.teacher!r}", self.weight)
+        if self.projector is not None and not callable(self.projector):
+            raise UsageError(
+                "projector is a function that makes a layer, as in projector=lambda:"
+                f" paddle.nn.Linear(64, 256); not {self.projector!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Distill:
+    """How a job distils: `alpha * hard + beta * soft` (the paper, Algorithm 2, line 5), and hints.
+
+    Attributes:
+        service: name of the set of teachers; or several with weights, `{"a": 0.7, "b": 0.3}`.
+        alpha: weight of the job's own `loss`, or a schedule.
+        beta: weight of the soft loss, or a schedule.
+        temperature: T of the soft losses "kl" and "topk"; has no meaning for "mse".
+        loss: "kl": T^2 * KL divergence of the softmaxes; "mse": of logits; "topk": KL of the K
+            greatest classes and of all others together, for `label_form="topk:K"`.
+        output: the output of the teachers' model that is compared with the student's logits; empty:
+            the first of `fetches`, else the only one that comes.
+        student_output: which of the student's outputs are its logits; None: what the model returns,
+            or the first of a tuple or list, or "logits" of a dict.
+        soft_label_is: what teachers send.
+        teacher_temperature: have teachers send softmax(logits / this); None: what the model gives.
+        hints: feature maps to be imitated.
+        label_smoothing: part of the hard term, from 0 to below 1, that is the cross entropy with
+            the uniform distribution in the place of the job's own loss.
+        feeds: what of a batch teachers get, as `DistilReader` takes it.
+        fetches: outputs that come back.
+        label_form: in which form soft labels travel.
+        no_teacher: while there is none: "wait", "hard_only" or "fail".
+        no_teacher_grace_s: seconds until "hard_only" and "fail" act.
+        wait_timeout_s: seconds until "wait" gives up; None: never.
+        store: where labels are kept on disk; None: nowhere.
+        options: whatever else `DistilReader` takes, by name, as `{"upper_bytes": 64 << 20}`.
+
+    Raises:
+        UsageError: values that cannot be, or do not go together.
+    """
+
+    service: str | Mapping[str, float]
+    alpha: Weight = 0.5
+    beta: Weight = 0.5
+    temperature: float = 1.0
+    loss: SoftLoss = "kl"
+    output: str = ""
+    student_output: OutputKey | None = None
+    soft_label_is: SoftLabelIs = "logits"
+    teacher_temperature: float | None = None
+    hints: Sequence[Hint] = ()
+    label_smoothing: float = 0.0
+    feeds: Feeds | None = None
+    fetches: Sequence[str] = ()
+    label_form: str | Mapping[str, str] | None = None
+    no_teacher: OnNoTeacher = "wait"
+    no_teacher_grace_s: float = GRACE_S
+    wait_timeout_s: float | None = 600.0
+    store: LabelStore | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.service or not isinstance(self.service, str | Mapping):
+            raise UsageError(
+                "distillation needs the name of a service, as in service='resnet101', or several"
+                f" with weights; not {self.service!r}"
+            )
+        self._check_weights()
+        self._check_loss()
+        self._check_outputs()
+        if taken := sorted(_BY_THE_RANK & set(self.options)):
+            raise UsageError(
+                f"{taken[0]!r} is told to readers by the training itself: leave it out"
+            )
+        own = [name for name in self.reader_options(False) if name in self.options]
+        if own:
+            raise UsageError(f"give {own[0]}=... to Distill itself, not in options")
+        if self.options:
+            _check_known(self.options)
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether teachers are asked at all: some soft term has a weight in some step."""
+        soft = (self.beta, *(hint.weight for hint in self.hints))
+        return not all(weights.always_zero(weight) for weight in soft)
+
+    @property
+    def top_k(self) -> bool:
+        """Whether soft labels come as three arrays: values, indices and tail."""
+        return self.loss == "topk"
+
+    @property
+    def labels_are(self) -> SoftLabelIs:
+        """What the arrays that come hold, all settings taken together.
+
+        Labels of several services are averaged as probabilities, and a temperature at the teacher
+        means a softmax there.
+        """
+        if self.teacher_temperature is not None or not isinstance(self.service, str):
+            return "probabilities"
+        return self.soft_label_is
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the soft labels of a batch in their order; a nameless one stands for the only.
+
+        Of a top-k output there are three, as the reader names them.
+        """
+        names = tuple(self.fetches) or (self.output,)
+        at = names.index(self.main_output)
+        names = (*names[:at], *self.parts_of_main, *names[at + 1 :])
+        if not getattr(self.options.get("ensemble"), "with_weights", False):
+            return names
+        from ...distill_reader.ensembles import WEIGHTS
+
+        return (*names, WEIGHTS)
+
+    @property
+    def parts_of_main(self) -> tuple[str, ...]:
+        """Under which names that comes which is compared with the student's logits."""
+        parts = (".values", ".indices", ".tail") if self.top_k else ("",)
+        return tuple(f"{self.main_output}{part}" for part in parts)
+
+    @property
+    def main_output(self) -> str:
+        """The name, within `label_names`, of what is compared with the student's logits."""
+        return self.output or (self.fetches[0] if self.fetches else "")
+
+    def reader_options(self, with_options: bool = True) -> dict[str, Any]:
+        """Keyword arguments for `DistilReader`, but for what the rank adds of its own."""
+        form: Any = self.label_form
+        at: Any = self.teacher_temperature
+        if self.hints:  # they come as the model gives them: neither top-k nor a softmax
+            main = self.main_output
+            form = {main: form} if isinstance(form, str) else form
+            at = None if at is None else {main: at}
+        options = {
+            "service": self.service,
+            "feeds": self.feeds,
+            "fetches": tuple(self.fetches) or ((self.output,) if self.output else None),
+            "label_form": form,
+            "temperature": at,
+            "expand_labels": not self.top_k,
+            "no_teacher": self.no_teacher,
+            "no_teacher_grace_s": self.no_teacher_grace_s,
+            "wait_timeout_s": self.wait_timeout_s,
+            "store": self.store,
+        }
+        return {**options, **self.options} if with_options else options
+
+    def _check_weights(self) -> None:
+        _check_weight("alpha", self.alpha)
+        _check_weight("beta", self.beta)
+        if weights.always_zero(self.alpha) and not self.needs_labels:
+            raise UsageError("alpha and beta are both 0: there is nothing to learn from")
+        if not 0 <= self.label_smoothing < 1:
+            raise UsageError(f"label_smoothing is from 0 to below 1, not {self.label_smoothing}")
+        if self.no_teacher == "hard_only" and weights.always_zero(self.alpha):
+            raise UsageError(
+                "no_teacher='hard_only' trains by the hard term where there is no teacher, and"
+                " alpha is 0: choose 'wait' or 'fail'"
+            )
+
+    def _check_loss(self) -> None:
+        if self.loss not in get_args(SoftLoss):
+            raise UsageError(f"loss is one of {', '.join(get_args(SoftLoss))}, not {self.loss!r}")
+        if self.soft_label_is not in get_args(SoftLabelIs):
+            raise UsageError(f"soft_label_is is one of {get_args(SoftLabelIs)}")
+        for name, t in (
+            ("temperature", self.temperature),
+            ("teacher_temperature", self.teacher_temperature),
+        ):
+            if t is not None and not (math.isfinite(t) and t > 0):
+                raise UsageError(f"{name} is a finite number above 0, not {t}")
+        form = self._main_form()
+        if (self.loss == "topk") != form.startswith("topk:") and self.loss != "kl":
+            raise UsageError(
+                "loss='topk' needs label_form='topk:K'"
+                if self.top_k
+                else "loss='mse' needs all logits, and label_form='topk:K' leaves most of them out:"
+                " take loss='topk' or another form"
+            )
+        if self.loss == "mse" and self.labels_are != "logits":
+            raise UsageError(
+                "loss='mse' compares logits, and what teachers send here are probabilities: take"
+                " loss='kl'"
+            )
+        tail_holds_at = self.teacher_temperature or 1.0
+        if self.top_k and self.temperature != tail_holds_at:
+            raise UsageError(
+                f"the tail of top-k labels holds at temperature {tail_holds_at:g} alone, and the"
+                f" loss is at {self.temperature:g}: give"
+                f" teacher_temperature={self.temperature:g} too"
+            )
+        if self.top_k and not isinstance(self.service, str):
+            raise UsageError("labels of several services are averaged dense: take loss='kl'")
+
+    def _check_outputs(self) -> None:
+        if self.output and self.fetches and self.output not in self.fetches:
+            raise UsageError(f"output {self.output!r} is not among the fetches {self.fetches}")
+        missing = [hint.teacher for hint in self.hints if hint.teacher not in self.fetches]
+        if missing:
+            raise UsageError(
+                f"the hint {missing[0]!r} needs fetches=[...] that name it, the logits first:"
+                f" fetches are {list(self.fetches)}"
+            )
+        named = [hint.teacher for hint in self.hints]
+        if twice := [name for name in named if named.count(name) > 1]:
+            raise UsageError(f"two hints are of the output {twice[0]!r}: one output has one hint")
+        if self.top_k and not self.main_output:
+            raise UsageError("loss='topk' needs the name of the output: fetches=['logits']")
+
+    def _main_form(self) -> str:
+        form = self.label_form
+        if isinstance(form, Mapping):
+            form = form.get(self.main_output)
+        return form or ""
+
+
+def _check_known(options: Mapping[str, Any]) -> None:
+    import inspect
+
+    from ...distill_reader import DistilReader
+
+    known = inspect.signature(DistilReader).parameters
+    if unknown := [name for name in options if name not in known]:
+        raise UsageError(f"a reader has no option {unknown[0]!r}; it has {', '.join(known)}")
+
+
+def _check_weight(name: str, weight: Weight) -> None:
+    try:
+        weights.check(weight)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None

@@ -1,0 +1,290 @@
+"""`JobSpec`: a job file, loaded; calls the user's functions and says what is wrong with which.
+
+    spec = load_job("job.py")
+    model = spec.model()
+    optimizer = spec.optimizer(model.parameters())
+    source = spec.feed("train")
+    loss = spec.loss(model(image), label)
+
+Each of these works alone, so that each can be tested alone. Every error is a `JobError` of one
+line: file, line, function, what is wrong, and what to do where that is not plain.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal, get_args
+
+from ...errors import JobError
+from .blame import blaming, place
+from .distill import Distill
+
+Split = Literal["train", "eval"]
+#: From (outputs, labels) to a number of each batch, a mean over its rows.
+Metric = Callable[[Any, Any], Any]
+
+#: The functions of a job file and their parameters.
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "model": (),
+    "loss": ("outputs", "labels"),
+    "optimizer": ("parameters",),
+    "feed": ("split",),
+}
+OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = {
+    "metrics": (),
+    "distill": (),
+    "on_scale": ("old", "new"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job file whose functions are there and can be called.
+
+    Attributes:
+        path: absolute path of the file.
+        functions: the user's functions by name.
+        places: of each, the file and the line where it is defined, as far as that is known: a job
+            file may import a function from another.
+    """
+
+    path: str
+    functions: Mapping[str, Callable[..., Any]]
+    places: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the file without its ending: the job's name unless another is given."""
+        return Path(self.path).stem
+
+    def has(self, name: str) -> bool:
+        """Whether the file has this optional function."""
+        return name in self.functions
+
+    def model(self) -> Any:
+        """The student, a new `paddle.nn.Layer`."""
+        import paddle
+
+        model = self._call("model")
+        self._expect(isinstance(model, paddle.nn.Layer), "model", "a paddle.nn.Layer", model)
+        return model
+
+    def loss(self, outputs: Any, labels: Any) -> Any:
+        """The hard term of a batch: a scalar tensor, the mean over the rows.
+
+        Args:
+            outputs: what the model returned.
+            labels: the last field of a batch, or `label`/`labels` of a dict; None: it has none.
+        """
+        import paddle
+
+        loss = self._call("loss", outputs, labels)
+        scalar = isinstance(loss, paddle.Tensor) and loss.size == 1 and loss.is_floating_point()
+        self._expect(scalar, "loss", "a scalar float tensor, the mean over the batch", loss)
+        return loss if loss.ndim == 0 else loss.reshape([])
+
+    def optimizer(self, parameters: Sequence[Any]) -> Any:
+        """A new `paddle.optimizer.Optimizer` over these parameters."""
+        import paddle
+
+        optimizer = self._call("optimizer", parameters)
+        kind = paddle.optimizer.Optimizer
+        self._expect(isinstance(optimizer, kind), "optimizer", "a paddle.optimizer", optimizer)
+        return optimizer
+
+    def feed(self, split: Split) -> Any:
+        """The batches of "train" or "eval": what a `DistilReader` takes as its source.
+
+        That is a `DataLoader`, a list of batches, a `Batched`, any iterable that can be iterated
+        again; or a map-style data set, whose batches are made by who trains.
+        """
+        if split not in get_args(Split):
+            raise ValueError(f"a split is train or eval, not {split!r}")
+        source = self._call("feed", split)
+        if isinstance(source, Iterator):
+            raise self._wrong(
+                "feed",
+                f"returned a {type(source).__name__} for {split!r}, which can be read only once;"
+                " return what makes it: the DataLoader itself, a list, or an object with __iter__",
+            )
+        fits = isinstance(source, Iterable) or is_dataset(source)
+        what = "batches: a DataLoader, a data set, a list or another iterable"
+        self._expect(fits and not isinstance(source, str | bytes), "feed", what, source)
+        return source
+
+    def metrics(self) -> dict[str, Metric | Any]:
+        """Figures of batches by name: functions of (outputs, labels), or `paddle.metric.Metric`s.
+
+        Empty where the file has no `metrics()`.
+        """
+        if not self.has("metrics"):
+            return {}
+        given = self._call("metrics")
+        fits = isinstance(given, Mapping) and all(
+            isinstance(name, str) and (callable(one) or hasattr(one, "accumulate"))
+            for name, one in given.items()
+        )
+        what = "a dict from names to functions of (outputs, labels) or paddle.metric.Metrics"
+        self._expect(fits, "metrics", what, given)
+        return dict(given)
+
+    def distill(self) -> Distill | None:
+        """How the job distils; None where it has no `distill()`, or that returns None."""
+        if not self.has("distill"):
+            return None
+        given = self._call("distill")
+        self._expect(given is None or isinstance(given, Distill), "distill", "a Distill", given)
+        return given  # type: ignore[no-any-return]  # as was just seen
+
+    def on_scale(self, old: int, new: int) -> None:
+        """Tell the job that it has `new` ranks now and had `old`; nothing where it has no hook."""
+        if self.has("on_scale"):
+            self._call("on_scale", old, new)
+
+    def blames(self, function: str) -> AbstractContextManager[None]:
+        """Within, exceptions become a `JobError` that names this function and the file's line.
+
+        For what the function has made, as the forward pass of a model or the batches of a feed.
+        """
+        return blaming(*self._place(function))
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        with self.blames(function):
+            return self.functions[function](*arguments)
+
+    def _expect(self, fits: bool, function: str, what: str, value: Any) -> None:
+        if not fits:
+            raise self._wrong(function, f"must return {what}; it returned {_shown(value)}")
+
+    def _wrong(self, function: str, what: str) -> JobError:
+        return JobError(f"{place(*self._place(function))}: {what}")
+
+    def _place(self, function: str) -> tuple[str, str, int | None]:
+        file, line = self.places.get(function, (self.path, None))
+        return file, function, line
+
+
+def load_job(path: str | Path) -> JobSpec:
+    """Run a job file and check that its functions are there, each with the right parameters.
+
+    The folder of the file joins the end of `sys.path`, so that it can import modules beside it
+    that have no name of an installed one.
+
+    Raises:
+        JobError: there is no such file, it does not run, or a function is missing or takes other
+            parameters; in one line with file, line and function.
+    """
+    file = Path(path).expanduser().absolute()
+    if not file.is_file():
+        raise JobError(
+            f"there is no job file {str(file)!r}: give a Python file with {_listed(NEEDED)}"
+        )
+    module = _run(file)
+    functions = _functions(str(file), module)
+    places = {name: _defined(function, str(file)) for name, function in functions.items()}
+    for name, function in functions.items():
+        _check_parameters(name, function, places[name])
+    return JobSpec(str(file), functions, places)
+
+
+def is_dataset(source: Any) -> bool:
+    """Whether it is a map-style data set, which has samples in the place of batches."""
+    if isinstance(source, Sequence):
+        return False
+    named = any(type_.__name__ == "Dataset" for type_ in type(source).__mro__)
+    indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    return indexed and (named or not hasattr(source, "__iter__"))
+
+
+def _run(file: Path) -> ModuleType:
+    name = "edl_job_" + re.sub(r"\W", "_", file.stem)
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise JobError(f"{file} is no Python file: its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    before = sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up here
+    try:
+        with blaming(str(file), "", None):
+            spec.loader.exec_module(module)
+    except JobError as error:
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
+        if isinstance(cause := error.__cause__, SyntaxError):
+            raise _of_syntax(cause, str(file)) from cause
+        raise
+    return module
+
+
+def _of_syntax(error: SyntaxError, file: str) -> JobError:
+    """A syntax error is where it says it is: in the job file, or in one that it imports."""
+    where = place(error.filename or file, "", error.lineno)
+    return JobError(f"{where}: {error.msg} (a syntax error)")
+
+
+def _functions(file: str, module: ModuleType) -> dict[str, Callable[..., Any]]:
+    found: dict[str, Callable[..., Any]] = {}
+    for name in (*NEEDED, *OPTIONAL):
+        value = getattr(module, name, None)
+        if value is None and name in OPTIONAL:
+            continue
+        if value is None:
+            raise JobError(
+                f"{file} has no function {name}({', '.join(NEEDED[name])}): a job file has"
+                f" {_listed(NEEDED)}"
+            )
+        if not callable(value):
+            raise JobError(f"{file}: {name} has to be a function, and is {_shown(value)}")
+        found[name] = value
+    return found
+
+
+def _check_parameters(
+    name: str, function: Callable[..., Any], defined: tuple[str, int | None]
+) -> None:
+    parameters = {**NEEDED, **OPTIONAL}[name]
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # what is written in C has none; calls will show
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError as error:
+        raise JobError(
+            f"{place(defined[0], name, defined[1])}: it is called as"
+            f" {name}({', '.join(parameters)}), and takes {signature}: {error}"
+        ) from None
+
+
+def _defined(function: Callable[..., Any], file: str) -> tuple[str, int | None]:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return (file, None) if code is None else (str(code.co_filename), int(code.co_firstlineno))
+
+
+def _listed(functions: Mapping[str, tuple[str, ...]]) -> str:
+    names = [f"{name}({', '.join(parameters)})" for name, parameters in functions.items()]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "None (does it lack a return?)"
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"a {type(value).__name__} of {value.dtype} with shape {list(shape)}"
+    with_words = " ".join(repr(value).split())
+    return f"a {type(value).__name__}, {with_words[:80]}"
+
+
+__all__ = ["NEEDED", "OPTIONAL", "JobSpec", "Metric", "Split", "is_dataset", "load_job"]

@@ -1,0 +1,194 @@
+"""The loss of one step: the job's own term, the soft one and hints, each with its weight then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import UsageError
+from ...scheduler.students.weights import needs_total, weight_at
+from ..job.distill import Distill, OutputKey
+from .features import feature_l2
+from .kl import kl_divergence
+from .mse import logits_mse
+from .projectors import attach_projectors
+from .smoothing import smoothed
+from .tensors import weighted
+from .top_k import top_k_divergence
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The loss of a batch and what it is made of; scalar tensors, to read which waits for them.
+
+    Attributes:
+        total: what is differentiated.
+        named: `hard`, `soft`, `hint NAME` without their weights, and `total`; detached. A term that
+            has no weight in this step, or no labels in this batch, is not there.
+    """
+
+    total: Any
+    named: Mapping[str, Any]
+
+
+class StepLoss:
+    """`alpha * hard + beta * soft + sum of weight * hint` (the paper, Algorithm 2, line 5).
+
+    Each term is a mean over the rows of the batch, so it may be divided among ranks and
+    micro-batches by weights that are their shares of the rows. With alpha = 1 and beta = 0 the
+    total is the hard term itself: training is the plain one, bit for bit.
+
+    Args:
+        hard: the job's own loss, from (outputs, labels) to a scalar tensor.
+        distill: how the job distils; None: it does not.
+        model: the student, which gets the hints' projectors as parts: make it before the optimizer,
+            whose parameters they are too.
+        steps_total: steps of the whole training, for schedules that run until its end; None: not
+            known.
+
+    Raises:
+        UsageError: a schedule needs the number of steps, which is not known; a projector is none.
+    """
+
+    def __init__(
+        self,
+        hard: Callable[[Any, Any], Any],
+        distill: Distill | None,
+        model: Any,
+        steps_total: int | None = None,
+    ) -> None:
+        self._hard = hard
+        self.distill = distill
+        self.steps_total = steps_total
+        if distill is not None and steps_total is None:
+            _check_schedules(distill)
+        self._projectors = attach_projectors(distill, model)
+
+    def __call__(
+        self, outputs: Any, labels: Any, soft: Mapping[str, Any] | None, step: int
+    ) -> Terms:
+        """The loss of a batch in step `step`.
+
+        Args:
+            outputs: what the student returned.
+            labels: the hard labels, for the job's own loss.
+            soft: soft labels by name, as `job.batches` gives them: float tensors [N, ..., C]; None
+                as a whole, or in the place of each: the batch goes without.
+            step: number of the step in the whole training, from 0.
+
+        Raises:
+            UsageError: labels that are needed are missing or do not fit, or no term has a weight.
+        """
+        distill = self.distill
+        if distill is None:
+            hard = self._hard(outputs, labels)
+            return Terms(hard, {"hard": hard.detach(), "total": hard.detach()})
+        named: dict[str, Any] = {}
+        total: Any = None
+        for name, weight, term in self._terms(distill, outputs, labels, soft or {}, step):
+            named[name] = term.detach()
+            part = weighted(weight, term)
+            total = part if total is None else total + part
+        if total is None:
+            raise UsageError(
+                f"no term of the loss has a weight in step {step}: alpha, beta and hints are 0, or"
+                " the batch has no soft labels"
+            )
+        named["total"] = total.detach()
+        return Terms(total, named)
+
+    def _terms(
+        self, distill: Distill, outputs: Any, labels: Any, soft: Mapping[str, Any], step: int
+    ) -> Iterator[tuple[str, float, Any]]:
+        """Of each term that counts in this step its name, its weight, and itself."""
+        alpha = self._weight(distill.alpha, step)
+        if alpha:
+            yield "hard", alpha, self._hard_term(distill, outputs, labels)
+        beta = self._weight(distill.beta, step)
+        if beta and all(soft.get(name) is not None for name in distill.parts_of_main):
+            psi, factor = self._soft_term(distill, outputs, soft)
+            yield "soft", beta * factor, psi
+        for hint in distill.hints:
+            weight = self._weight(hint.weight, step)
+            if weight and soft.get(hint.teacher) is not None:
+                student, projector = _one(outputs, hint.student), self._projectors.get(hint.teacher)
+                term = feature_l2(student, soft[hint.teacher], projector, hint.teacher)
+                yield f"hint {hint.teacher}", weight, term
+
+    def _hard_term(self, distill: Distill, outputs: Any, labels: Any) -> Any:
+        hard = self._hard(outputs, labels)
+        if not distill.label_smoothing:
+            return hard
+        return smoothed(hard, logits_of(outputs, distill), distill.label_smoothing)
+
+    def _soft_term(
+        self, distill: Distill, outputs: Any, soft: Mapping[str, Any]
+    ) -> tuple[Any, float]:
+        """psi, and the factor that keeps its gradient's size when the temperature changes."""
+        logits = _full(logits_of(outputs, distill))
+        t = distill.temperature
+        labels = [soft[name] for name in distill.parts_of_main]
+        if distill.loss == "mse":
+            return logits_mse(logits, *labels), 1.0
+        if distill.loss == "topk":
+            values, indices, tail = labels
+            psi = top_k_divergence(logits, values, indices, tail, t, distill.labels_are)
+            return psi, t**2
+        made_at = distill.teacher_temperature or 1.0
+        return kl_divergence(logits, labels[0], t, distill.labels_are, made_at), t**2
+
+    def _weight(self, weight: Any, step: int) -> float:
+        return weight_at(weight, step, self.steps_total)
+
+
+def logits_of(outputs: Any, distill: Distill | None = None) -> Any:
+    """The student's logits among what its model returned.
+
+    Raises:
+        UsageError: it is not clear which they are.
+    """
+    key = None if distill is None else distill.student_output
+    if key is not None:
+        return _one(outputs, key)
+    if isinstance(outputs, (tuple, list)):
+        return _one(outputs, 0)
+    return _one(outputs, "logits") if isinstance(outputs, Mapping) else outputs
+
+
+def _one(outputs: Any, key: OutputKey) -> Any:
+    try:
+        if isinstance(outputs, Mapping):
+            return outputs[key]
+        if isinstance(outputs, (tuple, list)) and isinstance(key, int):
+            return outputs[key]
+        if key == 0:
+            return outputs
+    except (KeyError, IndexError):
+        pass
+    if isinstance(outputs, Mapping):
+        kind = f"a dict of {list(outputs)}"
+    elif isinstance(outputs, (tuple, list)):
+        kind = f"a {type(outputs).__name__} of {len(outputs)}"
+    else:
+        kind = "one tensor"
+    raise UsageError(
+        f"the student's output {key!r} is wanted, and its model returns {kind}: say which by"
+        " student_output= of Distill, or student= of Hint"
+    )
+
+
+def _full(logits: Any) -> Any:
+    """Half precision is too coarse for sums over classes."""
+    return logits.astype("float32") if "16" in str(logits.dtype) else logits
+
+
+def _check_schedules(distill: Distill) -> None:
+    given = {"alpha": distill.alpha, "beta": distill.beta}
+    given |= {f"the weight of the hint {hint.teacher!r}": hint.weight for hint in distill.hints}
+    for name, weight in given.items():
+        if needs_total(weight):
+            raise UsageError(
+                f"the schedule of {name} runs until the end of the training, whose number of steps"
+                " is not known: give it steps=..., or end the training by --steps"
+            )

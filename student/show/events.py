@@ -1,0 +1,226 @@
+"""A training as event files, which TensorBoard draws; tensorboardX knows what they look like."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ...errors import UsageError
+from ..words import Progress
+from .picture import Picture
+
+log = logging.getLogger(__name__)
+
+#: What is written reaches the disk each so many seconds.
+_FLUSH_S: Final = 10.0
+#: A disk that has refused is left alone for so long; what is told meanwhile is not kept.
+_REST_S: Final = 60.0
+#: Steps that may wait for a slow disk; those beyond are left out.
+_MOST_WAITING: Final = 1000
+
+
+class Figures(NamedTuple):
+    """What is written of a step.
+
+    Attributes:
+        generation: of ranks that took it.
+        purge: first step whose older values are void; None: there are none.
+        step: its number.
+        values: by their tags.
+    """
+
+    generation: int
+    purge: int | None
+    step: int
+    values: tuple[tuple[str, float], ...]
+
+
+class EventFiles:
+    """Writes the figures of each step that rank 0 tells of; the node that has it writes for all.
+
+    A generation that goes on behind an older step begins a new file, which says from which step on
+    what older files hold is void.
+
+    Args:
+        folder: of the files; is made where there is none.
+        clock: seconds that do not go back.
+
+    Raises:
+        UsageError: the folder cannot be written, or the library is not installed.
+    """
+
+    def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = EventLog(folder)
+        self._clock = clock
+        self._picture = Picture()
+        self._purge: int | None = None
+        self._written = -1
+
+    def begin(self, generation: int, world: int, step: int, steps: int) -> None:
+        self._picture.begin(generation, world, step, steps)
+        self._purge = step + 1 if step or generation > 1 else None
+        self._written = step
+
+    def progress(self, rank: int, progress: Progress) -> None:
+        self._picture.progress(rank, progress, self._clock())
+        if rank != 0 or progress.step <= self._written:
+            return
+        self._written = progress.step
+        values = tuple(scalars(self._picture))
+        self._log.add(Figures(self._picture.generation, self._purge, progress.step, values))
+
+    def waiting(self, what: str) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        self._log.close()
+
+
+class EventLog:
+    """Event files in a folder, one for each generation, written by a thread of their own.
+
+    Whoever adds figures never waits for the disk. (The library's `SummaryWriter` has a thread too,
+    but once the disk has refused that is gone, and the one that adds waits for it for ever.)
+
+    Args:
+        folder: is made where there is none.
+        rest_s: a disk that has refused is left alone for so long.
+
+    Raises:
+        UsageError: the folder cannot be written, or the library is not installed.
+    """
+
+    def __init__(self, folder: str, rest_s: float = _REST_S) -> None:
+        try:
+            import tensorboardX  # noqa: F401
+        except ImportError as error:
+            raise UsageError(
+                f"event files need tensorboardX ({error}): pip install 'edl-dist[events]', or"
+                " leave --events out"
+            ) from None
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"event files cannot be written to {folder}: {error}") from error
+        self._folder, self._rest_s = folder, rest_s
+        self._added: queue.Queue[Figures | None] = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def add(self, figures: Figures) -> None:
+        """Write them, later; nothing where too many wait already."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="edl-events", daemon=True)
+            self._thread.start()
+        with contextlib.suppress(queue.Full):
+            self._added.put_nowait(figures)
+
+    def close(self) -> None:
+        """All that was added is on the disk, unless that does not take it in good time."""
+        if self._thread is None:
+            return
+        with contextlib.suppress(queue.Full):
+            self._added.put(None, timeout=_FLUSH_S)
+        self._thread.join(_FLUSH_S)
+        self._thread = None
+
+    def _write(self) -> None:
+        file = _File(self._folder)
+        rests_until = 0.0
+        while True:
+            figures: Figures | None = None
+            with contextlib.suppress(queue.Empty):
+                if (figures := self._added.get(timeout=_FLUSH_S)) is None:
+                    break
+            if (now := time.monotonic()) < rests_until:
+                continue
+            try:
+                file.write(figures, now)
+            except OSError as error:
+                log.warning(
+                    "event files cannot be written to %s: %s; tried again in %.0f s",
+                    self._folder,
+                    error,
+                    self._rest_s,
+                )
+                file.close()
+                rests_until = now + self._rest_s
+        file.close()
+
+
+class _File:
+    """The newest event file of a folder; raises OSError where the disk refuses."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._file: Any = None
+        self._generation = 0
+        self._flushed = 0.0
+
+    def write(self, figures: Figures | None, now: float) -> None:
+        """Append figures, where there are some; now and then what was written is synced."""
+        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.summary import scalar
+
+        if figures is not None:
+            if self._file is None or figures.generation != self._generation:
+                self.close()
+                self._open(figures)
+            summary = Summary()
+            for tag, value in figures.values:
+                summary.MergeFrom(scalar(tag, value))
+            self._append(step=figures.step, summary=summary)
+        if self._file is not None and now - self._flushed >= _FLUSH_S:
+            self._file.flush()
+            self._flushed = now
+
+    def close(self) -> None:
+        """What is written is on the disk, as far as that takes it."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _open(self, figures: Figures) -> None:
+        from tensorboardX.proto.event_pb2 import SessionLog
+        from tensorboardX.record_writer import RecordWriter
+
+        # TensorBoard reads the files of a folder in the order of their names.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
+        self._file = RecordWriter(str(self._folder / name))
+        self._generation = figures.generation
+        self._append(file_version="brain.Event:2")
+        if figures.purge is not None:
+            self._append(step=figures.purge, session_log=SessionLog(status=SessionLog.START))
+
+    def _append(self, **event: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._file.write(Event(wall_time=time.time(), **event).SerializeToString())
+
+
+def scalars(picture: Picture) -> Iterator[tuple[str, float]]:
+    """The figures of a step by their tags."""
+    for name, value in picture.losses.items():
+        yield f"loss/{name}", value
+    for name, value in picture.metrics.items():
+        yield f"metrics/{name}", value
+    yield "speed/samples_per_s", picture.samples_per_s
+    yield "world/ranks", picture.world
+    yield "world/total_batch", picture.total
+    for rank, step_s, wait_s in picture.step_times():
+        yield f"speed/step_s/rank_{rank}", step_s
+        yield f"speed/wait_s/rank_{rank}", wait_s
+    if (teachers := picture.teachers) is not None:
+        yield "labels/teachers", teachers[0]
+    if (volume := picture.buffer) is not None:
+        yield "labels/volume_bytes", volume[0]

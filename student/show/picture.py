@@ -1,0 +1,121 @@
+"""What is known of a training at one moment, put together from the words of a node's ranks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ..words import Progress
+
+#: The time that is left is told from the steps of so many seconds.
+_PACE_S: Final = 60.0
+
+
+class Picture:
+    """Hears what a display hears; `now` is seconds of a clock that does not go back.
+
+    Attributes:
+        generation: of ranks; 0: none was ready yet.
+        world: ranks of all nodes.
+        step: the newest one that a rank told of.
+        steps: of the whole training; 0: not known, or there were more than was thought.
+        waits: what the node itself waits for.
+    """
+
+    def __init__(self) -> None:
+        self.generation = self.world = self.step = self.steps = 0
+        self.waits = ""
+        self._told: dict[int, Progress] = {}
+        self._pace: deque[tuple[float, int]] = deque()
+
+    def begin(self, generation: int, world: int, step: int, steps: int) -> None:
+        """A generation of ranks is ready."""
+        self.generation, self.world, self.step = generation, world, step
+        self.steps = steps or self.steps
+        self._told.clear()
+        self._pace.clear()
+
+    def progress(self, rank: int, progress: Progress, now: float) -> None:
+        """A rank told of a step, or of what it waits for."""
+        self._told[rank] = progress
+        self.step = max(self.step, progress.step)
+        if self.step > self.steps:  # it was an estimate: epochs may end with steps of few rows
+            self.steps = 0
+        if not self._pace or self._pace[-1][1] < self.step:
+            self._pace.append((now, self.step))
+        while len(self._pace) > 2 and now - self._pace[0][0] > _PACE_S:
+            self._pace.popleft()
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch, from 0."""
+        return max((word.epoch for word in self._told.values()), default=0)
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """Terms of the loss by name, over the rows of this node's ranks."""
+        words = [word for word in self._told.values() if word.losses and word.rows]
+        names = dict.fromkeys(name for word in words for name in word.losses)
+        return {name: _mean(name, words) for name in names}
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Of the last evaluation."""
+        return next((word.metrics for word in self._newest() if word.metrics), {})
+
+    @property
+    def samples_per_s(self) -> float:
+        """Of all ranks together."""
+        return next((word.samples_per_s for word in self._newest()), 0.0)
+
+    @property
+    def total(self) -> int:
+        """Rows of a step over all ranks."""
+        return next((word.total for word in self._newest() if word.total), 0)
+
+    @property
+    def teachers(self) -> tuple[int, int] | None:
+        """How many label for this node's ranks, and how many are wanted; None: no reader."""
+        words = [word for word in self._told.values() if word.teachers is not None]
+        if not words:
+            return None
+        return sum(word.teachers or 0 for word in words), sum(word.wanted for word in words)
+
+    @property
+    def buffer(self) -> tuple[int, int] | None:
+        """Bytes that are labelled and not used up, and the most; None: there is no reader."""
+        words = [word for word in self._told.values() if word.upper_bytes]
+        if not words:
+            return None
+        return sum(word.volume for word in words), sum(word.upper_bytes for word in words)
+
+    def step_times(self) -> Iterator[tuple[int, float, float]]:
+        """Of each rank of this node: its number, seconds of its step, seconds that it waited."""
+        return ((rank, word.step_s, word.wait_s) for rank, word in sorted(self._told.items()))
+
+    @property
+    def waiting(self) -> str:
+        """What is waited for, by the node or by one of its ranks; empty: nothing."""
+        if self.waits:
+            return self.waits
+        waits = [(rank, word) for rank, word in sorted(self._told.items()) if word.waiting_for]
+        return f"rank {waits[0][0]}: {waits[0][1].waiting_for}" if waits else ""
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to the end at the pace of the last minute; None: not known."""
+        if not self.steps or len(self._pace) < 2:
+            return None
+        (began, first), (ended, last) = self._pace[0], self._pace[-1]
+        if last <= first:
+            return None
+        return max(self.steps - last, 0) * (ended - began) / (last - first)
+
+    def _newest(self) -> list[Progress]:
+        return sorted(self._told.values(), key=lambda word: -word.step)
+
+
+def _mean(name: str, words: list[Progress]) -> float:
+    has = [word for word in words if name in word.losses]
+    return sum(word.losses[name] * word.rows for word in has) / sum(word.rows for word in has)

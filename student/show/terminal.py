@@ -1,0 +1,119 @@
+"""A training at a terminal: how far it is, what the loss is made of, and the buffer of labels."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..words import Progress
+from . import print_plainly
+from .picture import Picture
+from .wording import count, duration, figures, size, teachers
+
+_PER_S: Final = 4
+_BAR: Final = 30
+
+
+class Terminal:
+    """A few lines that are drawn again and again, below those that stay.
+
+    Args:
+        console: a terminal.
+        job: name of the training.
+        clock: seconds that do not go back.
+    """
+
+    def __init__(
+        self, console: Console, job: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._job, self._clock = console, job, clock
+        self._picture = Picture()
+        self._lock = threading.Lock()
+        # What ranks print comes by `line`; nothing else writes to this terminal.
+        self._live = Live(
+            get_renderable=self._drawn,
+            console=console,
+            refresh_per_second=_PER_S,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def begin(self, generation: int, world: int, step: int, steps: int) -> None:
+        with self._lock:
+            self._picture.begin(generation, world, step, steps)
+
+    def progress(self, rank: int, progress: Progress) -> None:
+        with self._lock:
+            self._picture.progress(rank, progress, self._clock())
+
+    def waiting(self, what: str) -> None:
+        with self._lock:
+            self._picture.waits = what
+
+    def line(self, text: str) -> None:
+        print_plainly(self._console, text)
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _drawn(self) -> Any:
+        with self._lock:
+            return drawn(self._picture, self._job)
+
+
+def drawn(picture: Picture, job: str) -> Any:
+    """A picture as lines of rich: progress, loss, labels, and what is waited for."""
+    lines: list[Any] = [_progress(picture, job)]
+    told = [*figures(picture.losses)]
+    told += [f"{name} {value:.4g}" for name, value in picture.metrics.items()]
+    if told:
+        lines.append(Text("  " + "   ".join(told)))
+    if (labels := _labels(picture)) is not None:
+        lines.append(labels)
+    if picture.waiting:
+        lines.append(Text(f"  waiting for {picture.waiting}", style="yellow"))
+    return Group(*lines)
+
+
+def _progress(picture: Picture, job: str) -> Any:
+    row = Table.grid(padding=(0, 2))
+    cells: list[Any] = [Text(job, style="bold")]
+    cells.append(
+        ProgressBar(picture.steps or None, picture.step, width=_BAR, pulse=not picture.steps)
+    )
+    of = f"/{picture.steps}" if picture.steps else ""
+    cells.append(Text(f"step {picture.step}{of}"))
+    cells.append(Text(f"epoch {picture.epoch}"))
+    if picture.samples_per_s:
+        cells.append(Text(f"{count(picture.samples_per_s)} samples/s"))
+    if picture.world > 1:
+        cells.append(Text(f"{picture.world} ranks"))
+    if remaining := picture.remaining_s:
+        cells.append(Text(f"ETA {duration(remaining)}", style="cyan"))
+    row.add_row(*cells)
+    return row
+
+
+def _labels(picture: Picture) -> Any:
+    row = Table.grid(padding=(0, 2))
+    cells: list[Any] = []
+    if (volume := picture.buffer) is not None:
+        filled, most = volume
+        cells += [Text("  buffer"), ProgressBar(most, min(filled, most), width=_BAR)]
+        cells.append(Text(f"{size(filled)} of {size(most)}"))
+    if (told := teachers(picture)) is not None:
+        none = picture.teachers is not None and not picture.teachers[0]
+        cells.append(Text(told, style="red" if none else ""))
+    if not cells:
+        return None
+    row.add_row(*cells)
+    return row

@@ -1,0 +1,118 @@
+"""What a job says of its teachers: what readers are told of it, and what cannot be."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from edl.distill_reader import DistilReader, EnsemblePolicy
+from edl.errors import UsageError
+from edl.scheduler.students.weights import Cosine, Linear
+from edl.student import Distill, Hint
+
+HINT = Hint("map", "hidden")
+BOTH = ["logits", "map"]
+
+
+def options(distill: Distill) -> dict[str, Any]:
+    return distill.reader_options()
+
+
+def test_a_reader_takes_all_that_it_is_told() -> None:
+    known = set(inspect.signature(DistilReader).parameters)
+    assert set(options(Distill("teachers"))) <= known
+    told = options(
+        Distill("teachers", feeds=["image"], no_teacher="fail", options={"upper_bytes": 5})
+    )
+    assert (told["service"], told["feeds"], told["no_teacher"]) == ("teachers", ["image"], "fail")
+    assert told["upper_bytes"] == 5
+
+
+def test_the_form_of_labels_follows_from_the_loss() -> None:
+    assert options(Distill("teachers"))["expand_labels"]
+    top = Distill("teachers", loss="topk", label_form="topk:3", fetches=["logits"])
+    assert not options(top)["expand_labels"]
+    assert top.label_names == ("logits.values", "logits.indices", "logits.tail")
+    assert Distill("teachers").label_names == ("",)
+    assert options(Distill("teachers", output="logits"))["fetches"] == ("logits",)
+
+
+def test_hints_come_as_the_model_gives_them() -> None:
+    told = options(
+        Distill("teachers", fetches=BOTH, hints=[HINT], label_form="float16", teacher_temperature=4)
+    )
+    assert told["label_form"] == {"logits": "float16"}
+    assert told["temperature"] == {"logits": 4}
+
+
+def test_what_labels_are_follows_from_who_makes_them() -> None:
+    assert Distill("teachers").labels_are == "logits"
+    assert Distill("teachers", teacher_temperature=2).labels_are == "probabilities"
+    assert Distill({"a": 0.5, "b": 0.5}).labels_are == "probabilities"
+
+
+def test_weights_of_services_come_behind_the_labels() -> None:
+    mixed = Distill({"a": 1, "b": 1}, options={"ensemble": EnsemblePolicy(with_weights=True)})
+    assert mixed.label_names == ("", "ensemble_weights")
+
+
+@pytest.mark.parametrize(
+    ("distill", "needs"),
+    [
+        (Distill("teachers"), True),
+        (Distill("teachers", alpha=1, beta=0), False),
+        (Distill("teachers", alpha=1, beta=Linear(0, 0)), False),
+        (Distill("teachers", beta=Cosine(0, 1)), True),
+        (Distill("teachers", beta=0, fetches=BOTH, hints=[HINT]), True),
+    ],
+)
+def test_teachers_are_asked_where_their_labels_ever_count(distill: Distill, needs: bool) -> None:
+    assert distill.needs_labels is needs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"service": ""}, "the name of a service"),
+        ({"service": 3}, "the name of a service"),
+        ({"alpha": -1}, "alpha: a weight"),
+        ({"beta": "much"}, "beta: a weight"),
+        ({"alpha": 0, "beta": 0}, "nothing to learn from"),
+        ({"temperature": 0}, "temperature is a finite number above 0"),
+        ({"teacher_temperature": float("inf")}, "teacher_temperature is"),
+        ({"loss": "l1"}, "loss is one of kl, mse, topk"),
+        ({"soft_label_is": "scores"}, "soft_label_is is one of"),
+        ({"label_smoothing": 1}, "label_smoothing is from 0"),
+        ({"alpha": 0, "beta": 1, "no_teacher": "hard_only"}, "alpha is 0"),
+        ({"loss": "topk"}, "needs label_form='topk:K'"),
+        ({"loss": "topk", "label_form": "topk:3"}, "needs the name of the output"),
+        ({"loss": "mse", "label_form": "topk:3"}, "leaves most of them out"),
+        ({"loss": "mse", "teacher_temperature": 2}, "probabilities: take"),
+        (
+            {"loss": "topk", "label_form": "topk:3", "fetches": ["z"], "temperature": 4},
+            "give teacher_temperature=4",
+        ),
+        (
+            {"service": {"a": 1}, "loss": "topk", "label_form": "topk:3", "fetches": ["z"]},
+            "averaged dense",
+        ),
+        ({"output": "z", "fetches": ["y"]}, "'z' is not among the fetches"),
+        ({"hints": [HINT]}, "the hint 'map' needs fetches"),
+        ({"hints": [HINT, Hint("map", 1)], "fetches": BOTH}, "two hints are of the output 'map'"),
+        ({"options": {"rank": 1}}, "'rank' is told to readers by the training"),
+        ({"options": {"uper_bytes": 5}}, "a reader has no option 'uper_bytes'; it has source,"),
+        ({"options": {"store": None}}, "give store=... to Distill itself"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Distill(**{"service": "teachers", **arguments})
+
+
+def test_hints_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UsageError, match="the weight of the hint 'map'"):
+        Hint("map", 0, weight=-1)
+    with pytest.raises(UsageError, match="a function that makes a layer"):
+        Hint("map", 0, projector=3)  # type: ignore[arg-type]

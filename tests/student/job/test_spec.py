@@ -1,0 +1,319 @@
+"""A job file: its functions work alone, and each mistake in it has one message that finds it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import JobError, UsageError
+from edl.student import JobSpec, load_job
+from edl.student.job.blame import blamed, trace_of
+from edl.student.job.spec import is_dataset
+from edl.teacher.backends.paddle_runtime import import_paddle
+from edl.tests.student.job.jobs import GOOD
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def paddle() -> Any:
+    return import_paddle()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    """Writes a job file; its folder and its module are forgotten behind the test."""
+    path, modules = list(sys.path), set(sys.modules)
+
+    def written(text: str, name: str = "job.py") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    yield written
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def line_of(text: str, part: str) -> int:
+    return text[: text.index(part)].count("\n") + 1
+
+
+def replaced(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def message(run: Callable[[], Any]) -> str:
+    """What is said of it, in one line."""
+    with pytest.raises(JobError) as caught:
+        run()
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+def test_each_function_works_alone(write: Write, paddle: Any) -> None:
+    path = write(GOOD)
+    spec = load_job(path)
+    assert (spec.path, spec.name) == (str(path), "job")
+    model = spec.model()
+    assert model(paddle.ones([2, 4])).shape == [2, 3]
+    loss = spec.loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 1]))
+    assert loss.ndim == 0
+    assert float(loss) == pytest.approx(np.log(3))
+    assert spec.optimizer(model.parameters()).get_lr() == 0.1
+    assert [len(spec.feed(split)[0][0]) for split in ("train", "eval")] == [6, 2]
+
+
+def test_what_is_left_out_has_a_plain_meaning(write: Write) -> None:
+    spec = load_job(write(GOOD))
+    assert (spec.metrics(), spec.distill()) == ({}, None)
+    assert not spec.has("on_scale")
+    spec.on_scale(2, 3)
+
+
+def test_what_is_optional_is_called(write: Write) -> None:
+    text = GOOD + (
+        "from edl.student import Distill\n"
+        "seen = []\n"
+        "def metrics(): return {'largest': lambda outputs, labels: outputs.max()}\n"
+        "def distill(): return Distill('teachers', alpha=0.3, beta=0.7)\n"
+        "def on_scale(old, new): seen.append((old, new))\n"
+    )
+    spec = load_job(write(text))
+    assert list(spec.metrics()) == ["largest"]
+    distill = spec.distill()
+    assert distill is not None
+    assert (distill.service, distill.beta) == ("teachers", 0.7)
+    spec.on_scale(2, 3)
+    assert sys.modules["edl_job_job"].seen == [(2, 3)]
+
+
+def test_modules_beside_the_file_can_be_imported(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "a_model_of_mine.py").write_text("WIDTH = 7\n")
+    load_job(write(GOOD + "import a_model_of_mine\nassert a_model_of_mine.WIDTH == 7\n"))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    said = message(lambda: load_job(tmp_path / "none.py"))
+    assert "there is no job file" in said
+    assert str(tmp_path / "none.py") in said
+
+
+def test_a_file_that_is_not_python(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "job.txt").write_text(GOOD)
+    assert ".py" in message(lambda: load_job(tmp_path / "job.txt"))
+    assert "there is no job file" in message(lambda: load_job(tmp_path))
+
+
+def test_a_syntax_error(write: Write) -> None:
+    path = write("def model():\n    return (\n")
+    said = message(lambda: load_job(path))
+    assert said.startswith(f"{path}, line 2: ")
+    assert "syntax" in said
+
+
+def test_a_syntax_error_in_a_module_that_it_imports(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "broken_module_of_mine.py").write_text("x = 1\ny = = 2\n")
+    path = write("import broken_module_of_mine\n")
+    said = message(lambda: load_job(path))
+    assert said.startswith(f"{tmp_path / 'broken_module_of_mine.py'}, line 2: ")
+
+
+def test_a_file_that_raises_while_it_is_loaded_is_not_kept(write: Write) -> None:
+    path = write(GOOD + "\nWIDTH = int('seven')\n")
+    said = message(lambda: load_job(path))
+    assert said.startswith(f"{path}, line {line_of(path.read_text(), 'WIDTH')}: ValueError: ")
+    assert "edl_job_job" not in sys.modules
+
+
+def test_a_file_that_exits_while_it_is_loaded(write: Write) -> None:
+    path = write("import sys\nsys.exit(3)\n")
+    assert f"{path}, line 2: SystemExit: 3" in message(lambda: load_job(path))
+
+
+@pytest.mark.parametrize("name", ["model", "loss", "optimizer", "feed"])
+def test_a_function_that_is_missing(write: Write, name: str) -> None:
+    path = write(replaced(f"def {name}(", f"def my_{name}("))
+    said = message(lambda: load_job(path))
+    assert f"{path} has no function {name}(" in said
+
+
+def test_a_name_that_is_no_function(write: Write) -> None:
+    path = write(GOOD + "distill = {'alpha': 1}\n")
+    assert "distill has to be a function" in message(lambda: load_job(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("def model():", "def model(width):", "model"),
+        ("def loss(outputs, labels):", "def loss(outputs):", "loss"),
+        ("def optimizer(parameters):", "def optimizer():", "optimizer"),
+        ("def feed(split):", "def feed(split, rows):", "feed"),
+    ],
+)
+def test_wrong_parameters(write: Write, old: str, new: str, name: str) -> None:
+    path = write(replaced(old, new))
+    said = message(lambda: load_job(path))
+    assert said.startswith(f"{path}, line {line_of(GOOD, old)}, in {name}(): ")
+    assert "it is called as" in said
+
+
+CALLS: dict[str, Callable[[JobSpec, Any], Any]] = {
+    "model": lambda spec, paddle: spec.model(),
+    "loss": lambda spec, paddle: spec.loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 1])),
+    "optimizer": lambda spec, paddle: spec.optimizer(paddle.nn.Linear(1, 1).parameters()),
+    "feed": lambda spec, paddle: spec.feed("train"),
+    "metrics": lambda spec, paddle: spec.metrics(),
+    "distill": lambda spec, paddle: spec.distill(),
+    "on_scale": lambda spec, paddle: spec.on_scale(1, 2),
+}
+OPTIONAL = (
+    "\n\ndef metrics():\n    return {}\n\n\ndef distill():\n    return None\n\n\n"
+    "def on_scale(old, new):\n    return None\n"
+)
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_an_exception_in_a_function_is_told_with_its_line(
+    write: Write, paddle: Any, name: str
+) -> None:
+    lines = (GOOD + OPTIONAL).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
+    lines[at + 1 : at + 1] = ["    wrong = {}", "    wrong['key\\nof two lines']"]
+    path = write("\n".join(lines))
+    spec = load_job(path)
+    said = message(lambda: CALLS[name](spec, paddle))
+    assert said.startswith(f"{path}, line {at + 3}, in {name}(): KeyError: ")
+
+
+def test_an_exception_deep_inside_a_library_is_told_with_the_line_of_the_file(
+    write: Write, paddle: Any
+) -> None:
+    path = write(GOOD)
+    spec = load_job(path)
+    said = message(lambda: spec.loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 9, 1])))
+    assert said.startswith(
+        f"{path}, line {line_of(GOOD, 'return paddle.nn.functional')}, in loss()"
+    )
+    assert len(said) < 700
+
+
+def test_an_exception_in_a_function_of_another_file(
+    write: Write, tmp_path: Path, paddle: Any
+) -> None:
+    other = tmp_path / "losses_of_mine.py"
+    other.write_text("\n\ndef loss(outputs, labels):\n    return 1 / 0\n")
+    text = replaced("def loss(", "def unused(") + "from losses_of_mine import loss\n"
+    spec = load_job(write(text))
+    said = message(lambda: CALLS["loss"](spec, paddle))
+    assert said.startswith(f"{other}, line 4, in loss(): ZeroDivisionError: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("model", "'linear'", "a paddle.nn.Layer"),
+        ("model", "None", "does it lack a return"),
+        ("loss", "0.5", "a scalar float tensor"),
+        ("loss", "outputs", "shape [2, 3]"),
+        ("loss", "labels.sum()", "a scalar float tensor"),
+        ("optimizer", "parameters", "a paddle.optimizer"),
+        ("feed", "3", "a DataLoader"),
+        ("feed", "None", "does it lack a return"),
+        ("feed", "'train.csv'", "a DataLoader"),
+        ("feed", "(x for x in [1, 2])", "read only once"),
+        ("metrics", "['accuracy']", "a dict from names"),
+        ("distill", "{'alpha': 1}", "a Distill"),
+    ],
+)
+def test_a_wrong_return_type(
+    write: Write, paddle: Any, name: str, value: str, expected: str
+) -> None:
+    lines = (GOOD + OPTIONAL).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
+    lines.insert(at + 1, f"    return {value}")
+    path = write("\n".join(lines))
+    spec = load_job(path)
+    said = message(lambda: CALLS[name](spec, paddle))
+    assert said.startswith(f"{path}, line {at + 1}, in {name}(): ")
+    assert expected in said
+
+
+def test_what_distill_itself_refuses_has_its_line_too(write: Write) -> None:
+    path = write(
+        GOOD + "from edl.student import Distill\n"
+        "def distill():\n"
+        "    return Distill('teachers', beta=-1)\n"
+    )
+    said = message(load_job(path).distill)
+    assert f"line {line_of(path.read_text(), 'return Distill')}, in distill(): " in said
+    assert "beta: a weight is a finite number >= 0, not -1" in said
+
+
+def test_a_loss_of_one_element_becomes_a_scalar(write: Write, paddle: Any) -> None:
+    spec = load_job(write(replaced("(outputs, labels)\n\n", "(outputs, labels).reshape([1])\n\n")))
+    assert CALLS["loss"](spec, paddle).ndim == 0
+
+
+def test_a_data_set_is_told_from_batches(paddle: Any) -> None:
+    class Mine:
+        def __getitem__(self, at: int) -> int:
+            return at
+
+        def __len__(self) -> int:
+            return 3
+
+    data = paddle.io.TensorDataset([paddle.zeros([4, 2])])
+    assert is_dataset(data)
+    assert is_dataset(Mine())
+    assert not is_dataset([(1, 2)])
+    assert not is_dataset(paddle.io.DataLoader(data, batch_size=2))
+    assert not is_dataset(iter([1]))
+
+
+def test_what_arises_in_code_of_the_file_is_blamed_on_it_whoever_called(
+    write: Write, paddle: Any
+) -> None:
+    text = replaced("paddle.nn.Linear(4, 3)", "Broken()") + (
+        "\n\nclass Broken(paddle.nn.Layer):\n"
+        "    def forward(self, x):\n        return x + missing\n"
+    )
+    path = write(text)
+    spec = load_job(path)
+    with pytest.raises(NameError) as caught:
+        spec.model()(paddle.zeros([1]))
+    error = blamed(caught.value, str(path))
+    line = line_of(text, "return x + missing")
+    expected = f"{path}, line {line}, in forward(): NameError: name 'missing' is not defined"
+    assert (type(error), str(error)) == (JobError, expected)
+    shown = trace_of(error, str(path)).splitlines()
+    assert shown[0] == "Traceback (most recent call last):"
+    assert shown[1] == f'  File "{path}", line {line}, in forward'
+    assert shown[-1] == "NameError: name 'missing' is not defined"
+
+
+def test_what_arises_elsewhere_is_not_blamed_on_the_file(write: Write) -> None:
+    path = str(write(GOOD))
+    for error in (ValueError("elsewhere"), KeyboardInterrupt(), UsageError("a setting")):
+        with pytest.raises(type(error)) as caught:
+            raise error
+        assert blamed(caught.value, path) is error
+        assert "test_spec.py" in trace_of(error, path)
+
+
+def test_the_traceback_of_an_error_begins_in_the_file(write: Write, paddle: Any) -> None:
+    path = write(GOOD)
+    with pytest.raises(JobError) as caught:
+        load_job(path).loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 9, 1]))
+    shown = trace_of(caught.value, str(path)).splitlines()
+    assert shown[1].startswith(f'  File "{path}", line ')
+    assert not any("blame.py" in line for line in shown)

@@ -1,0 +1,303 @@
+"""What a user sees of a training: plain lines, a picture at a terminal, event files."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from rich.console import Console
+from tensorboardX.proto.event_pb2 import Event
+
+from edl.errors import UsageError
+from edl.student.show import open_display
+from edl.student.show.events import EventFiles, EventLog, Figures
+from edl.student.show.picture import Picture
+from edl.student.show.plain import Plain
+from edl.student.show.terminal import Terminal, drawn
+from edl.student.show.wording import count, duration, size
+from edl.student.words import Progress
+
+STEP = Progress(
+    step=10,
+    epoch=2,
+    rows=30,
+    total=64,
+    losses={"hard": 2.0, "soft": 1.0, "total": 1.5},
+    metrics={"accuracy": 0.875},
+    step_s=0.2,
+    wait_s=0.1,
+    samples_per_s=4096.0,
+    teachers=3,
+    volume=64 << 20,
+    upper_bytes=256 << 20,
+    wanted=4,
+)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def picture(*words: Progress, steps: int = 100) -> Picture:
+    found = Picture()
+    found.begin(1, 2, 0, steps)
+    for rank, word in enumerate(words):
+        found.progress(rank, word, 5.0)
+    return found
+
+
+def test_figures_of_several_ranks_count_by_their_rows() -> None:
+    other = replace(STEP, rows=10, losses={"hard": 6.0, "total": 6.0}, metrics={}, teachers=1)
+    both = picture(STEP, other)
+    assert both.losses == {"hard": 3.0, "soft": 1.0, "total": 2.625}
+    assert both.metrics == {"accuracy": 0.875}
+    assert both.teachers == (4, 8)
+    assert both.buffer == (128 << 20, 512 << 20)
+    assert (both.step, both.epoch, both.total, both.samples_per_s) == (10, 2, 64, 4096.0)
+
+
+def test_a_rank_without_rows_or_reader_adds_nothing() -> None:
+    idle = Progress(step=10)
+    assert picture(idle).teachers is None
+    assert picture(idle).buffer is None
+    assert picture(idle).losses == {}
+    assert picture(STEP, replace(idle, losses={"hard": 9.0})).losses == STEP.losses
+
+
+def test_the_time_that_is_left_follows_the_pace() -> None:
+    found = Picture()
+    found.begin(1, 1, 0, 100)
+    assert found.remaining_s is None
+    for step in range(1, 11):
+        found.progress(0, replace(STEP, step=step), now=step * 0.5)
+    assert found.remaining_s == pytest.approx(45.0)
+    for step in range(11, 90):  # four times slower: the last minute counts
+        found.progress(0, replace(STEP, step=step), now=5.0 + (step - 10) * 2.0)
+    assert found.remaining_s == pytest.approx(22.0)
+    found.begin(2, 1, 50, 100)
+    assert (found.step, found.remaining_s) == (50, None)
+    assert picture(STEP, steps=0).remaining_s is None
+
+
+def test_plain_lines_come_now_and_then() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    plain = Plain(lines.append, every_s=10, clock=clock)
+    plain.begin(1, 2, 0, 500)
+    assert lines == ["generation 1: 2 ranks go on behind step 0 of 500"]
+    for step in range(1, 41):
+        clock.now = step * 0.5
+        plain.progress(0, replace(STEP, step=step))
+    plain.close()
+    assert [line.split("  ")[0] for line in lines[1:]] == [
+        "step 1/500",
+        "step 21/500",
+        "step 40/500",
+    ]
+    assert lines[-1] == (
+        "step 40/500  epoch 2  total 1.5  hard 2  soft 1  accuracy 0.875  4.1k samples/s  2 ranks"
+        "  teachers 3/4  buffer 25% of 256 MiB  ETA 3:50"
+    )
+    plain.close()
+    assert len(lines) == 4
+
+
+def test_plain_lines_say_once_what_is_waited_for_long() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    plain = Plain(lines.append, every_s=100, clock=clock)
+    plain.begin(1, 1, 0, 0)
+    waits = replace(STEP, waiting_for="soft labels: 0 of 3 teachers live")
+
+    def heard(now: float, word: Progress) -> list[str]:
+        clock.now, before = now, len(lines)
+        plain.progress(0, word)
+        return lines[before:]
+
+    assert heard(0, STEP) != []
+    said = ["waiting for rank 0: soft labels: 0 of 3 teachers live"]
+    assert [heard(now, waits) for now in (1, 5.9, 6, 9)] == [[], [], said, []]
+    assert heard(9.1, replace(STEP, step=11)) == []
+    assert [heard(now, replace(waits, step=11)) for now in (9.2, 14.1, 14.3)] == [[], [], said]
+
+
+def test_plain_lines_say_at_once_what_the_node_waits_for() -> None:
+    lines: list[str] = []
+    plain = Plain(lines.append, clock=Clock())
+    plain.waiting("2 nodes, 1 is here")
+    plain.waiting("")
+    plain.line("a [bold]line[/bold] of another")
+    plain.close()
+    assert lines == ["waiting for 2 nodes, 1 is here", "a [bold]line[/bold] of another"]
+
+
+def test_a_length_that_was_an_estimate_is_given_up() -> None:
+    found = picture(STEP, steps=8)
+    assert (found.steps, found.remaining_s) == (0, None)
+
+
+def shown(found: Picture, width: int = 140) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(drawn(found, "digits"))
+    return [" ".join(line.split()) for line in capture.get().splitlines()]
+
+
+def test_the_picture_at_a_terminal() -> None:
+    found = picture(STEP)
+    found.progress(0, replace(STEP, step=20, waiting_for="soft labels"), 10.0)
+    bar, losses, labels, waits = shown(found)
+    assert bar.startswith("digits ━")
+    assert "step 20/100 epoch 2 4.1k samples/s 2 ranks ETA 0:40" in bar
+    assert losses == "total 1.5 hard 2 soft 1 accuracy 0.875"
+    assert labels.startswith("buffer ━")
+    assert labels.endswith("64 MiB of 256 MiB teachers 3/4")
+    assert waits == "waiting for rank 0: soft labels"
+
+
+def test_a_picture_without_teachers_or_end() -> None:
+    found = Picture()
+    assert "step 0" in shown(found)[0]
+    found.begin(1, 1, 3, 0)
+    (bar,) = shown(found)
+    assert "step 3 epoch 0" in bar
+
+
+def test_a_terminal_keeps_lines_above_the_picture() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=100, force_terminal=True, color_system=None)
+    display = open_display(console, "digits")
+    display.begin(1, 1, 0, 20)
+    display.progress(0, STEP)
+    display.waiting("another node")
+    display.line("[0] a line [red]of a rank")
+    display.close()
+    text = file.getvalue()
+    assert "[0] a line [red]of a rank\n" in text
+    assert text.rindex("step 10/20") > text.rindex("of a rank")
+    assert text.rindex("waiting for another node") > text.rindex("of a rank")
+
+
+def test_elsewhere_there_are_plain_lines() -> None:
+    file = io.StringIO()
+    display = open_display(Console(file=file, width=40), "digits")
+    display.begin(1, 1, 0, 20)
+    display.progress(0, STEP)
+    display.close()
+    first, second = file.getvalue().splitlines()
+    assert first == "generation 1: 1 rank goes on behind step 0 of 20"
+    assert second.startswith("step 10/20  epoch 2  total 1.5")
+    assert not isinstance(display, Terminal)
+
+
+def events(folder: Path) -> list[Event]:
+    """All events of a folder, in the order in which they were written."""
+    found = []
+    for file in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns):
+        data, at = file.read_bytes(), 0
+        while at < len(data):
+            (length,) = struct.unpack_from("<Q", data, at)
+            found.append(Event.FromString(data[at + 12 : at + 12 + length]))
+            at += length + 16
+    return found
+
+
+def test_event_files_hold_each_step_of_rank_0(tmp_path: Path) -> None:
+    files = EventFiles(str(tmp_path / "events"))
+    files.begin(1, 2, 0, 100)
+    for step in (1, 2, 2, 3):
+        files.progress(0, replace(STEP, step=step))
+        files.progress(1, replace(STEP, step=step, rows=10, losses={"total": 5.5}))
+    files.close()
+    values = [
+        (event.step, one.tag, one.simple_value)
+        for event in events(tmp_path / "events")
+        for one in event.summary.value
+    ]
+    steps = [step for step, tag, _ in values if tag == "loss/total"]
+    assert steps == [1, 2, 3]
+    told = {tag: value for step, tag, value in values if step == 3}
+    assert told["loss/total"] == pytest.approx(2.5)
+    assert told["metrics/accuracy"] == pytest.approx(0.875)
+    assert (told["world/ranks"], told["world/total_batch"], told["labels/teachers"]) == (2, 64, 6)
+    assert told["speed/samples_per_s"] == 4096
+    assert told["speed/step_s/rank_1"] == pytest.approx(0.2)
+
+
+def test_steps_that_are_redone_make_older_ones_void(tmp_path: Path) -> None:
+    files = EventFiles(str(tmp_path))
+    files.begin(1, 1, 0, 0)
+    for step in range(1, 6):
+        files.progress(0, replace(STEP, step=step))
+    files.begin(2, 1, 3, 0)
+    files.progress(0, replace(STEP, step=3))  # told late
+    files.progress(0, replace(STEP, step=4))
+    files.close()
+    starts = [one.step for one in events(tmp_path) if one.session_log.status == 1]
+    assert starts == [4]
+    steps = [one.step for one in events(tmp_path) if one.summary.value[:1]
+             and one.summary.value[0].tag == "loss/hard"]  # fmt: skip
+    assert steps == [1, 2, 3, 4, 5, 4]
+
+
+def test_a_node_without_rank_0_writes_none(tmp_path: Path) -> None:
+    files = EventFiles(str(tmp_path))
+    files.begin(1, 2, 0, 0)
+    files.progress(1, STEP)
+    files.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_holds_nobody_up_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened: list[str] = []
+
+    def full_at_first(path: str) -> BinaryIO:
+        opened.append(path)
+        return open(path if len(opened) > 1 else "/dev/full", "wb")
+
+    monkeypatch.setattr("tensorboardX.record_writer.open_file", full_at_first)
+    log = EventLog(str(tmp_path), rest_s=0)
+    for step in range(400):  # more than a file keeps in memory
+        log.add(Figures(1, None, step, (("loss/total", 1.0),)))
+    log.close()
+    assert f"event files cannot be written to {tmp_path}: " in caplog.text
+    assert len(opened) == 2
+    assert [one.step for one in events(tmp_path)][-1] == 399
+
+
+def test_event_files_that_cannot_be_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        EventFiles(str(tmp_path / "file" / "events"))
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(UsageError, match=r"edl-dist\[events\]"):
+        EventFiles(str(tmp_path / "events"))
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (count(3.14159), "3.1"),
+        (count(999), "999"),
+        (count(4096), "4.1k"),
+        (count(2e6), "2.0M"),
+        (size(12), "12 B"),
+        (size(5 << 20), "5 MiB"),
+        (duration(59.6), "1:00"),
+        (duration(3723), "1:02:03"),
+    ],
+)
+def test_figures_are_short(made: Any, text: str) -> None:
+    assert made == text

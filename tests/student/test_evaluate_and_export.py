@@ -1,0 +1,217 @@
+"""A checkpoint is evaluated as by hand, and what is exported answers as the student does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import CheckpointMismatch, JobError, ModelError, UsageError
+from edl.student import JobSpec, load_job
+from edl.student.checkpoint import Repository
+from edl.student.checkpoint.capture import Trained, capture
+from edl.student.evaluate import evaluate
+from edl.student.export import export
+from edl.student.job.assembly import assemble
+from edl.teacher.backends.open import open_backend
+from edl.teacher.backends.paddle_runtime import import_paddle
+
+JOB = """\
+import numpy as np
+import paddle
+
+from edl.student import Distill, Hint
+
+rng = np.random.default_rng(1)
+X = rng.normal(0, 1, (23, 4)).astype("float32")
+Y = rng.integers(0, 3, 23)
+
+
+class Student(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.first = paddle.nn.Linear(4, 6)
+        self.drop = paddle.nn.Dropout(0.5)
+        self.last = paddle.nn.Linear(6, 3)
+
+    def forward(self, rows):
+        hidden = self.drop(paddle.nn.functional.relu(self.first(rows)))
+        return {"logits": self.last(hidden), "hidden": hidden}
+
+
+def model():
+    return Student()
+
+
+def loss(outputs, labels):
+    return paddle.nn.functional.cross_entropy(outputs["logits"], labels)
+
+
+def optimizer(parameters):
+    return paddle.optimizer.Adam(parameters=parameters)
+
+
+def feed(split):
+    return [(X[at : at + 10], Y[at : at + 10]) for at in range(0, 23, 10)]
+
+
+class Accuracy(paddle.metric.Accuracy):
+    def compute(self, outputs, labels):
+        return super().compute(outputs["logits"], labels.reshape([-1, 1]))
+
+
+def metrics():
+    return {
+        "largest": lambda outputs, labels: outputs["logits"].max(axis=-1).mean(),
+        "accuracy": Accuracy(),
+    }
+
+
+def distill():
+    hint = Hint("map", "hidden", projector=lambda: paddle.nn.Linear(6, 9))
+    return Distill("teachers", fetches=["logits", "map"], hints=[hint])
+"""
+
+LAZY = """\
+class Accuracy(paddle.metric.Accuracy):
+    def accumulate(self):
+        raise ValueError("too lazy")
+"""
+
+
+@pytest.fixture(scope="module")
+def paddle() -> Any:
+    return import_paddle()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """For job files and checkpoints; modules of it are forgotten behind the test."""
+    before = list(sys.path)
+    yield tmp_path
+    sys.path[:] = before
+    for name in [name for name in sys.modules if name.startswith("edl_job_")]:
+        del sys.modules[name]
+
+
+def job(folder: Path, text: str = JOB, name: str = "job.py") -> JobSpec:
+    (folder / name).write_text(text)
+    return load_job(folder / name)
+
+
+def saved(paddle: Any, spec: JobSpec, folder: Path) -> tuple[Any, str]:
+    """A model of the job whose parameters are in a checkpoint, and where that is."""
+    paddle.seed(8)
+    parts = assemble(spec)
+    contents = capture(Trained(parts.model, parts.optimizer), step=12, world=1, state={})
+    Repository(str(folder / "checkpoints"), keep=2).save(contents)
+    parts.model.eval()
+    return parts.model, str(folder / "checkpoints")
+
+
+def test_an_evaluation_is_what_one_has_by_hand(paddle: Any, folder: Path) -> None:
+    spec = job(folder)
+    model, place = saved(paddle, spec, folder)
+    x, y = (np.concatenate(parts) for parts in zip(*spec.feed("eval"), strict=True))
+    logits = model(paddle.to_tensor(x))["logits"].numpy()
+    found = evaluate(spec, place)
+    assert (found.step, found.rows) == (12, 23)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    assert dict(found.metrics) == pytest.approx(
+        {
+            "loss": -log_p[np.arange(23), y].mean(),
+            "largest": logits.max(-1).mean(),
+            "accuracy": (logits.argmax(-1) == y).mean(),
+        },
+        rel=1e-5,
+    )
+    assert found.line().startswith("step 12  23 rows  loss ")
+
+
+def test_without_labels_there_is_no_loss_to_tell(paddle: Any, folder: Path) -> None:
+    bare = JOB.replace(", Y[at : at + 10])", ",)").replace('"accuracy": Accuracy(),', "")
+    spec = job(folder, bare)
+    _, place = saved(paddle, spec, folder)
+    assert list(evaluate(spec, place).metrics) == ["largest"]
+
+
+def test_a_data_set_needs_a_batch_size(paddle: Any, folder: Path) -> None:
+    text = JOB.replace(
+        "    return [(X[at : at + 10], Y[at : at + 10]) for at in range(0, 23, 10)]",
+        "    return paddle.io.TensorDataset([paddle.to_tensor(X), paddle.to_tensor(Y)])",
+    )
+    assert text != JOB
+    spec = job(folder, text)
+    _, place = saved(paddle, spec, folder)
+    with pytest.raises(UsageError, match=r"how many rows .* else --batch-size"):
+        evaluate(spec, place)
+    by_batches = evaluate(job(folder, name="other.py"), place).metrics
+    assert evaluate(spec, place, batch_size=7).metrics == pytest.approx(by_batches, rel=1e-5)
+
+
+def test_errors_of_an_evaluation_name_what_is_wrong(paddle: Any, folder: Path) -> None:
+    _, place = saved(paddle, job(folder), folder)
+    with pytest.raises(UsageError, match="there is no checkpoint"):
+        evaluate(job(folder), str(folder / "nothing"))
+    other = job(folder, JOB.replace("(6, 3)", "(6, 5)"), "wide.py")
+    with pytest.raises(CheckpointMismatch, match=r"last\.weight"):
+        evaluate(other, place)
+    batches = "    return [(X[at : at + 10], Y[at : at + 10]) for at in range(0, 23, 10)]"
+    breaks = "    yield X, Y\n        raise RuntimeError('gone')"
+    broken = f"    return Broken()\n\n\nclass Broken:\n    def __iter__(self):\n    {breaks}"
+    wrong = [
+        ('outputs["logits"].max(axis=-1).mean(),', 'outputs["logits"],', r"in metrics\(\): "),
+        ("relu(self.first(rows))", "relu(rows.nothing)", r"line \d+, in model\(\): Attribute"),
+        ("class Accuracy(paddle.metric.Accuracy):", LAZY, r"line \d+, in metrics\(\): .* too lazy"),
+        (batches, "    return []", "has no rows"),
+        (batches, broken, r"line \d+, in feed\(\): RuntimeError: gone"),
+    ]
+    for number, (old, new, message) in enumerate(wrong):
+        assert old in JOB
+        spec = job(folder, JOB.replace(old, new), f"wrong{number}.py")
+        with pytest.raises(UsageError, match=message) as caught:
+            evaluate(spec, place)
+        assert isinstance(caught.value, JobError) == (message != "has no rows")
+
+
+def test_an_exported_model_answers_as_the_student(paddle: Any, folder: Path) -> None:
+    spec = job(folder)
+    model, place = saved(paddle, spec, folder)
+    wanted: Any = ["paddle"] if sys.version_info >= (3, 12) else ["paddle", "onnx"]
+    found = export(spec, place, folder / "out", formats=wanted)
+    assert found.step == 12
+    names = sorted(Path(file).name for file in found.files)
+    assert names == sorted(path.name for path in (folder / "out").iterdir())
+    assert {"model.json", "model.pdiparams"} <= set(names)
+    assert all(worst is not None and worst < 1e-4 for worst in found.worst.values())
+    x = np.random.default_rng(9).normal(0, 1, (5, 4)).astype("float32")
+    expected = model(paddle.to_tensor(x))["logits"].numpy()
+    for name in wanted:
+        file = folder / "out" / ("model.onnx" if name == "onnx" else "model.json")
+        opened = open_backend(str(file), backend=name)
+        assert [tensor.name for tensor in opened.spec.inputs] == ["rows"]
+        answers = list(opened.run({"rows": x}).values())
+        assert any(
+            one.shape == expected.shape and np.allclose(one, expected, atol=1e-4) for one in answers
+        )
+    parameters = (folder / "out" / "model.pdiparams").stat().st_size
+    assert parameters < 4 * (4 * 6 + 6 + 6 * 3 + 3 + 6 * 9), "the projector is in it"
+
+
+def test_what_cannot_be_exported_is_refused(paddle: Any, folder: Path) -> None:
+    spec = job(folder)
+    _, place = saved(paddle, spec, folder)
+    with pytest.raises(UsageError, match="formats are paddle and onnx"):
+        export(spec, place, folder / "out", formats=["torch"])  # type: ignore[list-item]
+    (folder / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        export(spec, place, folder / "file")
+    random = JOB.replace("self.drop(paddle", "(1 + paddle.rand([1])) * self.drop(paddle")
+    assert random != JOB
+    with pytest.raises(ModelError, match="does not answer as the student does"):
+        export(job(folder, random, "random.py"), place, folder / "out")
+    assert not list((folder / "out").iterdir())
