@@ -1,0 +1,81 @@
+"""How long a student's step waits for a save, beside a save that it waits for to the end.
+
+The same network and optimizer (Momentum) either way. *Blocking* is what a step waits for: naming
+the arrays and copying them into the supervisor's memory. *Synchronous* is what it would wait for
+otherwise: the same naming, then writing, checksums and syncing to the disk of the temporary folder.
+Memory that is written for the first time costs more; that is the round that does not count.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..student.checkpoint import Contents, Repository, SnapshotOwner, SnapshotWriter
+from ..student.checkpoint.capture import Trained, capture
+from ..teacher.backends.paddle_runtime import import_paddle
+from .report import Estimate, Goal, Report, Row, interleaved
+
+#: Layers, and features of each; parameters and as much again of the optimizer.
+NETWORKS = {"small": (4, 512), "large": (6, 2048)}
+LIMIT_PERCENT = 20.0
+
+
+def run(quick: bool) -> Report:
+    """A row for each network; the share is the median over paired rounds."""
+    paddle = import_paddle()
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    for name in ("small",) if quick else NETWORKS:
+        row, share = _measured(name, _trained(paddle, *NETWORKS[name]))
+        rows.append(row)
+        goals.append(Goal.judge(f"blocking share, {name} (%)", share, "<=", LIMIT_PERCENT))
+    return Report(rows, goals)
+
+
+def _trained(paddle: Any, layers: int, features: int) -> Trained:
+    """A network that has made a step, so that its optimizer has something to remember."""
+    model = paddle.nn.Sequential(*(paddle.nn.Linear(features, features) for _ in range(layers)))
+    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
+    model(paddle.ones([1, features])).mean().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    return Trained(model, optimizer)
+
+
+def _measured(name: str, trained: Trained) -> tuple[Row, Estimate]:
+    folder = tempfile.mkdtemp(prefix="edl-bench-")
+    try:
+        with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
+            repository = Repository(folder, keep=1)
+            nbytes = capture(trained, step=1, world=1, state={}).nbytes
+            rounds = interleaved(
+                partial(_ms, trained, writer.write), partial(_ms, trained, repository.save)
+            )
+    finally:
+        shutil.rmtree(folder)
+    blocking, synchronous = zip(*rounds, strict=True)
+    share = Estimate.of([100 * one / other for one, other in rounds])
+    row: Row = {
+        "network": name,
+        "mb": nbytes / 1e6,
+        "blocking_ms": Estimate.of(blocking).value,
+        "synchronous_ms": Estimate.of(synchronous).value,
+        "share_percent": share.value,
+        "low": share.low,
+        "high": share.high,
+    }
+    return row, share
+
+
+def _ms(trained: Trained, save: Callable[[Contents], object]) -> float:
+    """Milliseconds of one save, from the moment that the step stands still."""
+    gc.collect()  # not within what is measured
+    began = time.perf_counter()
+    save(capture(trained, step=1, world=1, state={"epoch": 0}))
+    return (time.perf_counter() - began) * 1e3

@@ -1,0 +1,252 @@
+"""Paddle's model, optimizer, schedule, scaler and generators as `Contents`, and back.
+
+Parameters are named as in the network (`fc.weight`), also in the optimizer's state: the names that
+Paddle gives them (`linear_7.w_0`) depend on what else a process has made before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...errors import CheckpointMismatch
+from ...proto.arena import dtype_named
+from .contents import MODEL, OPTIMIZER, Array, Contents
+from .generators import random_state, set_random_state
+
+#: Where `capture` puts what are no arrays, within the state.
+TRAINING: Final = "training"
+_MASTER: Final = "master"
+_MOST_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What is trained: Paddle's objects, of which a checkpoint holds the state.
+
+    Attributes:
+        model: a `paddle.nn.Layer`; what is trained beside it, as a projector, is a part of it.
+        optimizer: a `paddle.optimizer.Optimizer`; None: it is not captured, and not restored.
+        scaler: a `paddle.amp.GradScaler`, if there is one.
+    """
+
+    model: Any
+    optimizer: Any = None
+    scaler: Any = None
+
+    def tensors(self) -> dict[str, Any]:
+        """The live tensors, buffers included, by their names in the network."""
+        return dict(self.model.state_dict())
+
+    def names(self) -> dict[str, str]:
+        """Paddle's names of parameters -> theirs in the network; of a shared one, the first."""
+        found: dict[str, str] = {}
+        for name, tensor in self.tensors().items():
+            found.setdefault(tensor.name, name)
+        return found
+
+
+def capture(trained: Trained, *, step: int, world: int, state: Mapping[str, Any]) -> Contents:
+    """What a checkpoint holds of this moment.
+
+    On a CPU the arrays are views of live parameters, so that a save copies them once: write them,
+    or take `copied()`, before the next step.
+
+    Args:
+        trained: the objects.
+        step: steps done.
+        world: ranks that train.
+        state: further JSON values; the key `TRAINING` is taken.
+    """
+    tensors = {f"{MODEL}/{name}": _array(each) for name, each in trained.tensors().items()}
+    told: dict[str, Any] = {"random": random_state()}
+    if trained.optimizer is not None:
+        arrays, told["optimizer"] = _optimizer_state(trained)
+        tensors |= {f"{OPTIMIZER}/{name}": array for name, array in arrays.items()}
+    if trained.scaler is not None:
+        told["scaler"] = _json(trained.scaler.state_dict())
+    return Contents(step, world, tensors, {**state, TRAINING: told})
+
+
+def restore(trained: Trained, contents: Contents, *, random: bool = True, rank: int = 0) -> None:
+    """Put contents back into the objects that they are of, or into others made alike.
+
+    Args:
+        trained: freshly made, or as they were. Without an optimizer only the model is restored.
+        contents: of a checkpoint.
+        random: set the random generators too.
+        rank: rank 0 draws what the captured process would have; others each their own.
+
+    Raises:
+        CheckpointMismatch: another model or optimizer; parameters are named, nothing is changed.
+    """
+    live = trained.tensors()
+    kept = contents.group(MODEL)
+    _check_layers(contents.step, live, kept)
+    told = contents.state.get(TRAINING, {})
+    if trained.optimizer is not None:
+        state = _meant_for(trained, contents, told.get("optimizer") or {})
+        _set_optimizer(trained.optimizer, state, contents.step)
+        if "rate" in told["optimizer"]:
+            trained.optimizer.set_lr(told["optimizer"]["rate"])
+    for name, array in kept.items():
+        live[name].set_value(_as_paddle_takes_it(array))
+    if trained.scaler is not None and told.get("scaler"):
+        trained.scaler.load_state_dict(_arrays_again(told["scaler"]))
+    if random and "random" in told:
+        set_random_state(told["random"], rank)
+
+
+def _check_layers(step: int, live: Mapping[str, Any], kept: Mapping[str, Array]) -> None:
+    wrong = []
+    for name in live.keys() & kept.keys():
+        here, there = _shape(live[name]), _shape_of(kept[name])
+        if here != there:
+            wrong.append(f"{name} is {there} there and {here} in the job")
+    wrong.sort()
+    faults = [*wrong[:_MOST_NAMED], *_more(wrong)]
+    faults += _listed("not in the checkpoint", live.keys() - kept.keys())
+    faults += _listed("not in the job", kept.keys() - live.keys())
+    if faults:
+        raise CheckpointMismatch(
+            f"the checkpoint of step {step} is of another model than the job's: "
+            + "; ".join(faults)
+            + ". Train into another place, or with the model that it was made with"
+        )
+
+
+def _listed(what: str, names: set[str]) -> list[str]:
+    if not names:
+        return []
+    shown = sorted(names)
+    return [f"{what}: {', '.join([*shown[:_MOST_NAMED], *_more(shown)])}"]
+
+
+def _more(names: list[str]) -> list[str]:
+    return [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+
+
+def _shape(tensor: Any) -> str:
+    return f"{str(tensor.dtype).rpartition('.')[2]}{list(tensor.shape)}"
+
+
+def _shape_of(array: Array) -> str:
+    return f"{array.dtype.name}{list(array.shape)}"
+
+
+def _optimizer_state(trained: Trained) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Arrays by `PARAMETER:KIND`, and JSON: the class, and the schedule or the rate."""
+    names, arrays = trained.names(), {}
+    state = dict(trained.optimizer.state_dict())
+    told: dict[str, Any] = {"class": type(trained.optimizer).__name__}
+    schedule = state.pop("LR_Scheduler", None)
+    if schedule is None:
+        told["rate"] = float(trained.optimizer.get_lr())
+    else:
+        told["schedule"] = _json(schedule)
+    for paddle_name, tensor in state.pop("master_weights", {}).items():
+        arrays[f"{names.get(paddle_name, paddle_name)}:{_MASTER}"] = _array(tensor)
+    for key, tensor in state.items():
+        parameter, kind = _split(key, names)
+        arrays[f"{names.get(parameter, parameter)}:{kind}"] = _array(tensor)
+    return arrays, told
+
+
+def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """`linear_7.w_0_velocity_0` as `linear_7.w_0` and `velocity`; the number is of no use."""
+    parameter = max((name for name in names if key.startswith(f"{name}_")), key=len, default="")
+    kind = key.removeprefix(f"{parameter}_") if parameter else key
+    bare, _, number = kind.rpartition("_")
+    return parameter or key, bare if bare and number.isdigit() else kind
+
+
+def _meant_for(trained: Trained, contents: Contents, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What `set_state_dict` of this optimizer takes."""
+    import paddle
+
+    optimizer = trained.optimizer
+    name = type(optimizer).__name__
+    if told.get("class") != name:
+        raise CheckpointMismatch(
+            f"the checkpoint of step {contents.step} is of"
+            f" {'the optimizer ' + told['class'] if 'class' in told else 'no optimizer'}, the"
+            f" job's is {name}. Train into another place, or with the one that it was made with"
+        )
+    names = trained.names()
+    paddle_names = {ours: theirs for theirs, ours in names.items()}
+    live = {_split(key, names): key for key in optimizer.state_dict()}
+    state: dict[str, Any] = {}
+    masters: dict[str, Any] = {}
+    for key, array in contents.group(OPTIMIZER).items():
+        ours, _, kind = key.rpartition(":")
+        parameter = paddle_names.get(ours, ours)
+        if kind == _MASTER:
+            masters[parameter] = paddle.to_tensor(array)
+        else:
+            here = live.get((parameter, kind), f"{parameter}_{kind}_0")
+            state[here] = _as_paddle_takes_it(array)
+    if masters:
+        state["master_weights"] = masters
+    has_schedule = isinstance(optimizer._learning_rate, paddle.optimizer.lr.LRScheduler)
+    if has_schedule != ("schedule" in told):
+        kinds = ("a fixed learning rate", "a schedule of the learning rate")
+        raise CheckpointMismatch(
+            f"the checkpoint of step {contents.step} is of an optimizer with"
+            f" {kinds[not has_schedule]}, the job's has {kinds[has_schedule]}"
+        )
+    if has_schedule:
+        state["LR_Scheduler"] = _arrays_again(told["schedule"])
+    return state
+
+
+def _set_optimizer(optimizer: Any, state: dict[str, Any], step: int) -> None:
+    try:
+        optimizer.set_state_dict(state)
+    except (AssertionError, ValueError) as error:
+        raise CheckpointMismatch(
+            f"the optimizer of the checkpoint of step {step} does not fit the job's: {error}"
+        ) from error
+
+
+def _array(tensor: Any) -> Array:
+    """The numbers of a tensor: on a CPU where they lie, else copied from its device."""
+    if isinstance(tensor, np.ndarray):  # of an optimizer that was restored and has not stepped
+        return tensor.view(dtype_named("bfloat16")) if tensor.dtype == np.uint16 else tensor
+    detached = tensor.detach()
+    brain = str(detached.dtype).endswith("bfloat16")
+    if not detached.place.is_cpu_place() or not detached.is_contiguous():
+        copied: Array = detached.numpy()
+        return copied.view(dtype_named("bfloat16")) if brain else copied
+    if brain:  # numpy takes no such tensor, but its bits
+        bits: Array = np.from_dlpack(detached.view("int16"))
+        return bits.view(dtype_named("bfloat16"))
+    array: Array = np.from_dlpack(detached)
+    return array
+
+
+def _as_paddle_takes_it(array: Array) -> Array:
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
+def _json(value: Any) -> Any:
+    """JSON of a state dict of Paddle: numbers, texts, and arrays of few elements."""
+    if isinstance(value, Mapping):
+        return {str(key): _json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(each) for each in value]
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist(), "dtype": value.dtype.name}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _arrays_again(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if value.keys() == {"array", "dtype"}:
+            return np.array(value["array"], value["dtype"])
+        return {key: _arrays_again(each) for key, each in value.items()}
+    return [_arrays_again(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,138 @@
+"""`edl checkpoint list|verify|prune`: which checkpoints are there, are they whole, which may go?"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import CheckpointDamaged, UsageError
+
+if TYPE_CHECKING:
+    from .repository import Checkpoint
+
+app = typer.Typer(no_args_is_help=True)
+
+Where = Annotated[
+    str,
+    typer.Argument(metavar="PLACE", help="Folder or URL (s3://, gs://, hdfs://, ...) of a job's."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_(place: Where, as_json: AsJson = False) -> None:
+    """List checkpoints, the newest first, by their manifests and the lengths of their files.
+
+    A training may write there meanwhile. What reads every byte is `verify`.
+    """
+    from .repository import Repository
+
+    found = Repository(place).list()
+    if as_json:
+        typer.echo(json.dumps([_told(one) for one in found], indent=2))
+        return
+    if not found:
+        typer.echo(f"there is no checkpoint at {place}")
+        return
+    _show(found)
+
+
+@app.command()
+def verify(
+    place: Annotated[
+        str, typer.Argument(metavar="PLACE", help="Folder or URL of a job's, or of one of them.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Read every byte and hold it against the checksums; exit code 65 when something is damaged.
+
+    Nothing is changed. A training that starts passes damaged checkpoints over.
+    """
+    from .opening import located
+
+    repository, one = located(place)
+    found = repository.list() if one is None else [one]
+    if not found:
+        raise UsageError(f"there is no checkpoint at {place}")
+    problems: dict[str, str] = {}
+    for checkpoint in found:
+        try:
+            repository.verify(checkpoint)
+            problems[checkpoint.name] = ""
+        except CheckpointDamaged as error:
+            if repository.find(checkpoint.name) is not None:  # else it was pruned meanwhile
+                problems[checkpoint.name] = str(error)
+    if as_json:
+        told = [
+            {**_told(one), "problem": problems[one.name]} for one in found if one.name in problems
+        ]
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        for name, problem in problems.items():
+            typer.echo(problem or f"{name}: whole")
+    if damaged := sum(map(bool, problems.values())):
+        raise CheckpointDamaged(f"{damaged} of {len(problems)} checkpoints are damaged")
+
+
+@app.command()
+def prune(
+    place: Where,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=1, help="Of the newest whole ones.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove all checkpoints but the newest whole ones.
+
+    What is damaged goes once as many whole ones as are kept are newer.
+    """
+    from .repository import Repository
+
+    gone = Repository(place).prune(keep, dry_run)
+    if as_json:
+        typer.echo(json.dumps([_told(one) for one in gone], indent=2))
+        return
+    for checkpoint in gone:
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {checkpoint.location}")
+    if not gone:
+        typer.echo("nothing to remove")
+
+
+def _told(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "name": checkpoint.name,
+        "location": checkpoint.location,
+        "step": checkpoint.step,
+        "world": checkpoint.world,
+        "made_s": checkpoint.made_s,
+        "bytes": checkpoint.nbytes,
+        "problem": checkpoint.problem,
+    }
+
+
+def _show(found: Sequence[Checkpoint]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    now = time.time()
+    table = Table("name", "step", "age", "world", "MiB", "valid")
+    for one in found:
+        age = _age(now - one.made_s) if one.made_s else "?"
+        world, size = str(one.world or "?"), f"{one.nbytes / 2**20:,.1f}"
+        valid = f"no: {one.problem}" if one.problem else "yes"
+        table.add_row(one.name, str(one.step), age, world, size, valid)
+    Console().print(table)
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"

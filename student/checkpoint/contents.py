@@ -1,0 +1,108 @@
+"""What one checkpoint holds: arrays by name, and everything else as JSON.
+
+A name is `GROUP/NAME`. Each group becomes a file of its own, so that `model.safetensors` holds the
+parameters under the names that they have in the network, for whatever else may want them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+
+from ...errors import UsageError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: The groups that `capture` makes; others may be added.
+MODEL: Final = "model"
+OPTIMIZER: Final = "optimizer"
+RANDOM: Final = "random"
+
+#: Dtypes as safetensors names them. Its bfloat16 is that of ml_dtypes.
+DTYPES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """One moment of a training.
+
+    Attributes:
+        step: steps of the optimizer that were done, from 0 on.
+        world: ranks that trained when it was taken.
+        tensors: arrays by `GROUP/NAME`. They may be views, of live parameters or of shared memory:
+            who has made the contents says for how long.
+        state: JSON values: of `rank/saving.py` the epoch, the feed's part (which positions are
+            trained, or where each rank's reader stands), metrics and more; of `capture` the
+            learning-rate schedule and the random generators.
+
+    Raises:
+        UsageError: a name that is no `GROUP/NAME`, a dtype that files of safetensors cannot hold,
+            or a negative step.
+    """
+
+    step: int
+    world: int
+    tensors: Mapping[str, Array] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.step < 0 or self.world < 1:
+            raise UsageError(
+                f"a checkpoint is of a step from 0 on and of at least one rank, not of step "
+                f"{self.step} and {self.world} ranks"
+            )
+        for name, array in self.tensors.items():
+            group, _, rest = name.partition("/")
+            if not (group.isidentifier() and group.isascii() and rest):
+                raise UsageError(f"{name!r} is no name of an array of a checkpoint: GROUP/NAME is")
+            if array.dtype.name not in DTYPES:
+                raise UsageError(
+                    f"a checkpoint cannot hold {name}, which is of {array.dtype}; "
+                    f"there are: {', '.join(DTYPES)}"
+                )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.tensors.values())
+
+    def group(self, name: str) -> dict[str, Array]:
+        """The arrays of one group, without its name: `model/fc.weight` as `fc.weight`."""
+        begins = f"{name}/"
+        return {
+            key.removeprefix(begins): array
+            for key, array in self.tensors.items()
+            if key.startswith(begins)
+        }
+
+    def groups(self) -> list[str]:
+        """The names of the groups, sorted."""
+        return sorted({name.partition("/")[0] for name in self.tensors})
+
+    def copied(self) -> Self:
+        """The same with arrays and state of its own, which outlive what these are views of."""
+        return type(self)(
+            self.step,
+            self.world,
+            {name: np.array(array, order="C", copy=True) for name, array in self.tensors.items()},
+            json.loads(json.dumps(self.state)),
+        )

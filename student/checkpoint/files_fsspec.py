@@ -1,0 +1,140 @@
+"""Checkpoints at a URL of fsspec: s3, gs, hdfs and all others.
+
+Object stores cannot rename folders. So each save has a name of its own, and what makes it a
+checkpoint is its manifest, which is written last; a removal begins with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+from ...errors import CheckpointUnavailable, EdlError, UsageError
+from .files import LEFTOVER_S, Draft, Piece, written
+from .manifest import MANIFEST, Written
+from .names import begun_s, step_of, unique_name_of
+
+
+class FsspecFiles:
+    """See `Files`."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise UsageError(
+                f"a URL as {url} needs fsspec: pip install 'edl-dist[fs]', and what fsspec needs"
+                " for its protocol (s3fs, gcsfs, ...)"
+            ) from error
+        self.url = url.rstrip("/")
+        with _translated(f"cannot open {url}"):
+            try:
+                self._fs, root = fsspec.core.url_to_fs(self.url)
+            except (ValueError, ImportError) as error:  # no such protocol, or its library
+                raise UsageError(f"checkpoints cannot lie at {url}: {error}") from error
+        self._root = str(root).rstrip("/")
+
+    def names(self) -> list[str]:
+        with _translated(f"cannot look for checkpoints at {self.url}"):
+            return [name for name in self._listed() if step_of(name) is not None]
+
+    def draft(self, step: int, nbytes: int) -> Draft:
+        return _FsspecDraft(self._fs, self._root, self.url, step)
+
+    @contextlib.contextmanager
+    def reading(self, name: str, file: str) -> Iterator[BinaryIO]:
+        missing: FileNotFoundError | None = None
+        with _translated(f"cannot read {self.url}/{name}/{file}"):
+            try:
+                with self._fs.open(f"{self._root}/{name}/{file}", "rb") as opened:
+                    yield opened
+            except FileNotFoundError as error:
+                missing = error
+        if missing is not None:
+            raise missing
+
+    def size(self, name: str, file: str) -> int | None:
+        with _translated(f"cannot look at {self.url}/{name}/{file}"):
+            try:
+                return int(self._fs.info(f"{self._root}/{name}/{file}")["size"])
+            except FileNotFoundError:
+                return None
+
+    def remove(self, name: str) -> None:
+        with _translated(f"cannot remove {self.url}/{name}"):
+            _remove(self._fs, f"{self._root}/{name}")
+
+    def tidy(self) -> None:
+        with contextlib.suppress(Exception):  # it is tried again at the next save
+            for name in self._listed():
+                begun = begun_s(name)
+                if begun is None or time.time() - begun < LEFTOVER_S:
+                    continue
+                if not self._fs.exists(f"{self._root}/{name}/{MANIFEST}"):
+                    _remove(self._fs, f"{self._root}/{name}")
+
+    def location(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+    def _listed(self) -> list[str]:
+        self._fs.invalidate_cache()  # what others have written since
+        try:
+            paths = self._fs.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
+
+
+class _FsspecDraft:
+    """See `Draft`."""
+
+    def __init__(self, fs: Any, root: str, url: str, step: int) -> None:
+        self._fs, self._step, self._url = fs, step, url
+        self._name = unique_name_of(step)
+        self._folder = f"{root}/{self._name}"
+        with self._telling():
+            fs.makedirs(self._folder, exist_ok=True)
+
+    def write(self, file: str, pieces: Iterable[Piece]) -> Written:
+        with self._telling(), self._fs.open(f"{self._folder}/{file}", "wb") as opened:
+            return written(pieces, opened.write)
+
+    def commit(self, manifest: bytes) -> str:
+        part = f"{MANIFEST}.part"  # half of it is not to be taken for a damaged one
+        self.write(part, [manifest])
+        with self._telling():
+            self._fs.mv(f"{self._folder}/{part}", f"{self._folder}/{MANIFEST}")
+        return self._name
+
+    def abort(self) -> None:
+        with contextlib.suppress(Exception):  # `tidy` finds it later
+            _remove(self._fs, self._folder)
+
+    def _telling(self) -> contextlib.AbstractContextManager[None]:
+        return _translated(f"cannot write the checkpoint of step {self._step} to {self._url}")
+
+
+def _remove(fs: Any, folder: str) -> None:
+    """Remove a folder, its manifest first: half of it is no checkpoint."""
+    with contextlib.suppress(FileNotFoundError):
+        fs.rm(f"{folder}/{MANIFEST}")
+    with contextlib.suppress(FileNotFoundError):
+        fs.rm(folder, recursive=True)
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Libraries behind fsspec raise errors of their own kinds, so all of them are translated."""
+    try:
+        yield
+    except EdlError:
+        raise
+    except Exception as error:
+        number = getattr(error, "errno", None)
+        full = number in (errno.ENOSPC, errno.EDQUOT)
+        advice = "; make room there, or keep fewer checkpoints" if full else ""
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise CheckpointUnavailable(f"{what}: {said}{advice}", full) from error

@@ -1,0 +1,184 @@
+"""Checkpoints in a folder of a file system: written aside, synced to the disk, renamed.
+
+After a crash at any moment, of the process or of the machine, a checkpoint is there as a whole or
+not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from ...errors import CheckpointDamaged, CheckpointUnavailable
+from .files import LEFTOVER_S, Draft, Piece, written
+from .manifest import MANIFEST, Written
+from .names import name_of, step_of, token, unique_name_of
+
+#: What the names of folders begin with that are no checkpoints yet, or any more.
+_ASIDE: Final = ".aside-"
+#: There is no room: on the disk, in a quota, under the process's own limit.
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LocalFiles:
+    """See `Files`."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = str(root)
+        self._root = root
+
+    def names(self) -> list[str]:
+        with _translated(f"cannot look for checkpoints in {self.url}"):
+            try:
+                return [name for name in os.listdir(self._root) if step_of(name) is not None]
+            except FileNotFoundError:
+                return []
+
+    def draft(self, step: int, nbytes: int) -> Draft:
+        with _translated(f"cannot write checkpoints to {self.url}"):
+            self._root.mkdir(parents=True, exist_ok=True)
+            system = os.statvfs(self._root)
+            free = system.f_bavail * system.f_frsize
+            if free < nbytes:
+                raise OSError(errno.ENOSPC, f"{_mib(free)} are free, {_mib(nbytes)} are needed")
+            return _LocalDraft(self._root, step)
+
+    @contextlib.contextmanager
+    def reading(self, name: str, file: str) -> Iterator[BinaryIO]:
+        path = self._root / name / file
+        try:
+            with open(path, "rb") as opened:
+                yield opened
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise CheckpointDamaged(f"{file} cannot be read: {error.strerror}") from error
+            raise CheckpointUnavailable(f"cannot read {path}: {error.strerror}") from error
+
+    def size(self, name: str, file: str) -> int | None:
+        with _translated(f"cannot look at {self._root / name / file}"):
+            try:
+                return (self._root / name / file).stat().st_size
+            except FileNotFoundError:
+                return None
+
+    def remove(self, name: str) -> None:
+        with _translated(f"cannot remove {self._root / name}"):
+            aside = self._root / f"{_ASIDE}{token()}"
+            with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+                (self._root / name).rename(aside)
+                shutil.rmtree(aside)
+
+    def tidy(self) -> None:
+        with contextlib.suppress(OSError):  # it is tried again at the next save
+            for folder in self._root.glob(f"{_ASIDE}*"):
+                if _is_left(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def location(self, name: str) -> str:
+        return str(self._root / name)
+
+
+class _LocalDraft:
+    """See `Draft`. A lock on the folder, which ends with the process, says that it is written."""
+
+    def __init__(self, root: Path, step: int) -> None:
+        self._root, self._step = root, step
+        self._folder, self._fd = _made_aside(root)
+
+    def write(self, file: str, pieces: Iterable[Piece]) -> Written:
+        with self._telling(), open(self._folder / file, "xb", buffering=0) as opened:
+            told = written(pieces, lambda piece: _write_all(opened.fileno(), piece))
+            os.fsync(opened.fileno())
+            return told
+
+    def commit(self, manifest: bytes) -> str:
+        self.write(MANIFEST, [manifest])
+        with self._telling():
+            os.fsync(self._fd)
+            name = name_of(self._step)
+            try:
+                self._folder.rename(self._root / name)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                name = unique_name_of(self._step)  # this step was saved before
+                self._folder.rename(self._root / name)
+            _sync_folder(self._root)
+            os.close(self._fd)
+            return name
+
+    def abort(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # a commit that failed late has closed it
+            os.close(self._fd)
+
+    def _telling(self) -> contextlib.AbstractContextManager[None]:
+        return _translated(f"cannot write the checkpoint of step {self._step} to {self._root}")
+
+
+def _made_aside(root: Path) -> tuple[Path, int]:
+    """A new folder, with a descriptor that holds its lock."""
+    while True:
+        folder = root / f"{_ASIDE}{token()}"
+        folder.mkdir()
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # a file system without locks; then age decides
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        if folder.exists():  # nobody took it for a leftover before it was locked
+            return folder, fd
+        os.close(fd)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether the process that made this folder is gone."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks here
+        return time.time() - os.fstat(fd).st_mtime > LEFTOVER_S
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, piece: Piece) -> None:
+    rest = memoryview(piece)
+    while rest.nbytes:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in _FULL
+        advice = "; make room there, or keep fewer checkpoints" if full else ""
+        why = error.strerror if error.errno != errno.ENOSPC else f"no room: {error.strerror}"
+        raise CheckpointUnavailable(f"{what}: {why}{advice}", full) from error
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.1f} MiB"

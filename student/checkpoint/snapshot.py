@@ -1,0 +1,331 @@
+"""Snapshots in memory that outlives whoever wrote them: made and owned by a node's supervisor.
+
+Each of the two slots is a memory file without a name (`memfd`), so that no death leaves a segment
+behind and a full `/dev/shm` is no obstacle; ranks open it by the descriptor that the supervisor
+has.
+
+```
+byte 0     header: magic, step, sequence, lengths, checksum of header and table
+byte 4096  table: JSON of world, state, and where each array lies
+...        the arrays, each at a multiple of 64
+```
+
+A write takes the header away first and puts the new one last, so a slot with a good header is whole
+even if its writer was killed a moment later, and a writer that is killed in the copy spoils that
+slot alone: the other one is the snapshot before. A lock of the kernel on each file, which ends with
+the process that holds it, keeps the supervisor from reading what is being written, and a rank from
+writing over what is being persisted. While one slot is persisted, saves go to the other one, each
+over the one before; who dies in one of these leaves the snapshot that is being persisted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+
+from ...errors import MemoryRefused, UsageError
+from ...proto.arena import ALIGNMENT, dtype_named
+from ...proto.places import descriptor_of, key_of
+from .contents import Array, Contents
+
+SLOTS: Final = 2
+#: How often slots are looked at whose writer changes from one to the other meanwhile.
+_ROUNDS: Final = 10
+_NAME: Final = "edl-snapshot"
+_MAGIC: Final = b"EDLSNAP1"
+_HEADER: Final = struct.Struct("<8s4QI")
+_CRC: Final = struct.Struct("<I")
+_TABLE_AT: Final = mmap.PAGESIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a whole slot says of itself.
+
+    Attributes:
+        step: of the snapshot.
+        sequence: grows by one with each snapshot of either slot.
+        table_bytes: length of the table.
+        total_bytes: of the slot, up to the end of the last array.
+        table_crc: of the table.
+    """
+
+    step: int
+    sequence: int
+    table_bytes: int
+    total_bytes: int
+    table_crc: int
+
+    def pack(self) -> bytes:
+        fields = (self.step, self.sequence, self.table_bytes, self.total_bytes, self.table_crc)
+        packed = _HEADER.pack(_MAGIC, *fields)
+        return packed + _CRC.pack(zlib.crc32(packed))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self | None:
+        """The header in these bytes; None where there is none, or half of one."""
+        packed, crc = data[: _HEADER.size], data[_HEADER.size : _HEADER.size + _CRC.size]
+        if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(packed):
+            return None
+        magic, *fields = _HEADER.unpack(packed)
+        return cls(*fields) if magic == _MAGIC else None
+
+
+class _Slot:
+    """One memory file, as one process has it open."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map: mmap.mmap | None = None
+
+    @contextlib.contextmanager
+    def locked(self, wait: bool = False) -> Iterator[bool]:
+        """Hold the lock; False where somebody else has it and `wait` is not asked for."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def header(self) -> Header | None:
+        """What stands there now; of use only to who holds the lock, a hint to others."""
+        header = Header.unpack(os.pread(self.fd, _HEADER.size + _CRC.size, 0))
+        return header if header and os.fstat(self.fd).st_size >= header.total_bytes else None
+
+    def mapped(self, nbytes: int) -> mmap.mmap:
+        """At least so many bytes of it, which `grow` has made."""
+        if self._map is None or len(self._map) < nbytes:
+            # The old one goes when nothing is a view of it any more.
+            self._map = mmap.mmap(self.fd, os.fstat(self.fd).st_size)
+        return self._map
+
+    def grow(self, nbytes: int) -> None:
+        """Have so many bytes. Raises MemoryRefused where the system does not give them."""
+        size = os.fstat(self.fd).st_size
+        missing = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE - size
+        if missing > 0:
+            try:
+                os.posix_fallocate(self.fd, size, missing)
+            except OSError as error:
+                raise MemoryRefused(
+                    f"a snapshot needs {nbytes / 2**20:,.1f} MiB of shared memory: "
+                    f"{error.strerror}; give the node memory for two copies of the model and its"
+                    " optimizer"
+                ) from error
+
+    def invalidate(self) -> None:
+        """Take the header away; of use only to who holds the lock."""
+        os.pwrite(self.fd, bytes(_HEADER.size + _CRC.size), 0)
+
+    def close(self) -> None:
+        self._map = None
+        os.close(self.fd)
+
+
+class SnapshotOwner:
+    """The supervisor's side: makes the memory, finds the newest whole snapshot in it.
+
+    Attributes:
+        keys: one for each slot, for `SnapshotWriter`, while this process lives.
+    """
+
+    def __init__(self) -> None:
+        self._slots = [_Slot(os.memfd_create(_NAME, os.MFD_CLOEXEC)) for _ in range(SLOTS)]
+        self.keys = [key_of(os.getpid(), slot.fd) for slot in self._slots]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def location(self) -> str:
+        """What `open_checkpoint` takes to read the newest snapshot, on this host."""
+        return ",".join(self.keys)
+
+    def newest_header(self) -> Header | None:
+        """Of the newest whole snapshot; None where there is none."""
+        for _ in range(_ROUNDS):
+            if found := [header for header in map(_Slot.header, self._slots) if header]:
+                return max(found, key=lambda one: one.sequence)
+        return None
+
+    def newest_step(self) -> int | None:
+        """The step of the newest whole snapshot; None where there is none."""
+        header = self.newest_header()
+        return None if header is None else header.step
+
+    @contextlib.contextmanager
+    def newest(self) -> Iterator[tuple[Header, Contents] | None]:
+        """The newest whole snapshot, as views that nobody writes over within the `with`.
+
+        None where there is none. A slot that is being written meanwhile is passed over.
+        """
+        with newest_of(self._slots) as found:
+            yield found
+
+    def close(self) -> None:
+        """Give the memory back; writers that have it mapped keep it until they end."""
+        for slot in self._slots:
+            slot.close()
+
+
+class SnapshotWriter:
+    """A rank's side: copies contents into one of the slots. One thread of one process at a time.
+
+    Args:
+        keys: those of the `SnapshotOwner`.
+
+    Raises:
+        UsageError: they are none, or their owner is gone.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._slots = open_slots(keys)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, contents: Contents) -> int:
+        """Copy `contents`; returns the number of the slot once it is whole.
+
+        It takes the time of one copy: the older slot is written over, or, while that one is being
+        persisted, the newer one.
+
+        Raises:
+            MemoryRefused: the system gives no more memory. The other slot is as it was.
+        """
+        sequences = [header.sequence if header else 0 for header in map(_Slot.header, self._slots)]
+        older, newer = sorted(range(len(self._slots)), key=sequences.__getitem__)
+        # A reader holds one slot at most; should it change slots meanwhile, it is waited for.
+        for number, wait in ((older, False), (newer, False), (older, True)):
+            with self._slots[number].locked(wait) as mine:
+                if mine:
+                    _fill(self._slots[number], contents, max(sequences) + 1)
+                    return number
+        raise AssertionError("a lock that was waited for is held")
+
+    def close(self) -> None:
+        """Let go of the memory, which stays its owner's."""
+        for slot in self._slots:
+            slot.close()
+
+
+@contextlib.contextmanager
+def newest_of(slots: Sequence[_Slot]) -> Iterator[tuple[Header, Contents] | None]:
+    """The newest whole snapshot of these slots, which is locked within the `with`."""
+    for _ in range(_ROUNDS):
+        found = [(header.sequence, slot) for slot in slots if (header := slot.header())]
+        for _, slot in sorted(found, key=lambda pair: pair[0], reverse=True):
+            with slot.locked() as mine:
+                header = slot.header() if mine else None
+                contents = None if header is None else _read(slot, header)
+                if header is not None and contents is not None:
+                    yield header, contents
+                    return
+    yield None
+
+
+def open_slots(keys: Sequence[str]) -> list[_Slot]:
+    """The slots of an owner on this host, opened anew: their locks are of this opening.
+
+    Raises:
+        UsageError: a key is none, or its owner is gone.
+    """
+    slots: list[_Slot] = []
+    try:
+        for key in keys:
+            slots.append(_Slot(_open(key)))
+    except OSError as error:
+        for slot in slots:
+            slot.close()
+        raise UsageError(
+            f"the memory for snapshots {key!r} cannot be opened: {error.strerror}; it lives as long"
+            " as the supervisor that has made it, on one host and for one user"
+        ) from error
+    if not slots:
+        raise UsageError("no memory for snapshots was named")
+    return slots
+
+
+def _open(key: str) -> int:
+    named = descriptor_of(key)
+    if named is None:
+        raise UsageError(f"{key!r} names no memory for snapshots")
+    path = f"/proc/{named[0]}/fd/{named[1]}"
+    if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
+        raise UsageError(f"{key!r} is no memory for snapshots: its supervisor is gone")
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def _fill(slot: _Slot, contents: Contents, sequence: int) -> None:
+    """Copy `contents` into a slot whose lock is held: no header meanwhile, and a new one last."""
+    layout, total, table = _layout(contents)
+    slot.grow(total)
+    memory = slot.mapped(total)
+    slot.invalidate()
+    memory[_TABLE_AT : _TABLE_AT + len(table)] = table
+    for name, offset in layout.items():
+        array = contents.tensors[name]
+        np.copyto(_view(memory, array.dtype, array.shape, offset), array)
+    packed = Header(contents.step, sequence, len(table), total, zlib.crc32(table)).pack()
+    memory[: len(packed)] = packed
+
+
+def _layout(contents: Contents) -> tuple[Mapping[str, int], int, bytes]:
+    """Where each array goes, the bytes of all, and the table.
+
+    The table's own length moves the arrays, so its offsets count from the first array on.
+    """
+    offset, offsets, described = 0, {}, []
+    for name, array in contents.tensors.items():
+        offsets[name] = offset
+        described.append([name, array.dtype.name, list(array.shape), offset])
+        offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    told = {"world": contents.world, "state": contents.state, "arrays": described}
+    table = json.dumps(told).encode()
+    begins = _first_array(len(table))
+    return {name: begins + at for name, at in offsets.items()}, begins + offset, table
+
+
+def _first_array(table_bytes: int) -> int:
+    return -(-(_TABLE_AT + table_bytes) // ALIGNMENT) * ALIGNMENT
+
+
+def _read(slot: _Slot, header: Header) -> Contents | None:
+    memory = slot.mapped(header.total_bytes)
+    table = memory[_TABLE_AT : _TABLE_AT + header.table_bytes]
+    if zlib.crc32(table) != header.table_crc:
+        return None
+    told = json.loads(table)
+    begins = _first_array(header.table_bytes)
+    tensors = {
+        name: _view(memory, dtype_named(dtype), tuple(shape), begins + offset)
+        for name, dtype, shape, offset in told["arrays"]
+    }
+    return Contents(header.step, told["world"], tensors, told["state"])
+
+
+def _view(memory: mmap.mmap, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> Array:
+    count = int(np.prod(shape, dtype=np.int64))
+    return (
+        np.frombuffer(memory, np.uint8, count * dtype.itemsize, offset).view(dtype).reshape(shape)
+    )

@@ -1,0 +1,40 @@
+"""Contents that say of themselves whether they are whole: every number follows from the step."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from edl.student.checkpoint import Contents
+
+#: Floats of the largest array.
+SIZE = 64 * 1024
+
+
+def contents_of(step: int, size: int = SIZE) -> Contents:
+    """What `check` knows again."""
+    return Contents(
+        step,
+        world=2,
+        tensors={
+            "model/fc.weight": np.full((4, size // 4), step, np.float32),
+            "model/fc.bias": np.full(7, step % 200, ml_dtypes.bfloat16),
+            "model/mean": np.asarray(step / 4, np.float64),
+            "optimizer/fc.weight:moment": np.full(size, step + 0.5, np.float32),
+            "optimizer/empty": np.zeros((0, 3), np.int64),
+            "optimizer/strided": np.arange(step, step + 24, dtype=np.int32)[::2].reshape(3, 4).T,
+        },
+        state={"epoch": step // 10, "trained": {"0": [[0, step]]}, "ranks": [{"rank": 0}, None]},
+    )
+
+
+def check(contents: Contents, size: int = SIZE) -> None:
+    """Fails where a bit is not that of `contents_of` its step."""
+    wanted = contents_of(contents.step, size)
+    assert contents.world == wanted.world
+    assert contents.state == wanted.state
+    assert contents.tensors.keys() == wanted.tensors.keys()
+    for name, array in wanted.tensors.items():
+        got = contents.tensors[name]
+        assert (got.dtype, got.shape) == (array.dtype, array.shape), name
+        np.testing.assert_array_equal(got, array, err_msg=name)

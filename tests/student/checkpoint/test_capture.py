@@ -1,0 +1,217 @@
+"""Paddle's objects to contents and back: training goes on bit for bit as if it had not stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import CheckpointMismatch
+from edl.student.checkpoint import Contents, Repository, open_checkpoint
+from edl.student.checkpoint.capture import Trained, capture, restore
+from edl.teacher.backends.paddle_runtime import import_paddle
+
+
+@pytest.fixture(scope="module")
+def paddle() -> Any:
+    return import_paddle()
+
+
+def network(paddle: Any) -> Any:
+    return paddle.nn.Sequential(
+        paddle.nn.Linear(4, 8),
+        paddle.nn.BatchNorm1D(8),
+        paddle.nn.Dropout(0.5),
+        paddle.nn.Linear(8, 3),
+    )
+
+
+def warm(paddle: Any) -> Any:
+    cosine = paddle.optimizer.lr.CosineAnnealingDecay(0.1, 20)
+    return paddle.optimizer.lr.LinearWarmup(cosine, 3, 0, 0.1)
+
+
+def made(paddle: Any, optimizer: str, scheduled: bool) -> Trained:
+    """Each call makes other names of parameters: those of Paddle count up."""
+    model = network(paddle)
+    rate = warm(paddle) if scheduled else 0.05
+    kind = getattr(paddle.optimizer, optimizer)
+    return Trained(model, kind(rate, parameters=model.parameters()))
+
+
+def train(paddle: Any, trained: Trained, steps: int) -> list[float]:
+    """The losses; data, dropout and a coin draw from all three generators."""
+    losses = []
+    for _ in range(steps):
+        x = paddle.to_tensor(np.random.rand(6, 4).astype("float32") + random.random())
+        loss = (trained.model(x) ** 2).mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.clear_grad()
+        if not isinstance(trained.optimizer._learning_rate, float):
+            trained.optimizer._learning_rate.step()
+        losses.append(float(loss))
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "scheduled"),
+    [("SGD", False), ("Momentum", True), ("Adam", False), ("AdamW", True), ("Lamb", True)],
+)
+def test_training_goes_on_as_if_it_had_not_stopped(
+    paddle: Any, tmp_path: Path, optimizer: str, scheduled: bool
+) -> None:
+    """Through the disk, into objects that were made anew, and into some that have trained."""
+    first = made(paddle, optimizer, scheduled)
+    train(paddle, first, 5)
+    if not scheduled:
+        first.optimizer.set_lr(0.03)  # as on a change of the world
+    taken = capture(first, step=5, world=1, state={"epoch": 2})
+    location = Repository(str(tmp_path)).save(taken).location
+    wanted = train(paddle, first, 4)
+    contents = open_checkpoint(location)
+    assert contents.state["epoch"] == 2
+    fresh, used = (made(paddle, optimizer, scheduled) for _ in range(2))
+    train(paddle, used, 2)
+    for other in (fresh, used, first):
+        restore(other, contents)
+        again = capture(other, step=5, world=1, state={"epoch": 2})
+        assert same(again, contents)
+        assert again.state == contents.state
+        assert train(paddle, other, 4) == wanted
+
+
+def same(one: Contents, other: Contents) -> bool:
+    return one.tensors.keys() == other.tensors.keys() and all(
+        np.array_equal(array, other.tensors[name]) and array.dtype == other.tensors[name].dtype
+        for name, array in one.tensors.items()
+    )
+
+
+def test_names_are_those_of_the_network(paddle: Any) -> None:
+    trained = made(paddle, "Momentum", False)
+    train(paddle, trained, 1)
+    names = capture(trained, step=1, world=1, state={}).tensors.keys()
+    assert {"model/0.weight", "model/1._mean", "optimizer/3.bias:velocity"} <= names
+    assert len(names) == 8 + 6
+
+
+def test_arrays_are_live_until_they_are_copied(paddle: Any) -> None:
+    """So a save on a CPU copies once."""
+    trained = made(paddle, "SGD", False)
+    live = capture(trained, step=0, world=1, state={})
+    copied = live.copied()
+    train(paddle, trained, 1)
+    assert not same(live, copied)
+    assert same(live, capture(trained, step=1, world=1, state={}))
+
+
+def test_only_the_model(paddle: Any) -> None:
+    trained = made(paddle, "Adam", True)
+    train(paddle, trained, 2)
+    contents = capture(trained, step=2, world=1, state={}).copied()
+    model = network(paddle)
+    restore(Trained(model), contents, random=False)
+    np.testing.assert_array_equal(model[0].weight.numpy(), contents.tensors["model/0.weight"])
+
+
+def test_a_rank_draws_its_own(paddle: Any) -> None:
+    """Rank 0 what it would have drawn; rank 1 something else, the same each time."""
+    trained = made(paddle, "SGD", False)
+    contents = capture(trained, step=0, world=2, state={}).copied()
+
+    def drawn(rank: int) -> list[float]:
+        restore(trained, contents, rank=rank)
+        return [random.random(), float(np.random.rand()), paddle.rand([1]).item()]
+
+    expected = [random.random(), float(np.random.rand()), paddle.rand([1]).item()]
+    assert drawn(0) == expected
+    assert drawn(1) == drawn(1)
+    assert len({*drawn(0), *drawn(1), *drawn(2)}) == 9
+
+
+def test_brain_floats(paddle: Any) -> None:
+    one, other = paddle.nn.Linear(3, 4), paddle.nn.Linear(3, 4)
+    for layer in (one, other):
+        layer.to(dtype="bfloat16")
+    contents = capture(Trained(one), step=0, world=1, state={}).copied()
+    assert contents.tensors["model/weight"].dtype.name == "bfloat16"
+    restore(Trained(other), contents)
+    assert (one.weight.astype("float32") == other.weight.astype("float32")).all()
+
+
+def test_master_weights_have_names_of_the_network(paddle: Any) -> None:
+    """What mixed precision of level O2 keeps in float32, beside parameters in 16 bits."""
+    trained, other = made(paddle, "Adam", False), made(paddle, "Adam", False)
+    train(paddle, trained, 1)
+    for name, parameter in trained.model.state_dict().items():
+        if name == "0.weight":
+            copy = paddle.to_tensor(parameter.numpy() + 1)
+            trained.optimizer._master_weights = {parameter.name: copy}
+    contents = capture(trained, step=1, world=1, state={}).copied()
+    restore(other, contents)
+    (found,) = other.optimizer._master_weights.items()
+    assert found[0] == other.model[0].weight.name
+    np.testing.assert_array_equal(found[1].numpy(), contents.tensors["optimizer/0.weight:master"])
+
+
+class Scaler:
+    """What Paddle's GradScaler does with its state; the real one is off on a CPU."""
+
+    def __init__(self, scale: float) -> None:
+        self.state = {"scale": np.array([scale], np.float32), "incr_ratio": 2.0, "incr_count": 3}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_a_scaler(paddle: Any) -> None:
+    model = network(paddle)
+    contents = capture(Trained(model, scaler=Scaler(1024.0)), step=0, world=1, state={})
+    again = Contents(0, 1, contents.copied().tensors, json.loads(json.dumps(contents.state)))
+    other = Scaler(1.0)
+    restore(Trained(model, scaler=other), again)
+    assert other.state == Scaler(1024.0).state
+    assert np.asarray(other.state["scale"]).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"model": (4, 9)}, r"0\.weight is float32\[4, 8\] there and float32\[4, 9\] in the job"),
+        ({"model": None}, r"not in the checkpoint: bias, weight; not in the job: 0\.bias, .* more"),
+        ({"optimizer": "SGD"}, r"optimizer Adam, the\s+job's is SGD"),
+        ({"scheduled": True}, "fixed learning rate, the job's has a schedule"),
+    ],
+)
+def test_what_does_not_fit_is_named_and_changes_nothing(
+    paddle: Any, change: dict[str, Any], match: str
+) -> None:
+    trained = made(paddle, "Adam", False)
+    train(paddle, trained, 1)
+    contents = capture(trained, step=1, world=1, state={}).copied()
+    model = network(paddle)
+    if "model" in change:
+        wide = change["model"]
+        model = paddle.nn.Linear(3, 4)
+        if wide is not None:
+            model = network(paddle)
+            model[0] = paddle.nn.Linear(*wide)
+    rate = warm(paddle) if change.get("scheduled") else 0.05
+    kind = getattr(paddle.optimizer, change.get("optimizer", "Adam"))
+    other = Trained(model, kind(rate, parameters=model.parameters()))
+    before = capture(other, step=0, world=1, state={}).copied()
+    with pytest.raises(CheckpointMismatch, match=match) as told:
+        restore(other, contents)
+    assert told.value.exit_code == 2
+    assert "\n" not in str(told.value)
+    after = capture(other, step=0, world=1, state={})
+    assert same(before, after)
+    assert before.state == after.state

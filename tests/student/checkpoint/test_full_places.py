@@ -1,0 +1,162 @@
+"""Places that are full or refuse: said in one line, and what was there stays."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from edl.errors import CheckpointUnavailable
+from edl.student.checkpoint import Persister, Repository, SnapshotOwner, SnapshotWriter
+from edl.tests.student.checkpoint.samples import check, contents_of
+
+NOBODY = 65534
+WAIT_S = 20.0
+
+
+class Quota(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A store in memory that takes no more when `full` is set."""
+
+    protocol = "quota"
+    store: dict[str, Any] = {}  # noqa: RUF012 - that of its parent is of this type
+    pseudo_dirs = [""]  # noqa: RUF012
+    full = False
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        file = super()._open(path, mode, **options)
+        if mode == "wb" and Quota.full:
+
+            def refuse(data: bytes) -> int:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            file.write = refuse
+        return file
+
+
+@pytest.fixture
+def quota() -> Iterator[str]:
+    fsspec.register_implementation("quota", Quota, clobber=True)
+    yield "quota://job"
+    Quota.full = False
+    Quota.store.clear()
+    Quota.pseudo_dirs[:] = [""]
+
+
+@contextlib.contextmanager
+def no_file_grows_beyond(limit_bytes: int) -> Iterator[None]:
+    """The system refuses to write more, as a disk without room does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_system_that_refuses_in_the_midst(tmp_path: Path) -> None:
+    repository = Repository(str(tmp_path))
+    older = repository.save(contents_of(1))
+    with (
+        no_file_grows_beyond(100_000),
+        pytest.raises(
+            CheckpointUnavailable, match=r"step 2 to .*File too large.*make room"
+        ) as told,
+    ):
+        repository.save(contents_of(2))
+    assert told.value.full
+    assert [path.name for path in tmp_path.iterdir()] == [older.name], "half of it is in the way"
+    assert repository.newest_valid() == older
+    assert repository.save(contents_of(2)).step == 2
+
+
+def test_a_disk_that_is_known_to_be_too_small_is_not_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(str(tmp_path))
+    older = repository.save(contents_of(1))
+    small = SimpleNamespace(f_bavail=10, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: small)
+    with pytest.raises(CheckpointUnavailable, match=r"0\.0 MiB are free, 0\.5 MiB are needed") as e:
+        repository.save(contents_of(2))
+    assert e.value.full
+    assert [path.name for path in tmp_path.iterdir()] == [older.name]
+
+
+def test_a_store_behind_fsspec_that_is_full(quota: str) -> None:
+    repository = Repository(quota)
+    older = repository.save(contents_of(1))
+    Quota.full = True
+    with pytest.raises(CheckpointUnavailable, match="No space left on device; make room") as told:
+        repository.save(contents_of(2))
+    assert told.value.full
+    assert repository.newest_valid() == older
+    check(repository.load(older))
+    Quota.full = False
+    assert repository.save(contents_of(2)).step == 2
+
+
+def test_a_place_without_rights() -> None:
+    folder = Path(tempfile.mkdtemp())  # which others reach too, as those of pytest are not
+    folder.chmod(0o555)
+    as_root = os.geteuid() == 0
+    try:
+        if as_root:
+            os.seteuid(NOBODY)
+        with pytest.raises(CheckpointUnavailable, match="Permission denied") as told:
+            Repository(str(folder / "job")).save(contents_of(1))
+        assert not told.value.full
+    finally:
+        if as_root:
+            os.seteuid(0)
+        shutil.rmtree(folder)
+
+
+def test_a_place_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("")
+    with pytest.raises(CheckpointUnavailable, match=f"{tmp_path}/job"):
+        Repository(str(tmp_path / "job")).save(contents_of(1))
+
+
+def test_training_goes_on_while_the_place_is_full(
+    quota: str, caplog: pytest.LogCaptureFixture, wait_for: Callable[[Callable[[], object]], None]
+) -> None:
+    """The older checkpoint stays, the newest snapshot is written as soon as there is room."""
+    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
+        persister = Persister(owner, Repository(quota), retry_base_s=0.01)
+        persister.start()
+        try:
+            writer.write(contents_of(1))
+            assert persister.persist_now(WAIT_S) is not None
+            Quota.full = True
+            with caplog.at_level(logging.ERROR):
+                for step in (2, 3):
+                    writer.write(contents_of(step))
+                    assert persister.persist_now(WAIT_S) is None
+                    assert "No space left" in persister.trouble
+            (said,) = [record.getMessage() for record in caplog.records]
+            assert "step 2" in said
+            assert "training goes on" in said
+            assert "step-000000000001" in said
+            found = Repository(quota).newest_valid()
+            assert found is not None
+            assert found.step == 1
+            Quota.full = False
+            wait_for(lambda: not persister.trouble)  # by a retry: nobody asks
+        finally:
+            persister.stop(WAIT_S)
+    found = Repository(quota).newest_valid()
+    assert found is not None
+    assert found.step == 3
+    check(Repository(quota).load(found))

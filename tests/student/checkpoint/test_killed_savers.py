@@ -1,0 +1,141 @@
+"""Processes are killed in the midst of a save: the newest valid checkpoint loads, and verifies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from edl.student.checkpoint import (
+    Persister,
+    Repository,
+    SnapshotOwner,
+    open_checkpoint,
+)
+from edl.tests.student.checkpoint.samples import check
+
+WAIT_S = 30.0
+#: A save of the samples takes about so long, copy and disk.
+SAVE_S = 0.03
+COPY_S = 0.002
+FULL_COUNT = [pytest.mark.nightly, pytest.mark.timeout(3600)]
+KILLS = [20, pytest.param(300, marks=FULL_COUNT)]
+
+
+class Savers:
+    """A program of children that save, one after the other, and what it says, line by line.
+
+    Attributes:
+        saved: the last step that a child said it had saved.
+    """
+
+    def __init__(self, stdin: IO[str], stdout: IO[str]) -> None:
+        self._stdin, self._stdout = stdin, stdout
+        self._child = 0
+        self.saved = 0
+
+    def begin(self) -> None:
+        """Let the next child begin."""
+        self._stdin.write("go\n")
+        self._stdin.flush()
+
+    def wait_for(self, wanted: str) -> None:
+        """Until the program says this word: `saved`, `child` or `dead`."""
+        while True:
+            word, _, number = self._stdout.readline().partition(" ")
+            assert word, "the program has ended"
+            if word == "saved":
+                self.saved = max(self.saved, int(number))
+            elif word == "child":
+                self._child = int(number)
+            if word == wanted:
+                return
+
+    def kill(self) -> None:
+        """Kill the child, and hear all that it has said."""
+        if not self._child:
+            self.wait_for("child")
+        os.kill(self._child, signal.SIGKILL)
+        self.wait_for("dead")
+        self._child = 0
+
+
+@contextlib.contextmanager
+def dying(way: str, where: str) -> Iterator[Savers]:
+    """The program; its first child waits for `begin`."""
+    command = [sys.executable, "-P", "-m", "edl.tests.student.checkpoint.dying_program", way, where]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            yield Savers(process.stdin, process.stdout)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.parametrize("protocol", ["", "local://"])
+def test_killed_while_it_writes_to_the_disk(
+    tmp_path: Path, rng: random.Random, kills: int, protocol: str
+) -> None:
+    """Through the file system itself, and through fsspec, which renames nothing."""
+    url = f"{protocol}{tmp_path}"
+    with dying("disk", url) as savers:
+        for _ in range(kills):
+            savers.begin()
+            savers.wait_for("saved")
+            time.sleep(rng.uniform(0, SAVE_S))  # it may be anywhere when it is killed
+            savers.kill()
+            repository = Repository(url)
+            found = repository.newest_valid()
+            assert found is not None
+            assert found.step >= savers.saved, "what was said to be saved is there"
+            check(repository.load(found))
+    repository = Repository(url, keep=1)
+    for one in repository.list():
+        repository.verify(one)  # none of all is damaged
+    newest = repository.newest_valid()
+    assert newest is not None
+    repository.save(open_checkpoint(newest.location))
+    if not protocol:
+        assert len(list(tmp_path.iterdir())) == 1, "what the dead have left is tidied up"
+
+
+@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_killed_while_it_copies_to_memory(
+    tmp_path: Path, rng: random.Random, kills: int, meanwhile: bool
+) -> None:
+    """What it left is persisted after its death; also while others of its copies are persisted."""
+    last = 0
+    with SnapshotOwner() as owner:
+        persister = Persister(owner, Repository(str(tmp_path)))
+        persister.start()
+        try:
+            with dying("memory", owner.location) as savers:
+                for _ in range(kills):
+                    savers.begin()
+                    for _ in range(rng.randrange(1, 5)):
+                        savers.wait_for("saved")
+                        if meanwhile:
+                            persister.wake()
+                    time.sleep(rng.uniform(0, COPY_S))  # as above
+                    savers.kill()
+                    found = persister.persist_now(WAIT_S)
+                    assert found is not None
+                    assert found.step >= (last if meanwhile else savers.saved)
+                    last = found.step
+                    check(Repository(str(tmp_path)).load(found))
+        finally:
+            persister.stop(WAIT_S)

@@ -1,0 +1,271 @@
+"""A repository in a folder and behind fsspec: what is saved comes back, what is damaged never."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from edl.errors import CheckpointDamaged, UsageError
+from edl.student.checkpoint import Checkpoint, Contents, Repository, open_checkpoint
+from edl.student.checkpoint.manifest import Manifest, Written
+from edl.tests.student.checkpoint.samples import check, contents_of
+
+PLACES = ["folder", "file://", "local://", "memory://"]
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(params=PLACES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A place without anything, through each of the ways that there are to write to one."""
+    if request.param == "folder":
+        yield str(tmp_path / "job")
+    elif request.param == "memory://":
+        yield f"memory://job-{next(NUMBERS)}"
+        fsspec.filesystem("memory").store.clear()
+    else:
+        yield f"{request.param}{tmp_path}/job"
+
+
+def damage(checkpoint: Checkpoint, file: str, change: Callable[[bytes], bytes | None]) -> None:
+    """Change a file of a checkpoint behind the repository's back; None removes it."""
+    fs, path = fsspec.core.url_to_fs(f"{checkpoint.location}/{file}")
+    changed = change(fs.cat_file(path))
+    if changed is None:
+        fs.rm(path)
+    else:
+        fs.pipe_file(path, changed)
+
+
+def flip(data: bytes, at: int = -1) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+DAMAGES: list[tuple[str, Callable[[bytes], bytes | None]]] = [
+    ("model.safetensors", flip),
+    ("model.safetensors", lambda data: flip(data, 3)),  # a header of terabytes
+    ("optimizer.safetensors", lambda data: data[:-100]),
+    ("optimizer.safetensors", lambda data: None),
+    ("state.json", flip),
+    ("state.json", lambda data: b""),
+    ("MANIFEST.json", lambda data: data[: len(data) // 2]),
+    ("MANIFEST.json", lambda data: data.replace(b'"world": 2', b'"world": 3')),
+]
+
+
+def test_what_is_saved_comes_back(url: str) -> None:
+    repository = Repository(url)
+    assert repository.newest_valid() is None
+    assert list(repository.list()) == []
+    saved = repository.save(contents_of(7))
+    assert (saved.step, saved.world, saved.problem) == (7, 2, "")
+    assert saved.nbytes > contents_of(7).nbytes
+    again = Repository(url)
+    assert again.newest_valid() == saved
+    check(again.load(saved))
+    check(open_checkpoint(saved.location))
+    check(open_checkpoint(url))
+
+
+def test_the_newest_are_kept(url: str) -> None:
+    repository = Repository(url, keep=2)
+    for step in (10, 30, 20, 40, 40):
+        repository.save(contents_of(step))
+    assert [one.step for one in repository.list()] == [40, 40]
+    check(open_checkpoint(url))
+
+
+def test_prune(url: str) -> None:
+    repository = Repository(url, keep=9)
+    for step in range(5):
+        repository.save(contents_of(step))
+    assert [one.step for one in repository.prune(2, dry_run=True)] == [0, 1, 2]
+    assert len(repository.list()) == 5
+    assert [one.step for one in repository.prune(2)] == [0, 1, 2]
+    assert [one.step for one in repository.list()] == [4, 3]
+    with pytest.raises(UsageError, match="at least one"):
+        repository.prune(0)
+
+
+@pytest.mark.parametrize(("file", "change"), DAMAGES)
+def test_a_damaged_newest_is_passed_over_and_named(
+    url: str,
+    file: str,
+    change: Callable[[bytes], bytes | None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    repository = Repository(url, keep=1)
+    older = repository.save(contents_of(1))
+    newer = Repository(url, keep=9).save(contents_of(2))
+    damage(newer, file, change)
+    with caplog.at_level(logging.WARNING):
+        assert repository.newest_valid() == older
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert newer.location in said
+    assert file in said
+    assert "passed over" in said
+    caplog.clear()
+    assert repository.newest_valid() == older
+    assert not caplog.records, "it is said once"
+    check(open_checkpoint(url))
+    with pytest.raises(CheckpointDamaged, match=file):
+        open_checkpoint(newer.location)
+    repository.prune()
+    assert older.name in {one.name for one in repository.list()}, "it is the newest whole one"
+    repository.save(contents_of(3))
+    assert [one.step for one in repository.list()] == [3]
+
+
+def test_a_newest_that_only_looks_whole_pushes_nothing_out(url: str) -> None:
+    """The training goes on from the one before, and saves at lower steps; in another process."""
+    older = Repository(url).save(contents_of(1))
+    newer = Repository(url).save(contents_of(9))
+    damage(newer, "model.safetensors", flip)
+    assert [one.step for one in Repository(url).prune(1)] == [], "step 1 is all that there is"
+    assert Repository(url, keep=1).save(contents_of(2)).step == 2
+    found = Repository(url).newest_valid()
+    assert found is not None
+    assert found.step == 2
+    assert older.name not in {one.name for one in Repository(url).list()}
+
+
+def test_what_was_just_saved_is_never_pruned(url: str) -> None:
+    Repository(url, keep=1).save(contents_of(9))
+    saved = Repository(url, keep=1).save(contents_of(2))
+    check(Repository(url).load(saved))
+    assert [one.step for one in Repository(url).list()] == [9, 2]
+
+
+def test_any_flipped_bit_is_noticed(tmp_path: Path, rng: random.Random) -> None:
+    repository = Repository(str(tmp_path))
+    saved = repository.save(contents_of(1, size=64))
+    files = [path for path in Path(saved.location).iterdir() if path.stat().st_size]
+    for _ in range(100):
+        path = rng.choice(files)
+        whole = path.read_bytes()
+        changed = bytearray(whole)
+        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        for look in (repository.verify, repository.load):
+            with pytest.raises(CheckpointDamaged, match=path.name):
+                look(saved)
+        path.write_bytes(whole)
+    check(repository.load(saved), size=64)
+
+
+def test_all_are_damaged(url: str) -> None:
+    repository = Repository(url)
+    damage(repository.save(contents_of(1)), "state.json", flip)
+    assert repository.newest_valid() is None
+    with pytest.raises(UsageError, match="there is no checkpoint at"):
+        open_checkpoint(url)
+
+
+def test_without_a_manifest_there_is_no_checkpoint(url: str) -> None:
+    repository = Repository(url)
+    saved = repository.save(contents_of(1))
+    damage(saved, "MANIFEST.json", lambda data: None)
+    assert list(repository.list()) == []
+    with pytest.raises(UsageError, match="there is no checkpoint"):
+        open_checkpoint(saved.location)
+
+
+def test_a_renamed_folder_is_not_another_step(tmp_path: Path) -> None:
+    repository = Repository(str(tmp_path))
+    saved = Path(repository.save(contents_of(1)).location)
+    shutil.copytree(saved, saved.with_name("step-000000000009"))
+    found = repository.newest_valid()
+    assert found is not None
+    assert found.step == 1
+
+
+def test_other_files_of_the_place_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "events.log").write_text("mine")
+    repository = Repository(str(tmp_path), keep=1)
+    for step in (1, 2):
+        repository.save(contents_of(step))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"notes", "step-1", "events.log", "step-000000000002"}
+
+
+def test_other_programs_read_the_model(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    saved = Repository(str(tmp_path)).save(contents_of(5))
+    arrays = load_file(Path(saved.location) / "model.safetensors")
+    for name, array in contents_of(5).group("model").items():
+        assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_files_of_the_safetensors_library_are_read(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    from edl.student.checkpoint import safetensors
+
+    arrays = contents_of(3).group("optimizer") | {"flags": np.array([True, False])}
+    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    path = tmp_path / "other.safetensors"
+    save_file(plain, path, metadata={"format": "np"})
+    with open(path, "rb") as file:
+        found = safetensors.read(file, path.stat().st_size)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert found.keys() == arrays.keys()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"tensors": {"weight": np.zeros(1)}}, "GROUP/NAME"),
+        ({"tensors": {"../x/weight": np.zeros(1)}}, "GROUP/NAME"),
+        ({"tensors": {"model/weight": np.array(["a"])}}, "cannot hold model/weight"),
+        ({"step": -1}, "step from 0 on"),
+        ({"world": 0}, "at least one rank"),
+    ],
+)
+def test_contents_are_checked(wrong: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        Contents(**{"step": 1, "world": 1, **wrong})
+
+
+def test_a_state_that_is_no_json_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="JSON"):
+        Repository(str(tmp_path)).save(Contents(1, 1, {}, {"x": object()}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "match"),
+    [("", "need a place"), ("nosuch://x/y", "nosuch"), ("memory://x", "at least one")],
+)
+def test_places_that_cannot_be(place: str, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        Repository(place, keep=0 if place.startswith("memory") else 1)
+
+
+def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
+    saved = Path(Repository(str(tmp_path)).save(contents_of(1)).location)
+    told = json.loads((saved / "MANIFEST.json").read_text())
+    sizes = {path.name: path.stat().st_size for path in saved.iterdir()}
+    del sizes["MANIFEST.json"]
+    assert {name: file["bytes"] for name, file in told["files"].items()} == sizes
+
+
+def test_a_manifest_names_files_of_its_folder_alone() -> None:
+    packed = Manifest(1, 1, 0.0, {"../../key.safetensors": Written(1, "0")}).pack()
+    with pytest.raises(CheckpointDamaged, match="beside its folder"):
+        Manifest.unpack(packed)
