@@ -34,6 +34,7 @@ from .saved_state import State, loaded, saved
 from .sources import generators, source_of
 from .sources.batched import Collate
 from .sources.generators import MakesGenerator
+from .sources.source import Source
 from .stats import ReaderStats
 from .store.settings import LabelStore
 
@@ -124,7 +125,7 @@ class DistilReader:
 
     def __init__(
         self,
-        source: Iterable[Any],
+        source: Iterable[Any] | Source,
         *,
         service: str | Mapping[str, float],
         coordinator: str | None = None,

@@ -17,6 +17,16 @@ from .ending import close_iterator
 Ids = Sequence[Any]
 
 
+class Plan(Protocol):
+    """Which batches are read: a list of them, or what says one after another as it is asked."""
+
+    def __len__(self) -> int:
+        """How many; where that is not known, at most so many."""
+
+    def __iter__(self) -> Iterator[Ids]:
+        """The ids of each batch."""
+
+
 class Loader(Protocol):
     """Reads batches of ids.
 
@@ -30,7 +40,7 @@ class Loader(Protocol):
     batch_sampler: Any
     keeps: bool
 
-    def read(self, plan: Sequence[Ids]) -> Iterator[Any]:
+    def read(self, plan: Plan) -> Iterator[Any]:
         """The batches of these ids, in order."""
 
     def close(self) -> None:
@@ -56,7 +66,7 @@ class _OwnLoader:
         self.batch_sampler = batched.batch_sampler
         self._batched = batched
 
-    def read(self, plan: Sequence[Ids]) -> Iterator[Any]:
+    def read(self, plan: Plan) -> Iterator[Any]:
         return self._batched.batches_of(plan)
 
     def close(self) -> None:
@@ -72,7 +82,7 @@ class _ListLoader:
         self.dataset = batches
         self.batch_sampler = _EachByItself(batches)
 
-    def read(self, plan: Sequence[Ids]) -> Iterator[Any]:
+    def read(self, plan: Plan) -> Iterator[Any]:
         return (self.dataset[number] for (number,) in plan)
 
     def close(self) -> None:
@@ -103,7 +113,7 @@ class _FrameworkLoader:
         persistent = ("persistent_workers", "_persistent_workers")
         self.keeps = loader.num_workers > 0 and any(getattr(loader, n, False) for n in persistent)
 
-    def read(self, plan: Sequence[Ids]) -> Iterator[Any]:
+    def read(self, plan: Plan) -> Iterator[Any]:
         self._plan.batches = plan
         iterator: Iterator[Any] = iter(self._copy)
         return iterator
@@ -117,7 +127,7 @@ class _FrameworkLoader:
 class _Plan:
     """A batch sampler that gives what it was told; one for all epochs, as workers may be kept."""
 
-    batches: Sequence[Ids] = ()
+    batches: Plan = ()
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -41,7 +41,7 @@ class MapSource:
     def __init__(self, loader: Loader, shard: Shard, seed: int) -> None:
         self._loader = loader
         self._samplers = with_inner(loader.batch_sampler)
-        own = _own_ranks(self._samplers)
+        own = own_ranks(self._samplers)
         if own is not None and shard.world_size > 1 and own != (shard.rank, shard.world_size):
             raise UsageError(
                 f"the loader's sampler is for rank {own[0]} of {own[1]}, the reader for rank"
@@ -146,7 +146,7 @@ def _whole(value: Any) -> int | None:
     return int(value) if isinstance(value, int | np.integer) else None
 
 
-def _own_ranks(samplers: Sequence[Any]) -> tuple[int, int] | None:
+def own_ranks(samplers: Sequence[Any]) -> tuple[int, int] | None:
     """The rank and number of ranks that a sampler divides its ids for; None where it does not."""
     for sampler in samplers:
         for rank, ranks in (("local_rank", "nranks"), ("rank", "num_replicas")):  # Paddle, PyTorch

@@ -17,7 +17,8 @@ def source_of(given: Any, shard: Shard, seed: int) -> Source:
 
     Args:
         given: a `DataLoader` of Paddle or PyTorch, a `Batched`, a list of batches; an iterable with
-            `state_dict` and `load_state_dict`; any other iterable of batches.
+            `state_dict` and `load_state_dict`; any other iterable of batches. A `Source` that is
+            ready is taken as it is.
         shard: the rank. Where the batches have no ids, `given.shard(rank=..., world_size=...)` has
             to give the iterable of that rank.
         seed: of the order of map-style sources.
@@ -31,6 +32,13 @@ def source_of(given: Any, shard: Shard, seed: int) -> Source:
             " DataLoader itself, or a class with __iter__"
         )
     leave_garbage_to_the_parent()  # any source may fork workers
+    if isinstance(given, Source):
+        if shard.world_size > 1:
+            raise UsageError(
+                f"a {type(given).__name__} has the batches of one rank already; leave world_size"
+                " away"
+            )
+        return given
     if (loader := loader_of(given)) is not None:
         from .map_style import MapSource
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...proto.arena import Array
 
@@ -34,11 +34,12 @@ class Reading(Protocol):
         """Nothing more is wanted of this epoch."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """Gives one epoch after another, from any place that a mark of its own names.
 
     Attributes:
-        kind: "map", "stateful" or "plain".
+        kind: "map", "stateful", "plain", or a word of who made a source of its own.
         deals: whether a mark fits other numbers of ranks too.
     """
 

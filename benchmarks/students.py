@@ -1,0 +1,123 @@
+"""Three student ranks, one of them three times slower: rows by speed beside equal rows.
+
+Two worlds of three ranks train the same job at the same time, one by shards and shares in
+proportion to speed, one by equal parts. A row takes 2 ms of sleep, on the slow rank 6 ms, so six
+ranks do not take each other's cores. Rates are of whole windows of steps, once shares were found;
+the n-th window of one world is paired with the n-th of the other.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import tempfile
+import time
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from ..coordinator.jobs.memory_board import MemoryBoard
+from ..errors import ProcessFailed
+from ..student.settings import Deal, TrainSettings
+from ..student.supervisor.asking import Desk
+from ..student.supervisor.crew import Crew
+from ..student.words import Order
+from .report import MIN_ROUNDS, Estimate, Goal, Report, Row
+
+log = logging.getLogger(__name__)
+
+RANKS: Final = 3
+LIMIT: Final = 1.5
+#: Steps until shares are found; steps of a window.
+FIRST_STEPS: Final = 24
+_DEADLINE_S: Final = 180.0
+_DEALS: Final[tuple[Deal, Deal]] = ("dynamic", "static")
+
+
+def run(quick: bool) -> Report:
+    """A row for each way of sharing, and the gain as the median over paired windows."""
+    window = 2 if quick else 10
+    steps = FIRST_STEPS + MIN_ROUNDS * window
+    with tempfile.TemporaryDirectory(prefix="edl-bench-") as folder:
+        _train(Path(folder), steps)
+        rates = {deal: _rates(Path(folder) / deal, window) for deal in _DEALS}
+        shares = {deal: _last_shares(Path(folder) / deal, steps) for deal in _DEALS}
+    named = {"dynamic": "rows by speed", "static": "equal rows"}
+    rows: list[Row] = [
+        {
+            "shares": named[deal],
+            "samples_per_s": Estimate.of(rates[deal]).value,
+            "low": Estimate.of(rates[deal]).low,
+            "high": Estimate.of(rates[deal]).high,
+            "rows_of_ranks": " ".join(map(str, shares[deal])),
+        }
+        for deal in _DEALS
+    ]
+    gain = Estimate.of([a / b for a, b in zip(rates["dynamic"], rates["static"], strict=True)])
+    return Report(rows, [Goal.judge("rows by speed / equal rows", gain, ">=", LIMIT)])
+
+
+def _train(folder: Path, steps: int) -> None:
+    """Both worlds, until all of their ranks have ended."""
+    with ExitStack() as stack:
+        crews = [_world(stack, folder, deal, steps) for deal in _DEALS]
+        deadline = time.monotonic() + _DEADLINE_S
+        for crew in crews:
+            while crew.running and time.monotonic() < deadline:
+                crew.news(0.2)
+            codes = [rank.code for rank in crew.ranks]
+            if any(codes) or None in codes:
+                raise ProcessFailed(f"the ranks of the benchmark ended with {codes}, not with 0")
+
+
+def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> Crew:
+    settings = TrainSettings(
+        spec=str(Path(__file__).with_name("uneven") / "job.py"),
+        job=f"bench-{deal}",
+        ranks_per_node=RANKS,
+        steps=steps,
+        deal=deal,
+        save_every_s=None,
+        id_log=str(folder / deal),
+    )
+    desk = stack.enter_context(closing(Desk(MemoryBoard(), settings.job, 1, local=True)))
+    endpoints = tuple(f"127.0.0.1:{_free_port()}" for _ in range(RANKS))
+    orders = [
+        Order(settings, 1, rank, RANKS, local_rank=rank, endpoints=endpoints)
+        for rank in range(RANKS)
+    ]
+    crew = Crew(orders, desk, lambda rank, line: log.debug("rank %d: %s", rank, line))
+    stack.callback(crew.close)
+    return crew
+
+
+def _rates(folder: Path, window: int) -> list[float]:
+    """Rows per second of all ranks, in window after window."""
+    steps = [json.loads(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
+    ends = steps[FIRST_STEPS - 1 :: window]
+    return [
+        sum(one["total"] for one in steps[first["step"] : last["step"]])
+        / (last["at_s"] - first["at_s"])
+        for first, last in pairwise(ends)
+    ][:MIN_ROUNDS]
+
+
+def _last_shares(folder: Path, step: int) -> list[int]:
+    """Rows of each rank in a step."""
+    return [
+        next(
+            one["rows"]
+            for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines()
+            if (one := json.loads(line))["step"] == step
+        )
+        for rank in range(RANKS)
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,1 @@
+"""A job whose ranks are of unequal speed."""

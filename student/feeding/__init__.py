@@ -1,0 +1,36 @@
+"""What ranks train on: an epoch's order, dealt out in shards to ranks that come and go.
+
+source = source_for(feed, settings=..., rank=0, world=2, link=link, sizes=sizes, saved=None)
+reader = make_reader(source, distill, settings, rank=0, epoch=0)
+for batch in reader:                        # one epoch
+    parts = split(batch, ..., positions=source.has_positions)
+    ...                                     # the step
+    source.trained(epoch, parts.positions)
+checkpoint["feed"] = merged([source.state() of all ranks], saved)
+"""
+
+from __future__ import annotations
+
+from .direct import DirectReader
+from .leases import Board, BoardLeases, Leases, StaticLeases
+from .making import check_feed, make_reader, source_for
+from .plan import Sizes
+from .saving import merged, restored
+from .sharded import ShardedSource
+from .unsharded import UnshardedSource
+
+__all__ = [
+    "Board",
+    "BoardLeases",
+    "DirectReader",
+    "Leases",
+    "ShardedSource",
+    "Sizes",
+    "StaticLeases",
+    "UnshardedSource",
+    "check_feed",
+    "make_reader",
+    "merged",
+    "restored",
+    "source_for",
+]

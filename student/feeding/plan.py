@@ -1,0 +1,117 @@
+"""The batches of one rank in one epoch: which positions each has, found out as the loader asks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...distill_reader.sources.loaders import Ids
+from ...proto.arena import Array
+from ...scheduler.students.shards import Shard
+from .leases import Leases
+from .tally import Tally
+
+
+class Sizes(Protocol):
+    """How large this rank's batches are."""
+
+    def rows(self, ordinal: int, left: int) -> int:
+        """Rows of its `ordinal`-th batch, from 0, of the epoch that was begun; 0: no more come.
+
+        All ranks have `left` rows together for this batch and all later ones. None takes more of
+        them than is its part, however far ahead it reads: so each step has its full number until
+        the epoch's last.
+
+        It may wait until that is decided, though not before the epoch's first step: a loader with
+        workers asks for as many as these read ahead before the epoch is begun.
+
+        Raises:
+            EdlError: the rank ends.
+        """
+
+
+class DealtPlan:
+    """A batch sampler that leases positions; the loader iterates it, in whichever thread.
+
+    Args:
+        epoch: its number.
+        ids: of all its samples, in order.
+        leases: positions for this rank.
+        sizes: of its batches.
+        tally: is told of each shard.
+        remaining: positions of the epoch that were not trained before, of all ranks together.
+        total_batch: rows of one step of all ranks together.
+
+    Attributes:
+        coming: positions, int64 [rows], of the batches that the loader has asked for and not given.
+        error: what ended it too early; loaders lose what is raised in a thread of theirs.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        ids: Sequence[Any],
+        leases: Leases,
+        sizes: Sizes,
+        tally: Tally,
+        remaining: int,
+        total_batch: int,
+    ) -> None:
+        self._epoch = epoch
+        self._ids = ids
+        self._leases = leases
+        self._sizes = sizes
+        self._tally = tally
+        self._have: deque[range] = deque()
+        self._remaining = remaining
+        self._total_batch = total_batch
+        self.coming: deque[Array] = deque()
+        self.error: Exception | None = None
+
+    def __len__(self) -> int:
+        """At most so many batches; how many shows while they are read."""
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[Ids]:
+        try:
+            yield from self._batches()
+        except Exception as error:
+            self.error = error
+
+    def _batches(self) -> Iterator[Ids]:
+        ordinal, left = 0, self._remaining
+        while rows := self._sizes.rows(ordinal, left) or self._rest(ordinal):
+            positions = self._next(rows)
+            if not positions:
+                return
+            self.coming.append(np.array(positions, np.int64))
+            yield [self._ids[position] for position in positions]
+            ordinal, left = ordinal + 1, max(0, left - self._total_batch)
+
+    def _rest(self, ordinal: int) -> int:
+        """Rows of a batch of what was leased beyond this rank's part: nobody else trains it."""
+        whole = max(1, self._sizes.rows(ordinal, self._total_batch))
+        return min(whole, sum(map(len, self._have)))
+
+    def _next(self, rows: int) -> list[int]:
+        """The next positions, fewer than `rows` where no more are left for this rank."""
+        taken: list[int] = []
+        while len(taken) < rows and (self._have or self._lease()):
+            held = self._have.popleft()
+            part = held[: rows - len(taken)]
+            taken.extend(part)
+            if rest := held[len(part) :]:
+                self._have.appendleft(rest)
+        return taken
+
+    def _lease(self) -> bool:
+        given = self._leases.next(self._epoch)
+        if given is None:
+            return False
+        shard = Shard(*given)
+        self._tally.leased(self._epoch, shard)
+        self._have.append(range(*shard))
+        return True

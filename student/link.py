@@ -1,0 +1,192 @@
+"""The line between a supervisor and one of its ranks: `RankPort` here, `RankLink` in the rank.
+
+A socket pair with the messages of `words.py`. The supervisor makes the port and gives the rank's
+end to its child; the rank's first message is its `Order`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from .. import errors
+from ..errors import EdlError, WireError
+from ..proto.channel import Channel
+from .words import (
+    Answer,
+    Ask,
+    FromRank,
+    FromSupervisor,
+    Leave,
+    Order,
+    What,
+    from_rank,
+    from_supervisor,
+)
+
+
+class RankPort:
+    """The supervisor's end of the line to one rank; any thread may send, one receives."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    @classmethod
+    def pair(cls) -> tuple[Self, int]:
+        """A port, and the descriptor of the rank's end.
+
+        The descriptor goes to the child (`pass_fds`) and is to be closed here once it has started:
+        only then is the rank's death seen.
+        """
+        channel, fd = Channel.pair()
+        return cls(channel), fd
+
+    def fileno(self) -> int:
+        """For a selector; -1 once closed."""
+        return self._channel.fileno()
+
+    def send(self, word: FromSupervisor) -> bool:
+        """Tell the rank; False when it is gone."""
+        return self._channel.send_all([word.to_json()])
+
+    def answer(self, ask: Ask, value: Any = None) -> bool:
+        """Answer what the rank has asked; False when it is gone."""
+        return self.send(Answer(ask.number, value))
+
+    def refuse(self, ask: Ask, error: EdlError) -> bool:
+        """Have what was asked raise `error` in the rank; False when it is gone."""
+        return self.send(Answer(ask.number, str(error), type(error).__name__))
+
+    def receive(self) -> FromRank | None:
+        """What the rank says next, waiting for it; None when it is gone.
+
+        Raises:
+            WireError: it is no message of a rank.
+        """
+        message = self._channel.receive()
+        return None if message is None else from_rank(message)
+
+    def received(self) -> list[FromRank] | None:
+        """All that has come, without waiting; None when the rank is gone and nothing is left."""
+        messages = self._channel.received()
+        return None if messages is None else [from_rank(message) for message in messages]
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class RankLink:
+    """The rank's end: any thread may tell and ask; a thread of its own listens.
+
+    Args:
+        channel: to the supervisor.
+        on_lost: called once, from the listening thread, when the supervisor is gone.
+    """
+
+    def __init__(self, channel: Channel, on_lost: Callable[[], None] | None = None) -> None:
+        self._channel = channel
+        self._on_lost = on_lost
+        self._numbers = itertools.count(1)
+        self._changed = threading.Condition()
+        self._answers: dict[int, Answer] = {}
+        self._waiting: set[int] = set()
+        self._leaving = self._lost = False
+        self._listener: threading.Thread | None = None
+
+    @classmethod
+    def attach(cls, fd: int, on_lost: Callable[[], None] | None = None) -> Self:
+        """The link at a descriptor that this process was started with."""
+        return cls(Channel.attach(fd), on_lost)
+
+    @property
+    def leaving(self) -> bool:
+        """The supervisor has said to leave at the next safe point."""
+        return self._leaving
+
+    @property
+    def lost(self) -> bool:
+        """The supervisor is gone."""
+        return self._lost
+
+    def order(self) -> Order:
+        """Wait for the order, which comes first; behind it a thread listens for the rest.
+
+        Raises:
+            EdlError: the supervisor is gone, or says something else.
+        """
+        message = self._channel.receive()
+        if message is None:
+            raise EdlError("the supervisor was gone before it gave this rank an order")
+        order = from_supervisor(message)
+        if not isinstance(order, Order):
+            raise WireError(f"a rank is first given an order, not {message['kind']!r}")
+        self._listener = threading.Thread(target=self._listen, name="edl-rank-link", daemon=True)
+        self._listener.start()
+        return order
+
+    def tell(self, word: FromRank) -> bool:
+        """Tell the supervisor; False when it is gone."""
+        return self._channel.send_all([word.to_json()])
+
+    def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
+        """These are the shards of `epoch`, as (start, stop); who says so first is believed.
+
+        This and `lease` raise GenerationSuperseded where the world has changed meanwhile.
+        """
+        self._ask("fill", epoch=epoch, shards=[[start, stop] for start, stop in shards])
+
+    def lease(self, epoch: int) -> tuple[int, int] | None:
+        """The next shard of `epoch` for this rank, as (start, stop); None: there is none left."""
+        value = self._ask("lease", epoch=epoch)
+        return None if value is None else (int(value[0]), int(value[1]))
+
+    def done(self, epoch: int, start: int, stop: int) -> None:
+        """All of the shard [start, stop) of `epoch` is trained; nobody waits for the answer."""
+        self.tell(Ask(next(self._numbers), "done", epoch, start, stop))
+
+    def close(self) -> None:
+        self._channel.close()
+        if self._listener is not None:
+            self._listener.join()
+
+    def _ask(self, what: What, **fields: Any) -> Any:
+        """Ask, and wait for the answer for as long as the supervisor lives."""
+        number = next(self._numbers)
+        with self._changed:
+            self._waiting.add(number)
+        self.tell(Ask(number, what, **fields))
+        with self._changed:
+            self._changed.wait_for(lambda: number in self._answers or self._lost)
+            self._waiting.discard(number)
+            answer = self._answers.pop(number, None)
+        if answer is None:
+            raise EdlError(f"the supervisor was gone before it answered {what!r}")
+        if answer.error:
+            kind = getattr(errors, answer.error, EdlError)
+            raise kind(str(answer.value))
+        return answer.value
+
+    def _listen(self) -> None:
+        try:
+            while (message := self._channel.receive()) is not None:
+                self._heard(from_supervisor(message))
+        finally:
+            with self._changed:
+                self._lost = True
+                self._changed.notify_all()
+            if self._on_lost is not None:
+                self._on_lost()
+
+    def _heard(self, word: FromSupervisor) -> None:
+        match word:
+            case Leave():
+                self._leaving = True
+            case Answer():
+                with self._changed:
+                    if word.number in self._waiting:
+                        self._answers[word.number] = word
+                        self._changed.notify_all()
+            case Order():
+                raise WireError("a rank is given one order, not two")

@@ -1,0 +1,160 @@
+"""A student process: `python -m edl.student.rank LINK_FD`, started by its supervisor, ends with it.
+
+It exits with 0 when the job is done, with 75 when it left at a safe point or because a peer is
+gone, and else with the code of its error; what happened it has told before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from ...errors import EdlError, GenerationSuperseded, JobError, PeerLost, UsageError
+from ...supervise import end_with_parent
+from ..job.blame import blamed, told, trace_of
+from ..link import RankLink
+from ..words import EXIT_AGAIN, Failed, Finished, Left, Order, Ready
+
+if TYPE_CHECKING:
+    from .starting import Start
+    from .telling import Telling
+
+log = logging.getLogger("edl.student.rank")
+
+#: When its supervisor has died, a rank gives its teachers back within this time.
+ORPHAN_GRACE_S = 4.0
+
+
+class Rank:
+    """One rank's life, from its order to how it ended."""
+
+    def __init__(self, link: RankLink, order: Order) -> None:
+        self._link = link
+        self._order = order
+        self._telling: Telling | None = None
+        self._started = False
+
+    def run(self) -> int:
+        """Train; tell how it ended; the exit code."""
+        try:
+            return self._train()
+        except (PeerLost, GenerationSuperseded) as error:
+            return self._left(error)
+        except BaseException as error:
+            if self._link.lost:
+                return self._left(error)
+            return self._failed(error)
+
+    def _train(self) -> int:
+        from .starting import start
+
+        ready = start(self._order, self._link)
+        try:
+            return self._loop(ready)
+        finally:
+            ready.shares.close()
+            ready.intake.close()
+
+    def _loop(self, ready: Start) -> int:
+        from .loop import Loop
+        from .pulse import Pulse
+        from .telling import Telling
+
+        telling = Telling(self._order, self._link, ready.saver, ready.evaluation, ready.intake)
+        telling.place = ready.place
+        self._telling = telling
+        settings = self._order.settings
+        loop = Loop(
+            ready.learner,
+            ready.intake,
+            ready.data,
+            ready.shares,
+            telling,
+            lambda: self._link.leaving,
+            ready.saver.due,
+            ready.place,
+            settings.steps,
+            settings.epochs,
+            ready.adapt,
+            ready.synchronize,
+        )
+
+        def waiting_for() -> str:
+            if ready.learner.group.waiting:
+                return "the other ranks"
+            return ready.intake.waiting_for() if loop.waits else ""
+
+        place, rows = ready.place, ready.data.source.total_batch or 0
+        self._link.tell(Ready(place.step, place.epoch, ready.steps or 0, rows))
+        self._started = True
+        pulse = Pulse(waiting_for, telling.waits_for)
+        try:
+            ending = loop.run()
+        finally:
+            pulse.close()
+            telling.close()
+        if ending == "left":
+            self._link.tell(Left(ready.place.step, telling.saved, "as its supervisor asked"))
+            return EXIT_AGAIN
+        self._link.tell(Finished(ready.place.step, telling.metrics))
+        return 0
+
+    def _left(self, error: BaseException) -> int:
+        """A peer or the supervisor is gone: nothing is wrong with the job."""
+        log.warning("%s; this rank ends, to go on in the next generation", error)
+        step = 0 if self._telling is None else self._telling.place.step
+        self._link.tell(Left(step, safe=False, why=str(error)))
+        return EXIT_AGAIN
+
+    def _failed(self, error: BaseException) -> int:
+        telling = self._telling
+        error = blamed(error, self._order.settings.spec)
+        # Our own errors say in one line what is wrong; who wrote a job wants to see its lines.
+        ours = isinstance(error, EdlError) and not isinstance(error, JobError)
+        trace = "" if ours else trace_of(error, self._order.settings.spec)
+        words = str(error) if isinstance(error, EdlError) else told(error)
+        # Who has not taken a single step in this job cannot have been unlucky.
+        usage = isinstance(error, UsageError) and (
+            not self._started or telling is None or telling.place.step == 0
+        )
+        if not usage:  # else the command ends with these very words
+            log.error("%s", words)
+        self._link.tell(
+            Failed(
+                0 if telling is None else telling.place.step + 1,
+                0 if telling is None else telling.place.epoch,
+                [] if telling is None else telling.positions,
+                words,
+                trace,
+                usage=usage,
+            )
+        )
+        return error.exit_code if isinstance(error, EdlError) else 1
+
+
+def main(fd: int) -> int:
+    end_with_parent(ORPHAN_GRACE_S)
+    from ...lifecycle import configure_logging
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    configure_logging()
+    os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's own account of each connection
+    link = RankLink.attach(fd)
+    try:
+        order = link.order()
+    except EdlError as error:
+        log.error("%s", error)
+        return EXIT_AGAIN
+    return Rank(link, order).run()
+
+
+if __name__ == "__main__":
+    code = main(int(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not a plain return: Paddle's group waits for peers that are gone, and gRPC's threads for
+    # teachers that do not answer.
+    os._exit(code)

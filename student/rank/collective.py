@@ -1,0 +1,240 @@
+"""What the ranks of one world tell each other: `paddle.distributed` between them, nothing alone.
+
+gloo on CPUs, NCCL on GPUs. gloo gives up on a rank that is 30 s later than others, and has no
+setting for that; so where ranks may be far apart they first meet in the group's store, which
+knows no such limit. A rank that is gone makes collectives raise: that becomes `PeerLost`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from ...errors import PeerLost, UsageError
+from .buckets import Buckets
+
+#: Looks into the store while ranks meet: first after so long, then ever less often.
+_LOOK_FIRST_S, _LOOK_LAST_S = 0.001, 0.05
+
+
+class Group(Protocol):
+    """The ranks of one world.
+
+    All of them call the same methods in the same order, or none returns.
+
+    Attributes:
+        rank: this one, from 0.
+        world: how many there are.
+        patient: others may be far apart: the next collective meets them without a limit first,
+            which takes a tenth of a second.
+        waiting: whether this rank waits for others now.
+    """
+
+    rank: int
+    world: int
+    patient: bool
+    waiting: bool
+
+    def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
+        """As many numbers of each rank, in the order of ranks."""
+
+    def gather_json(self, value: Any) -> list[Any]:
+        """A JSON value of each rank, in the order of ranks."""
+
+    def sum_gradients(self, parameters: Sequence[Any]) -> None:
+        """Every gradient becomes the sum over all ranks; one that no rank has stays None."""
+
+    def share(self, tensors: Sequence[Any]) -> None:
+        """All ranks get rank 0's values."""
+
+    def average(self, tensors: Sequence[Any]) -> None:
+        """Every value becomes the mean over all ranks."""
+
+
+class Alone:
+    """A world of one rank: there is nobody to tell anything."""
+
+    rank, world, patient, waiting = 0, 1, False, False
+
+    def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
+        return [tuple(numbers)]
+
+    def gather_json(self, value: Any) -> list[Any]:
+        return [value]
+
+    def sum_gradients(self, parameters: Sequence[Any]) -> None:
+        """They are the sum."""
+
+    def share(self, tensors: Sequence[Any]) -> None:
+        """They are rank 0's."""
+
+    def average(self, tensors: Sequence[Any]) -> None:
+        """They are the mean."""
+
+
+class Peers:
+    """A world of several ranks, by Paddle's collectives; made by `join`."""
+
+    def __init__(self, rank: int, world: int, store: Any) -> None:
+        self.rank, self.world = rank, world
+        self.patient = True
+        self.waiting = False
+        self._store = store
+        self._meetings = 0
+        self._buckets: Buckets | None = None
+
+    def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
+        import paddle
+
+        ours = paddle.to_tensor(list(numbers), dtype="float64")
+        theirs = self._gathered(ours).numpy().reshape(self.world, len(numbers))
+        return [tuple(row) for row in theirs.tolist()]
+
+    def gather_json(self, value: Any) -> list[Any]:
+        import numpy as np
+        import paddle
+
+        data = json.dumps(value).encode()
+        lengths = [int(length) for (length,) in self.gather([len(data)])]
+        room = np.zeros(max(lengths), np.uint8)
+        room[: len(data)] = np.frombuffer(data, np.uint8)
+        theirs = self._gathered(paddle.to_tensor(room)).numpy().reshape(self.world, -1)
+        texts = (row[:length].tobytes() for row, length in zip(theirs, lengths, strict=True))
+        return [json.loads(text) for text in texts]
+
+    def sum_gradients(self, parameters: Sequence[Any]) -> None:
+        if self._buckets is None or self._buckets.parameters is not parameters:
+            self._buckets = Buckets(parameters)
+        with self._together("the gradients of the other ranks"):
+            self._buckets.reduce(_begin_sum)
+
+    def share(self, tensors: Sequence[Any]) -> None:
+        import paddle.distributed as dist
+
+        with self._together("the parameters of rank 0"):
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def average(self, tensors: Sequence[Any]) -> None:
+        import paddle
+
+        with self._together("the buffers of the other ranks"), paddle.no_grad():
+            for tensor in tensors:
+                total = tensor.astype("float32")
+                _begin_sum(total)()
+                tensor.set_value((total / self.world).astype(tensor.dtype))
+
+    def _gathered(self, ours: Any) -> Any:
+        import paddle
+        import paddle.distributed as dist
+
+        with self._together("the other ranks"):
+            theirs = paddle.empty([self.world * ours.shape[0]], ours.dtype)
+            dist.stream.all_gather(theirs, ours)
+            return theirs
+
+    @contextlib.contextmanager
+    def _together(self, what: str) -> Iterator[None]:
+        """Collectives in here; what they raise means that a peer is gone."""
+        self.waiting = True
+        try:
+            if self.patient:
+                self.patient = False
+                self._meet()
+            yield
+        except RuntimeError as error:  # Paddle knows no other
+            raise PeerLost(
+                f"rank {self.rank} of {self.world} waited for {what}, and one of them is gone:"
+                f" {_last_line(error)}"
+            ) from error
+        finally:
+            self.waiting = False
+
+    def _meet(self) -> None:
+        """Wait for all ranks, for as long as it takes: whoever knows of a death ends this rank."""
+        self._meetings += 1
+        name = f"edl/met/{self._meetings}"
+        pause_s = _LOOK_FIRST_S
+        self._store.add(name, 1)
+        while self._store.add(name, 0) < self.world:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_LAST_S)
+
+
+def _begin_sum(tensor: Any) -> Callable[[], None]:
+    """Begin to sum a tensor over all ranks, in place; what is returned waits for it."""
+    import paddle.distributed as dist
+
+    task = dist.all_reduce(tensor, sync_op=False)
+
+    def wait() -> None:
+        task.wait()
+
+    return wait
+
+
+def device_of(local_rank: int) -> str:
+    """The device of a rank: one GPU for each, where Paddle is built for them; else the CPU."""
+    import paddle
+
+    if not paddle.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
+        return "cpu"
+    if local_rank >= paddle.device.cuda.device_count():
+        raise UsageError(
+            f"local rank {local_rank} has no GPU: there are {paddle.device.cuda.device_count()};"
+            " give --ranks-per-node no more than that"
+        )
+    return f"gpu:{local_rank}"
+
+
+def join(rank: int, endpoints: Sequence[str], device: str) -> Group:
+    """Be `rank` of the world of these endpoints (host:port of each rank); waits for all others.
+
+    Raises:
+        PeerLost: the group does not come about.
+    """
+    world = len(endpoints)
+    if world <= 1:
+        return Alone()
+    import paddle.distributed as dist
+    from paddle.base import core
+
+    _tell_paddle(rank, endpoints, device)
+    try:
+        store = core.create_or_get_global_tcp_store()
+        peers = Peers(rank, world, store)
+        peers._meet()  # the group itself is formed in 30 s, or not
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints the flags that it has set
+            dist.init_parallel_env()
+    except (RuntimeError, ValueError) as error:
+        raise PeerLost(
+            f"rank {rank} found no group with the ranks at {', '.join(endpoints)}:"
+            f" {_last_line(error)}"
+        ) from error
+    return peers
+
+
+def _last_line(error: BaseException) -> str:
+    """Paddle's messages begin with its own stack."""
+    return str(error).strip().rpartition("\n")[2][:300]
+
+
+def _tell_paddle(rank: int, endpoints: Sequence[str], device: str) -> None:
+    """Paddle takes what a world is from the environment alone."""
+    kind, _, number = device.partition(":")
+    os.environ.update(
+        PADDLE_DISTRI_BACKEND="gloo" if kind == "cpu" else "nccl",
+        PADDLE_TRAINER_ID=str(rank),
+        PADDLE_TRAINERS_NUM=str(len(endpoints)),
+        PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
+        PADDLE_CURRENT_ENDPOINT=endpoints[rank],
+        PADDLE_MASTER=endpoints[0],
+        FLAGS_selected_gpus=number or "0",
+    )
+    for name in ("MASTER_ADDR", "MASTER_PORT"):  # a launcher's, of another world
+        os.environ.pop(name, None)

@@ -1,0 +1,112 @@
+"""The local batches of a rank, taken in a thread of their own: the loop never waits without end.
+
+While teachers or a slow source keep one rank waiting, all others wait for it; so every rank has to
+be able to say that it waits, and to hear meanwhile that it shall leave.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
+
+#: Behind the last batch of an epoch.
+OVER: Final = object()
+
+
+class Reader(Protocol):
+    """A `DistilReader`, or a `DirectReader` where no teacher is asked; iterated once per epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """The next epoch; called by the main thread, as loaders' workers want it."""
+
+    def close(self) -> None:
+        """End what works for it."""
+
+
+class Stops(Protocol):
+    """The source behind it."""
+
+    def stop(self) -> None:
+        """Give no more batches."""
+
+
+class Intake:
+    """Takes one batch ahead of the loop. What the source raises is raised in `take`, as it is.
+
+    Args:
+        reader: where they come from.
+        source: it is stopped before the reader is closed.
+
+    Attributes:
+        source_s: seconds that the batch which was taken last took to come, whoever waited for it.
+    """
+
+    def __init__(self, reader: Reader, source: Stops) -> None:
+        self._reader = reader
+        self._source = source
+        self._epochs: SimpleQueue[Iterator[Any] | None] = SimpleQueue()
+        self._taken: SimpleQueue[Any] = SimpleQueue()
+        self._room = threading.Semaphore(0)
+        self._closed = False
+        self.source_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="edl-rank-intake", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Begin the next epoch; the one before it was taken to its end."""
+        self._epochs.put(iter(self._reader))
+        self._room.release()
+
+    def take(self, timeout_s: float) -> Any:
+        """The next batch; `OVER` behind the last one; None where there is none within the time."""
+        try:
+            kind, value, source_s = self._taken.get(timeout=timeout_s)
+        except Empty:
+            return None
+        if kind == "raised":
+            raise value
+        if kind == "batch":
+            self.source_s = source_s
+            self._room.release()
+        return value
+
+    def waiting_for(self) -> str:
+        """What the next batch waits for, in words."""
+        stats = self.stats()
+        if stats is None:
+            return "the next batch of the feed"
+        return f"soft labels: {stats.waiting_for}" if stats.waiting_for else "soft labels"
+
+    def stats(self) -> Any:
+        """`ReaderStats`; None where no teacher is asked."""
+        return getattr(self._reader, "stats", None)
+
+    def close(self) -> None:
+        """Take no more. The thread is not waited for: the feed may be deep in a read."""
+        self._closed = True
+        self._epochs.put(None)
+        self._room.release()
+        self._source.stop()
+        self._reader.close()
+
+    def _run(self) -> None:
+        while (batches := self._epochs.get()) is not None:
+            try:
+                self._epoch(batches)
+                self._taken.put(("over", OVER, 0.0))
+            except BaseException as error:  # the loop's to handle, whatever the user's code raises
+                self._taken.put(("raised", error, 0.0))
+            del batches
+
+    def _epoch(self, batches: Iterator[Any]) -> None:
+        self._room.acquire()
+        began = time.perf_counter()
+        for batch in batches:
+            self._taken.put(("batch", batch, time.perf_counter() - began))
+            self._room.acquire()
+            if self._closed:
+                return
+            began = time.perf_counter()

@@ -1,0 +1,274 @@
+"""Algorithm 2 of the paper over all ranks of a world: step by step, until its end or a safe point.
+
+Before each step every rank votes (`scheduler/students/consensus.py`), and all do what follows from
+the votes of all. So nobody stands in a collective that others never come to: a rank without rows
+takes part with weight 0, one that still waits for its batch says so, and one that is to leave takes
+all others with it, behind a step that all have taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+
+from ...errors import UsageError
+from ...scheduler.students.consensus import Decision, Vote, decide
+from ..job.batches import Parts
+from .gradients import Learner
+from .intake import OVER, Intake
+from .shares import Shares
+
+#: A rank that has no batch by then lets the others know that it waits.
+TAKE_S: Final = 1.0
+#: "finished": the job is done; "left": at a safe point, as was asked.
+Ending = Literal["finished", "left"]
+
+
+class Data(Protocol):
+    """The source of the rank's batches."""
+
+    def take_apart(self, batch: Any) -> Parts:
+        """A batch as the step uses it, with its positions."""
+
+    def stepped(self, epoch: int, positions: Any) -> None:
+        """The step that trained a batch with these positions is taken."""
+
+
+class Watcher(Protocol):
+    """Who hears of what the loop does; called in its thread."""
+
+    def step_begins(self, place: Place, positions: list[int]) -> None:
+        """This rank is about to train these positions of the epoch."""
+
+    def step_done(self, taken: Taken) -> None:
+        """A step was taken."""
+
+    def save(self, place: Place) -> None:
+        """All ranks stand at `place`: write a snapshot."""
+
+    def epoch_done(self, place: Place) -> bool:
+        """All of an epoch was trained; `place` is in it.
+
+        Returns:
+            Whether a snapshot holds something new since, as the metrics of an evaluation: the same
+            on all ranks.
+        """
+
+
+@dataclass(slots=True)
+class Place:
+    """How far the training is.
+
+    Attributes:
+        step: steps of the optimizer that were taken.
+        epoch: number of the epoch that is being trained, from 0.
+    """
+
+    step: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A step that was taken.
+
+    Attributes:
+        step: its number, from 1.
+        epoch: of its rows.
+        positions: of this rank's rows.
+        rows: of this rank.
+        total: of all ranks.
+        losses: terms by name, scalar tensors: means over this rank's rows.
+        step_s: seconds without waiting for the batch or for other ranks.
+        wait_s: seconds of waiting for the batch.
+    """
+
+    step: int
+    epoch: int
+    positions: list[int]
+    rows: int
+    total: int
+    losses: dict[str, Any]
+    step_s: float
+    wait_s: float
+
+
+@dataclass(slots=True)
+class Loop:
+    """Takes steps; see the module.
+
+    Attributes:
+        learner: what is trained.
+        intake: where batches come from.
+        data: what they are.
+        shares: how many rows each rank has.
+        watcher: who hears of it.
+        leaving: whether this rank was asked to leave.
+        due: whether a snapshot of the step that is about to be taken is due.
+        place: how far it is.
+        steps: end after so many; None: `epochs` says when.
+        epochs: end after so many; None: `steps` says when.
+        adapt: give ranks rows in proportion to their speed.
+        synchronize: wait for the device; called before times are taken.
+    """
+
+    learner: Learner
+    intake: Intake
+    data: Data
+    shares: Shares
+    watcher: Watcher
+    leaving: Callable[[], bool]
+    due: Callable[[int], bool]
+    place: Place = field(default_factory=Place)
+    steps: int | None = None
+    epochs: int | None = None
+    adapt: bool = True
+    synchronize: Callable[[], None] = lambda: None
+    waits: bool = False  # for a batch, or to hear what is left of an epoch
+    _held: Any = None
+    _wait_s: float = 0.0
+    _source_s: float = 0.0
+    _row_s: float = 0.0
+    _voted_at: float = 0.0
+    _in_epoch: int = 0
+    _began: int = 0
+    _unsaved: bool = True  # one snapshot of a step is enough, whoever asks for it
+    _patient: bool = True  # in the first step of a world ranks may be far apart
+
+    def run(self) -> Ending:
+        """Train to the end, or until all ranks leave.
+
+        Raises:
+            PeerLost: another rank is gone.
+            UsageError: there are epochs without a single row.
+        """
+        self._began = self.place.step
+        self.learner.model.train()
+        empty = 0
+        while not self._over():
+            if self._epoch() == "left":
+                return "left"
+            empty = 0 if self._in_epoch else empty + 1
+            if empty > 1:  # of one epoch all may have been trained before
+                raise UsageError("feed('train') gives no rows: there is nothing to train on")
+            self._unsaved |= self.watcher.epoch_done(self.place)
+            if not self._ended():
+                self.place.epoch += 1
+        if self.place.step > self._began:
+            self._save()
+        return "finished"
+
+    def _over(self) -> bool:
+        return self._ended() or (self.epochs is not None and self.place.epoch >= self.epochs)
+
+    def _ended(self) -> bool:
+        return self.steps is not None and self.place.step >= self.steps
+
+    def _epoch(self) -> Literal["over", "left"]:
+        self.shares.begin(self.place.step)
+        self._in_epoch, self._held = 0, None
+        with self._waiting():  # for the job board, too
+            self.intake.begin()
+        while not self._ended():
+            batch = self._take()
+            decision = self._vote(batch)
+            if decision.verdict == "step":
+                self._step(None if batch is None or batch is OVER else batch, decision)
+            if decision.save or decision.leave:
+                self._save()
+            if decision.leave:
+                return "left"
+            if decision.verdict == "over":
+                break
+        return "over"
+
+    def _take(self) -> Any:
+        """The next batch, taken apart; `OVER`; None: it is not there yet."""
+        if self._held is not None:
+            return self._held
+        began = time.perf_counter()
+        with self._waiting():
+            batch = self.intake.take(TAKE_S)
+        self._wait_s += time.perf_counter() - began
+        if batch is not None:
+            self._held = batch if batch is OVER else self.data.take_apart(batch)
+            self._source_s = self.intake.source_s
+        return self._held
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
+
+    def _save(self) -> None:
+        if self._unsaved:
+            self.watcher.save(self.place)
+            self._unsaved = False
+
+    def _vote(self, batch: Any) -> Decision:
+        now = time.perf_counter()
+        busy_s = now - self._voted_at if self._voted_at else 0.0
+        vote = Vote(
+            rows=0 if batch is None or batch is OVER else batch.rows,
+            waiting=batch is None,
+            leaving=self.leaving(),
+            save=self.due(self.place.step + 1),
+            pulled=self.shares.promise(self.place.step),
+            row_s=self._row_s,
+            busy_s=busy_s,
+        )
+        group = self.learner.group
+        group.patient = self._patient
+        votes = [Vote.from_numbers(one) for one in group.gather(vote.to_numbers())]
+        self._voted_at = time.perf_counter()
+        decision = decide(votes)
+        self._patient = decision.patient
+        if self.adapt and decision.verdict == "step" and group.world > 1 and self._in_epoch:
+            times = [one.row_s for one in votes]
+            told = self.shares.proportion.told(self.place.step - 1, times, decision.free_from)
+            self.shares.told(told)
+        return decision
+
+    def _step(self, batch: Parts | None, decision: Decision) -> None:
+        positions = [] if batch is None or batch.positions is None else batch.positions.tolist()
+        self.watcher.step_begins(self.place, positions)
+        began = time.perf_counter()
+        losses = self.learner.backward(batch, decision.total, self.place.step)
+        self.synchronize()
+        step_s = time.perf_counter() - began
+        self.learner.group.patient = self._patient
+        self.learner.apply()
+        taken = Taken(
+            self.place.step + 1,
+            self.place.epoch,
+            positions,
+            0 if batch is None else batch.rows,
+            decision.total,
+            losses,
+            step_s,
+            self._wait_s,
+        )
+        self.place.step += 1
+        self._unsaved = True
+        self._row_s = self._pace(taken)
+        self._in_epoch += 1
+        self._wait_s = 0.0
+        if batch is not None:
+            self._held = None
+            self.data.stepped(self.place.epoch, np.asarray(positions, np.int64))
+        self.watcher.step_done(taken)
+
+    def _pace(self, taken: Taken) -> float:
+        """Seconds per row; 0 where the step says nothing: few rows, or the epoch's first."""
+        if self._in_epoch == 0 or 2 * taken.rows < self.shares.expected(taken.step - 1):
+            return 0.0
+        # The next batch comes while this one is computed: whichever takes longer counts.
+        return max(taken.step_s, self._source_s) / taken.rows if taken.rows else 0.0

@@ -1,0 +1,225 @@
+"""What a rank has before its first step: the job's parts, its data, its checkpoint, its group."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from ...scheduler.students.proportion import Proportion
+from ..checkpoint import open_checkpoint
+from ..checkpoint.capture import Trained, restore
+from ..checkpoint.contents import Contents
+from ..feeding import ShardedSource, UnshardedSource, make_reader, source_for
+from ..job.assembly import Assembly, assemble
+from ..job.batches import Parts, split
+from ..job.spec import JobSpec, is_dataset, load_job
+from ..link import RankLink
+from ..settings import TrainSettings
+from ..words import Order, Scaled
+from .collective import Group, device_of, join
+from .evaluation import Evaluation
+from .gradients import Learner
+from .intake import Intake
+from .loop import Place
+from .precision import Precision
+from .saving import EPOCH, FACTOR, FEED, METRICS, Saver
+from .scaling import LearningRate, scaled
+from .shares import Shares
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RankData:
+    """What the loop knows of the data; see `loop.Data`."""
+
+    source: ShardedSource | UnshardedSource
+    label_names: tuple[str, ...]
+
+    def take_apart(self, batch: Any) -> Parts:
+        return split(batch, self.label_names, positions=self.source.has_positions)
+
+    def stepped(self, epoch: int, positions: Any) -> None:
+        self.source.trained(epoch, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A rank that is ready for its first step.
+
+    Attributes:
+        place: where it begins.
+        steps: optimizer steps that the whole job will take, about; None: not known.
+        adapt: ranks get rows in proportion to their speed.
+        synchronize: waits for the device.
+    """
+
+    learner: Learner
+    data: RankData
+    intake: Intake
+    shares: Shares
+    saver: Saver
+    evaluation: Evaluation
+    place: Place
+    steps: int | None
+    adapt: bool
+    synchronize: Callable[[], None]
+
+
+def start(order: Order, link: RankLink) -> Start:
+    """Make a rank ready: load the job, restore the checkpoint, join the other ranks.
+
+    Raises:
+        UsageError: the job file, the settings or the checkpoint cannot be.
+        PeerLost: another rank is gone.
+    """
+    settings, rank, world = order.settings, order.rank, order.world
+    device = _set_device(order.local_rank)
+    spec = load_job(settings.spec)
+    contents = open_checkpoint(order.restore) if order.restore else None
+    state = {} if contents is None else contents.state
+    place = Place(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
+    shares = Shares(Proportion.equal(world, world), rank)
+    source = source_for(
+        spec.feed("train"),
+        settings=settings,
+        rank=rank,
+        world=world,
+        link=link,
+        sizes=shares,
+        saved=state.get(FEED),
+    )
+    if source.total_batch is not None:
+        _check_total(source.total_batch, world)
+        shares.told(Proportion.equal(source.total_batch, world, place.step))
+    steps = _steps(settings, source)
+    _seed(settings.seed)
+    assembly = assemble(spec, steps)
+    precision = Precision(settings.amp, device)
+    trained = Trained(assembly.model, assembly.optimizer, precision.scaler)
+    rate = _resume(assembly, trained, contents, state, order, link)
+    group = join(rank, order.endpoints[:world], device)
+    group.share([*assembly.model.parameters(), *assembly.model.buffers()])
+    learner = _learner(assembly, rate, precision, group, settings.micro_batch)
+    saver = Saver(
+        order, link, trained, learner, source, state.get(FEED), state.get(METRICS, {}), place.step
+    )
+    reader = make_reader(source, assembly.distill, settings, rank=rank, epoch=place.epoch)
+    names = assembly.label_names if assembly.needs_teachers else ()
+    return Start(
+        learner,
+        RankData(source, names),
+        Intake(reader, source),
+        shares,
+        saver,
+        _evaluation(spec, settings, precision),
+        place,
+        steps,
+        adapt=settings.deal == "dynamic" and source.total_batch is not None,
+        synchronize=_synchronize if world > 1 and device != "cpu" else _nothing,
+    )
+
+
+def _nothing() -> None:
+    """A CPU has done what it was told."""
+
+
+def _synchronize() -> None:
+    import paddle
+
+    paddle.device.synchronize()
+
+
+def _set_device(local_rank: int) -> str:
+    from ...teacher.backends.paddle_runtime import import_paddle
+
+    paddle = import_paddle()
+    device = device_of(local_rank)
+    paddle.set_device(device)
+    return device
+
+
+def _seed(seed: int) -> None:
+    import paddle
+
+    paddle.seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def _resume(
+    assembly: Assembly,
+    trained: Trained,
+    contents: Contents | None,
+    state: Mapping[str, Any],
+    order: Order,
+    link: RankLink,
+) -> LearningRate:
+    """Restore the checkpoint, and do what a change of the world since then asks for."""
+    rate = LearningRate(assembly.optimizer)
+    if contents is None:
+        if order.rank:  # the parameters will be rank 0's; what is drawn from now on is not
+            _seed(order.settings.seed + 7919 * order.rank)
+        return rate
+    restore(trained, contents, rank=order.rank)
+    rate.restored(float(state.get(FACTOR, 1.0)))
+    old, new = contents.world, order.world
+    if scaled(order.settings.lr_policy, old, new, rate, assembly.spec.on_scale):
+        log.info("the world has %d ranks now, it had %d", new, old)
+        link.tell(Scaled(old, new))
+    return rate
+
+
+def _learner(
+    assembly: Assembly,
+    rate: LearningRate,
+    precision: Precision,
+    group: Group,
+    micro_batch: int | None,
+) -> Learner:
+    return Learner(
+        assembly.model,
+        list(assembly.model.parameters()),
+        assembly.optimizer,
+        assembly.loss,
+        rate,
+        precision,
+        group,
+        micro_batch,
+    )
+
+
+def _check_total(total: int, world: int) -> None:
+    if total < world:
+        raise UsageError(
+            f"a step has {total} rows, which are too few for {world} ranks: give --total-batch of"
+            f" {world} or more, or fewer nodes"
+        )
+
+
+def _steps(settings: TrainSettings, source: ShardedSource | UnshardedSource) -> int | None:
+    """Optimizer steps of the whole job; about, where ranks end an epoch raggedly."""
+    known = [] if settings.steps is None else [settings.steps]
+    if settings.epochs is not None and source.total_batch is not None:
+        positions = source.positions(0)
+        if positions is not None:
+            known.append(settings.epochs * -(-positions // source.total_batch))
+    return min(known, default=None)
+
+
+def _evaluation(spec: JobSpec, settings: TrainSettings, precision: Precision) -> Evaluation:
+    def feed() -> Any:
+        given = spec.feed("eval")
+        if not is_dataset(given):
+            return given
+        from ...distill_reader.sources.batched import Batched
+
+        return Batched(given, settings.micro_batch or settings.total_batch or 64)
+
+    return Evaluation(spec, feed, precision)

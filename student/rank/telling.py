@@ -1,0 +1,147 @@
+"""What a rank tells its supervisor of its steps, and writes into the log of ids."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from ..link import RankLink
+from ..words import Order, Progress
+from .evaluation import Evaluation
+from .intake import Intake
+from .loop import Place, Taken
+from .saving import Saver
+
+#: Steps that follow each other faster are told of together: reading losses waits for the device.
+TELL_EVERY_S: Final = 0.05
+_RATE_S: Final = 10.0
+
+
+class Telling:
+    """The loop's watcher; see `loop.Watcher`.
+
+    Attributes:
+        place: step and epoch that are being trained.
+        positions: of the batch that is being trained.
+        metrics: of the last evaluation.
+    """
+
+    def __init__(
+        self, order: Order, link: RankLink, saver: Saver, evaluation: Evaluation, intake: Intake
+    ) -> None:
+        self._order = order
+        self._link = link
+        self._saver = saver
+        self._evaluation = evaluation
+        self._intake = intake
+        self._ids = _opened(order)
+        self._told_at = 0.0
+        self._last: Taken | None = None
+        self._untold: Taken | None = None
+        self._rates: deque[tuple[float, int]] = deque()
+        self._samples_per_s = 0.0  # read by another thread, which must not look into the above
+        self.place = Place()
+        self.positions: list[int] = []
+        self.metrics: dict[str, float] = dict(saver.metrics)
+        self.saved = False
+
+    def step_begins(self, place: Place, positions: list[int]) -> None:
+        self.place, self.positions = place, positions
+
+    def step_done(self, taken: Taken) -> None:
+        now = time.monotonic()
+        self._rates.append((now, taken.total))
+        while now - self._rates[0][0] > _RATE_S:
+            self._rates.popleft()
+        self._log_ids(taken)
+        self._last = self._untold = taken
+        self.positions = []
+        if now - self._told_at >= TELL_EVERY_S:
+            self._tell()
+
+    def save(self, place: Place) -> None:
+        self._tell()
+        self._saver.metrics = self.metrics
+        self.saved = self._saver.save(place)
+
+    def epoch_done(self, place: Place) -> bool:
+        found = self._evaluation.run(self._saver.learner.model, self._saver.learner.group)
+        if found:
+            self.metrics = found
+            first = next(iter(found.values()))
+            self._saver.learner.rate.evaluated(first)
+            self._untold = self._last
+        self._tell()
+        return bool(found)
+
+    def waits_for(self, what: str) -> None:
+        """Tell what the rank waits for; called by another thread than the loop's."""
+        last = self._last
+        self._link.tell(self._progress(last, what, read_losses=False))
+
+    def close(self) -> None:
+        if self._ids is not None:
+            self._ids.close()
+
+    def _tell(self) -> None:
+        if self._untold is None:
+            return
+        taken, self._untold = self._untold, None
+        self._told_at = time.monotonic()
+        self._samples_per_s = self._rate()
+        self._link.tell(self._progress(taken, ""))
+
+    def _progress(self, taken: Taken | None, waiting: str, read_losses: bool = True) -> Progress:
+        stats = self._intake.stats()
+        if taken is None:
+            return Progress(self.place.step, self.place.epoch, waiting_for=waiting)
+        losses = {name: float(value) for name, value in taken.losses.items()} if read_losses else {}
+        return Progress(
+            taken.step,
+            taken.epoch,
+            taken.rows,
+            taken.total,
+            losses,
+            self.metrics,
+            taken.step_s,
+            taken.wait_s,
+            self._samples_per_s,
+            None if stats is None else len(stats.teachers),
+            0 if stats is None else stats.volume_bytes,
+            waiting,
+            0 if stats is None else stats.upper_bytes,
+            0 if stats is None else stats.want,
+        )
+
+    def _rate(self) -> float:
+        rates = list(self._rates)
+        if len(rates) < 2 or rates[-1][0] <= rates[0][0]:
+            return 0.0
+        return sum(total for _, total in rates[1:]) / (rates[-1][0] - rates[0][0])
+
+    def _log_ids(self, taken: Taken) -> None:
+        if self._ids is None:
+            return
+        line: dict[str, Any] = {
+            "generation": self._order.generation,
+            "step": taken.step,
+            "epoch": taken.epoch,
+            "rank": self._order.rank,
+            "at_s": round(time.time(), 4),
+            "rows": taken.rows,
+            "total": taken.total,
+            "positions": taken.positions,
+        }
+        self._ids.write(json.dumps(line) + "\n")
+        self._ids.flush()
+
+
+def _opened(order: Order) -> TextIO | None:
+    if order.settings.id_log is None:
+        return None
+    folder = Path(order.settings.id_log)
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / f"rank-{order.rank}.jsonl").open("a", encoding="utf-8")

@@ -1,0 +1,184 @@
+"""Ranks over a feed without processes: they read, train what a test says, die, and save."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edl.coordinator.jobs import JobBoard
+from edl.distill_reader import Batched
+from edl.proto.arena import Array
+from edl.scheduler.students.ranges import Ranges
+from edl.scheduler.students.shards import Shard, rows_of_rank
+from edl.student.feeding import DirectReader, ShardedSource, merged, source_for
+from edl.student.job.batches import POSITIONS
+from edl.student.settings import Deal, TrainSettings
+
+JOB = "job"
+
+
+class Numbers:
+    """A map-style data set whose samples are (number, number squared)."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, number: int) -> tuple[Array, np.int64]:
+        return np.full(3, number, np.float32), np.int64(number * number)
+
+
+def settings_of(
+    total_batch: int | None = None,
+    *,
+    nodes: tuple[int, int] = (1, 1),
+    deal: Deal = "dynamic",
+    shard_rows: int | None = None,
+    teachers: tuple[str, ...] = (),
+    seed: int = 0,
+) -> TrainSettings:
+    return TrainSettings(
+        spec="/job.py",
+        job=JOB,
+        nodes=nodes,
+        coordinator="redis://127.0.0.1:1" if nodes[1] > 1 else None,
+        checkpoint="/checkpoints" if nodes[1] > 1 else None,
+        teachers=teachers,
+        total_batch=total_batch,
+        epochs=1,
+        deal=deal,
+        shard_rows=shard_rows,
+        seed=seed,
+    )
+
+
+@dataclass
+class OnBoard:
+    """The line of one rank to a job board, as its supervisor carries it."""
+
+    board: JobBoard
+    generation: int
+    rank: int
+
+    def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
+        self.board.fill(JOB, self.generation, epoch, [Shard(*shard) for shard in shards])
+
+    def lease(self, epoch: int) -> tuple[int, int] | None:
+        return self.board.lease(JOB, self.generation, epoch, self.rank)
+
+    def done(self, epoch: int, start: int, stop: int) -> None:
+        assert self.board.done(JOB, self.generation, epoch, self.rank, start, stop)
+
+
+@dataclass
+class Equal:
+    """Equal parts of each step."""
+
+    total: int
+    rank: int
+    world: int
+
+    def rows(self, ordinal: int, left: int) -> int:
+        return rows_of_rank(min(self.total, left), self.rank, self.world)
+
+
+@dataclass
+class Rank:
+    """One rank: reads ahead as a test says, and trains what it has read in order."""
+
+    source: ShardedSource
+    reader: DirectReader
+    read: deque[Array] = field(default_factory=deque)
+    ended: bool = False
+
+    def begin(self) -> None:
+        self.batches = iter(self.reader)
+        self.ended = False
+        self.read.clear()
+
+    def read_one(self) -> None:
+        if not self.ended:
+            batch = next(self.batches, None)
+            if batch is None:
+                self.ended = True
+            else:
+                self.read.append(positions_of(batch))
+
+    def take(self) -> Array:
+        """Positions of the next batch; none where the epoch is over for it."""
+        if not self.read:
+            self.read_one()
+        return self.read.popleft() if self.read else np.zeros(0, np.int64)
+
+    def end(self) -> None:
+        self.source.stop()
+        self.reader.close()
+
+
+def positions_of(batch: Any) -> Array:
+    """Positions of a batch without soft labels."""
+    found: Array = batch[POSITIONS] if isinstance(batch, dict) else batch[-1]
+    return found
+
+
+def publish(board: JobBoard, generation: int) -> None:
+    """Have a board's only node begin a generation."""
+    if generation == 1:
+        board.join(JOB, "node", {}, 3600.0)
+    assert board.lead(JOB, "node", 3600.0)
+    assert board.publish(JOB, "node", generation, {})
+
+
+def world_of(
+    board: JobBoard,
+    feed: Any,
+    settings: TrainSettings,
+    *,
+    generation: int,
+    world: int,
+    saved: dict[str, Any] | None = None,
+    epoch: int = 0,
+) -> list[Rank]:
+    """The ranks of a generation that goes on where a checkpoint says."""
+    publish(board, generation)
+    ranks = []
+    batch = settings.total_batch or feed.batch_sampler.batch_size
+    for rank in range(world):
+        source = source_for(
+            feed,
+            settings=settings,
+            rank=rank,
+            world=world,
+            link=OnBoard(board, generation, rank),
+            sizes=Equal(batch, rank, world),
+            saved=saved,
+        )
+        assert isinstance(source, ShardedSource)
+        ranks.append(Rank(source, DirectReader(source, epoch)))
+    return ranks
+
+
+def save(ranks: list[Rank], base: dict[str, Any] | None) -> dict[str, Any]:
+    return merged([rank.source.state() for rank in ranks], base)
+
+
+def step(ranks: list[Rank], epoch: int) -> list[Array]:
+    """One step of all ranks; the positions of each."""
+    taken = [rank.take() for rank in ranks]
+    for rank, positions in zip(ranks, taken, strict=True):
+        rank.source.trained(epoch, positions)
+    return taken
+
+
+def trained_of(saved: dict[str, Any], epoch: int) -> Ranges:
+    return Ranges.from_json(saved["trained"].get(str(epoch), []))
+
+
+def batched(samples: int, batch: int, *, shuffle: bool = True, drop_last: bool = False) -> Batched:
+    return Batched(Numbers(samples), batch, shuffle=shuffle, drop_last=drop_last)

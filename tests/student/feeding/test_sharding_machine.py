@@ -1,0 +1,155 @@
+"""Whatever ranks die and worlds follow each other, what survives has each position once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.errors import GenerationSuperseded
+from edl.tests.student.feeding.ranks import (
+    OnBoard,
+    Rank,
+    batched,
+    save,
+    settings_of,
+    step,
+    world_of,
+)
+
+MOST_STEPS = 400
+
+
+class Trainings(RuleBasedStateMachine):
+    """One training: steps, saves, deaths, and a new world behind each of them.
+
+    `history` is what the parameters are made of: a death takes away what no checkpoint holds.
+    """
+
+    @initialize(
+        samples=st.integers(1, 60),
+        batch=st.integers(1, 20),
+        shard_rows=st.none() | st.integers(1, 9),
+        world=st.integers(1, 4),
+        static=st.booleans(),
+        drop_last=st.booleans(),
+    )
+    def begin(
+        self,
+        samples: int,
+        batch: int,
+        shard_rows: int | None,
+        world: int,
+        static: bool,
+        drop_last: bool,
+    ) -> None:
+        self.feed = batched(samples, batch, drop_last=drop_last)
+        self.rows = samples - samples % batch if drop_last else samples
+        self.settings = settings_of(
+            deal="static" if static else "dynamic", shard_rows=shard_rows, seed=samples
+        )
+        self.board = MemoryBoard()
+        self.history: list[tuple[int, int]] = []  # epoch, position
+        self.saved: dict[str, Any] | None = None
+        self.saved_at = (0, 0)  # epoch, entries of the history
+        self.generation = self.epoch = 0
+        self.ranks: list[Rank] = []
+        self.form(world)
+
+    def form(self, world: int) -> None:
+        for rank in self.ranks:
+            rank.end()
+        self.generation += 1
+        self.base = self.saved
+        self.epoch, kept = self.saved_at
+        del self.history[kept:]
+        self.ranks = world_of(
+            self.board,
+            self.feed,
+            self.settings,
+            generation=self.generation,
+            world=world,
+            saved=self.saved,
+            epoch=self.epoch,
+        )
+        for rank in self.ranks:
+            rank.begin()
+
+    def step_together(self) -> bool:
+        """One step; False where the epoch was over, and the next one has begun."""
+        taken = step(self.ranks, self.epoch)
+        rows = [int(position) for positions in taken for position in positions]
+        assert len(rows) <= self.feed.batch_sampler.batch_size
+        self.history += [(self.epoch, position) for position in rows]
+        if rows:
+            return True
+        self.check_epoch(self.epoch)
+        self.epoch += 1
+        for rank in self.ranks:
+            rank.begin()
+        return False
+
+    def check_epoch(self, epoch: int) -> None:
+        counts = Counter(position for of, position in self.history if of == epoch)
+        assert counts == Counter(range(self.rows))
+
+    @rule(count=st.integers(1, 6))
+    def train(self, count: int) -> None:
+        for _ in range(count):
+            self.step_together()
+
+    @rule(rank=st.integers(0, 3), count=st.integers(1, 3))
+    def read_ahead(self, rank: int, count: int) -> None:
+        one = self.ranks[rank % len(self.ranks)]
+        for _ in range(count):
+            if len(one.read) < 2:  # at the end of an epoch a source waits with more
+                one.read_one()
+
+    @rule()
+    def save(self) -> None:
+        self.saved = save(self.ranks, self.base)
+        self.saved_at = (self.epoch, len(self.history))
+
+    @rule(world=st.integers(1, 4))
+    def die(self, world: int) -> None:
+        self.form(world)
+
+    @rule(world=st.integers(1, 4))
+    def leave_at_a_safe_point(self, world: int) -> None:
+        self.save()
+        self.form(world)
+
+    @precondition(lambda self: self.generation > 1)
+    @rule(rank=st.integers(0, 3))
+    def hear_of_a_rank_that_was_thought_dead(self, rank: int) -> None:
+        late = OnBoard(self.board, self.generation - 1, rank)
+        with pytest.raises(GenerationSuperseded):
+            late.lease(self.epoch)
+        with pytest.raises(GenerationSuperseded):
+            late.done(self.epoch, 0, 1)
+        with pytest.raises(GenerationSuperseded):
+            late.fill(self.epoch, [(0, 1)])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "ranks"):
+            return
+        for _ in range(MOST_STEPS):
+            if not self.step_together():
+                break
+        else:
+            raise AssertionError("the epoch does not end")
+        for epoch in range(self.epoch):
+            self.check_epoch(epoch)
+        for rank in self.ranks:
+            rank.end()
+
+
+Trainings.TestCase.settings = hypothesis_settings(
+    max_examples=hypothesis_settings().max_examples, stateful_step_count=25
+)
+TestTrainings = Trainings.TestCase

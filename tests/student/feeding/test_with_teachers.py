@@ -1,0 +1,174 @@
+"""A reader over the source of a rank: labels, samples and positions belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.distill_reader import DistilReader
+from edl.errors import UsageError
+from edl.scheduler.students.ranges import Ranges
+from edl.student.feeding import DirectReader, ShardedSource, make_reader, merged, source_for
+from edl.student.job.batches import split
+from edl.student.job.distill import Distill
+from edl.supervise import python_command, start
+from edl.tests.scripted_teacher import logits_of
+from edl.tests.student.feeding.ranks import (
+    Equal,
+    Numbers,
+    OnBoard,
+    batched,
+    positions_of,
+    publish,
+    settings_of,
+)
+
+SAMPLES, BATCH = 37, 8
+#: What teachers get is named x, and is the first field.
+DISTILL = Distill(service="s", fetches=["logits"], feeds=[0])
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A teacher in a process of its own: loaders fork this one, which gRPC must not see."""
+    teacher = start(python_command("teacher", "edl.tests.scripted_teacher"))
+    yield teacher.expect(r"ready on (\S+)", timeout_s=30).group(1)
+    teacher.stop()
+
+
+def feed_of(kind: str, workers: int) -> Any:
+    if kind == "batched":
+        return batched(SAMPLES, BATCH)
+    if kind == "paddle":
+        import paddle
+
+        class Rows(Numbers, paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
+            pass
+
+        return paddle.io.DataLoader(
+            Rows(SAMPLES), batch_size=BATCH, shuffle=True, num_workers=workers
+        )
+    import torch
+
+    return torch.utils.data.DataLoader(
+        Numbers(SAMPLES),
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+
+
+def source_of(
+    feed: Any, address: str, *, world: int = 1, rank: int = 0, board: Any = None, saved: Any = None
+) -> tuple[ShardedSource, Any]:
+    settings = settings_of(teachers=(address,), seed=5)
+    if board is None:
+        publish(board := MemoryBoard(), 1)
+    source = source_for(
+        feed,
+        settings=settings,
+        rank=rank,
+        world=world,
+        link=OnBoard(board, board.generation("job").number, rank),
+        sizes=Equal(BATCH, rank, world),
+        saved=saved,
+    )
+    assert isinstance(source, ShardedSource)
+    return source, settings
+
+
+def as_arrays(batch: Any) -> list[Any]:
+    return [np.asarray(field) for field in batch]
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [("batched", 0), ("paddle", 0), ("paddle", 2), ("torch", 0), ("torch", 2)],
+)
+def test_labels_samples_and_positions_belong_together(
+    address: str, kind: str, workers: int
+) -> None:
+    source, settings = source_of(feed_of(kind, workers), address)
+    direct, _ = source_of(feed_of(kind, workers), address)
+    reader = make_reader(source, DISTILL, settings, rank=0, epoch=4)
+    assert isinstance(reader, DistilReader)
+    alone = iter(DirectReader(direct, 4))
+    with reader:
+        for epoch in (4, 5):
+            order: dict[int, int] = {}
+            for batch in reader:
+                x, squares, positions, soft = as_arrays(batch)
+                np.testing.assert_array_equal(soft, logits_of(x))
+                np.testing.assert_array_equal(x[:, 0] ** 2, squares)
+                order.update(zip(positions.tolist(), x[:, 0].astype(int).tolist(), strict=True))
+                source.trained(epoch, positions)
+                if epoch == 4:  # the same without a reader, to the last bit
+                    plain = next(alone)
+                    for mine, its in zip(as_arrays(plain), (x, squares, positions), strict=True):
+                        assert mine.dtype == its.dtype
+                        np.testing.assert_array_equal(mine, its)
+                    direct.trained(4, positions_of(as_arrays(plain)))
+            assert sorted(order) == sorted(order.values()) == list(range(SAMPLES))
+    assert next(alone, None) is None
+    direct.close()
+
+
+def test_what_a_step_gets_of_a_batch(address: str) -> None:
+    source, settings = source_of(feed_of("batched", 0), address)
+    with make_reader(source, DISTILL, settings, rank=0) as reader:  # type: ignore[union-attr]
+        for batch in reader:
+            parts = split(batch, DISTILL.label_names, positions=source.has_positions)
+            assert parts.positions is not None
+            assert isinstance(parts.inputs, tuple)
+            (x,), labels = parts.inputs, parts.labels
+            np.testing.assert_array_equal(parts.soft["logits"].numpy(), logits_of(x.numpy()))
+            np.testing.assert_array_equal(labels.numpy(), x.numpy()[:, 0].astype(int) ** 2)
+            source.trained(0, parts.positions)
+    assert source.state()["trained"] == {"0": [[0, SAMPLES]]}
+
+
+def test_two_ranks_that_read_far_ahead_die_and_one_goes_on(address: str) -> None:
+    board = MemoryBoard()
+    publish(board, 1)
+    trained: list[int] = []
+    ranks = [
+        source_of(batched(200, BATCH), address, world=2, rank=rank, board=board)
+        for rank in range(2)
+    ]
+    readers = [
+        make_reader(source, DISTILL, settings, rank=rank)
+        for rank, (source, settings) in enumerate(ranks)
+    ]
+    iterators = [iter(reader) for reader in readers]
+    for _ in range(7):
+        for (source, _), batches in zip(ranks, iterators, strict=True):
+            positions = positions_of(next(batches)[:-1])
+            trained += positions.tolist()
+            source.trained(0, positions)
+    saved = merged([source.state() for source, _ in ranks], None)
+    for (source, _), reader in zip(ranks, readers, strict=True):
+        source.stop()
+        reader.close()
+    publish(board, 2)
+    source, settings = source_of(batched(200, BATCH), address, board=board, saved=saved)
+    with make_reader(source, DISTILL, settings, rank=0) as reader:  # type: ignore[union-attr]
+        for batch in reader:
+            np.testing.assert_array_equal(batch[-1], logits_of(batch[0]))
+            trained += positions_of(batch[:-1]).tolist()
+            source.trained(0, positions_of(batch[:-1]))
+    assert sorted(trained) == list(range(200))
+    assert Ranges.from_json(merged([source.state()], saved)["trained"]["0"]).count == 200
+
+
+def test_jobs_that_ask_no_teacher_have_no_reader(address: str) -> None:
+    source, settings = source_of(batched(9, 4), address)
+    for distill in (None, Distill(service="s", alpha=1.0, beta=0.0)):
+        assert isinstance(make_reader(source, distill, settings, rank=0), DirectReader)
+    with pytest.raises(UsageError, match=r"asks the service 's' .* --coordinator .* --teachers"):
+        make_reader(source, DISTILL, settings_of(), rank=0)
+    source.close()

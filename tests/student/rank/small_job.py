@@ -1,0 +1,158 @@
+"""A small job for tests of ranks: two layers, a few hundred rows, and what a test asks for besides.
+
+The environment says what: EDL_TEST_ROWS, EDL_TEST_BATCH; EDL_TEST_SIZES=rows of each epoch;
+EDL_TEST_STREAM=1 for a feed without ids, and a metric of Paddle's;
+EDL_TEST_ROW_S=seconds per row, and EDL_TEST_SLOW=rank:times that; EDL_TEST_BLOCK=rank:row read that
+takes a minute; EDL_TEST_DUMP=folder where each rank writes its parameters after each step;
+EDL_TEST_CRASH=rank:call of the loss that raises; EDL_TEST_PLAIN=1 for a learning rate that decays
+and a distillation with no weight; EDL_TEST_TEACH=1 for one by teachers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+
+from edl.distill_reader import Batched
+from edl.student.job.distill import Distill
+
+ROWS = int(os.environ.get("EDL_TEST_ROWS", "96"))
+BATCH = int(os.environ.get("EDL_TEST_BATCH", "16"))
+SIZES = [int(size) for size in os.environ.get("EDL_TEST_SIZES", "").split(",") if size]
+ROW_S = float(os.environ.get("EDL_TEST_ROW_S", "0"))
+calls = 0
+
+
+def rank() -> int:
+    return int(os.environ.get("PADDLE_TRAINER_ID", "0"))
+
+
+def told(name: str) -> tuple[int, float]:
+    """A pair "rank:number" of the environment."""
+    first, _, second = os.environ.get(name, "-1:0").partition(":")
+    return int(first), float(second)
+
+
+class Rows:
+    """Points of a plane, labelled by the quadrant that they lie in."""
+
+    def __init__(self) -> None:
+        self._rows = SIZES[0] if SIZES else ROWS
+        self._read = 0
+        most = max([ROWS, *SIZES])
+        self._points = np.random.default_rng(7).normal(size=(most, 8)).astype(np.float32)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._rows = SIZES[epoch] if SIZES else ROWS
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        self._read += 1
+        who, times = told("EDL_TEST_SLOW")
+        if ROW_S:
+            time.sleep(ROW_S * (times if who == rank() else 1))
+        if told("EDL_TEST_BLOCK") == (rank(), self._read):
+            time.sleep(60)
+        point = self._points[number]
+        return point, np.int64(2 * (point[0] > 0) + (point[1] > 0))
+
+
+class Student(paddle.nn.Layer):  # type: ignore[misc]  # Paddle has no types here
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = paddle.nn.Linear(8, 16)
+        self.unused = paddle.nn.Linear(3, 3)
+        self.signs = paddle.nn.Embedding(8, 16, sparse=True)
+        self.last = paddle.nn.Linear(16, 10)
+
+    def forward(self, points: Any) -> Any:
+        which = (points[:, 2:5] > 0).astype("int64") @ paddle.to_tensor([1, 2, 4])
+        return self.last(paddle.tanh(self.first(points) + self.signs(which)))
+
+
+def model() -> Any:
+    return Student()
+
+
+def loss(outputs: Any, labels: Any) -> Any:
+    global calls
+    calls += 1
+    who, call = told("EDL_TEST_CRASH")
+    if who == rank() and calls == call:
+        raise RuntimeError("the loss has had enough")
+    return paddle.nn.functional.cross_entropy(outputs, labels)
+
+
+def optimizer(parameters: Any) -> Any:
+    rate: Any = 0.1
+    if os.environ.get("EDL_TEST_PLAIN"):
+        rate = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
+    made = paddle.optimizer.Momentum(rate, parameters=parameters, weight_decay=0.01)
+    if folder := os.environ.get("EDL_TEST_DUMP"):
+        _dump_after_steps(made, parameters, Path(folder))
+    return made
+
+
+class Stream:
+    """Batches without ids, of which each rank has every so-many-th."""
+
+    def __init__(self, part: tuple[int, int] = (0, 1)) -> None:
+        self._part = part
+
+    def shard(self, rank: int, world_size: int) -> Stream:
+        return Stream((rank, world_size))
+
+    def __iter__(self) -> Any:
+        first, step = self._part
+        for number, batch in enumerate(Batched(Rows(), BATCH)):
+            if number % step == first:
+                yield batch
+
+
+def feed(split: str) -> Any:
+    if os.environ.get("EDL_TEST_STREAM"):
+        return Stream()
+    return Batched(Rows(), BATCH, shuffle=split == "train")
+
+
+def hits(outputs: Any, labels: Any) -> Any:
+    return (outputs.argmax(-1) == labels).astype("float32").mean()
+
+
+def metrics() -> dict[str, Any]:
+    found: dict[str, Any] = {"accuracy": hits}
+    if os.environ.get("EDL_TEST_STREAM"):
+        found["by_paddle"] = paddle.metric.Accuracy()
+    return found
+
+
+def distill() -> Distill | None:
+    if os.environ.get("EDL_TEST_TEACH"):
+        return Distill(service="quadrants", fetches=["logits"], temperature=2.0)
+    if os.environ.get("EDL_TEST_PLAIN"):
+        return Distill(service="nobody", alpha=1.0, beta=0.0)
+    return None
+
+
+def on_scale(old: int, new: int) -> None:
+    print(f"on_scale({old}, {new})", flush=True)
+
+
+def _dump_after_steps(made: Any, parameters: Any, folder: Path) -> None:
+    real, steps = made.step, 0
+
+    def step() -> None:
+        nonlocal steps
+        real()
+        steps += 1
+        arrays = [one.numpy() for one in parameters]
+        np.savez(folder / f"rank{rank()}-step{steps}.npz", *arrays)
+
+    made.step = step

@@ -1,0 +1,122 @@
+"""What the loop asks for around its steps, of a rank alone whose data and gradients are nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edl.scheduler.students.proportion import Proportion
+from edl.student.job.batches import Parts
+from edl.student.rank.collective import Alone
+from edl.student.rank.intake import OVER
+from edl.student.rank.loop import Loop, Place
+from edl.student.rank.shares import Shares
+
+BATCH = Parts((), None, {}, None, 4)
+
+
+class Told:
+    """The watcher, the learner and the intake in one; remembers what the loop asks of it.
+
+    Args:
+        epochs: batches of each epoch.
+        evaluates: whether an epoch's end brings something new.
+    """
+
+    source_s = 0.0
+
+    def __init__(self, epochs: Sequence[int], evaluates: bool) -> None:
+        self.epochs = list(epochs)
+        self.evaluates = evaluates
+        self.group = Alone()
+        self.model = SimpleNamespace(train=lambda: None)
+        self.saved: list[int] = []
+        self.waited_at_begin: list[bool] = []
+        self.left: list[Any] = []
+        self.loop: Loop
+
+    def begin(self) -> None:
+        self.waited_at_begin.append(self.loop.waits)
+        self.left = [BATCH] * self.epochs.pop(0)
+
+    def take(self, timeout_s: float) -> Any:
+        return self.left.pop() if self.left else OVER
+
+    def take_apart(self, batch: Any) -> Any:
+        return batch
+
+    def backward(self, *_: object) -> dict[str, Any]:
+        return {}
+
+    def save(self, place: Place) -> None:
+        self.saved.append(place.step)
+
+    def epoch_done(self, place: Place) -> bool:
+        return self.evaluates
+
+    def nothing(self, *_: object) -> None:
+        """Of no interest here."""
+
+    apply = stepped = step_begins = step_done = nothing
+
+
+def run(told: Told, leave_at: int | None = None, **options: Any) -> str:
+    place = Place()
+    shares = Shares(Proportion.equal(4, 1), 0)
+    parts: Any = told
+    told.loop = Loop(
+        parts,
+        parts,
+        parts,
+        shares,
+        parts,
+        lambda: place.step == leave_at,
+        lambda step: step % 2 == 0,
+        place,
+        **options,
+    )
+    return told.loop.run()
+
+
+@pytest.mark.parametrize(
+    ("steps", "evaluates", "saved"),
+    [
+        (4, False, [2, 4]),
+        (4, True, [2, 4, 4]),  # the second one has what the evaluation found
+        (5, False, [2, 4, 5]),
+    ],
+)
+def test_the_last_step_is_saved_once(steps: int, evaluates: bool, saved: list[int]) -> None:
+    told = Told([9], evaluates)
+    assert run(told, steps=steps) == "finished"
+    assert told.saved == saved
+
+
+def test_the_end_of_the_last_epoch_is_saved_once() -> None:
+    told = Told([3, 3], evaluates=False)
+    assert run(told, epochs=2) == "finished"
+    assert told.saved == [2, 4, 6]
+
+
+def test_who_leaves_behind_a_step_that_was_saved_does_not_save_it_again() -> None:
+    told = Told([4, 4], evaluates=False)
+    assert run(told, leave_at=4, epochs=2) == "left"
+    assert told.saved == [2, 4]
+
+
+def test_who_leaves_before_its_first_step_is_saved() -> None:
+    """The change of the world that it has begun with is in no other checkpoint."""
+    told = Told([0], evaluates=False)
+    assert run(told, leave_at=0, epochs=1) == "left"
+    assert told.saved == [0]
+
+
+def test_a_board_that_does_not_answer_at_an_epochs_begin_is_waited_for() -> None:
+    """Or a rank whose board is away would pass for one that hangs."""
+    told = Told([1, 1], evaluates=False)
+    run(told, epochs=2)
+    assert told.waited_at_begin == [True, True]
+    assert not told.loop.waits

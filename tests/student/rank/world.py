@@ -1,0 +1,114 @@
+"""A world of real ranks under a supervisor that does what a test says, and nothing by itself."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.student.checkpoint import SnapshotOwner
+from edl.student.settings import TrainSettings
+from edl.student.supervisor.asking import Desk
+from edl.student.supervisor.crew import Crew
+from edl.student.words import FromRank, Order
+
+JOB = Path(__file__).with_name("small_job.py")
+DEADLINE_S = 90.0
+
+
+def settings(**given: Any) -> TrainSettings:
+    """Settings of the small job."""
+    base: dict[str, Any] = {"spec": str(JOB), "job": "small", "save_every_s": None}
+    return TrainSettings(**{**base, **given})
+
+
+def free_port() -> int:
+    """A port that nobody had a moment ago; Paddle takes no socket that listens already."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class World:
+    """Ranks of one node in one generation; in a `with`, at whose end none is left.
+
+    Attributes:
+        words: all that ranks said, in the order in which it came, with the rank's number.
+        lines: what they printed.
+        codes: exit codes of those that ended.
+    """
+
+    def __init__(
+        self,
+        job: TrainSettings,
+        ranks: int,
+        *,
+        owner: SnapshotOwner | None = None,
+        restore: str = "",
+        generation: int = 1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.words: list[tuple[int, FromRank]] = []
+        self.lines: list[str] = []
+        self.codes: dict[int, int] = {}
+        self._closing = ExitStack()
+        endpoints = tuple(f"127.0.0.1:{free_port()}" for _ in range(ranks))
+        base = Order(job, generation, world=ranks, endpoints=endpoints, restore=restore)
+        orders = [replace(base, rank=rank, local_rank=rank) for rank in range(ranks)]
+        if owner is not None:
+            orders[0] = replace(orders[0], snapshot=tuple(owner.keys))
+        desk = self._closing.enter_context(closing(Desk(MemoryBoard(), job.job, generation, True)))
+        self.crew = Crew(
+            orders,
+            desk,
+            lambda rank, line: self.lines.append(f"{rank}: {line}"),
+            environment=dict(environment or {}),
+        )
+        self._closing.callback(self.crew.close)
+
+    def wait(self, until: Callable[[], bool], what: str) -> None:
+        """Hear ranks until a condition holds; fails with what they said where it does not."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not until():
+            if time.monotonic() > deadline or (not self.crew.running and not self._hear(0.0)):
+                raise AssertionError(
+                    f"not seen: {what}\n{self.words[-20:]}\n" + "\n".join(self.lines)
+                )
+            self._hear(0.2)
+
+    def ended(self) -> dict[int, int]:
+        """Wait until all have ended; their exit codes."""
+        count = len(self.crew.ranks)
+        self.wait(lambda: len(self.codes) == count, f"{count} exit codes")
+        return self.codes
+
+    def said(self, kind: type[Any]) -> list[Any]:
+        """What ranks said of this kind."""
+        return [word for _, word in self.words if isinstance(word, kind)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.close()
+
+    def _hear(self, wait_s: float) -> bool:
+        news = self.crew.news(wait_s)
+        for rank, word in news:
+            if isinstance(word, int):
+                self.codes[rank.number] = word
+            else:
+                self.words.append((rank.number, word))
+        return bool(news)

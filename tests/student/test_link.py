@@ -1,0 +1,127 @@
+"""Between a supervisor and a rank: every word arrives as it was, every ask is answered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from edl.errors import EdlError, GenerationSuperseded, WireError
+from edl.proto.channel import Channel
+from edl.student.link import RankLink, RankPort
+from edl.student.settings import TrainSettings
+from edl.student.words import (
+    Answer,
+    Ask,
+    Failed,
+    Finished,
+    Leave,
+    Left,
+    Order,
+    Progress,
+    Ready,
+    Saved,
+    Scaled,
+    from_rank,
+    from_supervisor,
+)
+
+SETTINGS = TrainSettings(spec="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
+ORDER = Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", 3, ("x", "y"), 7)
+SAID = (
+    Ready(3, 1, 90),
+    Progress(4, 1, 8, 16, {"total": 0.5}, {"accuracy": 0.1}, 0.1, 0.2, 80.0, 2, 100, "labels"),
+    Saved(4, 1, 0.001),
+    Scaled(2, 3),
+    Finished(9, {"accuracy": 1.0}),
+    Left(9, False, "a peer"),
+    Failed(5, 1, [1, 2], "ValueError: no", "Traceback", True),
+)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[RankPort, RankLink]]:
+    port, fd = RankPort.pair()
+    link = RankLink.attach(fd)
+    yield port, link
+    port.close()
+    link.close()
+
+
+def test_words_survive_the_line(ends: tuple[RankPort, RankLink]) -> None:
+    port, link = ends
+    assert port.send(ORDER)
+    assert link.order() == ORDER
+    for word in SAID:
+        assert link.tell(word)
+    assert tuple(port.receive() for _ in SAID) == SAID
+    assert from_supervisor(Leave().to_json()) == Leave()
+    assert from_supervisor(Answer(3, [1, 2]).to_json()) == Answer(3, [1, 2])
+
+
+def test_asks_are_answered_whoever_asks_meanwhile(ends: tuple[RankPort, RankLink]) -> None:
+    port, link = ends
+    port.send(ORDER)
+    link.order()
+    leased: dict[int, tuple[int, int] | None] = {}
+
+    def lease(epoch: int) -> None:
+        leased[epoch] = link.lease(epoch)
+
+    askers = [threading.Thread(target=lease, args=(epoch,)) for epoch in range(5)]
+    for asker in askers:
+        asker.start()
+    asks = [port.receive() for _ in askers]
+    for ask in reversed(asks):
+        assert isinstance(ask, Ask)
+        port.answer(ask, None if ask.epoch == 3 else [ask.epoch, ask.epoch + 2])
+    for asker in askers:
+        asker.join(5)
+    assert leased == {0: (0, 2), 1: (1, 3), 2: (2, 4), 3: None, 4: (4, 6)}
+    link.done(2, 2, 4)  # nobody waits for its answer
+    done = port.receive()
+    assert isinstance(done, Ask)
+    assert (done.what, done.epoch, done.start, done.stop) == ("done", 2, 2, 4)
+
+
+def test_a_refusal_is_raised_as_what_it_was(ends: tuple[RankPort, RankLink]) -> None:
+    port, link = ends
+    port.send(ORDER)
+    link.order()
+
+    def refuse() -> None:
+        ask = port.receive()
+        assert isinstance(ask, Ask)
+        port.refuse(ask, GenerationSuperseded("there is another world"))
+
+    supervisor = threading.Thread(target=refuse)
+    supervisor.start()
+    with pytest.raises(GenerationSuperseded, match="another world"):
+        link.fill(0, [(0, 4)])
+    supervisor.join(5)
+
+
+def test_who_asks_a_supervisor_that_dies_does_not_wait(ends: tuple[RankPort, RankLink]) -> None:
+    port, link = ends
+    port.send(ORDER)
+    link.order()
+    threading.Timer(0.02, port.close).start()
+    with pytest.raises(EdlError, match="supervisor was gone"):
+        link.lease(0)
+    assert link.lost
+
+
+def test_what_is_no_word_is_refused() -> None:
+    for kind, meant in (("leave", from_rank), ("ready", from_supervisor), ("x", from_rank)):
+        with pytest.raises(WireError):
+            meant({"kind": kind})
+    with pytest.raises(WireError):
+        from_rank({"kind": "saved", "step": 3})
+    port, fd = RankPort.pair()
+    channel = Channel.attach(fd)
+    channel.send("leave")
+    with pytest.raises(WireError):
+        port.receive()
+    channel.close()
+    port.close()
