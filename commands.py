@@ -14,6 +14,8 @@ from .coordinator.ops.status_cli import status
 from .distill_reader.store.cli import app as store
 from .mesh.chaos.cli import chaos
 from .mesh.demo.cli import demo
+from .student.checkpoint.cli import app as checkpoint
+from .student.cli import app as student
 from .teacher.cli import app as teacher
 
 app = typer.Typer(
@@ -21,11 +23,17 @@ app = typer.Typer(
 )
 app.add_typer(coordinator, name="coordinator", help="Who is alive, and who serves whom.")
 app.add_typer(teacher, name="teacher", help="Serve a model as a teacher.")
+app.add_typer(
+    student, name="student", help="Train a student on nodes that come and go; evaluate, export."
+)
 app.add_typer(service_app, name="service", help="Services: list, show, upgrade.")
 app.add_typer(
     store,
     name="store",
     help="Look into a label store: the file where a reader keeps soft labels.",
+)
+app.add_typer(
+    checkpoint, name="checkpoint", help="Look into the checkpoints of a student's training."
 )
 app.command("status")(status)
 app.command("events")(events)

@@ -1,9 +1,11 @@
-"""The command `edl status`: who is alive, and who serves whom."""
+"""The command `edl status`: who is alive, who serves whom, and which trainings there are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ...proto import coordinator_pb2 as pb
+    from .jobs_view import JobState
 
 _REFRESH_S: Final = 1.0
 #: Rows of a table that people still read.
@@ -43,69 +46,118 @@ def status(
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Show teachers, students, and who serves whom."""
+    """Show teachers, students, who serves whom, and trainings on several nodes."""
     quiet_grpc()
     from ..calling.client import fetch_status
 
-    ask = partial(
-        fetch_status,
-        coordinator,
-        service,
-        max_members=0 if all_ or json else _ROWS,
-        security=client_security(tls_ca, tls_cert, tls_key, token_file),
-    )
+    most = 0 if all_ or json else _ROWS
+    security = client_security(tls_ca, tls_cert, tls_key, token_file)
+    fetch = partial(fetch_status, coordinator, service, max_members=most, security=security)
+    ask = partial(_look, fetch, coordinator, service)
     try:
         if json:
             _print_json(ask, service, watch)
         elif watch:
-            _watch(ask, service)
+            _watch(ask, service, most)
         else:
-            from .status_view import render
-
-            console().print(render(_found(ask(), service), service))
+            console().print(_render(_found(ask(), service), service, most))
     except KeyboardInterrupt:
         if not watch:  # which is ended in no other way
             raise
 
 
-def _found(mesh: pb.MeshStatus, service: str) -> pb.MeshStatus:
-    if service and not mesh.services:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What there is: the mesh, as a manager tells it, and trainings, as they stand in Redis."""
+
+    mesh: pb.MeshStatus
+    jobs: Sequence[JobState]
+    no_manager: str = ""
+
+
+def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str) -> _Seen:
+    """Raises CoordinatorUnavailable where no manager answers and nothing trains either."""
+    from ...errors import CoordinatorUnavailable
+    from ...proto import coordinator_pb2 as pb
+
+    try:
+        mesh = fetch()
+    except CoordinatorUnavailable as error:  # a training needs Redis alone
+        if service or not (jobs := _jobs(url)):
+            raise
+        return _Seen(pb.MeshStatus(), jobs, str(error))
+    return _Seen(mesh, () if service else _jobs(url))
+
+
+def _found(seen: _Seen, service: str) -> _Seen:
+    if service and not seen.mesh.services:
         raise UsageError(f"there is no service {service!r}: 'edl service list' shows all")
-    return mesh
+    return seen
 
 
-def _print_json(ask: Callable[[], pb.MeshStatus], service: str, again: bool) -> None:
+def _jobs(url: str) -> Sequence[JobState]:
+    from ...errors import AccessError
+    from ..jobs import open_board
+    from .jobs_view import read_jobs
+
+    board = open_board(url)
+    try:
+        return read_jobs(board)
+    except AccessError:  # the user of this URL is one who may ask managers alone
+        return ()
+    finally:
+        board.close()
+
+
+def _to_json(seen: _Seen) -> dict[str, Any]:
+    from . import jobs_view
+    from .status_view import to_json
+
+    return {**to_json(seen.mesh), "jobs": [jobs_view.to_json(one) for one in seen.jobs]}
+
+
+def _render(seen: _Seen, service: str, most: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from . import jobs_view
+    from .status_view import render
+
+    mesh: RenderableType = (
+        Text(seen.no_manager, style="dim") if seen.no_manager else render(seen.mesh, service)
+    )
+    return Group(mesh, *(jobs_view.render(one, most) for one in seen.jobs))
+
+
+def _print_json(ask: Callable[[], _Seen], service: str, again: bool) -> None:
     """One document; with `again`, one in a line each second."""
     import json
     import time
 
-    from .status_view import to_json
-
     if not again:
-        print(json.dumps(to_json(_found(ask(), service)), indent=2))
+        print(json.dumps(_to_json(_found(ask(), service)), indent=2))
         return
     while True:
-        print(json.dumps(to_json(ask())), flush=True)
+        print(json.dumps(_to_json(ask())), flush=True)
         time.sleep(_REFRESH_S)
 
 
-def _watch(ask: Callable[[], pb.MeshStatus], service: str) -> None:
+def _watch(ask: Callable[[], _Seen], service: str, most: int) -> None:
     import time
 
     from rich.live import Live
     from rich.text import Text
 
     from ...errors import UnavailableError
-    from .status_view import render
 
     def look() -> RenderableType:
         try:
-            return render(ask(), service)
+            return _render(ask(), service, most)
         except UnavailableError as error:  # it may come back
             return Text(str(error), style="bold red")
 
     out = console()
-    first = render(ask(), service)
+    first = _render(ask(), service, most)
     if not out.is_terminal:  # a file, a pipe: one table after another
         out.print(first)
         while True:

@@ -9,7 +9,8 @@ The JSON form:
     "teachers": [{every field of message Teacher, "serves": [student ids]}, ...],
     "students": [{every field of message StudentReport,
                   "assigned": [teacher ids], "lease_remaining_s": float, "reason": str}, ...]},
-   ...]}
+   ...],
+ "jobs": [trainings, as `jobs_view.py` says]}
 ```
 
 Fields have the names of `coordinator.proto`; new ones may be added, none is renamed or removed.

@@ -151,6 +151,7 @@ def test_acl_prints_users_with_hashes_and_no_password(tmp_path: Path) -> None:
     assert [line.split()[1] for line in lines] == [
         "edl-teacher-resnet",
         "edl-reader",
+        "edl-student",
         "edl-manager",
     ]
     assert hashlib.sha256(b"a-teachers-password").hexdigest() in lines[0]

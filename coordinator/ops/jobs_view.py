@@ -1,0 +1,213 @@
+"""Trainings for people and for programs: their nodes and ranks, and the timeline of generations.
+
+The JSON form of a job:
+
+```
+{"job": str, "state": "training" | "waiting" | "finished" | "failed", "outcome": {...} | null,
+ "step": int, "steps": int, "straggler": int | null,
+ "nodes": [{"node": str, "host": str, "phase": str, "leaving": bool, "lease_remaining_s": float}],
+ "ranks": [{"rank": int, and all that the rank's node told of it}],
+ "generations": [{"generation": int, "began_ms": int, "ranks": int, "nodes": [str],
+                  "restored": int, "why": str, "first_step_after_s": float | null}]}
+```
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ...scheduler.students.hangs import straggler
+from ..jobs import JobBoard, JobEvent, Node, RankReport
+from ..jobs.board import EVENTS_KEPT
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+#: Generations that people are shown, the last ones.
+_GENERATIONS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What the board knows of one job."""
+
+    job: str
+    nodes: Sequence[Node]
+    reports: Sequence[RankReport]
+    events: Sequence[JobEvent]
+    outcome: Mapping[str, Any] | None
+
+    @property
+    def state(self) -> str:
+        if self.outcome is not None:
+            return str(self.outcome.get("kind", "finished"))
+        running = any(node.facts.get("phase") == "running" for node in self.nodes)
+        return "training" if running else "waiting"
+
+    @property
+    def straggler(self) -> int | None:
+        """The rank that is much slower than the others; None: there is none."""
+        return straggler({one.rank: one.facts.get("row_s", ()) for one in self.reports})
+
+    @property
+    def step(self) -> int:
+        told = [int(one.facts.get("step", 0)) for one in self.reports]
+        ended = int(self.outcome.get("step", 0)) if self.outcome else 0
+        return max([*told, ended])
+
+    @property
+    def steps(self) -> int:
+        """Of the whole job; 0: not known."""
+        return max((int(one.facts.get("steps", 0)) for one in self.reports), default=0)
+
+    def generations(self) -> list[dict[str, Any]]:
+        """The timeline, oldest first."""
+        found: dict[int, dict[str, Any]] = {}
+        for event in self.events:
+            body = event.body
+            number = int(body.get("generation", 0))
+            if body.get("kind") == "generation":
+                found[number] = {
+                    "generation": number,
+                    "began_ms": event.at_ms,
+                    "ranks": int(body["ranks"]),
+                    "nodes": list(body["nodes"]),
+                    "restored": int(body["restored"]),
+                    "why": str(body["why"]),
+                    "first_step_after_s": None,
+                }
+            elif body.get("kind") == "stepping" and number in found:
+                found[number]["first_step_after_s"] = body.get("after_s")
+        return list(found.values())
+
+
+def read_jobs(board: JobBoard) -> list[JobState]:
+    """All jobs that gave a sign lately.
+
+    Raises:
+        RegistryUnavailable: Redis does not answer.
+        AccessError: who asks may not read them.
+    """
+    return [
+        JobState(
+            job,
+            board.nodes(job),
+            board.reports(job),
+            board.events(job, count=EVENTS_KEPT),
+            board.outcome(job),
+        )
+        for job in board.jobs()
+    ]
+
+
+def to_json(state: JobState) -> dict[str, Any]:
+    """The structure that the head of this file describes."""
+    return {
+        "job": state.job,
+        "state": state.state,
+        "outcome": None if state.outcome is None else dict(state.outcome),
+        "step": state.step,
+        "steps": state.steps,
+        "straggler": state.straggler,
+        "nodes": [
+            {
+                "node": node.node_id,
+                "host": node.facts.get("host", ""),
+                "phase": node.facts.get("phase", ""),
+                "leaving": bool(node.facts.get("leaving")),
+                "lease_remaining_s": node.expires_in_s,
+            }
+            for node in state.nodes
+        ],
+        "ranks": [{"rank": one.rank, **one.facts} for one in state.reports],
+        "generations": state.generations(),
+    }
+
+
+def render(state: JobState, most_ranks: int = 0) -> RenderableType:
+    """Tables of a job's generations and ranks; `most_ranks`: of these so many, 0: all."""
+    from rich.console import Group
+    from rich.text import Text
+
+    generations = state.generations()
+    of = f" of {state.steps}" if state.steps else ""
+    title = Text.assemble(
+        ("job ", "dim"), (state.job, "bold"), f"  {state.state}  step {state.step}{of}"
+    )
+    parts: list[RenderableType] = [title]
+    if report := (state.outcome or {}).get("report"):
+        parts.append(Text(str(report), style="bold red"))
+    worlds = " -> ".join(str(one["ranks"]) for one in generations)
+    if worlds:
+        parts.append(Text(f"ranks by generation: {worlds}", style="dim"))
+        parts.append(_timeline(generations[-_GENERATIONS:]))
+    waiting = [node for node in state.nodes if node.facts.get("phase") != "running"]
+    if waiting:
+        parts.append(Text(f"nodes without ranks: {', '.join(n.node_id for n in waiting)}"))
+    says = next((node.facts["says"] for node in state.nodes if node.facts.get("says")), "")
+    if says:
+        parts.append(Text(str(says), style="yellow"))
+    if state.reports:
+        parts.append(_ranks(state, most_ranks))
+    return Group(*parts)
+
+
+def _timeline(generations: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("gen.", "began", "ranks", "nodes", "from step", "first step", "why")
+    for one in generations:
+        after = one["first_step_after_s"]
+        _add(
+            table,
+            str(one["generation"]),
+            time.strftime("%H:%M:%S", time.localtime(one["began_ms"] / 1000)),
+            str(one["ranks"]),
+            ", ".join(one["nodes"]),
+            str(one["restored"]),
+            "" if after is None else f"+{after:.1f} s",
+            one["why"],
+        )
+    return table
+
+
+def _ranks(state: JobState, most: int) -> Table:
+    table = _table("rank", "node", "step", "rows", "step ms", "wait ms", "teachers", "")
+    slow = state.straggler
+    shown = sorted(state.reports, key=lambda one: (one.rank != slow, one.rank))
+    for one in shown[: most or None]:
+        facts = one.facts
+        note = "straggler" if one.rank == slow else str(facts.get("waiting_for", ""))
+        teachers = facts.get("teachers")
+        _add(
+            table,
+            str(one.rank),
+            str(facts.get("node", "")),
+            str(facts.get("step", 0)),
+            str(facts.get("rows", "")),
+            f"{1000 * float(facts.get('step_s', 0.0)):.1f}",
+            f"{1000 * float(facts.get('wait_s', 0.0)):.1f}",
+            "" if teachers is None else str(teachers),
+            note,
+            style="bold red" if one.rank == slow else "",
+        )
+    return table
+
+
+def _add(table: Table, *cells: str, style: str = "") -> None:
+    """A row of texts as they are: brackets in an error's words are no markup."""
+    from rich.text import Text
+
+    table.add_row(*map(Text, cells), style=style)
+
+
+def _table(*heads: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in heads:
+        right = head in ("gen.", "ranks", "from step", "step", "rows", "step ms", "wait ms")
+        table.add_column(head, justify="right" if right else "left", overflow="fold")
+    return table

@@ -1,0 +1,227 @@
+"""The ranks of one node in one generation: starts them, hears them, ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...errors import EdlError, WireError
+from ...scheduler.students.hangs import Sign
+from ...supervise import Process, describe_exit, python_command, start
+from ..link import RankPort
+from ..words import Ask, Failed, Finished, FromRank, Leave, Left, Order, Progress, Ready
+from .asking import Asked
+
+log = logging.getLogger(__name__)
+
+RANK_MODULE: Final = "edl.student.rank"
+_KILL_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class Rank:
+    """One student process, as its supervisor knows it; changed by the supervisor's thread alone."""
+
+    order: Order
+    process: Process
+    port: RankPort
+    started_s: float
+    ready: Ready | None = None
+    ready_s: float = 0.0
+    progress: Progress | None = None
+    at_s: float = 0.0
+    heard_s: float = 0.0
+    last: Finished | Left | Failed | None = None
+    code: int | None = None
+    killed_for: str = ""
+    waiting_for: str = ""
+    rates: list[float] = field(default_factory=list)
+    asks: queue.SimpleQueue[Ask | None] = field(default_factory=queue.SimpleQueue)
+
+    @property
+    def number(self) -> int:
+        return self.order.rank
+
+    @property
+    def step(self) -> int:
+        """The last step that it told of in this generation; 0: none."""
+        return self.progress.step if self.progress else 0
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the system has stopped it by a signal."""
+        with contextlib.suppress(OSError), open(f"/proc/{self.process.pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        return False
+
+    def sign(self) -> Sign:
+        """For the watch over hangs."""
+        return Sign(
+            self.number,
+            self.step,
+            self.at_s,
+            self.heard_s,
+            self.ready is not None,
+            self.waiting_for,
+            self.suspended,
+        )
+
+    def ending(self) -> str:
+        """In words, how its process ended."""
+        return describe_exit(self.code or 0)
+
+
+class Crew:
+    """Starts one process for each order, and collects what they say.
+
+    Args:
+        orders: one for each rank of this node.
+        asked: who answers their questions.
+        echo: called with a rank's number and each line that it prints.
+        module: that is run.
+        environment: set on top of this process's own.
+    """
+
+    def __init__(
+        self,
+        orders: Sequence[Order],
+        asked: Asked,
+        echo: Callable[[int, str], None],
+        module: str = RANK_MODULE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._asked = asked
+        self._words: queue.SimpleQueue[tuple[Rank, FromRank | int]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self.ranks: list[Rank] = []
+        try:
+            for order in orders:
+                self.ranks.append(_start(order, echo, module, dict(environment or {})))
+        except BaseException:
+            self.kill("the others did not start")
+            for rank in self.ranks:
+                rank.process.wait(_KILL_S)
+                rank.port.close()
+            raise
+        for rank in self.ranks:
+            for does, run in (("hear", self._hear), ("answer", self._answer)):
+                name = f"edl-{does}-rank-{rank.number}"
+                thread = threading.Thread(target=run, args=(rank,), name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    @property
+    def running(self) -> list[Rank]:
+        """Ranks whose processes have not ended."""
+        return [rank for rank in self.ranks if rank.code is None]
+
+    def news(self, wait_s: float) -> list[tuple[Rank, FromRank | int]]:
+        """What ranks said, and the exit codes of those that ended; waits for the first of it."""
+        found: list[tuple[Rank, FromRank | int]] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._words.get(timeout=wait_s))
+            while True:
+                found.append(self._words.get_nowait())
+        for rank, word in found:
+            _note(rank, word)
+        return found
+
+    def leave(self) -> None:
+        """Have all ranks go at the next safe point."""
+        for rank in self.running:
+            rank.port.send(Leave())
+
+    def kill(self, why: str, numbers: Sequence[int] | None = None) -> None:
+        """End ranks at once, all of them or those of `numbers`; `why` is remembered."""
+        for rank in self.running:
+            if numbers is None or rank.number in numbers:
+                rank.killed_for = rank.killed_for or why
+                rank.process.send_signal(signal.SIGCONT)
+                rank.process.kill()
+
+    def close(self) -> None:
+        """End what is left, without a trace."""
+        self.kill("the supervisor ends")
+        for rank in self.ranks:
+            rank.process.wait(_KILL_S)
+        for thread in self._threads:
+            thread.join(_KILL_S)
+        for rank in self.ranks:
+            rank.port.close()
+
+    def _hear(self, rank: Rank) -> None:
+        try:
+            while (word := rank.port.receive()) is not None:
+                if isinstance(word, Ask):
+                    rank.asks.put(word)
+                else:
+                    self._words.put((rank, word))
+        except (WireError, OSError) as error:
+            log.error("rank %d is killed, as it sent what is no message: %s", rank.number, error)
+            rank.process.kill()
+        rank.asks.put(None)
+        code = rank.process.wait()
+        self._words.put((rank, 0 if code is None else code))
+
+    def _answer(self, rank: Rank) -> None:
+        """Beside the hearing: an answer may wait for Redis, and the rank is heard meanwhile."""
+        while (ask := rank.asks.get()) is not None:
+            try:
+                value = self._asked.answer(rank.number, ask, lambda: rank.process.alive)
+                rank.port.answer(ask, value)
+            except EdlError as error:
+                rank.port.refuse(ask, error)
+            except Exception:
+                log.exception("rank %d is killed: what it asked has no answer", rank.number)
+                rank.process.kill()
+
+
+def _start(
+    order: Order, echo: Callable[[int, str], None], module: str, environment: dict[str, str]
+) -> Rank:
+    port, fd = RankPort.pair()
+    try:
+        command = python_command(f"rank {order.rank}", module, fd, pass_fds=(fd,), env=environment)
+        process = start(command, echo=lambda line: echo(order.rank, line))
+    except BaseException:
+        port.close()
+        raise
+    finally:
+        os.close(fd)
+    log.info("rank %d is process %d", order.rank, process.pid)
+    now_s = time.monotonic()
+    rank = Rank(order, process, port, now_s, at_s=now_s, heard_s=now_s)
+    port.send(order)
+    return rank
+
+
+#: Steps that the speed of a rank is judged by.
+_LOOKED_BACK: Final = 20
+
+
+def _note(rank: Rank, word: FromRank | int) -> None:
+    """Remember what came of a rank."""
+    rank.heard_s = now_s = time.monotonic()
+    match word:
+        case Ready():
+            rank.ready, rank.ready_s, rank.at_s = word, now_s, now_s
+        case Progress():
+            rank.waiting_for = word.waiting_for
+            if word.waiting_for or (rank.progress and word.step <= rank.progress.step):
+                return  # a sign of life, not of a step
+            rank.progress, rank.at_s = word, now_s
+            if word.rows:
+                rank.rates.append(word.step_s / word.rows)
+                del rank.rates[:-_LOOKED_BACK]
+        case Finished() | Left() | Failed():
+            rank.last = word
+        case int():
+            rank.code = word

@@ -1,0 +1,176 @@
+"""What nodes tell each other at the job board: of themselves, and, who leads, of the generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from ...coordinator.jobs.board import Node
+from ...errors import WireError
+from ...scheduler.students.ladder import Failure
+from ...scheduler.students.world import Ending, Member, Phase, Recall, World
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node says of itself.
+
+    Attributes:
+        host: of the machine, for people.
+        endpoints: host:port for each of its ranks in the next generation.
+        phase: what it does; see `scheduler.students.world`.
+        generation: of its ranks, or of its last ones.
+        ending: how these ended.
+        failures: of these.
+        snapshot: step of the newest snapshot in its memory; -1: none.
+        saved: step of the newest checkpoint on the disk that it knows of; 0: none.
+        leaving: it wants to go.
+        result: what its ranks said at the end of the job: step and metrics.
+        recall: of the leader: which generation is to end, and why.
+        says: of the leader: what is waited for.
+    """
+
+    host: str = ""
+    endpoints: tuple[str, ...] = ()
+    phase: Phase = "waiting"
+    generation: int = 0
+    ending: Ending = ""
+    failures: tuple[Failure, ...] = ()
+    snapshot: int = -1
+    saved: int = 0
+    leaving: bool = False
+    result: Mapping[str, Any] = field(default_factory=dict)
+    recall: Recall | None = None
+    says: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{one.name: getattr(self, one.name) for one in fields(self)},
+            "endpoints": list(self.endpoints),
+            "failures": [one.to_json() for one in self.failures],
+            "result": dict(self.result),
+            "recall": None if self.recall is None else asdict(self.recall),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """What `to_json` told; fields of a newer version are passed over.
+
+        Raises:
+            WireError: it is something else.
+        """
+        try:
+            given = _known(cls, value)
+            recall = given.pop("recall", None)
+            return cls(
+                **{
+                    **given,
+                    "endpoints": tuple(given.get("endpoints", ())),
+                    "failures": tuple(map(Failure.from_json, given.get("failures", ()))),
+                    "recall": None if recall is None else Recall(**recall),
+                }
+            )
+        except (TypeError, AttributeError) as error:
+            raise WireError(f"not what a node tells of itself: {error}") from error
+
+    def member(self, node: Node, seen_s: float) -> Member:
+        """As the reducer of worlds sees this node."""
+        return Member(
+            node.node_id,
+            node.joined,
+            seen_s,
+            self.phase,
+            self.generation,
+            self.ending,
+            self.failures,
+            self.snapshot,
+            self.leaving,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node in a generation, and where its ranks listen."""
+
+    node: str
+    endpoints: tuple[str, ...]
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a leader publishes: the world, and what its nodes need to start it.
+
+    Attributes:
+        world: see `scheduler.students.world`.
+        places: of its nodes, in the order of their ranks.
+        previous_ranks: ranks of the generation before; 0: there was none.
+    """
+
+    world: World
+    places: tuple[Place, ...]
+    previous_ranks: int = 0
+
+    @property
+    def number(self) -> int:
+        return self.world.number
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Of all ranks, by rank."""
+        return tuple(endpoint for place in self.places for endpoint in place.endpoints)
+
+    def first_rank(self, node: str) -> int:
+        """The number of a node's first rank."""
+        before = self.places[: self.world.nodes.index(node)]
+        return sum(len(place.endpoints) for place in before)
+
+    def to_json(self) -> dict[str, Any]:
+        world = self.world
+        return {
+            "nodes": [
+                {"node": place.node, "endpoints": list(place.endpoints), "host": place.host}
+                for place in self.places
+            ],
+            "previous_ranks": self.previous_ranks,
+            "restored": world.restored,
+            "keeper": world.keeper,
+            "failures": [one.to_json() for one in world.failures],
+            "barred": list(world.barred),
+            "reason": world.reason,
+        }
+
+    @classmethod
+    def from_json(cls, number: int, body: Mapping[str, Any]) -> Self:
+        """The generation that the board holds under `number`. Raises WireError if it is none."""
+        try:
+            places = tuple(
+                Place(one["node"], tuple(one["endpoints"]), one.get("host", ""))
+                for one in body["nodes"]
+            )
+            world = World(
+                number,
+                tuple(place.node for place in places),
+                body["restored"],
+                body["keeper"],
+                tuple(map(Failure.from_json, body["failures"])),
+                tuple(body["barred"]),
+                body["reason"],
+            )
+            return cls(world, places, body["previous_ranks"])
+        except (TypeError, KeyError, AttributeError) as error:
+            raise WireError(f"generation {number} at the board is none: {error!r}") from error
+
+
+def generation_of(
+    world: World, facts: Mapping[str, NodeFacts], previous: Sequence[str] | None
+) -> Generation:
+    """A world that is to begin, where its nodes said; `previous`: endpoints of the last one."""
+    places = tuple(Place(node, facts[node].endpoints, facts[node].host) for node in world.nodes)
+    return Generation(world, places, len(previous or ()))
+
+
+def _known(cls: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {one.name for one in fields(cls)}
+    return {name: told for name, told in value.items() if name in names}

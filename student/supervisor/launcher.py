@@ -1,0 +1,124 @@
+"""What launchers tell a node by its environment: Kubernetes, torchrun, Paddle's launch, MPI, Slurm.
+
+One `edl student train` is one node. A launcher that starts one process for each card (torchrun with
+`--nproc-per-node 8`) starts it as often on one machine: then each is a node with one rank, on the
+card of its local rank.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ...errors import UsageError
+
+#: Number of this process among all; the first that is set counts.
+_NUMBERS: Final = (
+    "RANK",
+    "PADDLE_TRAINER_ID",
+    "JOB_COMPLETION_INDEX",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+)
+_COUNTS: Final = (
+    "WORLD_SIZE",
+    "PADDLE_TRAINERS_NUM",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "SLURM_NTASKS",
+)
+_LOCAL: Final = ("LOCAL_RANK", "PADDLE_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+_LOCAL_COUNTS: Final = (
+    "LOCAL_WORLD_SIZE",
+    "PADDLE_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
+_MOST_NAME: Final = 64
+#: What one of several on a machine sees of its cards.
+CARDS: Final = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What the environment says of this node.
+
+    Attributes:
+        name: what its id begins with, for people.
+        number: among the nodes that were started together, from 0; None: no launcher is known.
+        count: how many were started; None: it does not say.
+        host: that it is reached by, where the launcher names one; empty: it does not.
+        cards: for `CUDA_VISIBLE_DEVICES` of its ranks; empty: all.
+        by: the variables that this was read from.
+    """
+
+    name: str
+    number: int | None = None
+    count: int | None = None
+    host: str = ""
+    cards: str = ""
+    by: tuple[str, ...] = ()
+
+    def node_id(self) -> str:
+        """An id that no other start has: a node that is started anew is another one."""
+        return f"{self.name}-{secrets.token_hex(3)}"
+
+
+def launched(environment: Mapping[str, str], hostname: str) -> Launched:
+    """Read what a launcher said.
+
+    Args:
+        environment: variables of this process.
+        hostname: of this machine.
+
+    Raises:
+        UsageError: a variable that should hold a number does not.
+    """
+    number, by_number = _number(environment, _NUMBERS)
+    count, by_count = _number(environment, _COUNTS)
+    local, by_local = _number(environment, _LOCAL)
+    beside, _ = _number(environment, _LOCAL_COUNTS)
+    name = environment.get("HOSTNAME") or hostname or "node"
+    if number is not None:
+        name = f"{name}-{number}"
+    cards = ""
+    if local is not None and (beside or 1) > 1:
+        seen = [one for one in environment.get(CARDS, "").split(",") if one]
+        cards = seen[local % len(seen)] if seen else str(local)
+    return Launched(
+        re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_MOST_NAME],
+        number,
+        count,
+        environment.get("POD_IP", ""),
+        cards,
+        tuple(filter(None, (by_number, by_count, by_local))),
+    )
+
+
+def nodes_of(given: str, start: Launched) -> tuple[int, int]:
+    """The limits of `--nodes MIN:MAX`; where it was not given, what the launcher started.
+
+    Raises:
+        UsageError: it is neither N nor MIN:MAX.
+    """
+    if not given:
+        return (1, 1) if start.count is None else (start.count, start.count)
+    least, colon, most = given.partition(":")
+    try:
+        return int(least), int(most if colon else least)
+    except ValueError:
+        raise UsageError(f"--nodes is N or MIN:MAX, as in 1:4, not {given!r}") from None
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[int | None, str]:
+    """The first that is set, and its name."""
+    for name in names:
+        if value := environment.get(name, ""):
+            if not value.isdigit():
+                raise UsageError(f"{name}={value!r} in the environment should be a number")
+            return int(value), name
+    return None, ""

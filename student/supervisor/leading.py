@@ -1,0 +1,192 @@
+"""What the leading node does: shows the reducer what it sees, and carries out what that decides."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...coordinator.jobs.board import JobBoard
+from ...errors import CheckpointUnavailable
+from ...scheduler.students.world import (
+    Decision,
+    Finish,
+    Form,
+    Keep,
+    Limits,
+    Pace,
+    Recall,
+    Stop,
+    World,
+    decide,
+    is_over,
+)
+from .facts import Generation, Place, generation_of
+from .seat import View
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a leader tells of the generation: who is to end it, what is waited for."""
+
+    recall: Recall | None = None
+    says: str = ""
+
+
+class Leading:
+    """Used by the seat's thread alone.
+
+    Args:
+        board: of the job.
+        job: its name.
+        node: this node's id.
+        limits: of the user.
+        newest_saved: step of the newest valid checkpoint on the disk, for what follows a
+            generation (0: the first one); 0: none, None: not known yet. May raise EdlError.
+        say: tells all nodes, in this node's facts.
+    """
+
+    def __init__(
+        self,
+        board: JobBoard,
+        job: str,
+        node: str,
+        limits: Limits,
+        newest_saved: Callable[[int], int | None],
+        say: Callable[[Orders], None],
+    ) -> None:
+        self._board, self._job, self._node, self._limits = board, job, node, limits
+        self._newest_saved, self._say = newest_saved, say
+        self._since_s: dict[str, float] = {}
+        self._known: Generation | None = None
+        self._published_s = 0.0
+        self._forming_s = 0.0
+        self._orders = Orders()
+
+    def step(self, view: View) -> None:
+        """Decide, and do it."""
+        now_s = time.monotonic()
+        self._since_s = {
+            node.node_id: self._since_s.get(node.node_id, now_s) for node in view.nodes
+        }
+        generation = self._generation(view)
+        if view.outcome is not None:
+            return
+        pace = self._pace(view, generation, now_s)
+        world = None if generation is None else generation.world
+        members = [
+            view.facts[node.node_id].member(node, now_s - self._since_s[node.node_id])
+            for node in view.nodes
+        ]
+        saved: int | None = 0
+        why = "the newest checkpoint is being verified"
+        if is_over(world, members):
+            try:
+                saved = self._newest_saved(0 if world is None else world.number)
+            except CheckpointUnavailable as error:
+                saved, why = None, f"no generation can begin: {error}"
+        if saved is None:
+            self._tell(replace(self._orders, says=why))
+            return
+        forgotten = view.generation is None and generation is not None
+        self._learn_rows(view)
+        decision = decide(
+            self._limits, world, members, pace, saved, forgotten=forgotten, settled=view.settled
+        )
+        self._do(decision, view, generation)
+
+    def _generation(self, view: View) -> Generation | None:
+        """The current one; where the board has lost it, as this node or the others remember it."""
+        if view.generation is not None:
+            self._known = view.generation
+        elif self._known is None:
+            running = [(facts.generation, node) for node, facts in view.facts.items()]
+            number = max((one for one, _ in running), default=0)
+            if number:
+                nodes = tuple(node for one, node in running if one == number)
+                places = tuple(
+                    Place(node, view.facts[node].endpoints, view.facts[node].host) for node in nodes
+                )
+                self._known = Generation(World(number, nodes), places)
+        return self._known
+
+    def _learn_rows(self, view: View) -> None:
+        """How many rows a step has, where the feed alone says it; remembered between worlds."""
+        rows = max((int(one.facts.get("total_batch", 0)) for one in view.reports), default=0)
+        if rows:
+            self._limits = replace(self._limits, rows=rows)
+
+    def _pace(self, view: View, generation: Generation | None, now_s: float) -> Pace:
+        if generation is None:
+            return Pace()
+        told = [
+            one.facts
+            for one in view.reports
+            if one.generation == generation.number and one.facts.get("step", 0) > 0
+        ]
+        if not told:
+            return Pace(forming_s=self._forming_s)
+        if self._published_s:
+            self._forming_s, self._published_s = now_s - self._published_s, 0.0
+            self._note("stepping", generation.number, after_s=round(self._forming_s, 3))
+        left = [one["left_s"] for one in told if one.get("left_s") is not None]
+        return Pace(True, min(left, default=None), self._forming_s)
+
+    def _do(self, decision: Decision, view: View, generation: Generation | None) -> None:
+        match decision:
+            case Keep():
+                self._tell(replace(self._orders, says=decision.reason))
+            case Recall():
+                if decision != self._orders.recall:
+                    log.info("generation %d ends: %s", decision.number, decision.reason)
+                    self._note(
+                        "recall", decision.number, at_once=decision.at_once, why=decision.reason
+                    )
+                self._tell(Orders(decision, decision.reason))
+            case Form():
+                self._form(decision.world, view, generation)
+            case Finish():
+                self._end(view, {"kind": "finished", **_result(view)})
+            case Stop():
+                told = {"kind": "failed", "report": decision.report, "usage": decision.usage}
+                self._end(view, told)
+
+    def _form(self, world: World, view: View, before: Generation | None) -> None:
+        following = generation_of(world, view.facts, before.endpoints if before else None)
+        if not self._board.publish(self._job, self._node, world.number, following.to_json()):
+            return  # another leads, or was faster: the next look shows it
+        self._known = following
+        self._published_s = time.monotonic()
+        self._note(
+            "generation",
+            world.number,
+            nodes=list(world.nodes),
+            ranks=len(following.endpoints),
+            restored=world.restored,
+            why=world.reason,
+        )
+        self._tell(Orders())
+
+    def _end(self, view: View, outcome: Mapping[str, Any]) -> None:
+        if self._board.finish(self._job, outcome):
+            number = self._known.number if self._known else 0
+            self._note(
+                str(outcome["kind"]), number, **{k: outcome[k] for k in outcome if k != "kind"}
+            )
+
+    def _tell(self, orders: Orders) -> None:
+        if orders != self._orders:
+            self._orders = orders
+            self._say(orders)
+
+    def _note(self, kind: str, generation: int, **more: Any) -> None:
+        self._board.note(self._job, {"kind": kind, "generation": generation, **more})
+
+
+def _result(view: View) -> Mapping[str, Any]:
+    """What the ranks said at the end of the job."""
+    return next((facts.result for facts in view.facts.values() if facts.result), {})

@@ -1,0 +1,343 @@
+"""The supervisor of one node: takes part in each generation that names it, until the job ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from ...coordinator.jobs.board import JobBoard
+from ...distill_reader.config import new_incarnation
+from ...errors import CheckpointUnavailable, EdlError, UsageError
+from ...lifecycle import Stop
+from ...scheduler.students.ladder import Failure
+from ...scheduler.students.world import Limits
+from ..checkpoint import Checkpoint
+from ..settings import TrainSettings
+from ..words import FromRank, Order, Progress, Ready, Saved, Scaled
+from .asking import Desk
+from .crew import Crew, Rank
+from .facts import Generation
+from .keeping import Keeping
+from .last import check_room, write_last
+from .leading import Leading, Orders
+from .means import Means, Outcome
+from .places import free_endpoints
+from .reporting import report_of
+from .seat import Seat, View
+from .telling import Teller
+from .term import Conclusion, Term
+
+log = logging.getLogger(__name__)
+
+_TURN_S: Final = 0.05
+#: A node that leaves waits so long for the others to go on without it.
+_FAREWELL_S: Final = 15.0
+#: When the job is done, ranks that still run have so long.
+_FINISH_S: Final = 60.0
+
+
+class Supervisor:
+    """See the module.
+
+    Args:
+        settings: of the job.
+        board: where its nodes meet.
+        node: this node's id, another with each start.
+        host: where other nodes reach this one's ranks.
+        teller: shows what happens.
+        means: see there.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        board: JobBoard,
+        node: str,
+        host: str,
+        teller: Teller,
+        means: Means | None = None,
+    ) -> None:
+        self._settings, self._board, self._node, self._host = settings, board, node, host
+        self._teller, self._means = teller, means or Means()
+        self._keeping = Keeping(settings.checkpoint, settings.keep)
+        limits = Limits(
+            *settings.nodes,
+            self._means.gather_s,
+            settings.ranks_per_node,
+            settings.total_batch or 0,
+        )
+        self._leading = Leading(
+            board, settings.job, node, limits, self._keeping.judge.newest, self._said
+        )
+        self._seat = Seat(board, settings.job, node, self._leading.step, self._means.ttl_s)
+        self._generation: Generation | None = None  # that this node is, or was last, a part of
+        self._seen = 0  # number of the newest generation that was looked at
+        self._term: Term | None = None
+        self._starting_since_s = 0.0  # waiting for the checkpoint of a generation; 0: not
+        self._leaving_since_s = 0.0
+        self._ended_since_s = 0.0
+        self._finished = False  # the ranks of this node have nothing left to train
+
+    def run(self, stop: Stop) -> Outcome:
+        """Train until the job ends, or `stop` is requested and the ranks have left.
+
+        Raises:
+            UsageError: the job cannot work, whoever tries.
+            CheckpointUnavailable: the last snapshot could not be written.
+            EdlError: the job failed, or goes on without this node.
+        """
+        try:
+            self._seat.tell(
+                host=self._host, endpoints=free_endpoints(self._host, self._settings.ranks_per_node)
+            )
+            while self._keeping.judge.newest(0) is None:  # which says at once what is wrong
+                self._teller.waiting("the newest checkpoint to be verified")
+            self._seat.start()
+            self._seat.note({"kind": "joined", "generation": 0, "node": self._node})
+            while (outcome := self._turn(stop)) is None:
+                pass
+            self._seat.note({"kind": "left", "generation": self._seen, "node": self._node})
+            return outcome
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            if self._term is not None:
+                self._term.close()
+        finally:
+            self._seat.stop()
+            self._keeping.close()
+            self._teller.close()
+
+    def _turn(self, stop: Stop) -> Outcome | None:
+        if self._term is not None:
+            if (conclusion := self._term.turn(_TURN_S)) is not None:
+                self._concluded(conclusion)
+        else:
+            time.sleep(_TURN_S)
+        view = self._seat.view
+        self._show(view)
+        if view.outcome is not None:
+            return self._job_ended(view.outcome)
+        if stop.requested and not self._leaving_since_s:
+            self._leave()
+        self._follow(view)
+        if self._leaving_since_s and self._may_go(view):
+            self._write_last()
+            return Outcome("left", max(self._keeping.saved, self._keeping.snapshot, 0))
+        return None
+
+    # --- generations
+
+    def _follow(self, view: View) -> None:
+        """Do what the board says about generations."""
+        generation = view.generation
+        if generation is not None and generation.number > self._seen:
+            self._seen = generation.number
+            self._begin(generation)
+        elif self._starting_since_s and self._generation is not None:
+            self._try_start(self._generation)
+        for recall in [facts.recall for facts in view.facts.values() if facts.recall]:
+            if self._generation is None or recall.number != self._generation.number:
+                continue
+            if self._term is None and self._starting_since_s:  # there is nothing to end yet
+                self._starting_since_s = 0.0
+                self._concluded(Conclusion("left"))
+            elif self._term is not None and recall.at_once:
+                self._term.end(recall.reason)
+            elif self._term is not None:
+                self._term.leave(recall.reason)
+
+    def _begin(self, generation: Generation) -> None:
+        if self._term is not None:
+            log.warning("generation %d began without this node's word", generation.number)
+            self._term.close()
+            self._term = None
+        self._starting_since_s = 0.0
+        world = generation.world
+        if self._node in world.barred:
+            raise EdlError(f"the job goes on without node {self._node}: {world.reason}")
+        ours = self._node in world.nodes
+        self._teller.generation(generation, ours)
+        self._keeping.begin(world.restored)
+        if world.keeper == self._node:
+            self._keeping.write()
+        self._seat.tell(
+            phase="running" if ours else "waiting",
+            generation=generation.number,
+            failures=(),
+            ending="",
+            snapshot=self._keeping.snapshot,
+        )
+        if ours:
+            self._generation, self._starting_since_s = generation, time.monotonic()
+            self._try_start(generation)
+
+    def _try_start(self, generation: Generation) -> None:
+        """Start the ranks as soon as the checkpoint is there that all begin with."""
+        checkpoint: Checkpoint | None = None
+        if restored := generation.world.restored:
+            try:
+                checkpoint = self._keeping.find(restored)
+            except CheckpointUnavailable as error:
+                log.warning("%s; it is tried again", error)
+            if checkpoint is None:
+                waited_s = time.monotonic() - self._starting_since_s
+                check_room(self._keeping, waited_s, self._means.room_s)
+                return
+        self._starting_since_s = 0.0
+        self._ended_since_s = 0.0
+        orders = self._orders(generation, checkpoint)
+        local = len(generation.world.nodes) == 1
+        desk = Desk(self._board, self._settings.job, generation.number, local)
+        try:
+            crew = Crew(
+                orders, desk, self._teller.line, self._means.module, self._means.environment
+            )
+        except EdlError as error:
+            self._concluded(_not_started(orders[0], restored, str(error)))
+            return
+        self._term = Term(orders, crew, desk, restored, self._heard)
+        if self._leaving_since_s:
+            self._term.leave("this node leaves")
+
+    def _orders(self, generation: Generation, checkpoint: Checkpoint | None) -> list[Order]:
+        first = generation.first_rank(self._node)
+        return [
+            Order(
+                self._settings,
+                generation.number,
+                first + local,
+                len(generation.endpoints),
+                local,
+                self._node,
+                generation.endpoints,
+                checkpoint.location if checkpoint else "",
+                checkpoint.world if checkpoint else 0,
+                self._keeping.keys,
+                new_incarnation(),
+            )
+            for local in range(self._settings.ranks_per_node)
+        ]
+
+    def _concluded(self, conclusion: Conclusion) -> None:
+        """The ranks of this node have ended."""
+        if self._term is not None:
+            self._term.close()
+            self._term = None
+        for failure in conclusion.failures:
+            self._teller.failed(failure)
+        self._ended_since_s = time.monotonic()
+        self._finished = conclusion.ending == "finished"
+        self._seat.tell(
+            phase="ended",
+            ending=conclusion.ending,
+            failures=conclusion.failures,
+            result=conclusion.result,
+            snapshot=self._keeping.snapshot,
+            saved=self._keeping.saved,
+            endpoints=free_endpoints(self._host, self._settings.ranks_per_node),
+        )
+
+    # --- what ranks say
+
+    def _heard(self, rank: Rank, word: FromRank) -> None:
+        number = rank.order.generation
+        match word:
+            case Saved():
+                self._seat.tell(snapshot=word.step)
+                if self._is_first():
+                    self._keeping.write()
+            case Scaled() if rank.number == 0:
+                self._seat.note({"kind": "scaled", "generation": number, **asdict(word)})
+            case Ready() | Progress():
+                self._seat.report(number, rank.number, report_of(rank))
+        self._teller.heard(rank, word)
+
+    def _is_first(self) -> bool:
+        """Whether this node, of its generation, is the one that writes checkpoints."""
+        return self._generation is not None and self._generation.world.nodes[0] == self._node
+
+    def _said(self, orders: Orders) -> None:
+        self._seat.tell(recall=orders.recall, says=orders.says)
+
+    def _show(self, view: View) -> None:
+        """Tell what is waited for."""
+        self._teller.leader_says(
+            next((facts.says for facts in view.facts.values() if facts.says), "")
+        )
+        if self._term is not None:
+            self._teller.waiting(self._term.desk.waiting)
+        elif self._starting_since_s and self._generation is not None:
+            problem = f": {self._keeping.problem}" if self._keeping.problem else ""
+            step = self._generation.world.restored
+            self._teller.waiting(f"the checkpoint of step {step}{problem}")
+        else:
+            self._teller.waiting("the end of the job" if self._finished else "the next generation")
+
+    # --- the end
+
+    def _leave(self) -> None:
+        """Go with all that was trained: the ranks first, at a safe point."""
+        self._leaving_since_s = time.monotonic()
+        self._teller.say("leaving at the next safe point; once more, and it ends at once")
+        self._seat.tell(leaving=True)
+        if self._term is not None:
+            self._term.leave("this node leaves")
+
+    def _may_go(self, view: View) -> bool:
+        """Whether a node that wants to leave is not needed any more."""
+        if self._term is not None or self._starting_since_s:
+            return False
+        if self._generation is None or self._seat.away:
+            return True
+        others = [
+            name for name, facts in view.facts.items() if name != self._node and not facts.leaving
+        ]
+        since_s = max(self._ended_since_s, self._leaving_since_s)
+        late = time.monotonic() - since_s > _FAREWELL_S
+        return not others or self._seen > self._generation.number or late
+
+    def _job_ended(self, told: Mapping[str, Any]) -> Outcome | None:
+        """Let the ranks end, write what is not written; then say how the job ended."""
+        failed = told.get("kind") == "failed"
+        if self._term is not None:
+            if failed:
+                self._term.end("the job ended")
+            elif not self._ended_since_s:
+                self._ended_since_s = time.monotonic()
+            elif time.monotonic() - self._ended_since_s > _FINISH_S:
+                self._term.end("the job ended")
+            return None
+        try:
+            self._write_last()
+        except CheckpointUnavailable as error:
+            if not failed:
+                raise
+            log.error("%s", error)  # what ended the job is what its user has to hear
+        if failed:
+            raise (UsageError if told.get("usage") else EdlError)(str(told.get("report")))
+        return Outcome("finished", int(told.get("step", 0)), told.get("metrics", {}))
+
+    def _write_last(self) -> None:
+        """Have the newest snapshot on the disk. Raises CheckpointUnavailable where it cannot be."""
+        if self._settings.checkpoint is None or self._generation is None:
+            return
+        first = self._generation.world.nodes[0]
+        write_last(
+            self._keeping,
+            self._teller,
+            self._means.room_s,
+            None if self._is_first() else lambda: first in self._seat.view.facts,
+        )
+
+
+def _not_started(order: Order, restored: int, why: str) -> Conclusion:
+    failure = Failure(
+        order.generation, order.node, order.rank, "crash", error=why, restored=restored
+    )
+    return Conclusion("failed", (failure,))

@@ -1,0 +1,108 @@
+"""What a training would do, without doing it: `edl student train JOB.py --dry-run`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ...errors import UsageError
+from ...scheduler.students.shards import rows_of_rank, shard_rows
+from ...scheduler.students.world import Limits
+from ..checkpoint import Repository
+from ..feeding import check_feed
+from ..feeding.order import Ordered, why_not
+from ..job.assembly import assemble
+from ..job.rehearsal import rehearse
+from ..job.spec import NEEDED, OPTIONAL, JobSpec, is_dataset, load_job
+from ..settings import TrainSettings
+
+
+def plan(settings: TrainSettings) -> Iterator[str]:
+    """Lines of "what: how"; each function of the job file that training begins with is called.
+
+    Raises:
+        JobError: a function of the job file fails.
+        UsageError: the settings do not fit the job.
+    """
+    spec = load_job(settings.spec)
+    has = [name for name in (*NEEDED, *OPTIONAL) if spec.has(name)]
+    yield f"job: {settings.job}, {settings.spec} with {', '.join(has)}"
+    assembly = assemble(spec, settings.steps)
+    count = sum(math.prod(one.shape) for one in assembly.model.parameters())
+    yield (
+        f"model: {type(assembly.model).__name__}, {count:,} parameters;"
+        f" {type(assembly.optimizer).__name__}, learning rate {assembly.optimizer.get_lr():g}"
+    )
+    yield from _data(settings, spec)
+    yield f"a step here, without teachers: {rehearse(assembly, settings.total_batch).line()}"
+    if assembly.distill is None:
+        yield "soft labels: none, the job has no distill()"
+    else:
+        where = settings.coordinator or ", ".join(settings.teachers)
+        if assembly.needs_teachers and not where:
+            raise UsageError(
+                "the job distils: give --coordinator redis://HOST:6379, or --teachers HOST:PORT,..."
+            )
+        yield f"soft labels: of service {assembly.distill.service} at {where or 'nobody'}"
+    yield from _world(settings)
+
+
+def _data(settings: TrainSettings, spec: JobSpec) -> Iterator[str]:
+    feed = spec.feed("train")
+    check_feed(feed, settings)
+    batch, total = settings.total_batch, None
+    if is_dataset(feed):
+        total = len(feed)
+    elif not why_not(feed):
+        ordered = Ordered(feed, settings.seed)
+        batch, total = batch or ordered.batch_size, ordered.total(0)
+        ordered.close()
+    if total is None or batch is None:
+        yield f"data: a {type(feed).__name__}, whose samples have no ids: each rank reads its own"
+        return
+    per_epoch = -(-total // batch)
+    steps = [settings.steps] if settings.steps else []
+    steps += [settings.epochs * per_epoch] if settings.epochs else []
+    yield (
+        f"data: {total:,} samples an epoch in {per_epoch} steps of {batch} rows, whatever the"
+        f" world; {min(steps)} steps in all"
+    )
+    least, most = settings.nodes
+    room = Limits(least, most, ranks=settings.ranks_per_node, rows=batch).room
+    for nodes in sorted({least, room}):
+        world = nodes * settings.ranks_per_node
+        rows = rows_of_rank(batch, 0, world)
+        shard = settings.shard_rows or shard_rows(total, world, batch)
+        micro = settings.micro_batch or rows
+        pieces = f" in {-(-rows // micro)} forward passes" if rows > micro else ""
+        how = f"shards of {shard} samples" if settings.deal == "dynamic" else "fixed equal parts"
+        yield (
+            f"with {_counted(nodes, 'node')}: {_counted(world, 'rank')} of about {rows}"
+            f" rows{pieces}; {how}"
+        )
+    if room < most:
+        yield f"more than {_counted(room, 'node')}: in reserve, as a step has {batch} rows"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _world(settings: TrainSettings) -> Iterator[str]:
+    least, most = settings.nodes
+    nodes = f"{least}" if least == most else f"{least} to {most}"
+    board = settings.coordinator or "this process alone"
+    ranks = _counted(settings.ranks_per_node, "rank")
+    yield f"nodes: {nodes}, each with {ranks}; they meet at {board}"
+    every = [f"{settings.save_every_steps} steps"] if settings.save_every_steps else []
+    every += [f"{settings.save_every_s:g} s"] if settings.save_every_s else []
+    rhythm = f"every {' or '.join(every)}" if every else "when the world changes and at the end"
+    if settings.checkpoint is None:
+        yield f"checkpoints: {rhythm}, in a temporary folder that goes with this run"
+        return
+    newest = Repository(settings.checkpoint, settings.keep).newest_valid()
+    begins = "from the beginning" if newest is None else f"behind step {newest.step}"
+    yield (
+        f"checkpoints: {rhythm}, {settings.keep} kept, at {settings.checkpoint}; training begins"
+        f" {begins}"
+    )

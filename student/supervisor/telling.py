@@ -1,0 +1,90 @@
+"""What a supervisor shows of its job: to a display, and as lines where something changes."""
+
+from __future__ import annotations
+
+import logging
+
+from ...scheduler.students.ladder import Failure
+from ..show import Display
+from ..words import Failed, FromRank, Progress, Ready, Scaled
+from .crew import Rank
+from .facts import Generation
+
+
+class Teller:
+    """Used by the supervisor's thread; `line` by any.
+
+    Args:
+        display: where it goes.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._waits = self._said = ""
+        self._world = 0
+
+    def generation(self, generation: Generation, ours: bool) -> None:
+        """A generation begins; `ours`: with ranks of this node."""
+        world = generation.world
+        self._world = len(generation.endpoints)
+        ranks = "1 rank" if self._world == 1 else f"{self._world} ranks"
+        text = f"generation {world.number}: {ranks} on {', '.join(world.nodes)}"
+        begin = f"from the checkpoint of step {world.restored}" if world.restored else "from step 0"
+        self.say(f"{text}, {begin}; {world.reason}" + ("" if ours else "; this node is in reserve"))
+
+    def waiting(self, what: str) -> None:
+        """What the node waits for now; empty: nothing."""
+        if what != self._waits:
+            self._waits = what
+            self._display.waiting(what)
+
+    def leader_says(self, text: str) -> None:
+        """What the leading node has to say of the world; told when it changes."""
+        if text != self._said:
+            self._said = text
+            if text:
+                self.say(text)
+
+    def heard(self, rank: Rank, word: FromRank) -> None:
+        """What a rank said."""
+        match word:
+            case Ready() if rank.order.local_rank == 0:
+                self._display.begin(rank.order.generation, self._world, word.step, word.steps)
+            case Progress():
+                self._display.progress(rank.number, word)
+            case Scaled() if rank.number == 0:
+                self.say(f"scaled from {word.old} to {word.new} ranks")
+            case Failed():
+                for line in word.traceback.splitlines():
+                    self.line(rank.number, line)
+
+    def failed(self, failure: Failure) -> None:
+        """A rank of this node failed; of what nobody can do the command itself tells at its end."""
+        if not failure.usage:
+            self.say(failure.in_words())
+
+    def line(self, rank: int, text: str) -> None:
+        """A line that a rank printed."""
+        self._display.line(f"[{rank}] {text}")
+
+    def say(self, text: str) -> None:
+        """A line of the supervisor itself."""
+        self._display.line(text)
+
+    def close(self) -> None:
+        """Nothing follows."""
+        self._display.close()
+
+
+class ToDisplay(logging.Handler):
+    """Hands log records to a display, so that they do not tear up what it draws."""
+
+    def __init__(self, display: Display) -> None:
+        super().__init__()
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._display.line(self.format(record))
+        except Exception:
+            self.handleError(record)

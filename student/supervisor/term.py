@@ -1,0 +1,186 @@
+"""One generation on one node: its ranks from start to end, and what became of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...scheduler.students import hangs
+from ...scheduler.students.ladder import Failure, How
+from ...scheduler.students.world import Ending
+from ..words import EXIT_AGAIN, Failed, Finished, FromRank, Left, Order
+from .asking import Desk
+from .crew import Crew, Rank
+
+log = logging.getLogger(__name__)
+
+#: Behind a rank that failed the others of its node end by themselves, or are ended after so long.
+PEERS_S: Final = 2.0
+#: Behind one that ended in good order; a snapshot and the last evaluation may be under way.
+FOLLOW_S: Final = 60.0
+#: A rank that lives says so every second while it waits.
+_SILENT_S: Final = 4.0
+#: Of a failure so many are told: those of all that are remembered have to fit on the board.
+_POSITIONS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """How a generation ended on this node.
+
+    Attributes:
+        ending: of its ranks.
+        failures: of those that failed.
+        result: step and metrics, where the job is done.
+    """
+
+    ending: Ending
+    failures: tuple[Failure, ...] = ()
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+class Term:
+    """The ranks of `orders`; used by the supervisor's thread alone.
+
+    Args:
+        orders: of this node's ranks, at least one.
+        crew: their processes.
+        desk: who answers them.
+        restored: step of the checkpoint that they begin with.
+        heard: called with each thing that a rank says.
+    """
+
+    def __init__(
+        self,
+        orders: Sequence[Order],
+        crew: Crew,
+        desk: Desk,
+        restored: int,
+        heard: Callable[[Rank, FromRank], None],
+    ) -> None:
+        self.crew, self.desk = crew, desk
+        self.generation, self.node = orders[0].generation, orders[0].node
+        self._hang_s = orders[0].settings.hang_s
+        self._restored = restored
+        self._heard = heard
+        self._asked_to_leave = ""
+        self._first_end: tuple[float, bool] | None = None  # when, and whether in good order
+
+    def turn(self, wait_s: float) -> Conclusion | None:
+        """Hear the ranks and watch over them; what became of them once all have ended."""
+        for rank, word in self.crew.news(wait_s):
+            if isinstance(word, int):
+                self._ended(rank)
+            else:
+                self._heard(rank, word)
+        running = self.crew.running
+        if not running:
+            return self._conclude()
+        if any(isinstance(rank.last, Left) for rank in self.crew.ranks):
+            self.desk.close()  # who has left waits for no answer
+        now_s = time.monotonic()
+        if not self.desk.waiting:  # else all stand still for Redis
+            for number in hangs.hung([rank.sign() for rank in running], self._hang_s, now_s):
+                log.warning("rank %d hangs: no step for %g s; it is killed", number, self._hang_s)
+                self.crew.kill("hang", [number])
+        self._round_up(running, now_s)
+        return None
+
+    def leave(self, why: str) -> None:
+        """Have the ranks go at the next safe point; once is enough."""
+        if not self._asked_to_leave:
+            self._asked_to_leave = why
+            self.crew.leave()
+
+    def end(self, why: str) -> None:
+        """End the ranks at once; that is no failure of theirs."""
+        self._asked_to_leave = self._asked_to_leave or why
+        self.desk.close()
+        self.crew.kill(why)
+
+    def close(self) -> None:
+        """End what is left, and forget it."""
+        self.desk.close()
+        self.crew.close()
+
+    def _ended(self, rank: Rank) -> None:
+        safe = rank.code == 0 or (isinstance(rank.last, Left) and rank.last.safe)
+        log.info("rank %d %s", rank.number, rank.ending())
+        if self._first_end is None or (self._first_end[1] and not safe):
+            self._first_end = (time.monotonic(), safe)
+
+    def _round_up(self, running: Sequence[Rank], now_s: float) -> None:
+        """End ranks that do not follow one of this node that has ended."""
+        if self._first_end is None:
+            return
+        at_s, safe = self._first_end
+        if now_s - at_s < (FOLLOW_S if safe else PEERS_S):
+            return
+        for rank in running:
+            silent = rank.suspended or now_s - rank.heard_s > _SILENT_S
+            others = any(r.code not in (None, 0, EXIT_AGAIN) for r in self.crew.ranks)
+            self.crew.kill("hang" if silent and not others else "peers", [rank.number])
+
+    def _conclude(self) -> Conclusion:
+        self.desk.close()
+        failures = [failure for rank in self.crew.ranks if (failure := self._failure(rank))]
+        done = [
+            rank.last
+            for rank in self.crew.ranks
+            if rank.code == 0 and isinstance(rank.last, Finished)
+        ]
+        if done:
+            told = {"step": done[0].step, "metrics": dict(done[0].metrics)}
+            return Conclusion("finished", (), told)
+        if failures:
+            return Conclusion("failed", tuple(failures))
+        lefts = [rank.last for rank in self.crew.ranks if isinstance(rank.last, Left)]
+        if not self._asked_to_leave and not any(left.safe for left in lefts):
+            rank = self.crew.ranks[0]
+            why = lefts[0].why if lefts else rank.ending()
+            return Conclusion("left", (self._told(rank, "adrift", why or "they are gone"),))
+        return Conclusion("left")
+
+    def _failure(self, rank: Rank) -> Failure | None:
+        if rank.killed_for == "hang":
+            how = "it was suspended" if rank.suspended else "it did not say why"
+            return self._told(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
+        if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):
+            return None
+        if isinstance(rank.last, Failed):
+            last = rank.last
+            return Failure(
+                self.generation,
+                self.node,
+                rank.number,
+                "crash",
+                last.step,
+                last.epoch,
+                tuple(last.positions[:_POSITIONS]),
+                last.error,
+                last.usage,
+                self._restored,
+            )
+        if rank.code == EXIT_AGAIN:
+            return None
+        said = next((line for line in reversed(rank.process.tail()) if line.strip()), "")
+        return self._told(
+            rank, "killed", rank.ending() + (f"; its last line: {said}" if said else "")
+        )
+
+    def _told(self, rank: Rank, how: How, error: str) -> Failure:
+        step = max(rank.step, rank.ready.step) + 1 if rank.ready else 0
+        epoch = rank.progress.epoch if rank.progress else rank.ready.epoch if rank.ready else 0
+        return Failure(
+            self.generation,
+            self.node,
+            rank.number,
+            how,
+            step,
+            epoch,
+            error=error,
+            restored=self._restored,
+        )

@@ -1,0 +1,167 @@
+"""Nodes that come, go, fail and lose their board while they train."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.errors import EdlError, RegistryUnavailable
+from edl.tests.ground.programs import wait_for
+from edl.tests.student.id_log import restored_steps, surviving
+from edl.tests.student.supervisor.fleet import JOB, Fleet
+
+
+class FaultyBoard:
+    """A board that can be away, and can be emptied."""
+
+    def __init__(self) -> None:
+        self.board = MemoryBoard()
+        self.away = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        if self.away.is_set():
+            raise RegistryUnavailable("Redis at 127.0.0.1:1 does not answer")
+        return getattr(self.board, name)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path, batch=12, rows=600, epochs=2, board=FaultyBoard())
+    fleet.settings = {"nodes": (1, 4), "save_every_steps": 50}
+    yield fleet
+    fleet.board.away.clear()  # type: ignore[attr-defined]
+    fleet.close()
+
+
+def grown(fleet: Fleet, generation: int, ranks: int) -> None:
+    """Wait until the generation, of so many ranks, has made a step."""
+    wait_for(lambda: fleet.generation() >= generation)
+    fleet.reach(1, generation)
+    assert fleet.events("generation")[generation - 1]["ranks"] == ranks
+
+
+def test_nodes_come_and_go_while_the_total_batch_stays(fleet: Fleet) -> None:
+    fleet.rows, fleet.epochs = 2400, 3
+    a, b = fleet.start("a"), fleet.start("b")
+    grown(fleet, 1, 2)
+    c = fleet.start("c")
+    grown(fleet, 2, 3)
+    b.stop.request()
+    grown(fleet, 3, 2)
+    a.stop.request()
+    grown(fleet, 4, 1)
+    fleet.start("d")
+    grown(fleet, 5, 2)
+    fleet.finished()
+    scaled = [(one["old"], one["new"]) for one in fleet.events("scaled")]
+    assert scaled == [(2, 3), (3, 2), (2, 1), (1, 2)]
+    worlds = [sorted(one["nodes"]) for one in fleet.events("generation")]
+    assert worlds == [["a", "b"], ["a", "b", "c"], ["a", "c"], ["c"], ["c", "d"]]
+    lines = surviving(fleet.folder / "ids", restored_steps(fleet.board.events(JOB, count=1000)))
+    totals = {line["step"]: line["total"] for line in lines}
+    assert set(totals.values()) == {12}
+    assert sorted(totals) == list(range(1, 601))
+    assert c.outcome is not None
+    assert c.outcome.kind == "finished"
+
+
+def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
+    fleet.settings |= {"nodes": (1, 2)}
+    fleet.job = {"crash": {"step": 20, "rank": 1, "times": 2}}
+    fleet.start("a")
+    b = fleet.start("b")
+    fleet.end()
+    assert isinstance(b.error, EdlError)
+    assert "goes on without node b" in str(b.error)
+    assert "rank 1 on node b crashed on step 20" in str(b.error)
+    assert [one["ranks"] for one in fleet.events("generation")] == [2, 2, 1]
+    assert fleet.nodes[0].error is None
+
+
+def test_a_newcomer_waits_in_reserve_when_the_world_is_full(fleet: Fleet) -> None:
+    fleet.settings |= {"nodes": (1, 2)}
+    fleet.start("a"), fleet.start("b")
+    grown(fleet, 1, 2)
+    c = fleet.start("c")
+    wait_for(lambda: any("c in reserve: the world is full" in line for line in c.lines))
+    fleet.finished()
+    assert fleet.generation() == 1
+    assert c.outcome is not None
+    assert c.outcome.kind == "finished"
+
+
+def test_no_more_nodes_than_a_step_has_rows_for(fleet: Fleet) -> None:
+    fleet.rows, fleet.job = 300, {"batch": 2}  # which the ranks tell: the settings do not
+    fleet.settings |= {"total_batch": None}
+    fleet.start("a"), fleet.start("b")
+    grown(fleet, 1, 2)
+    c = fleet.start("c")
+    reserve = "c in reserve: the world is full with 2 nodes, as a step has 2 rows"
+    wait_for(lambda: any(reserve in line for line in c.lines))
+    fleet.finished()
+    assert fleet.generation() == 1
+
+
+def test_too_few_nodes_are_waited_for_with_a_reason(fleet: Fleet) -> None:
+    fleet.settings |= {"nodes": (2, 2)}
+    a = fleet.start("a")
+    wait_for(lambda: any("1 of at least 2 nodes alive" in line for line in a.lines))
+    fleet.start("b")
+    fleet.finished()
+
+
+def test_training_goes_on_while_the_board_is_away(fleet: Fleet) -> None:
+    fleet.settings |= {"nodes": (1, 1), "coordinator": None}
+    a = fleet.start("a")
+    fleet.reach(10)
+    fleet.board.away.set()  # type: ignore[attr-defined]
+    wait_for(lambda: "Redis at 127.0.0.1:1 does not answer" in a.supervisor._seat.away)
+    ids = fleet.folder / "ids" / "rank-0.jsonl"
+
+    def last() -> int:
+        return int(json.loads(ids.read_text().splitlines()[-1])["step"])
+
+    before = last()
+    wait_for(lambda: last() >= before + 20)
+    fleet.board.away.clear()  # type: ignore[attr-defined]
+    fleet.finished()
+    assert fleet.generation() == 1
+
+
+def test_a_lease_whose_answer_was_lost_is_trained_nevertheless(fleet: Fleet) -> None:
+    board: Any = fleet.board
+    lost: list[Any] = []
+
+    def lease(*asked: Any) -> Any:
+        given = board.board.lease(*asked)
+        if not lost and fleet.step() > 20:
+            lost.append(given)
+            raise RegistryUnavailable("no answer in time")
+        return given
+
+    board.lease = lease
+    fleet.start("a"), fleet.start("b")
+    fleet.finished()
+    assert lost
+    assert fleet.generation() == 1
+
+
+def test_a_board_that_forgot_all_gets_a_new_generation(fleet: Fleet) -> None:
+    board: Any = fleet.board
+    fleet.start("a"), fleet.start("b")
+    grown(fleet, 1, 2)
+    before = restored_steps(fleet.board.events(JOB, count=1000))
+    board.board = MemoryBoard()
+    fleet.reach(1, 2)
+    fleet.end()
+    restored = before | restored_steps(fleet.board.events(JOB, count=1000))
+    assert {line["step"] for line in surviving(fleet.folder / "ids", restored)} == set(
+        range(1, 101)
+    )
+    assert all(node.error is None for node in fleet.nodes)
