@@ -11,7 +11,7 @@ import logging
 import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _SIZES = "Sizes of `coordinator` and `assignment`"
+_ACCURACY = "Of `accuracy`"
 
 
 def bench(
@@ -53,6 +54,30 @@ def bench(
             min=5, help="Length of each phase, of `coordinator` alone.", rich_help_panel=_SIZES
         ),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Has MNIST's IDX files, and reviews in pos.txt and neg.txt.",
+            rich_help_panel=_ACCURACY,
+        ),
+    ] = None,
+    download: Annotated[
+        bool,
+        typer.Option("--download", help="Let Paddle fetch MNIST.", rich_help_panel=_ACCURACY),
+    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=2, help="Students for each way.", rich_help_panel=_ACCURACY),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="Only digits, mnist or reviews.", rich_help_panel=_ACCURACY),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the results, as PNG.", rich_help_panel=_ACCURACY),
+    ] = None,
 ) -> None:
     """Run one benchmark of those listed below: it prints its figures beside its goals.
 
@@ -66,7 +91,14 @@ def bench(
         return
     if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
         raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
-    asked = {"teachers": teachers, "students": students, "seconds": seconds}
+    asked: dict[str, Any] = {"teachers": teachers, "students": students, "seconds": seconds}
+    asked |= {
+        "data": data,
+        "seeds": seeds,
+        "picture": picture,
+        "task": task,
+        "download": download or None,
+    }
     sizes = {option: value for option, value in asked.items() if value is not None}
     with _progress(Console(stderr=True)):
         report = run(name, quick=quick, **sizes)
@@ -77,11 +109,11 @@ def bench(
         raise typer.Exit(1)
 
 
-def run(name: str, *, quick: bool = False, **sizes: float) -> Report:
-    """Run the benchmark called `name`, with those sizes of it that differ from its defaults.
+def run(name: str, *, quick: bool = False, **sizes: Any) -> Report:
+    """Run the benchmark called `name`, with those options of it that differ from its defaults.
 
     Raises:
-        UsageError: there is none of that name, or it has no such size.
+        UsageError: there is none of that name, or it has no such option.
     """
     known = benchmarks()
     if name not in known:
@@ -124,14 +156,16 @@ def _progress(console: Console) -> Iterator[None]:
                     console.print(escape(text), highlight=False, soft_wrap=True)
 
         log, handler = logging.getLogger(__package__), Shown()
-        level = log.level
+        level, propagate = log.level, log.propagate
         log.setLevel(logging.INFO)
+        log.propagate = False  # frameworks put handlers of their own at the root
         log.addHandler(handler)
         try:
             yield
         finally:
             log.removeHandler(handler)
             log.setLevel(level)
+            log.propagate = propagate
 
 
 def _write(report: Report, path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...distill_reader import DistilReader
 from ...proto.channel import Channel
-from ...student.loss import DistillLoss
+from ...student.losses import DistillLoss
 from ...student.trainer import Trainer
 from ...supervise import end_with_parent
 from ...teacher.backends.paddle_runtime import import_paddle

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ Images = npt.NDArray[np.uint8]  # [N, 1, 8, 8], 0 to 255
 Labels = npt.NDArray[np.int64]  # [N]
 #: image, hard label, number of the batch (one int64).
 Batch = tuple[Images, Labels, npt.NDArray[np.int64]]
+#: Makes of the rows of a batch others with the same labels, by that generator.
+Vary = Callable[[np.random.Generator, Images], Images]
 
 CLASSES = 10
 SIZE = 8
@@ -54,10 +57,11 @@ def load_digits() -> Digits:
 
 
 def choose_labelled(label: Labels, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Indices of `count` digits, as many of each class, chosen by `seed`."""
-    order = np.random.default_rng([seed, CLASSES]).permutation(len(label))
-    by_class = [order[label[order] == number] for number in range(CLASSES)]
-    share, rest = divmod(count, CLASSES)
+    """Indices of `count` rows, as many of each class, chosen by `seed`."""
+    classes = int(label.max()) + 1
+    order = np.random.default_rng([seed, classes]).permutation(len(label))
+    by_class = [order[label[order] == number] for number in range(classes)]
+    share, rest = divmod(count, classes)
     return np.concatenate([own[: share + (n < rest)] for n, own in enumerate(by_class)])
 
 
@@ -65,7 +69,7 @@ def augment(rng: np.random.Generator, image: Images, *, shift_pixels: int, noise
     """Shift each image by up to `shift_pixels` in each direction, and add grey noise."""
     count, span = len(image), 2 * shift_pixels + 1
     room = np.pad(image[:, 0], ((0, 0), (shift_pixels,) * 2, (shift_pixels,) * 2))
-    windows = np.lib.stride_tricks.sliding_window_view(room, (SIZE, SIZE), axis=(1, 2))
+    windows = np.lib.stride_tricks.sliding_window_view(room, image.shape[2:], axis=(1, 2))
     at = np.arange(count), rng.integers(0, span, count), rng.integers(0, span, count)
     shifted = windows[at].astype(np.float32)
     shifted += rng.normal(0, noise, shifted.shape).astype(np.float32)
@@ -77,11 +81,19 @@ class BatchSource:
 
     Re-iterable, and the same each time: batch `number` is a function of the seed and the step
     alone. That is what makes the modes comparable and the labels checkable.
+
+    Args:
+        digits: the data.
+        settings: how many are drawn, and of which.
+        vary: the augmentation; by default shifts and noise as the settings say.
     """
 
-    def __init__(self, digits: Digits, settings: DemoSettings) -> None:
+    def __init__(self, digits: Digits, settings: DemoSettings, vary: Vary | None = None) -> None:
         self._digits = digits
         self._settings = settings
+        self._vary = vary or partial(
+            augment, shift_pixels=settings.shift_pixels, noise=settings.noise
+        )
 
     def __len__(self) -> int:
         return self._settings.batches
@@ -94,13 +106,6 @@ class BatchSource:
                 yield (*self._draw(chosen, seed, step), number)
 
     def _draw(self, chosen: npt.NDArray[np.int64], seed: int, step: int) -> tuple[Images, Labels]:
-        settings = self._settings
         rng = np.random.default_rng([seed, step])
-        rows = chosen[rng.integers(0, len(chosen), settings.batch_size)]
-        image = augment(
-            rng,
-            self._digits.train_image[rows],
-            shift_pixels=settings.shift_pixels,
-            noise=settings.noise,
-        )
-        return image, self._digits.train_label[rows]
+        rows = chosen[rng.integers(0, len(chosen), self._settings.batch_size)]
+        return self._vary(rng, self._digits.train_image[rows]), self._digits.train_label[rows]

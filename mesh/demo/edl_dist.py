@@ -97,7 +97,7 @@ def run_edl_dist(
         check: called while waiting; what it raises ends the run.
     """
     with _open_reader(mesh, digits, settings, cores) as reader:
-        _gather(reader, settings.teachers, check)
+        gather(reader, settings.teachers, check)
         meter = _meter(mesh, reader)
         watch = _Watch(on_batch)
         churn = _churn(mesh, spec, meter, settings, cores, say)
@@ -226,7 +226,7 @@ def _open_reader(
         yield reader
 
 
-def _gather(reader: DistilReader, teachers: int, check: Callable[[], None]) -> None:
+def gather(reader: DistilReader, teachers: int, check: Callable[[], None]) -> None:
     """Wait until the reader has all teachers."""
     deadline = time.monotonic() + GATHER_S
     while len(reader.stats.teachers) < teachers:

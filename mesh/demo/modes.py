@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...student import DistillLoss, StepReport, Trainer, accuracy
 from .digits import Batch, BatchSource, Digits
@@ -14,6 +14,9 @@ from .networks import load_paddle, student_network
 from .predictor import Predictor
 from .settings import DemoSettings
 from .stream_check import StreamCheck, StreamFacts
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 Mode = Literal["n_training", "online", "edl_dist"]
 MODES: tuple[Mode, ...] = ("n_training", "online", "edl_dist")
@@ -103,6 +106,7 @@ def train_students(
     digits: Digits,
     settings: DemoSettings,
     on_batch: OnBatch,
+    network: Callable[[], Layer] = student_network,
 ) -> ModeResult:
     """Train one student per seed on consecutive stretches of one stream of batches.
 
@@ -113,6 +117,7 @@ def train_students(
         digits: those held out tell the accuracy.
         settings: seeds and steps.
         on_batch: called after each batch.
+        network: makes a student.
     """
     paddle = load_paddle()
     check = StreamCheck()
@@ -125,7 +130,7 @@ def train_students(
     began, began_cpu = time.perf_counter(), time.process_time()
     for seed in range(settings.seeds):
         paddle.seed(FIRST_SEED + seed)
-        student = student_network()
+        student = network()
         optimizer = paddle.optimizer.Adam(settings.learning_rate, parameters=student.parameters())
         Trainer(student, loss, optimizer, on_step=[after_step]).fit(stream, steps=settings.steps)
         reached.append(accuracy(student, digits.test_image, digits.test_label))

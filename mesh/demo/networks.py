@@ -27,7 +27,7 @@ def teacher_network() -> Layer:
     from paddle import nn
 
     return nn.Sequential(
-        _grey_scale(),
+        grey_scale(),
         nn.Conv2D(1, 32, 3, padding=1),
         nn.ReLU(),
         nn.Conv2D(32, 32, 3, padding=1),
@@ -47,7 +47,7 @@ def student_network() -> Layer:
     from paddle import nn
 
     return nn.Sequential(
-        _grey_scale(),
+        grey_scale(),
         nn.Conv2D(1, 8, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2D(2),
@@ -66,7 +66,7 @@ def parameters(network: Layer) -> int:
     return sum(int(parameter.size) for parameter in network.parameters())
 
 
-def _grey_scale() -> Layer:
+def grey_scale() -> Layer:
     """A layer that brings uint8 to floats of 0 to 1: images travel in a quarter of the bytes."""
     from paddle import nn
 

@@ -60,6 +60,7 @@ def test_a_reader_gets_most_of_what_its_teachers_give() -> None:
     assert found.waited_s > 0
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(("ready", "part"), [((30, 30), 1.0), ((30, 40), 1.0), ((30, 15), 0.5)])
 def test_what_was_labelled_before_the_windows_does_not_count(
     monkeypatch: pytest.MonkeyPatch, ready: tuple[int, int], part: float

@@ -1,0 +1,148 @@
+"""What distillation is worth: students with and without teachers, steady and coming and going.
+
+One student is trained per seed and way, on the same batches in every way: with hard labels alone
+(N-training), with the teacher in its process (Online), through a mesh whose teachers stay, through
+one where they are killed (SIGKILL) and new ones come, and with all teachers off, from the label
+store that the third has filled. The teacher has seen all labels, a student few. Differences are
+compared seed by seed.
+
+scikit-learn's digits are always there. `--data` names a folder where, at any depth, MNIST's four
+IDX files lie (or `--download` has Paddle fetch them), and reviews, in `pos.txt` and `neg.txt`.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from ..errors import UsageError
+from .distilling import reviews, vision
+from .distilling.pairs import Paired
+from .distilling.picture import Panel, draw
+from .distilling.task import Task
+from .distilling.ways import TITLES, WAYS, Outcome, Way, train_all_ways
+from .report import Goal, Report, Row
+
+log = logging.getLogger(__name__)
+
+SEEDS: Final = 10
+QUICK_SEEDS: Final = 2
+#: A paired test must say with so much confidence that teachers help, and must not say it of churn.
+P: Final = 0.05
+
+
+def run(
+    quick: bool,
+    data: Path | None = None,
+    picture: Path | None = None,
+    seeds: int | None = None,
+    download: bool = False,
+    task: str | None = None,
+) -> Report:
+    """A row for each task and way.
+
+    Args:
+        quick: two students of few steps; nothing can be said of accuracy then, all else happens.
+        data: folder with the data of MNIST and of the reviews.
+        picture: a PNG to draw.
+        seeds: students for each way.
+        download: let Paddle fetch MNIST.
+        task: only the one of this name.
+    """
+    if picture is not None and not picture.parent.is_dir():
+        raise UsageError(f"there is no directory {picture.parent} to write {picture.name} to")
+    count = seeds or (QUICK_SEEDS if quick else SEEDS)
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    panels: list[Panel] = []
+    found = list(_tasks(count, data, quick=quick, download=download))
+    if task is not None and task not in [one.name for one in found]:
+        raise UsageError(
+            f"there is no task {task!r} with that data; there are: "
+            + ", ".join(one.name for one in found)
+        )
+    for one in found:
+        if task not in (None, one.name):
+            continue
+        log.info("%s: %s", one.name, one.about)
+        began_s = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="edl-accuracy-") as folder:
+            teacher, outcomes = train_all_ways(one, Path(folder))
+        log.info("%s took %.0f s", one.name, time.monotonic() - began_s)
+        rows += [_row(one, way, teacher.accuracy, outcomes) for way in WAYS]
+        goals += _goals(one, outcomes)
+        panels.append(Panel(f"{one.name}, {count} seeds", teacher.accuracy, outcomes))
+    if picture is not None:
+        draw(panels, picture)
+    return Report(rows, goals)
+
+
+def _tasks(seeds: int, data: Path | None, *, quick: bool, download: bool) -> Iterator[Task]:
+    if data is not None and not data.is_dir():
+        raise UsageError(f"--data names a folder, and {str(data)!r} is none")
+    found: list[Task | None] = [vision.digits(seeds, quick=quick)]
+    folder = vision.download_mnist() if download else data
+    if folder is not None:
+        found.append(vision.mnist(folder, seeds, quick=quick))
+    if data is not None:
+        found.append(reviews.reviews(data, seeds, quick=quick))
+    if data is not None and found[1:] == [None] * len(found[1:]):
+        raise UsageError(
+            f"in {data} there is neither MNIST ({', '.join(vision.IDX_FILES)}, or with"
+            f" .gz) nor reviews ({', '.join(reviews.FILES)})"
+        )
+    for task in found:
+        if task is not None:
+            yield task
+
+
+def _row(task: Task, way: Way, teacher: float, outcomes: Mapping[Way, Outcome]) -> Row:
+    own = outcomes[way]
+    points = [100 * value for value in own.accuracy]
+    against = _points(own, outcomes["n_training"])
+    return {
+        "task": task.name,
+        "way": TITLES[way],
+        "accuracy": statistics.mean(points),
+        "sd": statistics.stdev(points),
+        "above N": against.mean,
+        "95 %": f"{against.low:+.2f} .. {against.high:+.2f}",
+        "p": against.p,
+        "by seed": " ".join(f"{value:.2f}" for value in points),
+        "teacher": 100 * teacher,
+        "killed": own.killed,
+        "joined": own.joined,
+        "from store": own.from_store,
+        "seconds": own.result.seconds,
+        # Over inputs, hard and soft labels as the students got them: equal where all bits are.
+        "stream": own.result.stream.sha256[:12],
+    }
+
+
+def _goals(task: Task, outcomes: Mapping[Way, Outcome]) -> list[Goal]:
+    gain = _points(outcomes["steady"], outcomes["n_training"])
+    noise = statistics.stdev(100 * value for value in outcomes["steady"].accuracy)
+    churn = _points(outcomes["churn"], outcomes["steady"])
+    events = min(outcomes["churn"].killed, outcomes["churn"].joined)
+    named: Sequence[Goal] = (
+        # A loss that is as certain is no gain.
+        Goal.judge(
+            f"{task.name}: EDL-Dist above N-training, p", gain.p if gain.mean > 0 else 1.0, "<=", P
+        ),
+        Goal.judge(f"{task.name}: churn against steady, p", churn.p, ">=", P),
+        Goal.judge(f"{task.name}: churn against steady, points", abs(churn.mean), "<=", noise),
+        Goal.judge(f"{task.name}: teachers killed, and new ones joined", events, ">=", 1),
+        Goal.judge(
+            f"{task.name}: offline, part from the store", outcomes["offline"].from_store, "==", 1
+        ),
+    )
+    return list(named)
+
+
+def _points(a: Outcome, b: Outcome) -> Paired:
+    return Paired.of([100 * x for x in a.accuracy], [100 * x for x in b.accuracy])

@@ -1,0 +1,88 @@
+"""Teachers that are killed and replaced all through a run, one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ...distill_reader import ReaderStats
+from ...mesh.demo.churn import Churn
+from ...mesh.local import LocalMesh, TeacherSpec
+
+
+class Churning:
+    """One round after another of `Churn`: a teacher is killed, later a new one comes and joins.
+
+    A round lasts for as many batches as a student trains, or until its newcomer has joined, if that
+    is later; so there are always all teachers but one.
+
+    Args:
+        mesh: whose teachers they are.
+        spec: what new ones are started with.
+        steps: batches of a round.
+        batches: of the run; in the last round nothing is begun that it would not see the end of.
+        say: told of each event.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        mesh: LocalMesh,
+        spec: TeacherSpec,
+        *,
+        steps: int,
+        batches: int,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mesh = mesh
+        self._spec = spec
+        self._steps = steps
+        self._batches = batches
+        self._say = say
+        self._clock = clock
+        self._rounds: list[Churn] = []
+        self._began = 0
+        self._begin(0)
+
+    def look(self, batch: int, stats: ReaderStats) -> None:
+        """Do what is due after so many batches."""
+        over = self._count("join") == len(self._rounds) and batch >= self._began + self._steps
+        if over and batch + self._steps <= self._batches:
+            self._begin(batch)
+        self._rounds[-1].look(batch - self._began, stats)
+
+    @property
+    def killed(self) -> int:
+        """Teachers that were killed."""
+        return self._count("kill")
+
+    @property
+    def joined(self) -> int:
+        """New teachers that the student got."""
+        return self._count("join")
+
+    @property
+    def awaits_newcomer(self) -> bool:
+        """Whether a new teacher was started and has not joined yet."""
+        return self._rounds[-1].newcomer_is_late
+
+    def _begin(self, batch: int) -> None:
+        self._began = batch
+        self._rounds.append(
+            Churn(
+                hold=self._mesh.suspend,
+                kill=self._mesh.kill,
+                start=self._start,
+                newcomer=f"newcomer-{len(self._rounds) + 1}",
+                batches=self._steps,
+                say=self._say,
+                clock=self._clock,
+            )
+        )
+
+    def _start(self, teacher_id: str) -> None:
+        self._mesh.start_teacher(teacher_id, self._spec)
+
+    def _count(self, kind: str) -> int:
+        return sum(event.kind == kind for one in self._rounds for event in one.events)

@@ -1,0 +1,125 @@
+"""Reviews of two moods: a convolutional network over characters teaches a bag of characters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...mesh.demo.digits import SPLIT_SEED, Digits
+from ...mesh.demo.settings import DemoSettings
+from .task import Task, find
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
+
+#: One review to a line.
+FILES = ("pos.txt", "neg.txt")
+HELD_OUT = 3000
+#: Characters of a review that count, and different ones that have a number of their own.
+LENGTH, KNOWN = 96, 3000
+#: What stands behind the end, and for characters that are rare or were left out.
+END, OTHER = 0, 1
+#: Part of the characters that the augmentation leaves out.
+LEFT_OUT = 0.1
+
+Texts = Sequence[tuple[str, int]]
+
+
+def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
+    """Reviews in the two files of `folder`, each text once; None: they are not there."""
+    paths = find(folder, FILES)
+    if paths is None:
+        return None
+    settings = DemoSettings(
+        seeds=seeds,
+        steps=40 if quick else 300,
+        batch_size=64,
+        labelled=2000,
+        temperature=2.0,
+        teacher_epochs=1 if quick else 3,
+    )
+    data = encode(_texts(*paths))
+    about = (
+        f"reviews: the teacher learns all {len(data.train_label):,} labels, each student"
+        f" {settings.labelled:,}; {len(data.test_label):,} held out"
+    )
+    # Noise is no text: the self-test gives it numbers of which the model knows few.
+    serving = ("--no-self-test",)
+    return Task("reviews", data, settings, leave_out, _teacher, _student, about, serving)
+
+
+def encode(texts: Texts) -> Digits:
+    """Split `texts` and number their characters: int64 [N, LENGTH], by their frequency."""
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(texts))
+    held_out = min(HELD_OUT, len(texts) // 4)
+    test, train = order[:held_out], order[held_out:]
+    counts = Counter(character for at in train for character in texts[at][0])
+    number = {one: at + OTHER + 1 for at, (one, _) in enumerate(counts.most_common(KNOWN))}
+    rows = np.full((len(texts), LENGTH), END, np.int64)
+    for at, (text, _) in enumerate(texts):
+        numbers = [number.get(character, OTHER) for character in text[:LENGTH]]
+        rows[at, : len(numbers)] = numbers
+    label = np.array([mood for _, mood in texts], np.int64)
+    image: Any = rows  # `Digits` says bytes, and nothing in it depends on that
+    return Digits(image[train], label[train], image[test], label[test])
+
+
+def leave_out(rng: np.random.Generator, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same reviews, each character of them replaced by `OTHER` with a small probability."""
+    gone = (rng.random(rows.shape) < LEFT_OUT) & (rows != END)
+    return np.where(gone, OTHER, rows)
+
+
+def _texts(positive: Path, negative: Path) -> Texts:
+    """Each text once, so that none is in both parts of a split; those of both moods not at all."""
+    moods = [
+        {line.strip() for line in path.read_text("utf-8").splitlines()} - {""}
+        for path in (negative, positive)
+    ]
+    both = moods[0] & moods[1]
+    return sorted((text, mood) for mood in (0, 1) for text in moods[mood] - both)
+
+
+def _teacher() -> Layer:
+    """Convolutions over one to three characters; logits [N, 2] of numbers int64 [N, LENGTH]."""
+    from paddle import concat, nn
+
+    class Convolutions(nn.Layer):  # type: ignore[misc]  # paddle has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(KNOWN + 2, 64, padding_idx=END)
+            self.convolutions = nn.LayerList([nn.Conv1D(64, 64, width) for width in (1, 2, 3)])
+            self.dropout = nn.Dropout(0.5)
+            self.out = nn.Linear(3 * 64, 2)
+            self.highest = nn.AdaptiveMaxPool1D(1)  # the gradient of max() takes longer than all
+
+        def forward(self, text: Any) -> Any:
+            by_place = self.embedding(text).transpose([0, 2, 1])
+            found = [self.highest(nn.functional.relu(one(by_place))) for one in self.convolutions]
+            return self.out(self.dropout(concat(found, 1).squeeze(-1)))
+
+    return Convolutions()
+
+
+def _student() -> Layer:
+    """The mean of its characters' vectors, and a small hidden layer: order means nothing to it."""
+    from paddle import nn
+
+    class BagOfCharacters(nn.Layer):  # type: ignore[misc]  # paddle has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(KNOWN + 2, 32, padding_idx=END)
+            self.hidden = nn.Linear(32, 32)
+            self.out = nn.Linear(32, 2)
+
+        def forward(self, text: Any) -> Any:
+            there = (text != END).astype("float32").unsqueeze(-1)
+            mean = (self.embedding(text) * there).sum(1) / there.sum(1).clip(min=1.0)
+            return self.out(nn.functional.relu(self.hidden(nn.functional.softsign(mean))))
+
+    return BagOfCharacters()

@@ -1,0 +1,156 @@
+"""Images: scikit-learn's digits of 8x8, and MNIST from its files; a CNN teaches a small CNN."""
+
+from __future__ import annotations
+
+import gzip
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import UsageError
+from ...mesh.demo.digits import CLASSES, Digits, augment, load_digits
+from ...mesh.demo.networks import grey_scale, student_network, teacher_network
+from ...mesh.demo.settings import DemoSettings
+from .task import Task, find
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
+
+#: As they are published: images and labels to train on, images and labels held out.
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+_UNSIGNED_BYTE = 8
+
+
+def digits(seeds: int, *, quick: bool) -> Task:
+    """Those of the demo, with its networks: 1200 images to train on, 597 held out."""
+    settings = DemoSettings(seeds=seeds)
+    if quick:
+        settings = DemoSettings(
+            seeds=seeds,
+            steps=240,
+            batch_size=64,
+            teacher_epochs=4,
+            teachers=2,
+            upper_batches=24,
+            lower_batches=12,
+        )
+    data = load_digits()
+    return Task(
+        "digits",
+        data,
+        settings,
+        partial(augment, shift_pixels=settings.shift_pixels, noise=settings.noise),
+        teacher_network,
+        student_network,
+        _about("scikit-learn's digits", data, settings),
+    )
+
+
+def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
+    """MNIST from its IDX files, plain or gzipped, somewhere in `folder`; None: not there."""
+    paths = find(folder, IDX_FILES) or find(folder, [f"{name}.gz" for name in IDX_FILES])
+    if paths is None:
+        return None
+    train, train_label, test, test_label = (read_idx(path) for path in paths)
+    data = Digits(
+        train[:, np.newaxis],
+        train_label.astype(np.int64),
+        test[:, np.newaxis],
+        test_label.astype(np.int64),
+    )
+    settings = DemoSettings(
+        seeds=seeds,
+        steps=30 if quick else 200,
+        batch_size=64,
+        shift_pixels=2,
+        learning_rate=3e-3,
+        teacher_epochs=1,
+    )
+    return Task(
+        "mnist",
+        data,
+        settings,
+        partial(augment, shift_pixels=settings.shift_pixels, noise=settings.noise),
+        _mnist_teacher,
+        _mnist_student,
+        _about("MNIST", data, settings),
+    )
+
+
+def download_mnist() -> Path:
+    """The folder where Paddle's own download has put MNIST, which it does when needed.
+
+    Raises:
+        UsageError: it cannot be fetched.
+    """
+    from ...mesh.demo.networks import load_paddle
+
+    paddle = load_paddle()
+    try:
+        for mode in ("train", "test"):
+            paddle.vision.datasets.MNIST(mode=mode, download=True)
+    except Exception as error:  # its errors have no common kind
+        raise UsageError(
+            f"Paddle cannot download MNIST ({error}): fetch the four IDX files yourself, and name"
+            " their folder by --data"
+        ) from error
+    return Path(paddle.dataset.common.DATA_HOME) / "mnist"
+
+
+def read_idx(path: Path) -> npt.NDArray[np.uint8]:
+    """The array of an IDX file of unsigned bytes, gzipped if its name ends in .gz.
+
+    Raises:
+        UsageError: it is none, or is cut short.
+    """
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UNSIGNED_BYTE:
+        raise UsageError(f"{path} is no IDX file of unsigned bytes")
+    ends = 4 + 4 * raw[3]
+    shape = [int.from_bytes(raw[at : at + 4], "big") for at in range(4, ends, 4)]
+    if len(raw) - ends != np.prod(shape):
+        raise UsageError(f"{path} should hold {shape} bytes, and has {len(raw) - ends}")
+    return np.frombuffer(raw, np.uint8, offset=ends).reshape(shape)
+
+
+def _about(what: str, data: Digits, settings: DemoSettings) -> str:
+    return (
+        f"{what}: the teacher learns all {len(data.train_label):,} labels, each student"
+        f" {settings.labelled}; {len(data.test_label):,} held out"
+    )
+
+
+def _mnist_teacher() -> Layer:
+    """Two convolutions and a hidden layer of 128; logits [N, 10] of uint8 images [N, 1, 28, 28]."""
+    return _cnn(32, 64, 128)
+
+
+def _mnist_student() -> Layer:
+    """The same with 8 and 16 channels and a hidden layer of 32."""
+    return _cnn(8, 16, 32)
+
+
+def _cnn(first: int, second: int, hidden: int) -> Any:
+    from paddle import nn
+
+    return nn.Sequential(
+        grey_scale(),
+        nn.Conv2D(1, first, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2D(2),
+        nn.Conv2D(first, second, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2D(2),
+        nn.Flatten(),
+        nn.Linear(second * 7 * 7, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, CLASSES),
+    )

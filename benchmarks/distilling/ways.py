@@ -1,0 +1,219 @@
+"""The ways to train the students of a task: all see the same batches, only the labels differ."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ...distill_reader import DistilReader, LabelStore, ReaderStats
+from ...lifecycle import Periodic
+from ...mesh.demo.edl_dist import GATHER_S, POLL_S, gather
+from ...mesh.demo.modes import ModeResult, distill_loss, label_in_process, train_students
+from ...mesh.demo.predictor import Predictor
+from ...mesh.demo.teacher_model import TeacherModel
+from ...mesh.local import LocalMesh, TeacherSpec
+from ...student import DistillLoss
+from .churning import Churning
+from .task import Task
+from .teachers import train_teacher
+
+log = logging.getLogger(__name__)
+
+Way = Literal["n_training", "online", "steady", "churn", "offline"]
+WAYS: tuple[Way, ...] = ("n_training", "online", "steady", "churn", "offline")
+TITLES: dict[Way, str] = {
+    "n_training": "N-training",
+    "online": "Online",
+    "steady": "EDL-Dist, steady teachers",
+    "churn": "EDL-Dist, teachers killed and added",
+    "offline": "offline, from the filled store",
+}
+#: A killed teacher is noticed by its connection at once; by its lease after this long.
+TTL_S = 3.0
+#: The store is far smaller; what is beyond its budget it would forget.
+STORE_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one way.
+
+    Attributes:
+        way: which.
+        result: accuracies by seed, and what the students received.
+        killed: teachers that were killed on the way.
+        joined: new teachers that the student got on the way.
+        from_store: part of the rows whose soft label lay in the store.
+    """
+
+    way: Way
+    result: ModeResult
+    killed: int = 0
+    joined: int = 0
+    from_store: float = 0.0
+
+    @property
+    def accuracy(self) -> tuple[float, ...]:
+        """On the held-out rows, one per seed."""
+        return self.result.accuracy
+
+
+def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Outcome]]:
+    """Train the teacher of `task`, then its students in each way.
+
+    Args:
+        task: what to learn.
+        folder: for the teacher's model and the label store, empty.
+    """
+    log.info("%s: the teacher learns", task.name)
+    teacher = train_teacher(task, folder)
+    log.info("%s: the teacher has %.2f %%", task.name, 100 * teacher.accuracy)
+    predictor = Predictor(teacher.path, micro_batch=task.settings.micro_batch)
+    with closing(label_in_process(task.batches, predictor)) as labelled:
+        found = {
+            "n_training": _train(task, "n_training", task.batches, DistillLoss(alpha=1, beta=0)),
+            "online": _train(task, "online", labelled, distill_loss(task.settings)),
+        }
+    return teacher, {**found, **_through_the_mesh(task, teacher, folder)}  # type: ignore[dict-item]
+
+
+def _through_the_mesh(task: Task, teacher: TeacherModel, folder: Path) -> dict[Way, Outcome]:
+    store = LabelStore(folder / "labels.edl", STORE_BYTES)
+    with ExitStack() as ending:
+        mesh = ending.enter_context(LocalMesh())
+        spec = TeacherSpec(
+            task.name,
+            str(teacher.path),
+            micro_batch=task.settings.micro_batch,
+            ttl_s=TTL_S,
+            options=task.serving,
+        )
+        names = [f"teacher-{number + 1}" for number in range(task.settings.teachers)]
+        for name in names:
+            mesh.start_teacher(name, spec)
+        for name in names:
+            mesh.wait_ready(name)
+        steady = _distil(task, "steady", mesh, store)
+        churn = _distil(task, "churn", mesh, None, spec)
+        for process in mesh.teachers.values():
+            if process.alive:
+                process.stop(GATHER_S)
+        offline = _distil(task, "offline", mesh, store)
+    return {"steady": steady, "churn": churn, "offline": offline}
+
+
+def _distil(
+    task: Task,
+    way: Way,
+    mesh: LocalMesh,
+    store: LabelStore | None,
+    newcomers: TeacherSpec | None = None,
+) -> Outcome:
+    """Train through the mesh as it is; where `newcomers` says how, teachers come and go."""
+    progress = _Progress()
+    with _reader(task, way, mesh, store) as reader, ExitStack() as ending:
+        if way != "offline":
+            gather(reader, task.settings.teachers, lambda: None)
+        churning = None
+        if newcomers is not None:
+            churning = Churning(
+                mesh,
+                newcomers,
+                steps=task.settings.steps,
+                batches=task.settings.batches,
+                say=log.info,
+            )
+            ending.enter_context(_looking(churning, progress, reader))
+        outcome = _train(
+            task, way, reader, distill_loss(task.settings), progress.reach, lambda: reader.stats
+        )
+        if churning is None:
+            return outcome
+        _await_newcomer(churning)
+    return Outcome(way, outcome.result, churning.killed, churning.joined)
+
+
+def _train(
+    task: Task,
+    way: Way,
+    batches: object,
+    loss: DistillLoss,
+    on_batch: Callable[[int], None] = lambda number: None,
+    stats: Callable[[], ReaderStats] | None = None,
+) -> Outcome:
+    def after_batch(number: int) -> None:
+        on_batch(number)
+        if number % task.settings.steps == 0:
+            done = number // task.settings.steps
+            log.info("%s, %s: %d of %d seeds", task.name, way, done, task.settings.seeds)
+
+    result = train_students(
+        "n_training" if way == "n_training" else "online" if way == "online" else "edl_dist",
+        iter(batches),  # type: ignore[call-overload]
+        loss,
+        task.data,
+        task.settings,
+        after_batch,
+        task.student,
+    )
+    hits = stats().store_hits if stats is not None else 0
+    return Outcome(way, result, from_store=hits / result.stream.samples)
+
+
+@contextmanager
+def _reader(
+    task: Task, way: Way, mesh: LocalMesh, store: LabelStore | None
+) -> Iterator[DistilReader]:
+    settings = task.settings
+    first = next(iter(task.batches))
+    nbytes = 2 * sum(field.nbytes for field in first)  # soft labels and the buffer's own included
+    with DistilReader(
+        task.batches,
+        service=task.name,
+        coordinator=mesh.url,
+        feeds=[0],
+        upper_bytes=settings.upper_batches * nbytes,
+        lower_bytes=settings.lower_batches * nbytes,
+        job=f"accuracy-{way}",
+        profiles=None,
+        store=store,
+        # All from the start, as in the demo: runs of seconds must not spend half on finding n.
+        teachers_min=4 * settings.teachers,
+        wait_timeout_s=2 * GATHER_S,
+    ) as reader:
+        yield reader
+
+
+@contextmanager
+def _looking(churning: Churning, progress: _Progress, reader: DistilReader) -> Iterator[None]:
+    """While the body runs, teachers come and go as `churning` has it."""
+    periodic = Periodic(
+        "edl-bench-churn", POLL_S, lambda: churning.look(progress.batches, reader.stats)
+    )
+    periodic.start()
+    try:
+        yield
+    finally:
+        periodic.stop()
+
+
+def _await_newcomer(churning: Churning) -> None:
+    """On a slow machine the training may end before the last new teacher has joined."""
+    deadline = time.monotonic() + GATHER_S
+    while churning.awaits_newcomer and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+class _Progress:
+    """How many batches have been trained, for another thread to read."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def reach(self, number: int) -> None:
+        self.batches = number

@@ -1,0 +1,129 @@
+r"""A job for `edl student train`: a bag of characters learns the mood of reviews.
+
+export REVIEWS=DIR                        # has pos.txt and neg.txt, one review to a line
+python examples/text.py text-teacher      # trains a convolutional teacher and exports it
+edl coordinator serve
+edl-teacher serve --model text-teacher --service reviews --coordinator redis://127.0.0.1:6379 \
+    --no-self-test                        # which tries noise, and noise is no text
+edl student train examples/text.py --coordinator redis://127.0.0.1:6379 --epochs 10
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from edl.student import Distill
+
+LENGTH = 96  # characters of a review that count
+NUMBERS = 4096  # of characters; 0 stands behind the end
+LABELLED = 2000  # reviews that the student may train on
+HELD_OUT = 10  # every tenth review tells the accuracy
+
+
+class Bag(nn.Layer):  # type: ignore[misc]  # paddle has no types
+    """Logits [N, 2] of characters int64 [N, LENGTH], whose order means nothing to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUMBERS, 32, padding_idx=0)
+        self.out = nn.Sequential(nn.Softsign(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
+
+    def forward(self, text: Any) -> Any:
+        there = (text != 0).astype("float32").unsqueeze(-1)
+        return self.out((self.embedding(text) * there).sum(1) / there.sum(1).clip(min=1.0))
+
+
+class Convolutions(nn.Layer):  # type: ignore[misc]
+    """The teacher: logits [N, 2] from what stands together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUMBERS, 64, padding_idx=0)
+        self.convolutions = nn.LayerList([nn.Conv1D(64, 64, width) for width in (1, 2, 3)])
+        self.highest = nn.AdaptiveMaxPool1D(1)
+        self.out = nn.Sequential(nn.Dropout(0.5), nn.Linear(3 * 64, 2))
+
+    def forward(self, text: Any) -> Any:
+        by_place = self.embedding(text).transpose([0, 2, 1])
+        found = [self.highest(nn.functional.relu(one(by_place))) for one in self.convolutions]
+        return self.out(paddle.concat(found, 1).squeeze(-1))
+
+
+class Reviews(paddle.io.Dataset):  # type: ignore[misc]
+    """Pairs of a review's characters, int64 [LENGTH], and its mood, 1 for a good one."""
+
+    def __init__(self, split: str, count: int | None) -> None:
+        super().__init__()
+        folder = Path(os.environ.get("REVIEWS", "reviews"))
+        good, bad = (
+            set((folder / name).read_text("utf-8").splitlines()) for name in ("pos.txt", "neg.txt")
+        )
+        texts = [(text, 1) for text in good - bad] + [(text, 0) for text in bad - good]
+        texts.sort()  # each once, and in the same order in every process
+        texts = [texts[at] for at in np.random.default_rng(0).permutation(len(texts))]
+        held_out, rest = texts[::HELD_OUT], [t for at, t in enumerate(texts) if at % HELD_OUT]
+        self.texts = (rest if split == "train" else held_out)[:count]
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        text, mood = self.texts[index]
+        numbers = np.zeros(LENGTH, np.int64)
+        for at, character in enumerate(text[:LENGTH]):
+            numbers[at] = 1 + ord(character) % (NUMBERS - 1)
+        return numbers, np.int64(mood)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def model() -> Any:
+    return Bag()
+
+
+def loss(outputs: Any, labels: Any) -> Any:
+    return nn.functional.cross_entropy(outputs, labels)
+
+
+def optimizer(parameters: Any) -> Any:
+    return paddle.optimizer.Adam(5e-3, parameters=parameters)
+
+
+def feed(split: str) -> Any:
+    if split == "train":
+        return paddle.io.DataLoader(Reviews(split, LABELLED), batch_size=64, shuffle=True)
+    return paddle.io.DataLoader(Reviews(split, None), batch_size=256)
+
+
+def metrics() -> dict[str, Any]:
+    return {
+        "accuracy": lambda outputs, labels: (outputs.argmax(-1) == labels).astype("float32").mean()
+    }
+
+
+def distill() -> Distill:
+    return Distill(service="reviews", alpha=0.3, beta=0.7, temperature=2.0, feeds=[0])
+
+
+def main(folder: Path, epochs: int = 3) -> None:
+    """Train the teacher on all labels, and export it."""
+    paddle.seed(7)
+    teacher = Convolutions()
+    adam = paddle.optimizer.Adam(2e-3, parameters=teacher.parameters())
+    loader = paddle.io.DataLoader(Reviews("train", None), batch_size=64, shuffle=True)
+    for text, mood in (batch for _ in range(epochs) for batch in loader):
+        loss(teacher(text), mood).backward()
+        adam.step()
+        adam.clear_grad()
+    teacher.eval()
+    spec = paddle.static.InputSpec([None, LENGTH], "int64", name="text")
+    paddle.jit.save(teacher, str(folder / "model"), input_spec=[spec])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "text-teacher"))
