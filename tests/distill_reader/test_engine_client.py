@@ -262,6 +262,7 @@ def test_label_memory_goes_back_once_its_last_view_is_gone(engines: Engines, sid
 
 def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: Side) -> None:
     first, second, third = (side.pull() for _ in range(3))
+    side.engine.rests()
     engines.label(first)
     engines.label(second)
     side.take()
