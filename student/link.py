@@ -137,9 +137,9 @@ class RankLink:
         """
         self._ask("fill", epoch=epoch, shards=[[start, stop] for start, stop in shards])
 
-    def lease(self, epoch: int) -> tuple[int, int] | None:
+    def lease(self, epoch: int, most: int = 0) -> tuple[int, int] | None:
         """The next shard of `epoch` for this rank, as (start, stop); None: there is none left."""
-        value = self._ask("lease", epoch=epoch)
+        value = self._ask("lease", epoch=epoch, most=most)
         return None if value is None else (int(value[0]), int(value[1]))
 
     def done(self, epoch: int, start: int, stop: int) -> None:

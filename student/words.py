@@ -176,9 +176,9 @@ class Ask(Word):
 
     Attributes:
         what: "fill": `shards`, a list of (start, stop), are those of `epoch`, unless somebody has
-            said so before; answered by None. "lease": the next one of `epoch`; answered by
-            [start, stop], or None where there is none left. "done": [start, stop) is trained;
-            answered by None.
+            said so before; answered by None. "lease": the next one of `epoch`, or its first `most`
+            rows; answered by [start, stop], or None where there is none left. "done": [start, stop)
+            is trained; answered by None.
     """
 
     number: int
@@ -186,6 +186,7 @@ class Ask(Word):
     epoch: int = 0
     start: int = 0
     stop: int = 0
+    most: int = 0
     shards: list[list[int]] = field(default_factory=list)
 
 

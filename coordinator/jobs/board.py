@@ -131,7 +131,13 @@ class JobBoard(Protocol):
         """
 
     def lease(
-        self, job: str, generation: int, epoch: int, rank: int, question: int | None = None
+        self,
+        job: str,
+        generation: int,
+        epoch: int,
+        rank: int,
+        question: int | None = None,
+        most: int | None = None,
     ) -> Shard | None:
         """The first shard of the epoch that nobody has had; None where there is none (any more).
 
@@ -143,6 +149,7 @@ class JobBoard(Protocol):
             question: number of the rank's question in this generation, growing. Asked again, as
                 the answer may have been lost on its way, it is answered by the same shard. None:
                 each is a new one.
+            most: rows that it has use for: of a larger shard the first ones, and the rest stays.
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.

@@ -142,7 +142,13 @@ class MemoryBoard:
             return True
 
     def lease(
-        self, job: str, generation: int, epoch: int, rank: int, question: int | None = None
+        self,
+        job: str,
+        generation: int,
+        epoch: int,
+        rank: int,
+        question: int | None = None,
+        most: int | None = None,
     ) -> Shard | None:
         with self._lock:
             held = self._current(job, generation)
@@ -155,6 +161,9 @@ class MemoryBoard:
                 return None
             shard = min(free)
             free.remove(shard)
+            if most and shard.rows > most:
+                free.add(Shard(shard.start + most, shard.stop))
+                shard = Shard(shard.start, shard.start + most)
             held.held[epoch, shard] = rank
             if question is not None:
                 held.answered[rank] = (question, shard)

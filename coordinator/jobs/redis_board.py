@@ -84,10 +84,17 @@ class RedisBoard(RedisSession):
         return bool(self._asked(job, "fill", generation, checks.check_epoch(epoch), laid))
 
     def lease(
-        self, job: str, generation: int, epoch: int, rank: int, question: int | None = None
+        self,
+        job: str,
+        generation: int,
+        epoch: int,
+        rank: int,
+        question: int | None = None,
+        most: int | None = None,
     ) -> Shard | None:
         asked = "" if question is None else question
-        found = self._asked(job, "lease", generation, checks.check_epoch(epoch), rank, asked)
+        epoch = checks.check_epoch(epoch)
+        found = self._asked(job, "lease", generation, epoch, rank, asked, most or "")
         return Shard(int(found[0]), int(found[1])) if found else None
 
     def done(self, job: str, generation: int, epoch: int, rank: int, start: int, stop: int) -> bool:

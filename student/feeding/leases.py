@@ -17,8 +17,8 @@ class Board(Protocol):
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
         """These are the shards of the epoch; who says so first is believed."""
 
-    def lease(self, epoch: int) -> tuple[int, int] | None:
-        """The next one for this rank; None: there is none left."""
+    def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
+        """The next one for this rank, or its first `most` rows; None: there is none left."""
 
     def done(self, epoch: int, start: int, stop: int) -> None:
         """All of this one is trained."""
@@ -34,8 +34,8 @@ class Leases(Protocol):
             How many of them are still to be trained, by all ranks together.
         """
 
-    def next(self, epoch: int) -> Shard | None:
-        """The next positions for this rank; None: there are none left for it."""
+    def next(self, epoch: int, most: int) -> Shard | None:
+        """The next positions for this rank, which has use for `most`; None: none are left."""
 
     def done(self, epoch: int, shard: Shard) -> None:
         """All that `next` gave in `shard` is trained; returns at once."""
@@ -78,9 +78,9 @@ class BoardLeases:
         self._board.fill(epoch, cut(remaining, rows))
         return remaining.count
 
-    def next(self, epoch: int) -> Shard | None:
+    def next(self, epoch: int, most: int) -> Shard | None:
         self._tell()
-        leased = self._board.lease(epoch)
+        leased = self._board.lease(epoch, most)
         return None if leased is None else Shard(*leased)
 
     def done(self, epoch: int, shard: Shard) -> None:
@@ -129,7 +129,7 @@ class StaticLeases:
         (deal,) = self._deals.values()
         return deal.rows(ordinal)
 
-    def next(self, epoch: int) -> Shard | None:
+    def next(self, epoch: int, most: int) -> Shard | None:
         deal = self._deals[epoch]
         while not self._coming and self._step < deal.steps:
             self._coming.extend(deal.shards(self._step))

@@ -84,7 +84,7 @@ class DealtPlan:
     def _batches(self) -> Iterator[Ids]:
         ordinal, left = 0, self._remaining
         while rows := self._sizes.rows(ordinal, left) or self._rest(ordinal):
-            positions = self._next(rows)
+            positions = self._next(rows, self._useful(rows, left))
             if not positions:
                 return
             self.coming.append(np.array(positions, np.int64))
@@ -96,10 +96,14 @@ class DealtPlan:
         whole = max(1, self._sizes.rows(ordinal, self._total_batch))
         return min(whole, sum(map(len, self._have)))
 
-    def _next(self, rows: int) -> list[int]:
+    def _useful(self, rows: int, left: int) -> int:
+        """Rows that this rank will train until the epoch's end, as shares are now."""
+        return rows if left <= self._total_batch else left * rows // self._total_batch
+
+    def _next(self, rows: int, useful: int) -> list[int]:
         """The next positions, fewer than `rows` where no more are left for this rank."""
         taken: list[int] = []
-        while len(taken) < rows and (self._have or self._lease()):
+        while len(taken) < rows and (self._have or self._lease(useful - len(taken))):
             held = self._have.popleft()
             part = held[: rows - len(taken)]
             taken.extend(part)
@@ -107,8 +111,8 @@ class DealtPlan:
                 self._have.appendleft(rest)
         return taken
 
-    def _lease(self) -> bool:
-        given = self._leases.next(self._epoch)
+    def _lease(self, most: int) -> bool:
+        given = self._leases.next(self._epoch, most)
         if given is None:
             return False
         shard = Shard(*given)

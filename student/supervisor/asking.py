@@ -87,7 +87,9 @@ class Desk:
             self._board.fill(self._job, self._generation, ask.epoch, shards)
             return None
         if ask.what == "lease":
-            shard = self._board.lease(self._job, self._generation, ask.epoch, rank, ask.number)
+            shard = self._board.lease(
+                self._job, self._generation, ask.epoch, rank, ask.number, ask.most or None
+            )
             return None if shard is None else [shard.start, shard.stop]
         self._board.done(self._job, self._generation, ask.epoch, rank, ask.start, ask.stop)
         return None

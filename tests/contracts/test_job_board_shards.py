@@ -68,6 +68,20 @@ def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(boards: Bo
     assert boards.board.lease(JOB, 1, 0, 1, 7) is None
 
 
+def test_a_shard_is_cut_for_who_has_no_use_for_all_of_it(boards: Boards) -> None:
+    begin(boards.board)
+    boards.board.fill(JOB, 1, 2, [Shard(0, 10), Shard(10, 12)])
+    assert boards.board.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
+    assert boards.another.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
+    assert boards.another.lease(JOB, 1, 2, 1, 1, 5) == (4, 9)
+    assert boards.board.done(JOB, 1, 2, 0, 0, 4)
+    assert boards.board.lease(JOB, 1, 2, 0, 2, 5) == (9, 10)
+    assert boards.board.release(JOB, 1, 1) == 1, "what was cut off goes back as it is"
+    assert boards.board.lease(JOB, 1, 2, 0, 3, 5) == (4, 9)
+    assert boards.board.lease(JOB, 1, 2, 0, 4) == (10, 12)
+    assert boards.board.lease(JOB, 1, 2, 0, 5, 1) is None
+
+
 def test_only_who_has_a_shard_is_done_with_it(boards: Boards) -> None:
     begin(boards.board)
     boards.board.fill(JOB, 1, 0, [Shard(0, 5)])

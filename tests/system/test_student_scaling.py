@@ -90,11 +90,11 @@ def test_two_three_two_one_two_nodes(nodes: Nodes, redis: tuple[str, psutil.Proc
     # Each change of the world was told to the job once, on each rank of the new one.
     assert [k for k, _ in itertools.groupby(nodes.scaled())] == ["2 3", "3 2", "2 1", "1 2"]
     assert sorted(nodes.scaled()) == sorted(["2 3"] * 3 + ["3 2"] * 2 + ["2 1"] + ["1 2"] * 2)
-    # The total batch did not change; an epoch ends with steps of what is left over.
+    # The total batch did not change; where shares did, an epoch may end with a step of few rows.
     check_each_once(nodes.ids, restored, rows, epochs)
     totals = [line["total"] for line in surviving(nodes.ids, restored)]
     assert max(totals) == BATCH
-    assert totals.count(BATCH) > 0.9 * len(totals)
+    assert totals.count(BATCH) > 0.97 * len(totals)
     # Operators see the generations.
     assert NAME in shown
     assert [one["ranks"] for one in told[0]["generations"]][:5] == [2, 3, 2, 1, 2]

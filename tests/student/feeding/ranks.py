@@ -69,8 +69,8 @@ class OnBoard:
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
         self.board.fill(JOB, self.generation, epoch, [Shard(*shard) for shard in shards])
 
-    def lease(self, epoch: int) -> tuple[int, int] | None:
-        return self.board.lease(JOB, self.generation, epoch, self.rank)
+    def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
+        return self.board.lease(JOB, self.generation, epoch, self.rank, most=most)
 
     def done(self, epoch: int, start: int, stop: int) -> None:
         assert self.board.done(JOB, self.generation, epoch, self.rank, start, stop)

@@ -54,19 +54,18 @@ def together(steps: list[list[int]]) -> list[int]:
 
 
 def test_each_step_is_full_however_far_one_rank_reads_ahead(rng: random.Random) -> None:
-    for _ in range(20):
-        world, part = rng.randint(2, 4), rng.randint(1, 6)
-        total = world * part
-        samples = total * rng.randint(1, 9)
-        board = MemoryBoard()
-        settings = settings_of(total_batch=total)
-        ranks = world_of(board, batched(samples, total), settings, generation=1, world=world)
+    for _ in range(60):
+        total, world = rng.randint(2, 24), rng.randint(2, 4)
+        samples, shard_rows = rng.randint(1, 200), rng.choice([None, rng.randint(1, 40)])
+        settings = settings_of(total_batch=total, shard_rows=shard_rows)
+        feed = batched(samples, total)
+        ranks = world_of(MemoryBoard(), feed, settings, generation=1, world=world)
         for rank in ranks:
             rank.begin()
-        for _ in range(40):
+        for _ in range(60):
             ranks[-1].read_one()  # all that it gets, before the others have any
-        sizes = [sum(map(len, step(ranks, 0))) for _ in range(samples // total + 1)]
-        assert sizes == [total] * (samples // total) + [0]
+        sizes = [sum(map(len, step(ranks, 0))) for _ in range(samples // total + 2)]
+        assert sizes == [*[total] * (samples // total), samples % total, 0][: len(sizes)]
         for rank in ranks:
             rank.end()
 
@@ -170,7 +169,7 @@ class Line:
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
         self.asked.append("fill")
 
-    def lease(self, epoch: int) -> tuple[int, int] | None:
+    def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
         self.asked.append("lease")
         if self.fails is not None:
             raise self.fails

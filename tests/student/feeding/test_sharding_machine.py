@@ -129,7 +129,7 @@ class Trainings(RuleBasedStateMachine):
     def hear_of_a_rank_that_was_thought_dead(self, rank: int) -> None:
         late = OnBoard(self.board, self.generation - 1, rank)
         with pytest.raises(GenerationSuperseded):
-            late.lease(self.epoch)
+            late.lease(self.epoch, 1)
         with pytest.raises(GenerationSuperseded):
             late.done(self.epoch, 0, 1)
         with pytest.raises(GenerationSuperseded):
