@@ -89,10 +89,14 @@ class _Slot:
         self._map: mmap.mmap | None = None
 
     @contextlib.contextmanager
-    def locked(self, wait: bool = False) -> Iterator[bool]:
-        """Hold the lock; False where somebody else has it and `wait` is not asked for."""
+    def locked(self, wait: bool = False, shared: bool = False) -> Iterator[bool]:
+        """Hold the lock; False where somebody else has it and `wait` is not asked for.
+
+        All ranks of a node read at once: `shared` keeps out who writes, and no reader.
+        """
         try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(self.fd, kind | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
             return
@@ -235,7 +239,7 @@ def newest_of(slots: Sequence[_Slot]) -> Iterator[tuple[Header, Contents] | None
     for _ in range(_ROUNDS):
         found = [(header.sequence, slot) for slot in slots if (header := slot.header())]
         for _, slot in sorted(found, key=lambda pair: pair[0], reverse=True):
-            with slot.locked() as mine:
+            with slot.locked(shared=True) as mine:
                 header = slot.header() if mine else None
                 contents = None if header is None else _read(slot, header)
                 if header is not None and contents is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -16,6 +17,7 @@ from edl.student.checkpoint import (
     open_checkpoint,
     snapshot,
 )
+from edl.student.checkpoint.snapshot import newest_of, open_slots
 from edl.tests.student.checkpoint.samples import check, contents_of
 
 WAIT_S = 20.0
@@ -52,6 +54,20 @@ def test_contents_may_grow_and_shrink() -> None:
                 found = newest(owner)
                 assert found is not None
                 check(found, size)
+
+
+def test_all_ranks_of_a_node_read_the_newest_at_once() -> None:
+    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
+        writer.write(contents_of(1))
+        writer.write(contents_of(2))
+        slots = [open_slots(owner.keys) for _ in range(3)]
+        with contextlib.ExitStack() as reading:
+            found = [reading.enter_context(newest_of(of_rank)) for of_rank in slots]
+            assert [one and one[0].step for one in found] == [2, 2, 2]
+            del found
+        for of_rank in slots:
+            for slot in of_rank:
+                slot.close()
 
 
 def test_what_is_read_is_not_written_over() -> None:

@@ -117,6 +117,7 @@ def test_too_few_nodes_are_waited_for_with_a_reason(fleet: Fleet) -> None:
 
 
 def test_training_goes_on_while_the_board_is_away(fleet: Fleet) -> None:
+    fleet.rows, fleet.epochs, fleet.job = 3600, 1, {"step_s": 0.02}  # longer than that takes to see
     fleet.settings |= {"nodes": (1, 1), "coordinator": None}
     a = fleet.start("a")
     fleet.reach(10)
