@@ -61,6 +61,17 @@ def within(rows: Rows, left: int) -> Rows:
     return rows_by_speed(max(0, left), [max(1, part) for part in rows])
 
 
+def useful(part: int, left: int, total: int) -> int:
+    """Rows that a rank will train of the `left` ones of an epoch, if its part stays as it is.
+
+    Args:
+        part: its rows of the next step.
+        left: rows of the epoch from that step on, of all ranks together.
+        total: rows of a whole step of all ranks together.
+    """
+    return part if left <= total else left * part // total
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """From step `step` on, rank r takes `rows[r]`."""

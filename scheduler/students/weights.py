@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """From `first` to `last` in equal parts.
+class _Ramp:
+    """From `first` to `last`.
 
     Attributes:
         first: weight up to step `after`, at least 0.
@@ -31,43 +31,28 @@ class Linear:
 
     def at(self, step: int, steps_total: int | None) -> float:
         part = _part(step, self.after, self.steps, steps_total)
-        return self.first + (self.last - self.first) * part if part < 1 else self.last
+        return self.first + (self.last - self.first) * self._bent(part) if part < 1 else self.last
 
     @property
     def needs_total(self) -> bool:
         return self.steps is None
+
+    def _bent(self, part: float) -> float:
+        """How far it is from `first` to `last` behind this part of the steps; both in [0, 1]."""
+        return part
 
 
 @dataclass(frozen=True, slots=True)
-class Cosine:
-    """From `first` to `last` along half a cosine: slow, fast, slow.
+class Linear(_Ramp):
+    """From `first` to `last` in equal parts."""
 
-    Attributes:
-        first: weight up to step `after`, at least 0.
-        last: weight from step `after + steps` on, at least 0.
-        steps: over so many steps; None: until the end of the training.
-        after: step, from 0, at which it begins.
 
-    Raises:
-        ValueError: a number that cannot be.
-    """
+@dataclass(frozen=True, slots=True)
+class Cosine(_Ramp):
+    """From `first` to `last` along half a cosine: slow, fast, slow."""
 
-    first: float
-    last: float
-    steps: int | None = None
-    after: int = 0
-
-    def __post_init__(self) -> None:
-        _check_ramp(self.first, self.last, self.steps, self.after)
-
-    def at(self, step: int, steps_total: int | None) -> float:
-        part = _part(step, self.after, self.steps, steps_total)
-        bent = (1 - math.cos(math.pi * part)) / 2
-        return self.first + (self.last - self.first) * bent if part < 1 else self.last
-
-    @property
-    def needs_total(self) -> bool:
-        return self.steps is None
+    def _bent(self, part: float) -> float:
+        return (1 - math.cos(math.pi * part)) / 2
 
 
 @dataclass(frozen=True, slots=True)

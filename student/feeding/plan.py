@@ -10,6 +10,7 @@ import numpy as np
 
 from ...distill_reader.sources.loaders import Ids
 from ...proto.arena import Array
+from ...scheduler.students.proportion import useful
 from ...scheduler.students.shards import Shard
 from .leases import Leases
 from .tally import Tally
@@ -84,7 +85,7 @@ class DealtPlan:
     def _batches(self) -> Iterator[Ids]:
         ordinal, left = 0, self._remaining
         while rows := self._sizes.rows(ordinal, left) or self._rest(ordinal):
-            positions = self._next(rows, self._useful(rows, left))
+            positions = self._next(rows, useful(rows, left, self._total_batch))
             if not positions:
                 return
             self.coming.append(np.array(positions, np.int64))
@@ -96,14 +97,10 @@ class DealtPlan:
         whole = max(1, self._sizes.rows(ordinal, self._total_batch))
         return min(whole, sum(map(len, self._have)))
 
-    def _useful(self, rows: int, left: int) -> int:
-        """Rows that this rank will train until the epoch's end, as shares are now."""
-        return rows if left <= self._total_batch else left * rows // self._total_batch
-
-    def _next(self, rows: int, useful: int) -> list[int]:
+    def _next(self, rows: int, most: int) -> list[int]:
         """The next positions, fewer than `rows` where no more are left for this rank."""
         taken: list[int] = []
-        while len(taken) < rows and (self._have or self._lease(useful - len(taken))):
+        while len(taken) < rows and (self._have or self._lease(most - len(taken))):
             held = self._have.popleft()
             part = held[: rows - len(taken)]
             taken.extend(part)

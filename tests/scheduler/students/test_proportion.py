@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.students.proportion import Proportion, equal_rows, rows_by_speed, within
+from edl.scheduler.students.proportion import Proportion, equal_rows, rows_by_speed, useful, within
 
 speeds = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=12)
 
@@ -36,6 +36,16 @@ def test_the_end_of_an_epoch_is_shared_to_the_last_row(
     parts = within(rows, left)
     assert sum(parts) == min(total, max(0, left))
     assert all(part <= max(1, full) for part, full in zip(parts, rows, strict=True))
+
+
+@given(st.integers(1, 500), speeds, st.integers(0, 5000))
+def test_ranks_find_use_for_no_more_than_there_is(
+    total: int, given_speeds: list[float], left: int
+) -> None:
+    rows = within(rows_by_speed(total, given_speeds), left)
+    uses = [useful(part, left, total) for part in rows]
+    assert left - len(rows) <= sum(uses) <= left
+    assert all(use >= part for use, part in zip(uses, rows, strict=True))
 
 
 @given(st.integers(100, 5000), speeds)
