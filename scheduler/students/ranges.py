@@ -89,10 +89,6 @@ class Ranges:
         """The numbers below `total` that are not in it."""
         return self.of([(0, total)]).minus(self)
 
-    def first(self, count: int) -> Self:
-        """Its `count` smallest numbers, or all where there are fewer."""
-        return self.slice(0, count)
-
     def slice(self, start: int, stop: int) -> Self:
         """Its numbers from the `start`-th smallest (from 0) to before the `stop`-th."""
         found: list[Range] = []
