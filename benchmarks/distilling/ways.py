@@ -152,15 +152,18 @@ def _train(
             done = number // task.settings.steps
             log.info("%s, %s: %d of %d seeds", task.name, way, done, task.settings.seeds)
 
+    stream = iter(batches)  # type: ignore[call-overload]
     result = train_students(
         "n_training" if way == "n_training" else "online" if way == "online" else "edl_dist",
-        iter(batches),  # type: ignore[call-overload]
+        stream,
         loss,
         task.data,
         task.settings,
         after_batch,
         task.student,
     )
+    left = sum(1 for _ in stream)  # an epoch has all its figures only behind its end
+    assert not left, f"{left} batches more than the students had use for"
     hits = stats().store_hits if stats is not None else 0
     return Outcome(way, result, from_store=hits / result.stream.samples)
 

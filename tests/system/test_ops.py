@@ -77,6 +77,7 @@ def test_a_teacher_is_drained_by_command_and_the_log_says_all_that_happened(
             batches.append(next(iterator))
         assert mesh.teachers["a"].returncode == 0
         mesh.kill("b")
+        events_until(mesh, ("lost", "b"))  # a student that left earlier would lose nothing by it
         add_teachers(mesh, "c")
         while "c" not in reader.stats.teachers:
             batches.append(next(iterator))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -114,5 +114,5 @@ class Browser:
 def _holds(what: Callable[[], object]) -> bool:
     try:
         return bool(what())
-    except StaleElementReferenceException:  # the page has drawn it anew meanwhile
+    except (NoSuchElementException, StaleElementReferenceException):  # not drawn yet, or anew
         return False
