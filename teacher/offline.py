@@ -109,6 +109,7 @@ def _bench(
         "threads": config.threads,
         "content_id": backend.spec.content_id,
         "numerics": list(backend.spec.numerics),
+        "outputs": [str(tensor) for tensor in backend.spec.outputs],
         "rows": [timing.to_json() for timing in timings],
     }
 

@@ -1,0 +1,171 @@
+"""The command line of the planner: `edl plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...scheduler.plan_values import Aim, Plan
+
+if TYPE_CHECKING:
+    from ...scheduler.cluster import Cluster
+    from ...scheduler.workload import Job
+    from .what_if import Point
+
+ClusterFile = Annotated[
+    Path, typer.Option("--cluster", metavar="FILE.yaml", help="Devices: kinds, counts, prices.")
+]
+JobFile = Annotated[
+    Path, typer.Option("--job", metavar="FILE.yaml", help="The job: rates of its models, bytes.")
+]
+AimedAt = Annotated[Aim, typer.Option("--aim", help="What to choose by.")]
+Teachers = Annotated[
+    int | None,
+    typer.Option(min=1, show_default="as many as serve the aim", help="So many teachers."),
+]
+WhatIf = Annotated[
+    str | None,
+    typer.Option(
+        "--what-if",
+        metavar="KEY=A..B[/STEP]",
+        help="The same for several values: teachers=40..56, batch=32..256/32, p4.count=8..64, "
+        "p4.bandwidth_bytes_per_s=1 Gbit/s..25 Gbit/s, ...",
+    ),
+]
+Scenario = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.yaml", help="Write the mesh as a scenario for 'edl simulate'."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Draw throughput and cost, over --what-if or teachers: .png, .svg."
+    ),
+]
+
+
+def plan(
+    cluster: ClusterFile,
+    job: JobFile,
+    aim: AimedAt = "fastest",
+    teachers: Teachers = None,
+    what_if: WhatIf = None,
+    as_json: AsJson = False,
+    plot: Plot = None,
+    scenario: Scenario = None,
+) -> None:
+    """Say how many teachers a job needs, what that brings and costs, and whether it is worth it.
+
+    Nothing is run: a model predicts it from rates that you give, or that 'edl profile' measured.
+    """
+    import json
+
+    from ...errors import UsageError
+    from ...scheduler.cluster import Cluster
+    from ...scheduler.planner import plan as make
+    from ..files import read
+    from . import report
+    from .job_file import load_job
+    from .what_if import parse_sweep, points
+
+    devices, work = read(cluster, Cluster), load_job(job)
+    for path in (plot, scenario):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"there is no directory {path.parent} to write {path.name} to")
+    sweep = None if what_if is None else parse_sweep(what_if, devices, work)
+    try:
+        made = make(devices, work, aim, teachers)
+    except ValueError as error:
+        raise UsageError(f"{cluster} with {job}: {error}") from error
+    rows = [] if sweep is None else list(points(sweep, devices, work, aim))
+    key = "" if sweep is None else sweep.key
+    if as_json:
+        typer.echo(json.dumps(report.as_json(made, key, rows), indent=2))
+    else:
+        _print(made, key, rows)
+        for note in _notes(devices, work):
+            typer.echo(note)
+    if plot is not None:
+        from .picture import draw
+
+        draw(made, key or "teachers", rows or _by_teachers(devices, work, aim), plot)
+        typer.echo(f"picture written: {plot}", err=True)
+    if scenario is not None:
+        _write_scenario(scenario, made, devices, work)
+
+
+def _print(made: Plan, key: str, rows: list[Point]) -> None:
+    import textwrap
+
+    from rich.console import Console
+
+    from . import report
+
+    # A table that is wrapped into a pipe of 80 columns cannot be read by anyone.
+    console = Console(width=None if _terminal() else 132, highlight=False, markup=False)
+
+    def say(text: str, indent: int) -> None:
+        width = console.width if _terminal() else 10_000  # in a pipe a line stays one
+        lines = textwrap.wrap(text, width, subsequent_indent=" " * indent)
+        console.print("\n".join(lines), soft_wrap=True)
+
+    for line in report.lines(made):
+        say(line, 12)
+    console.print()
+    console.print(report.comparison(made))
+    for line in report.not_compared(made):
+        say(line, 2)
+    console.print()
+    for line in report.verdict(made):
+        say(line, 4)
+    if rows:
+        console.print()
+        console.print(report.sweep_table(key, rows))
+
+
+def _write_scenario(path: Path, made: Plan, cluster: Cluster, job: Job) -> None:
+    from ...errors import UsageError
+    from ..files import write
+    from .scenario import scenario_of
+
+    if made.mesh is None or made.prediction is None:
+        raise UsageError(f"no scenario to write: {made.way('mesh').why_not}")
+    rate = made.prediction.samples_per_s
+    heading = f"by `edl plan`, which predicts {rate:.5g} samples/s: `edl simulate {path.name}`"
+    write(path, scenario_of(cluster, job, made.mesh, made.prediction), heading)
+    typer.echo(f"scenario written: {path}", err=True)
+
+
+def _terminal() -> bool:
+    import sys
+
+    return sys.stdout.isatty()
+
+
+def _notes(cluster: Cluster, job: Job) -> list[str]:
+    """What of the job the cluster has no use for: a name may be misspelt."""
+    known = {kind.name for kind in cluster.devices}
+    rated = {*job.student, *job.teacher}
+    notes = []
+    if unused := sorted(rated - known):
+        notes.append(f"note: the cluster has no devices {', '.join(unused)}, which the job rates")
+    if unrated := sorted(known - rated):
+        notes.append(f"note: the job has no rate on {', '.join(unrated)}")
+    return notes
+
+
+def _by_teachers(cluster: Cluster, job: Job, aim: Aim) -> list[Point]:
+    """What is drawn where nothing is varied: all numbers of teachers that the cluster has."""
+    from .what_if import MOST_POINTS, Sweep, points
+
+    most = sum(kind.count for kind in cluster.devices if kind.may_be("teacher"))
+    stride = max(1, -(-most // MOST_POINTS))
+    values = tuple(float(count) for count in range(stride, most + 1, stride))
+    return [
+        point
+        for point in points(Sweep("teachers", values), cluster, job, aim)
+        if point.plan is not None and point.plan.mesh is not None
+    ]

@@ -1,0 +1,115 @@
+"""Job descriptions and profiles: files that say how fast models are, and what travels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError
+from ...scheduler.units import Bytes, Count, Positive, SamplesPerSecond, Seconds
+from ...scheduler.workload import Job, Rate
+from ..files import read
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What `edl profile` has measured on a machine.
+
+    Attributes:
+        student: by kind of devices.
+        teacher: by kind of devices.
+        batch: rows of the student's batch.
+        samples: of an epoch, where the feed says.
+        sample_bytes: of the inputs of a sample.
+        label_bytes: of its soft labels, as float32.
+        source_samples_per_s: what the job's loader yields.
+        measured: how, in words.
+    """
+
+    student: Mapping[str, Rate] = field(default_factory=dict)
+    teacher: Mapping[str, Rate] = field(default_factory=dict)
+    batch: Count | None = None
+    samples: Count | None = None
+    sample_bytes: Bytes | None = None
+    label_bytes: Bytes | None = None
+    source_samples_per_s: SamplesPerSecond | None = None
+    measured: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job description: a `Job`, of which profiles may say a part. See `Job` for each key.
+
+    Attributes:
+        profiles: files of `edl profile`, relative to this one; what stands here goes before.
+    """
+
+    name: str
+    profiles: tuple[Path, ...] = ()
+    batch: Count | tuple[Count, ...] | None = None
+    samples: Count | None = None
+    sample_bytes: Bytes | None = None
+    label_bytes: Bytes | None = None
+    student: Mapping[str, Rate] = field(default_factory=dict)
+    teacher: Mapping[str, Rate] = field(default_factory=dict)
+    epochs: Count = 1
+    students: Count = 1
+    synchronous: bool = True
+    fixed_inputs: bool = False
+    source_samples_per_s: SamplesPerSecond | None = None
+    buffer_bytes: Bytes | None = None
+    window: Count = 2
+    window_max: Count = 8
+    deadline_s: Seconds | None = None
+    budget: Positive | None = None
+
+
+def load_job(path: str | os.PathLike[str]) -> Job:
+    """The job that a file and its profiles describe.
+
+    Raises:
+        UsageError: a file is malformed, or something is said in none of them.
+    """
+    given = read(path, JobFile)
+    for profile in given.profiles:
+        if not profile.exists():
+            raise UsageError(f"{path}: profiles: {profile}: no such file; 'edl profile' writes one")
+    profiles = [read(profile, Profile) for profile in given.profiles]
+    values: dict[str, Any] = {
+        key.name: getattr(given, key.name) for key in fields(given) if key.name != "profiles"
+    }
+    for key in ("batch", "samples", "sample_bytes", "label_bytes"):
+        found = [values[key], *(getattr(profile, key) for profile in profiles)]
+        values[key] = next((value for value in found if value is not None), None)
+        if values[key] is None:
+            raise UsageError(f"{path}: {key!r} is missing, here and in profiles: {_HINTS[key]}")
+    if values["source_samples_per_s"] is None:
+        found = [profile.source_samples_per_s for profile in profiles]
+        values["source_samples_per_s"] = next((value for value in found if value is not None), None)
+    if isinstance(values["batch"], int):
+        values["batch"] = (values["batch"],)
+    for role in ("student", "teacher"):
+        values[role] = {
+            **{kind: rate for one in profiles[::-1] for kind, rate in getattr(one, role).items()},
+            **values[role],
+        }
+    if not values["student"]:
+        raise UsageError(
+            f"{path}: 'student' is missing, here and in profiles: a rate of its step on each kind"
+            " of devices, as `student: {v100: {samples_per_s: 340}}`"
+        )
+    try:
+        return Job(**values)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+_HINTS = {
+    "batch": "rows of a student's batch, as `batch: 32` or `batch: [32, 64]`",
+    "samples": "of an epoch, as `samples: 1281167`",
+    "sample_bytes": "of the inputs of one sample, as `sample_bytes: 147 KiB`",
+    "label_bytes": "of its soft labels, as `label_bytes: 4 kB`",
+}

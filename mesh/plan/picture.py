@@ -1,0 +1,62 @@
+"""The plot of a sweep: throughput, beside what other ways bring, and cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...errors import UsageError
+from ...scheduler.plan_values import Method, Plan
+from .what_if import Point
+
+COLOURS: dict[Method, str] = {
+    "N-training": "#8c8c8c",
+    "Online": "#d98c3f",
+    "offline store": "#2e8b57",
+    "mesh": "#2f6fb0",
+}
+
+
+def draw(plan: Plan, key: str, points: Sequence[Point], path: Path) -> None:
+    """Write the plot to `path`, in the format that its name says (png, svg, pdf).
+
+    Raises:
+        UsageError: matplotlib is not installed, it knows no such format, or the file cannot be
+            written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError("--plot needs matplotlib: pip install 'edl-dist[bench]'") from error
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    throughput, money = figure.subplots(2, 1, sharex=True)
+    known = [(point.value, point.plan) for point in points if point.plan is not None]
+    for method, colour in COLOURS.items():
+        ways = [(value, made.way(method)) for value, made in known]
+        ways = [(value, way) for value, way in ways if not way.why_not]
+        if not ways:
+            continue
+        style = "o-" if method == "mesh" else "--"
+        values = [value for value, _ in ways]
+        rates = [way.samples_per_s for _, way in ways]
+        throughput.plot(values, rates, style, color=colour, markersize=3, label=method)
+        money.plot(
+            values, [way.cost for _, way in ways], style, color=colour, markersize=3, label=method
+        )
+    throughput.set_ylabel("samples/s (predicted)")
+    throughput.set_ylim(bottom=0)
+    throughput.legend(loc="lower right", fontsize=8)
+    throughput.set_title(f"{plan.job}: {plan.students} x {plan.student}")
+    money.set_ylabel(f"cost of the training, {plan.currency}")
+    money.set_ylim(bottom=0)
+    money.set_xlabel(key)
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        figure.savefig(beside, dpi=120)
+        beside.replace(path)
+    except (OSError, ValueError) as error:  # ValueError: a suffix that is no kind of picture
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"cannot write {path}: {why}") from error
+    finally:
+        beside.unlink(missing_ok=True)

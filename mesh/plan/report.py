@@ -1,0 +1,162 @@
+"""A plan as lines and tables, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from ...scheduler.plan_values import Plan, money
+from .words import figure, rate, size, span
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from .what_if import Point
+
+
+def lines(plan: Plan) -> Iterator[str]:
+    """What is planned, a line each."""
+    each = f", batch {plan.rows} each" if plan.students > 1 else f", batch {plan.rows}"
+    yield f"students    {plan.students} x {plan.student}{each}"
+    if plan.mesh is None or plan.prediction is None:
+        yield f"teachers    none: {plan.way('mesh').why_not}"
+        return
+    teams = " + ".join(f"{int(team.count)} x {team.kind}" for team in plan.mesh.teams)
+    share = plan.mesh.teachers / plan.students
+    yield (
+        f"teachers    {teams}: {share:.3g} for each student; by the ratio"
+        f" n = ceil(t_t / t_s) = {plan.needed}"
+    )
+    for kind, rows in plan.micro_batches.items():
+        yield f"            {kind}: --micro-batch {rows}"
+    limits = plan.prediction.thresholds
+    yield (
+        f"buffer      ut {limits.upper} batches (upper_bytes={plan.upper_bytes},"
+        f" {size(plan.upper_bytes)}), lt {limits.lower} (lower_bytes={plan.lower_bytes})"
+    )
+    if limits.upper < limits.ideal:
+        yield f"            {limits.ideal} batches would be better than what buffer_bytes allows"
+    way, currency = plan.way("mesh"), plan.currency
+    yield f"predicted   {rate(way.samples_per_s)} samples/s, {span(way.epoch_s)} an epoch"
+    yield (
+        f"cost        {money(way.cost_per_hour)} {currency}/h:"
+        f" {money(way.cost_per_hour * way.epoch_s / 3600)} {currency} an epoch,"
+        f" {money(way.cost)} {currency} in all"
+    )
+    first, second = plan.prediction.stages[:2]
+    lost = (
+        f"; {100 * plan.prediction.lost:.2g} % of it is lost"
+        if plan.prediction.lost > 0.002
+        else ""
+    )
+    yield f"limited by  {first.name} ({rate(first.samples_per_s)} samples/s{lost}): {first.remedy}"
+    yield f"next        {second.name} ({rate(second.samples_per_s)} samples/s): {second.remedy}"
+
+
+def verdict(plan: Plan) -> Iterator[str]:
+    """Whether the mesh is worth it, and why."""
+    judged = plan.verdict
+    if judged.worth:
+        yield "The mesh is worth it:"
+    elif judged.take == "offline store" and plan.mesh is not None:
+        yield "The mesh is NOT worth it for every epoch; take offline store:"
+    elif judged.take is None:
+        yield "The mesh is NOT worth it, and no other way distils here:"
+    else:
+        yield f"The mesh is NOT worth it; take {judged.take}:"
+    for reason in judged.reasons:
+        yield f"  - {reason}"
+
+
+def comparison(plan: Plan) -> Table:
+    """All four ways that can be."""
+    per_hour, cost = f"{plan.currency}/h", f"cost {plan.currency}"
+    table = _table("way", "teachers", "samples/s", "epoch", "all", per_hour, cost, "")
+    for way in plan.ways:
+        if way.why_not:
+            continue
+        table.add_row(
+            way.method,
+            str(way.teachers or "-"),
+            rate(way.samples_per_s),
+            span(way.epoch_s),
+            span(way.total_s),
+            money(way.cost_per_hour),
+            money(way.cost),
+            "take" if way.method == plan.verdict.take else "",
+        )
+    return table
+
+
+def not_compared(plan: Plan) -> Iterator[str]:
+    """Which ways cannot be, and why."""
+    for way in plan.ways:
+        if way.why_not:
+            yield f"{way.method}: not here: {way.why_not}"
+
+
+def sweep_table(key: str, points: Sequence[Point]) -> Table:
+    """The plan for each value of a key."""
+    first = "asked for" if key == "teachers" else key
+    table = _table(first, "teachers", "samples/s", "epoch", "cost", "take", "limited by")
+    for point in points:
+        value = figure(point.value)
+        if point.plan is None:
+            table.add_row(value, "", "", "", "", "none", point.why_not)
+            continue
+        way, found = point.plan.way("mesh"), point.plan.prediction
+        take = point.plan.verdict.take or "nothing"
+        if found is None:
+            table.add_row(value, "", "", "", "", take, f"no mesh: {way.why_not}")
+            continue
+        table.add_row(
+            value,
+            str(way.teachers),
+            rate(way.samples_per_s),
+            span(way.epoch_s),
+            money(way.cost),
+            take,
+            found.stages[0].name,
+        )
+    return table
+
+
+def _table(*names: str) -> Table:
+    """Narrow enough for 80 columns: figures are right, words before and behind them left."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for name in names:
+        words = name in ("way", "take", "limited by", "")
+        table.add_column(name, justify="left" if words else "right", overflow="fold")
+    return table
+
+
+def as_json(plan: Plan, key: str = "", points: Sequence[Point] = ()) -> dict[str, Any]:
+    """All of it; what is without bound is null."""
+    found: dict[str, Any] = {"plan": asdict(plan)}
+    if key:
+        found["what_if"] = {
+            "key": key,
+            "points": [
+                {
+                    "value": point.value,
+                    "why_not": point.why_not,
+                    "plan": None if point.plan is None else asdict(point.plan),
+                }
+                for point in points
+            ],
+        }
+    cleaned: dict[str, Any] = _finite(found)
+    return cleaned
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,76 @@
+"""The scenario of a plan: the same mesh for `edl simulate`, which knows failures and starts."""
+
+from __future__ import annotations
+
+from ...scheduler.cluster import Cluster
+from ...scheduler.cluster import Link as Wire
+from ...scheduler.mesh_values import Costs, Mesh, Prediction, Team
+from ...scheduler.simulator.scenario import Link, Scenario, StudentGroup, TeacherGroup
+from ...scheduler.stages import FULL
+from ...scheduler.workload import Job
+
+#: What is simulated of a training: enough batches for a steady rate.
+BATCHES, WARM_UP = 2000, 50
+
+
+def scenario_of(cluster: Cluster, job: Job, mesh: Mesh, prediction: Prediction) -> Scenario:
+    """What the simulator runs of a planned mesh.
+
+    Each student asks for its part of the teachers and no more, as the plan counts them.
+
+    Args:
+        cluster: its devices; of kinds with an availability as many are there as on average.
+        job: what they do.
+        mesh: who does what.
+        prediction: of that mesh, for `ut` and `lt`.
+    """
+    costs, rows = Costs(), mesh.rows
+    own, limits = job.rate("student", mesh.student), prediction.thresholds
+    source_s = 0.0 if job.source_samples_per_s is None else rows / job.source_samples_per_s
+    teachers = [_group(cluster, job, mesh, team, costs) for team in mesh.teams]
+    there = sum(group.count for group in teachers)
+    share = max(1, -(-there // mesh.students))
+    students = StudentGroup(
+        name=mesh.student,
+        count=mesh.students,
+        batch=rows,
+        t_s_s=own.sample_s,
+        overhead_s=own.batch_overhead_s + costs.student_s,
+        jitter=own.jitter,
+        source_s=source_s,
+        upper=max(limits.upper, 1),
+        lower=limits.lower,
+        teachers_min=share,
+        teachers_max=share,
+        together=job.synchronous and mesh.students > 1,
+        input_bytes=job.sample_bytes,
+        label_bytes=job.label_bytes,
+        link=_link(cluster.kind(mesh.student).link),
+    )
+    batch_s = rows * mesh.students / prediction.samples_per_s
+    return Scenario(
+        name=job.name,
+        students=(students,),
+        teachers=tuple(teachers),
+        batches=BATCHES,
+        warm_up_s=WARM_UP * batch_s,
+        window=job.window,
+        window_max=job.window_max,
+    )
+
+
+def _group(cluster: Cluster, job: Job, mesh: Mesh, team: Team, costs: Costs) -> TeacherGroup:
+    kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
+    return TeacherGroup(
+        name=kind.name if kind.name != mesh.student else f"{kind.name}-teachers",
+        count=max(1, round(team.count * kind.availability)),
+        t_t_s=rate.sample_s,
+        batch_overhead_s=rate.batch_overhead_s + costs.teacher_s,
+        jitter=rate.jitter,
+        link=_link(kind.link),
+        price_per_hour=kind.price_per_hour,
+    )
+
+
+def _link(link: Wire) -> Link:
+    return Link(FULL * link.bandwidth_bytes_per_s, link.latency_s, link.jitter)

@@ -1,0 +1,182 @@
+"""`--what-if KEY=A..B`: the same plan for several values of one figure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from ...errors import UsageError
+from ...scheduler.cluster import Cluster, DeviceKind, Link
+from ...scheduler.plan_values import Aim, Plan
+from ...scheduler.planner import plan
+from ...scheduler.units import Number
+from ...scheduler.workload import Job, Rate
+from ..files.blame import unknown_key
+from ..files.scalars import amount, form
+
+#: Points of a range that is not counted one by one.
+POINTS, MOST_POINTS = 9, 64
+#: A range that spans more than this factor is divided in equal factors.
+WIDE = 20.0
+_RANGE = re.compile(r"(?P<first>[^=]+?)\.\.(?P<last>[^=/]+|[^=]+/s)(?:/(?P<step>[\d.eE+-]+))?")
+_SPEEDS = ("samples_per_s", "seconds_per_sample")
+_LINK = tuple(key.name for key in fields(Link))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is varied.
+
+    Attributes:
+        key: "teachers", a number of the job, or one of a kind of devices as "p4.price_per_hour".
+        values: in the key's unit.
+    """
+
+    key: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The plan for one value.
+
+    Attributes:
+        value: of the key.
+        plan: None: there is none.
+        why_not: and why.
+    """
+
+    value: float
+    plan: Plan | None
+    why_not: str = ""
+
+
+def parse_sweep(text: str, cluster: Cluster, job: Job) -> Sweep:
+    """A sweep from `KEY=A..B` or `KEY=A..B/STEP`.
+
+    Raises:
+        UsageError: it has another form, the key is not known, or a value cannot be.
+    """
+    key, _, given = text.partition("=")
+    key = key.strip()
+    match = _RANGE.fullmatch(given.strip())
+    if match is None:
+        raise UsageError(
+            f"--what-if {text}: expects KEY=A..B or KEY=A..B/STEP, as teachers=40..56 or"
+            " p4.bandwidth_bytes_per_s=1 Gbit/s..10 Gbit/s"
+        )
+    hint = _hints(cluster, job).get(key)
+    if hint is None:
+        raise UsageError(f"--what-if {key}: {unknown_key(key, _hints(cluster, job))}")
+    whole, rule = hint
+    first, last = (_bound(text, match[name].strip(), whole, rule) for name in ("first", "last"))
+    step = None if match["step"] is None else _bound(text, match["step"], whole, Number(above=0))
+    if last < first:
+        raise UsageError(f"--what-if {text}: the range is empty: write the lower bound first")
+    return Sweep(key, tuple(_values(text, first, last, step, whole)))
+
+
+def points(sweep: Sweep, cluster: Cluster, job: Job, aim: Aim) -> Iterator[Point]:
+    """The plan for each value, as it is made."""
+    for value in sweep.values:
+        try:
+            if sweep.key == "teachers":
+                made = plan(cluster, job, aim, teachers=int(value))
+            else:
+                made = plan(*_changed(sweep.key, value, cluster, job), aim)
+        except ValueError as error:
+            yield Point(value, None, str(error))
+        else:
+            yield Point(value, made)
+
+
+def _bound(text: str, written: str, whole: bool, rule: Number) -> float:
+    value = amount(written, rule)
+    if value is None or not rule.takes(value) or (whole and not value.is_integer()):
+        kind = "a whole number" if whole else "a number"
+        raise UsageError(f"--what-if {text}: expects {form(kind, rule)}, got {written!r}")
+    return value
+
+
+def _values(
+    text: str, first: float, last: float, step: float | None, whole: bool
+) -> Iterator[float]:
+    if step is None and whole and last - first < MOST_POINTS:
+        step = 1.0
+    if step is not None:
+        count = int((last - first) / step + 1e-9) + 1
+        if count > MOST_POINTS:
+            raise UsageError(f"--what-if {text}: {count} values; at most {MOST_POINTS}")
+        yield from (first + index * step for index in range(count))
+        return
+    wide = first > 0 and last / first > WIDE
+    seen = set()
+    for index in range(POINTS):
+        part = index / (POINTS - 1)
+        value = first * (last / first) ** part if wide else first + part * (last - first)
+        value = float(round(value)) if whole else value
+        if value not in seen:
+            seen.add(value)
+            yield value
+
+
+def _hints(cluster: Cluster, job: Job) -> dict[str, tuple[bool, Number]]:
+    """What may be varied: whether it is a whole number, and which ones it may be."""
+    found = {"teachers": (True, Number(at_least=1)), "batch": (True, Number(at_least=1))}
+    found.update(_numbers(Job, ""))
+    for kind in cluster.devices:
+        found.update(_numbers(DeviceKind, f"{kind.name}."))
+        found.update(_numbers(Link, f"{kind.name}."))
+        for role in ("student", "teacher"):
+            if kind.name in getattr(job, role):
+                found.update(_numbers(Rate, f"{kind.name}.{role}."))
+    return found
+
+
+def _numbers(kind: type[Any], prefix: str) -> dict[str, tuple[bool, Number]]:
+    assert is_dataclass(kind)
+    hints = get_type_hints(kind, include_extras=True)
+    found = {}
+    for key in fields(kind):
+        for hint in (hints[key.name], *get_args(hints[key.name])):
+            if get_origin(hint) is Annotated and get_args(hint)[0] in (int, float):
+                rule = next(mark for mark in get_args(hint) if isinstance(mark, Number))
+                found[prefix + key.name] = (get_args(hint)[0] is int, rule)
+    found.pop(f"{prefix}batch", None)
+    return found
+
+
+def _changed(key: str, value: float, cluster: Cluster, job: Job) -> tuple[Cluster, Job]:
+    """Cluster and job with another value of the key, which is one of `_hints`."""
+    if key == "batch":
+        return cluster, replace(job, batch=(int(value),))
+    names = [kind.name for kind in cluster.devices if key.startswith(f"{kind.name}.")]
+    if not names:
+        return cluster, replace(job, **_typed(Job, key, value))
+    name = max(names, key=len)
+    role, _, figure = key[len(name) + 1 :].partition(".")
+    if not figure:
+        devices = (_device(kind, name, role, value) for kind in cluster.devices)
+        return replace(cluster, devices=tuple(devices)), job
+    changed = _typed(Rate, figure, value)
+    if figure in _SPEEDS:  # one of them is given, the other is not
+        changed = {**dict.fromkeys(_SPEEDS), **changed}
+    rates: dict[str, Rate] = dict(getattr(job, role))
+    rates[name] = replace(rates[name], **changed)
+    return cluster, (
+        replace(job, student=rates) if role == "student" else replace(job, teacher=rates)
+    )
+
+
+def _device(kind: DeviceKind, name: str, key: str, value: float) -> DeviceKind:
+    if kind.name != name:
+        return kind
+    if key in _LINK:
+        return replace(kind, link=replace(kind.link, **_typed(Link, key, value)))
+    return replace(kind, **_typed(DeviceKind, key, value))
+
+
+def _typed(kind: type[Any], key: str, value: float) -> dict[str, Any]:
+    return {key: int(value) if _numbers(kind, "")[key][0] else value}

@@ -1,0 +1,1 @@
+"""`edl profile`: how fast a job's student and its teacher are on this machine."""

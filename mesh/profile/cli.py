@@ -1,0 +1,158 @@
+"""The command line of profiles: `edl profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..plan.job_file import Profile
+
+Job = Annotated[
+    Path | None, typer.Option(metavar="JOB.py", help="The job file, as of 'edl student train'.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="The teacher, as --model of 'edl-teacher serve' takes it.")
+]
+Out = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE.yaml", help="The profile that is written.")
+]
+StudentOn = Annotated[
+    str, typer.Option(metavar="KIND", help="What a cluster file calls the student's device.")
+]
+TeacherOn = Annotated[
+    str, typer.Option(metavar="KIND", help="What a cluster file calls the teacher's device.")
+]
+StudentDevice = Annotated[
+    str, typer.Option(help="cpu, or cpu:CORES: the student's process is bound to these.")
+]
+TeacherDevice = Annotated[str, typer.Option(help="cpu, cpu:CORES or gpu:N.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Rows of a student's batch, where the feed is a data set."),
+]
+Steps = Annotated[int, typer.Option(min=5, help="Steps of the student that count.")]
+Seconds = Annotated[
+    float, typer.Option(min=0, help="After so long no further step of a model begins.")
+]
+Backend = Annotated[str, typer.Option(help="As --backend of 'edl-teacher serve'.")]
+RateOption = Annotated[
+    float | None, typer.Option("--rate", help="Samples per second, of --backend paced.")
+]
+
+
+def profile(
+    job: Job = None,
+    model: Model = None,
+    out: Out = Path("profile.yaml"),
+    student_on: StudentOn = "here",
+    teacher_on: TeacherOn = "here",
+    student_device: StudentDevice = "cpu",
+    teacher_device: TeacherDevice = "cpu",
+    batch: Batch = None,
+    steps: Steps = 30,
+    seconds: Seconds = 60.0,
+    backend: Backend = "auto",
+    rate: RateOption = None,
+) -> None:
+    """Time a job's real step and its real teacher on this machine, for 'edl plan'.
+
+    First the student, alone, then the teacher, alone. The file that is written
+    says how fast both are; a job description names it under 'profiles'.
+    """
+    from ...errors import UsageError
+    from ..files import write
+
+    if job is None and model is None:
+        raise UsageError("nothing to time: give --job JOB.py, --model TEACHER, or both")
+    if not out.parent.is_dir():
+        raise UsageError(f"there is no directory {out.parent} to write {out.name} to")
+    stepped = None if job is None else _student(job, batch, steps, seconds, student_device)
+    rows = batch if stepped is None else stepped.rows
+    timed = None if model is None else _teacher(model, rows, seconds, teacher_device, backend, rate)
+    found = _profile(stepped, timed, rows, (student_on, teacher_on))
+    write(out, found, "measured by `edl profile`; a job description names it under `profiles`")
+    for line in _lines(found):
+        typer.echo(line)
+    typer.echo(f"profile written: {out}", err=True)
+
+
+def _student(job: Path, batch: int | None, steps: int, seconds: float, device: str) -> Any:
+    from ...errors import UsageError
+    from ...teacher.devices import Device, check_cores
+    from .stepping import take_steps
+
+    where = Device.parse(device)
+    check_cores([where])
+    if where.name != "cpu":
+        raise UsageError(f"--student-device {device}: expects cpu or cpu:CORES")
+    return take_steps(str(job), batch, steps, seconds, where.cores, _say)
+
+
+def _teacher(
+    model: str, batch: int | None, seconds: float, device: str, backend: str, rate: float | None
+) -> Any:
+    from ...teacher.config import PredictorConfig
+    from ...teacher.devices import Device, check_cores
+    from ...teacher.offline import offline
+
+    where = Device.parse(device)
+    check_cores([where])
+    config = PredictorConfig(model, backend=backend, rate=rate).on(where)
+    sizes = [size for size in (1, 2, 4, 8, 16, 32) if batch is None or size <= batch]
+    return offline("bench", config, _say, sizes=sizes, runs=20, seconds=seconds)
+
+
+def _profile(stepped: Any, timed: Any, rows: int | None, on: tuple[str, str]) -> Profile:
+    import platform
+
+    from ..plan.job_file import Profile
+    from .figures import label_bytes, source_rate, student_rate, teacher_rate
+
+    measured = {"machine": platform.processor() or platform.machine()}
+    if stepped is not None:
+        measured["student"] = f"{len(stepped.whole_s)} steps of {stepped.rows} rows, the median"
+        if stepped.left_out:
+            measured["left out"] = f"hints: {', '.join(stepped.left_out)}"
+    if timed is not None:
+        measured["teacher"] = f"{timed['model']} on {timed['device']}, {timed['threads']} threads"
+        measured["content_id"] = timed["content_id"]
+    return Profile(
+        student={} if stepped is None else {on[0]: student_rate(stepped)},
+        teacher={} if timed is None else {on[1]: teacher_rate(timed["rows"], rows)},
+        batch=rows,
+        samples=None if stepped is None else stepped.samples or None,
+        sample_bytes=None if stepped is None else stepped.sample_bytes,
+        label_bytes=None if timed is None else label_bytes(timed["outputs"]),
+        source_samples_per_s=None if stepped is None else source_rate(stepped),
+        measured=measured,
+    )
+
+
+def _lines(found: Profile) -> list[str]:
+    from ...scheduler.ratio import teachers_needed
+
+    lines, rows = [], found.batch or 1
+    times = {}
+    for role, symbol, rates in (
+        ("student", "t_s", found.student),
+        ("teacher", "t_t", found.teacher),
+    ):
+        for kind, one in rates.items():
+            times[role] = one.batch_s(rows) / rows
+            at = f", micro-batch {one.micro_batch}" if one.micro_batch else f", batch {rows}"
+            lines.append(
+                f"{symbol} {1000 * times[role]:.4g} ms/sample"
+                f" ({1 / times[role]:.4g} samples/s) of the {role} on {kind}{at}"
+            )
+    if len(times) == 2:
+        needed = teachers_needed(times["teacher"], times["student"])
+        word = "teacher" if needed == 1 else "teachers"
+        lines.append(f"n = ceil(t_t / t_s) = {needed} {word} for one student")
+    return lines
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

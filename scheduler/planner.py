@@ -1,0 +1,209 @@
+"""A plan: which devices do what, what that brings and costs, and whether a mesh is worth it.
+
+All fleets of `fleets` are predicted by the cost model. The aim, a deadline and a budget choose: the
+fastest, and of those as fast the cheapest; or the cheapest, and of those as cheap the fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from .cluster import Cluster
+from .cost_model import online_s, predict, step_s
+from .fleets import fits, fleets, students_of, why_no_student
+from .mesh_values import Costs, Mesh, Prediction
+from .plan_values import Aim, Method, Plan, Way
+from .ratio import pooled_t_t, teachers_needed
+from .verdicts import judge
+from .workload import Job
+
+#: Times and costs so close to the best are as good.
+AS_GOOD = 1.01
+
+
+def plan(
+    cluster: Cluster,
+    job: Job,
+    aim: Aim = "fastest",
+    teachers: int | None = None,
+    costs: Costs | None = None,
+) -> Plan:
+    """The plan for a job on a cluster.
+
+    Args:
+        cluster: its devices.
+        job: the distillation.
+        aim: what to choose by, among what keeps the deadline and the budget.
+        teachers: so many of them, neither more nor fewer; None: as many as serve the aim.
+        costs: what is fixed per batch; None: as measured.
+
+    Raises:
+        ValueError: no devices can train the job.
+    """
+    seats = students_of(cluster, job)
+    if not seats:
+        raise ValueError(why_no_student(cluster, job))
+    meshes = [
+        (mesh, predict(cluster, job, mesh, costs))
+        for kind, rows in seats
+        for mesh in fleets(cluster, job, kind.name, rows, teachers)
+    ]
+    best = _best(cluster, job, meshes, aim)
+    mesh, prediction = best or (None, None)
+    if mesh is not None:
+        student, rows = mesh.student, mesh.rows
+    else:
+        kind, rows = min(seats, key=lambda seat: step_s(job, seat[0].name, seat[1]) / seat[1])
+        student = kind.name
+    ways = _ways(cluster, job, student, rows, best, costs or Costs())
+    if mesh is None:
+        ways = tuple(_explained(way, job, teachers) for way in ways)
+    limits, size = prediction and prediction.thresholds, job.batch_bytes(rows)
+    return Plan(
+        job=job.name,
+        currency=cluster.currency,
+        student=student,
+        students=job.students,
+        rows=rows,
+        mesh=mesh,
+        prediction=prediction,
+        needed=0 if mesh is None else _needed(job, mesh),
+        micro_batches={} if mesh is None else _micro_batches(job, mesh),
+        upper_bytes=int(limits.upper * size) if limits else 0,
+        lower_bytes=int(limits.lower * size) if limits else 0,
+        ways=ways,
+        verdict=judge(cluster, job, ways, mesh, aim, costs),
+    )
+
+
+def cost_per_hour(cluster: Cluster, mesh: Mesh, teachers: bool = True) -> float:
+    """What the devices of a mesh cost in an hour; those that are away cost nothing."""
+    whole = mesh.students * cluster.kind(mesh.student).price_per_hour
+    if teachers:
+        for team in mesh.teams:
+            kind = cluster.kind(team.kind)
+            whole += team.count * kind.availability * kind.price_per_hour
+    return whole
+
+
+def _best(
+    cluster: Cluster, job: Job, meshes: Sequence[tuple[Mesh, Prediction]], aim: Aim
+) -> tuple[Mesh, Prediction] | None:
+    if not meshes:
+        return None
+    rated = [(_mesh_way(cluster, job, *entry), entry) for entry in meshes]
+    kept = [pair for pair in rated if _keeps(job, pair[0])] or rated
+
+    def figures(way: Way) -> tuple[float, float]:
+        return (way.total_s, way.cost) if aim == "fastest" else (way.cost, way.total_s)
+
+    least = min(figures(way)[0] for way, _ in kept)
+    close = [pair for pair in kept if figures(pair[0])[0] <= AS_GOOD * least]
+    return min(close, key=lambda pair: (figures(pair[0])[1], pair[0].teachers, figures(pair[0])))[1]
+
+
+def _keeps(job: Job, way: Way) -> bool:
+    """Whether it is over in time and within the budget."""
+    return way.total_s <= (job.deadline_s or inf) and way.cost <= (job.budget or inf)
+
+
+def _mesh_way(cluster: Cluster, job: Job, mesh: Mesh, prediction: Prediction) -> Way:
+    epoch_s = job.samples / prediction.samples_per_s + prediction.first_batch_s
+    per_hour = cost_per_hour(cluster, mesh)
+    return _way("mesh", job, prediction.samples_per_s, epoch_s, per_hour, mesh.teachers)
+
+
+def _way(
+    method: Method, job: Job, rate: float, epoch_s: float, per_hour: float, teachers: int = 0
+) -> Way:
+    total_s = job.epochs * epoch_s
+    return Way(method, "", rate, epoch_s, total_s, per_hour, per_hour * total_s / 3600, teachers)
+
+
+def _ways(
+    cluster: Cluster,
+    job: Job,
+    student: str,
+    rows: int,
+    best: tuple[Mesh, Prediction] | None,
+    costs: Costs,
+) -> tuple[Way, ...]:
+    """All four ways, with the same students and batches."""
+    alone = Mesh(student, job.students, (), rows)
+    per_hour = cost_per_hour(cluster, alone)
+
+    def plain(method: Method, batch_s: float) -> Way:
+        rate = job.students * rows / batch_s
+        return _way(method, job, rate, job.samples / rate, per_hour)
+
+    n_training = plain("N-training", step_s(job, student, rows))
+    online = _online(cluster, job, student, rows)
+    if not online.why_not:
+        online = plain("Online", online_s(job, student, rows))
+    mesh = Way("mesh", "no devices can be its teachers")
+    if best is not None:
+        mesh = _mesh_way(cluster, job, *best)
+    store = _store(job, plain("offline store", step_s(job, student, rows, costs)), mesh, online)
+    return n_training, online, store, mesh
+
+
+def _online(cluster: Cluster, job: Job, student: str, rows: int) -> Way:
+    """Online without figures: whether it can be."""
+    kind = cluster.kind(student)
+    if student not in job.teacher:
+        return Way("Online", f"the job has no rate of the teacher on {student}")
+    both = job.student[student].needs_bytes(rows) + job.teacher[student].needs_bytes(rows)
+    if not fits(kind, both):
+        return Way("Online", f"both models need {both / 2**30:.3g} GiB of a {student}")
+    return Way("Online")
+
+
+def _store(job: Job, replayed: Way, mesh: Way, online: Way) -> Way:
+    """The first epoch by teachers, the others from disk."""
+    if not job.fixed_inputs:
+        return Way("offline store", "inputs change from epoch to epoch (fixed_inputs: false)")
+    can = [way for way in (online, mesh) if not way.why_not]
+    if not can:
+        return Way("offline store", "nothing can label the first epoch")
+    first = min(can, key=lambda way: way.epoch_s)
+    total_s = first.epoch_s + (job.epochs - 1) * replayed.epoch_s
+    labelling = first.cost_per_hour * first.epoch_s / 3600
+    return replace(
+        replayed,
+        samples_per_s=job.epochs * job.samples / total_s,
+        epoch_s=total_s / job.epochs,
+        total_s=total_s,
+        cost=labelling + replayed.cost_per_hour * (total_s - first.epoch_s) / 3600,
+        teachers=first.teachers,
+    )
+
+
+def _explained(way: Way, job: Job, teachers: int | None) -> Way:
+    """Why there is no mesh, in more words."""
+    if way.method != "mesh":
+        return way
+    if not job.teacher:
+        return replace(way, why_not="the job has no rate of the teacher on any devices")
+    if teachers is not None:
+        return replace(way, why_not=f"the cluster has no {teachers} devices for teachers")
+    return way
+
+
+def _needed(job: Job, mesh: Mesh) -> int:
+    """The `n` of Algorithm 1, line 1, with what is fixed per batch spread over its samples."""
+    rows = mesh.rows
+    times = [
+        job.rate("teacher", team.kind).batch_s(rows) / rows
+        for team in mesh.teams
+        for _ in range(min(int(team.count), 1000))
+    ]
+    return teachers_needed(
+        pooled_t_t(times), job.rate("student", mesh.student).batch_s(rows) / rows
+    )
+
+
+def _micro_batches(job: Job, mesh: Mesh) -> dict[str, int]:
+    known = {team.kind: job.rate("teacher", team.kind).micro_batch for team in mesh.teams}
+    return {kind: min(size, mesh.rows) for kind, size in known.items() if size is not None}

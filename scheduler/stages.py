@@ -1,0 +1,195 @@
+"""One student of a planned mesh, with its teachers: batches per second that each stage allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+from .buffering import Thresholds, room_for, spread_of, thresholds, throughput
+from .cluster import Cluster, Link
+from .mesh_values import Costs, Mesh, Team
+from .workload import Job
+
+#: What of a link is left for batches; headers and acknowledgements take the rest.
+FULL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Teachers of one kind, as one student has them.
+
+    Attributes:
+        count: how many are there; a part of one is shared with other students.
+        busy_s: seconds of a batch at one of them.
+        wire_s: seconds of a batch on its link, both ways after each other.
+        jitter: relative, of a batch.
+        link: of each.
+        window: requests in flight at each: as many as hide the travel, as far as allowed.
+    """
+
+    count: float
+    busy_s: float
+    wire_s: float
+    jitter: float
+    link: Link
+    window: int
+
+    @property
+    def trip_s(self) -> float:
+        """Seconds from one answer to the next that the travel allows."""
+        return (self.busy_s + self.wire_s) / self.window
+
+    @property
+    def slowest_s(self) -> float:
+        """Seconds that a batch can be at one of them, behind others of the same window."""
+        return max(self.window, 1 / min(self.count, 1)) * self.busy_s
+
+    def rate(self, full_s: float) -> float:
+        """Batches per second, all together.
+
+        Args:
+            full_s: seconds of a batch on its link, in the direction that takes longer.
+        """
+        return self.count / max(self.busy_s, full_s, self.trip_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A student with its teachers.
+
+    Attributes:
+        used: batches per second that it would train if there were always one.
+        source: batches per second that its loader yields.
+        crews: its teachers.
+        wire: batches per second that its own link carries.
+        crew_wires: batches per second that the links of its teachers carry.
+        jitter: relative, of a student's step.
+        limits: `ut` and `lt`.
+        reaction_s: seconds from sending a batch to an idle teacher to having its labels.
+    """
+
+    used: float
+    source: float
+    crews: tuple[Crew, ...]
+    wire: float
+    crew_wires: float
+    jitter: float
+    limits: Thresholds
+    reaction_s: float
+
+    @classmethod
+    def of(
+        cls, cluster: Cluster, job: Job, mesh: Mesh, teams: Sequence[Team], costs: Costs
+    ) -> Seat:
+        """One student of the mesh, who has these teams."""
+        rows, link = mesh.rows, cluster.kind(mesh.student).link
+        out, back = rows * job.sample_bytes, rows * job.label_bytes
+        own = job.rate("student", mesh.student)
+        crews = tuple(_crew(cluster, job, team, rows, link, costs) for team in teams)
+        used = 1 / (own.batch_s(rows) + costs.student_s)
+        source = inf if job.source_samples_per_s is None else job.source_samples_per_s / rows
+        larger = max(out, back)
+        wire = FULL * link.bandwidth_bytes_per_s / larger
+        crew_wires = sum(FULL * c.count * c.link.bandwidth_bytes_per_s / larger for c in crews)
+        slowest = max(crews, key=lambda crew: crew.busy_s + crew.wire_s)
+        reaction_s = slowest.busy_s + slowest.wire_s
+        windows = sum(crew.window * crew.count for crew in crews)
+        jitter = room_for(
+            sum(crew.count / crew.busy_s for crew in crews),
+            used,
+            _variance(crews, used, own.jitter),
+        )
+        # What others label while the slowest teacher has the head of the line.
+        ahead = min(used, source) * max(crew.slowest_s for crew in crews) - windows
+        limits = thresholds(
+            used=min(used, source),
+            reaction_s=reaction_s,
+            spread_s=spread_of(
+                (slowest.busy_s, slowest.jitter),
+                (slowest.wire_s, max(slowest.link.jitter, link.jitter)),
+            ),
+            windows=windows,
+            cushion=max(jitter, ahead),
+            most=inf if job.buffer_bytes is None else job.buffer_bytes / job.batch_bytes(rows),
+        )
+        return cls(used, source, crews, wire, crew_wires, own.jitter, limits, reaction_s)
+
+    @property
+    def made(self) -> float:
+        """Batches per second that would be labelled if there were always room for them."""
+        labelled = sum(crew.rate(crew.count / self._wires_of(crew)) for crew in self.crews)
+        return min(labelled, self.wire, self.source, self.head_of_line, self.pauses)
+
+    def _wires_of(self, crew: Crew) -> float:
+        """Batches per second that the links of one crew carry."""
+        whole = sum(c.count * c.link.bandwidth_bytes_per_s for c in self.crews)
+        return self.crew_wires * crew.count * crew.link.bandwidth_bytes_per_s / whole
+
+    @property
+    def windows(self) -> float:
+        """Requests in flight at all teachers; those of a part of a teacher count in part."""
+        return sum(crew.window * crew.count for crew in self.crews)
+
+    @property
+    def head_of_line(self) -> float:
+        """Batches per second while the first of them is at the slowest teacher, and stays there."""
+        room = self.limits.upper + max(self.windows, 1.0)
+        return room / max(crew.slowest_s for crew in self.crews)
+
+    @property
+    def pauses(self) -> float:
+        """Batches per second where pulling pauses at `ut` and goes on at `lt`, again and again.
+
+        Where `lt` is too low to last until new labels come, the student starves after each pause.
+        """
+        starved_s = self.reaction_s - self.limits.lower / self.used
+        if starved_s <= 0:
+            return inf
+        batches = self.limits.upper - self.limits.lower + self.windows
+        return batches / (batches / self.used + starved_s)
+
+    @property
+    def rate(self) -> float:
+        """Batches per second that it trains."""
+        variance = _variance(self.crews, self.used, self.jitter)
+        room = self.limits.upper + sum(crew.count for crew in self.crews)
+        return throughput(self.made, self.used, variance, room)
+
+    def stages(self) -> list[tuple[str, float, str]]:
+        """Name, batches per second and remedy of each stage; always the same, in this order."""
+        crews = self.crews
+        computing = sum(crew.count / crew.busy_s for crew in crews)
+        trips = sum(crew.count / crew.trip_s for crew in crews)
+        return [
+            ("the student's step", self.used, "a faster device for the student, or more students"),
+            ("the student's loader", self.source, "more workers of the loader"),
+            ("the teachers", computing, "more or faster teachers"),
+            ("round trips", trips, "more requests in flight, or links of less latency"),
+            ("the student's link", self.wire, "a wider link, smaller inputs (uint8), top-k labels"),
+            ("the teachers' links", self.crew_wires, "wider links, smaller inputs, more teachers"),
+            ("pauses of a small buffer", self.pauses, "more buffer (buffer_bytes)"),
+            ("the head of the line", self.head_of_line, "more buffer, or teachers that are alike"),
+        ]
+
+
+def _crew(cluster: Cluster, job: Job, team: Team, rows: int, own: Link, costs: Costs) -> Crew:
+    kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
+    out, back = rows * job.sample_bytes, rows * job.label_bytes
+    narrow = min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
+    wire_s = (out + back) / narrow + 2 * (kind.link.latency_s + own.latency_s)
+    busy_s = rate.batch_s(rows) + costs.teacher_s
+    return Crew(
+        count=team.count,
+        busy_s=busy_s,
+        wire_s=wire_s,
+        jitter=rate.jitter,
+        link=kind.link,
+        window=min(max(job.window, ceil(1 + wire_s / busy_s)), job.window_max),
+    )
+
+
+def _variance(crews: Sequence[Crew], used: float, jitter: float) -> float:
+    """Of what is labelled less what is trained, in batches squared per second."""
+    labelled = sum(crew.count / crew.busy_s * crew.jitter**2 for crew in crews)
+    return labelled + used * jitter**2

@@ -1,0 +1,172 @@
+"""Whether a mesh is worth it, and what else is: what four ways bring and cost, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from .cluster import Cluster
+from .cost_model import predict
+from .mesh_values import Costs, Mesh, Team
+from .plan_values import Aim, Method, Verdict, Way, money
+from .workload import Job
+
+#: Times and costs that differ by less are equal: no prediction is better.
+EQUAL = 1.02
+#: Teachers up to which a crossover is looked for.
+MOST = 1 << 14
+
+
+def judge(
+    cluster: Cluster,
+    job: Job,
+    ways: Sequence[Way],
+    mesh: Mesh | None,
+    aim: Aim,
+    costs: Costs | None,
+) -> Verdict:
+    """Which way to take.
+
+    Args:
+        cluster: its devices.
+        job: with its deadline and budget.
+        ways: all four.
+        mesh: who does what in the mesh; None: there is none.
+        aim: what is asked.
+        costs: as of `predict`.
+    """
+    by = {way.method: way for way in ways}
+    take = _take(job, ways, aim)
+    reasons: list[str] = []
+    if mesh is None:
+        reasons.append(f"no mesh: {by['mesh'].why_not}")
+    else:
+        reasons += _against_online(cluster, job, by, mesh, costs)
+        reasons += _against_store(job, by)
+        reasons += _against_none(by)
+    reasons += _limits(cluster, job, by, take)
+    return Verdict(take == "mesh", take, tuple(reasons))
+
+
+def _take(job: Job, ways: Sequence[Way], aim: Aim) -> Method | None:
+    """The best that distils; of equal ones the cheaper, and then the simpler."""
+    order: tuple[Method, ...] = ("Online", "offline store", "mesh")
+    can = [way for way in ways if way.method in order and not way.why_not]
+    kept = [
+        way
+        for way in can
+        if way.total_s <= (job.deadline_s or inf) and way.cost <= (job.budget or inf)
+    ] or can
+    if not kept:
+        return None
+
+    def first(way: Way) -> float:
+        return way.total_s if aim == "fastest" else way.cost
+
+    def second(way: Way) -> float:
+        return way.cost if aim == "fastest" else way.total_s
+
+    close = [way for way in kept if first(way) <= EQUAL * min(map(first, kept))]
+    equal = [way for way in close if second(way) <= EQUAL * min(map(second, close))]
+    return min(equal, key=lambda way: order.index(way.method)).method
+
+
+def _against_online(
+    cluster: Cluster, job: Job, by: dict[Method, Way], mesh: Mesh, costs: Costs | None
+) -> list[str]:
+    online, ours = by["Online"], by["mesh"]
+    if online.why_not:
+        return [f"Online cannot be: {online.why_not}"]
+    faster = ours.samples_per_s / online.samples_per_s
+    sums = f"{money(ours.cost)} against {money(online.cost)} {cluster.currency}"
+    if ours.total_s * EQUAL < online.total_s:
+        words = f"the mesh is {_percent(faster - 1)} faster than Online"
+        if ours.cost <= online.cost * EQUAL:
+            return [f"{words} and costs no more: {sums}"]
+        saved_h = (online.total_s - ours.total_s) / 3600
+        each = (ours.cost - online.cost) / saved_h
+        return [f"{words}; it costs {sums}: {money(each)} {cluster.currency} an hour saved"]
+    if ours.total_s <= online.total_s * EQUAL:
+        words = "the mesh is as fast as Online"
+        return (
+            [f"{words} and cheaper: {sums}"]
+            if ours.cost * EQUAL < online.cost
+            else [f"{words}, needs {ours.teachers} more devices, and costs {sums}"]
+        )
+    crossing = crossover(cluster, job, mesh, online.samples_per_s, costs)
+    words = f"Online is {_percent(1 / faster - 1)} faster than the mesh ({sums})"
+    if crossing is None:
+        return [f"{words}, and more teachers do not change that"]
+    return [f"{words}; from {crossing} teachers on the mesh is faster: {ours.teachers} are used"]
+
+
+def _against_store(job: Job, by: dict[Method, Way]) -> list[str]:
+    store, ours = by["offline store"], by["mesh"]
+    if store.why_not or store.total_s > ours.total_s * EQUAL:
+        return []
+    if store.cost * EQUAL < ours.cost:
+        less = _percent(1 - store.cost / ours.cost)
+        size = job.samples * job.label_bytes / 1e9
+        return [
+            f"inputs are the same in each epoch: labels that are kept save {less} of the cost, for"
+            f" {size:,.3g} GB of disk"
+        ]
+    return []
+
+
+def _against_none(by: dict[Method, Way]) -> list[str]:
+    ours, alone = by["mesh"], by["N-training"]
+    more = ours.total_s / alone.total_s - 1
+    if more < EQUAL - 1:
+        return ["it takes no longer than training without a teacher"]
+    return [f"it takes {_percent(more)} longer than training without a teacher"]
+
+
+def _limits(cluster: Cluster, job: Job, by: dict[Method, Way], take: Method | None) -> list[str]:
+    if take is None:
+        return []
+    found = []
+    if job.deadline_s is not None and by[take].total_s > job.deadline_s:
+        found.append(f"nothing keeps the deadline: {take} takes {by[take].total_s / 3600:.3g} h")
+    if job.budget is not None and by[take].cost > job.budget:
+        found.append(
+            f"nothing keeps the budget: {take} costs {money(by[take].cost)} {cluster.currency}"
+        )
+    return found
+
+
+def crossover(
+    cluster: Cluster, job: Job, mesh: Mesh, rate: float, costs: Costs | None = None
+) -> int | None:
+    """How many teachers a mesh needs to be faster, were there any number of them.
+
+    Args:
+        cluster: its devices.
+        job: the distillation.
+        mesh: whose kind of teachers, its last, is multiplied.
+        rate: samples per second to exceed.
+        costs: as of `predict`.
+
+    Returns:
+        The number; None: no number of them helps.
+    """
+    *before, last = mesh.teams
+
+    def exceeds(count: int) -> bool:
+        larger = replace(mesh, teams=(*before, Team(last.kind, count)))
+        return predict(cluster, job, larger, costs).samples_per_s > rate
+
+    low, high = 0, 1
+    while not exceeds(high):
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if exceeds(middle) else (middle, high)
+    return high + int(sum(team.count for team in before))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %" if share < 10 else f"{share:,.0f} times"

@@ -1,0 +1,227 @@
+"""`edl plan` on the examples: what it prints, varies, writes and refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+from rich.measure import Measurement
+from typer.testing import CliRunner
+
+from edl.commands import app
+from edl.errors import UsageError
+from edl.mesh.files import read, write
+from edl.mesh.plan import cli, report
+from edl.mesh.plan.job_file import JobFile, Profile, load_job
+from edl.mesh.plan.what_if import parse_sweep, points
+from edl.scheduler.cluster import Cluster
+from edl.scheduler.planner import plan
+from edl.scheduler.simulator import Scenario, simulate
+from edl.scheduler.workload import Rate
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "plan"
+FILES = ("--cluster", str(EXAMPLES / "cluster.yaml"), "--job", str(EXAMPLES / "job.yaml"))
+#: `edl plan` alone: to put all commands together for each call takes longer than a plan.
+PLAN = typer.Typer()
+PLAN.command()(cli.plan)
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(PLAN, [*FILES, *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        CliRunner().invoke(PLAN, words, catch_exceptions=False)
+    return str(raised.value)
+
+
+def test_it_says_all_that_a_plan_is() -> None:
+    text = run()
+    for words in (
+        "students    8 x v100, batch 32 each",
+        "teachers    42 x p4: 5.25 for each student; by the ratio n = ceil(t_t / t_s) = 5",
+        "buffer      ut 12 batches (upper_bytes=",
+        "predicted   2,717 samples/s, 7 min 51 s an epoch",
+        "cost        28.80 $/h",
+        "limited by  the student's step (2,717 samples/s",
+        "next        the teachers",
+        "N-training",
+        "Online",
+        "inputs change from epoch to epoch",
+        "The mesh is worth it:",
+    ):
+        assert words in text
+
+
+def test_it_says_when_the_mesh_is_not_worth_it() -> None:
+    text = run("--teachers", "8")
+    assert "The mesh is NOT worth it; take Online:" in text
+    assert "from 33 teachers on the mesh is faster: 8 are used" in text
+    assert "The mesh is NOT worth it" in run("--aim", "cheapest")
+
+
+def test_values_of_one_figure(tmp_path: Path) -> None:
+    text = run("--what-if", "teachers=24..56/16", "--plot", str(tmp_path / "plan.png"))
+    rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows] == ["24", "40", "56"]
+    assert {row[-1] for row in rows} == {"teachers", "step"}
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    made = json.loads(run("--what-if", "teachers=38..42", "--json"))
+    found = [
+        (point["value"], point["plan"]["prediction"]["stages"][0]["name"])
+        for point in made["what_if"]["points"]
+    ]
+    assert [value for value, _ in found] == [38, 39, 40, 41, 42]
+    assert [name for _, name in found] == ["the teachers"] * 3 + ["the student's step"] * 2
+    assert made["plan"]["verdict"]["take"] == "mesh"
+
+
+@pytest.mark.parametrize("sweep", ["teachers=38..42", "p4.bandwidth_bytes_per_s=1e6..1e9"])
+def test_tables_have_room_in_80_columns(sweep: str) -> None:
+    cluster, job = read(EXAMPLES / "cluster.yaml", Cluster), load_job(EXAMPLES / "job.yaml")
+    made, varied = plan(cluster, job), parse_sweep(sweep, cluster, job)
+    rows = list(points(varied, cluster, job, "fastest"))
+    for table in (report.comparison(made), report.sweep_table(varied.key, rows)):
+        out = io.StringIO()
+        console = Console(width=80, file=out)
+        assert Measurement.get(console, console.options, table).maximum <= 80
+        console.print(table)
+        assert {"teachers", "samples/s", "epoch", "cost", "take"} <= set(out.getvalue().split())
+
+
+def test_a_plot_without_a_sweep_is_over_teachers(tmp_path: Path) -> None:
+    run("--plot", str(tmp_path / "plan.svg"))
+    assert "<svg" in (tmp_path / "plan.svg").read_text()
+    assert list(tmp_path.iterdir()) == [tmp_path / "plan.svg"]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("teachers=40..42", [40, 41, 42]),
+        ("batch=32..64/32", [32, 64]),
+        ("students=1..8/7", [1, 8]),
+        ("buffer_bytes=10 MiB..20 MiB/10485760", [10 * 2.0**20, 20 * 2.0**20]),
+        ("p4.count=1..1000", [1, 126, 250, 376, 500, 625, 750, 875, 1000]),
+        ("p4.price_per_hour=0.1..0.3/0.1", [0.1, 0.2, 0.30000000000000004]),
+        ("p4.latency_s=0..1 ms/0.001", [0, 0.001]),
+        ("p4.bandwidth_bytes_per_s=1 Mbit/s..10 Gbit/s", None),
+        ("p4.teacher.samples_per_s=20..100/80", [20, 100]),
+        ("v100.student.batch_overhead_s=0..10 ms/0.01", [0, 0.01]),
+    ],
+)
+def test_what_may_be_varied(key: str, values: list[float] | None) -> None:
+    cluster, job = read(EXAMPLES / "cluster.yaml", Cluster), load_job(EXAMPLES / "job.yaml")
+    sweep = parse_sweep(key, cluster, job)
+    if values is not None:
+        if key.startswith("p4.count"):  # a wide range goes in equal factors
+            assert (sweep.values[0], sweep.values[-1], len(sweep.values)) == (1, 1000, 9)
+        else:
+            assert list(sweep.values) == pytest.approx(values)
+    made = list(points(sweep, cluster, job, "fastest"))
+    assert [point.value for point in made] == list(sweep.values)
+    rates = {point.plan.way("mesh").samples_per_s for point in made if point.plan is not None}
+    figures = {point.plan.way("mesh").cost for point in made if point.plan is not None}
+    assert len(rates | figures) > 1
+
+
+@pytest.mark.parametrize(
+    ("sweep", "error"),
+    [
+        ("teachers", "expects KEY=A..B"),
+        ("teachers=4", "expects KEY=A..B"),
+        ("teachers=9..4", "the range is empty"),
+        ("teachers=0..4", "expects a whole number of at least 1, got '0'"),
+        ("teachers=1.5..4", "expects a whole number"),
+        ("teachers=1..1000/1", "1000 values; at most 64"),
+        ("teachers=1..4/0", "expects a whole number above 0, got '0'"),
+        ("techers=1..4", "unknown key; did you mean 'teachers'?"),
+        ("p4.prise=1..4", "unknown key; did you mean 'p4.price_per_hour'?"),
+        ("p4.availability=0..2", "expects a number above 0 and of at most 1"),
+        ("p4.latency_s=1 m..4 h", "got '1 m'"),
+    ],
+)
+def test_a_sweep_that_cannot_be(sweep: str, error: str) -> None:
+    assert error in refused(*FILES, "--what-if", sweep)
+
+
+def test_a_mistake_in_a_file_is_named(tmp_path: Path) -> None:
+    text = (EXAMPLES / "cluster.yaml").read_text()
+    wrong = tmp_path / "c.yaml"
+    for old, new, error in (
+        ("price_per_hour: 0.22", "prise: 0.22", "devices[1].prise: unknown key; did you mean"),
+        ("count: 56", "count: many", "devices[1].count: expects a whole number of at least 1"),
+        ("10 Gbit/s", "10 Gbit", "link.bandwidth_bytes_per_s: expects a number above 0"),
+        ("97 %", "197 %", "availability: expects a number above 0 and of at most 1"),
+        ("tenure: spot", "tenure: spot\n    roles: [student]", "p4: spot devices leave at any"),
+        ("[teacher]", "[]", "core: roles: at least one of student and teacher"),
+        ("name: p4 ", "name: v100 ", "two kinds of devices are called 'v100'"),
+    ):
+        assert old in text
+        wrong.write_text(text.replace(old, new))
+        message = refused("--cluster", str(wrong), *FILES[2:])
+        assert message.startswith(f"{wrong}:")
+        assert error in message
+    job = (EXAMPLES / "job.yaml").read_text()
+    for old, new, error in (
+        ("samples: 1281167", "", "'samples' is missing, here and in profiles"),
+        ("samples_per_s: 340, ", "", "student.v100: expects one of samples_per_s and"),
+        ("students: 8", "students: 9", "of v100 there are 8, not 9"),
+        ("batch: 32", "batch: [32, x]", "batch"),
+    ):
+        assert old in job
+        wrong.write_text(job.replace(old, new))
+        assert error in refused(*FILES[:2], "--job", str(wrong))
+
+
+def test_a_profile_says_what_the_job_does_not(tmp_path: Path) -> None:
+    profile = Profile(
+        student={"here": Rate(seconds_per_sample=0.01)},
+        teacher={"here": Rate(seconds_per_sample=0.02, micro_batch=8)},
+        batch=16,
+        samples=1000,
+        sample_bytes=64.0,
+        label_bytes=40.0,
+        source_samples_per_s=500.0,
+    )
+    write(tmp_path / "profile.yaml", profile)
+    own = JobFile("x", (Path("profile.yaml"),), samples=2000, teacher={"p4": Rate(10.0)})
+    write(tmp_path / "job.yaml", own)
+    job = load_job(tmp_path / "job.yaml")
+    assert (job.batch, job.samples, job.sample_bytes, job.label_bytes) == ((16,), 2000, 64, 40)
+    assert job.student == profile.student
+    assert job.teacher == {**profile.teacher, "p4": Rate(10.0)}
+    assert job.source_samples_per_s == 500
+    write(tmp_path / "profile.yaml", replace(profile, student={}))
+    with pytest.raises(UsageError, match="'student' is missing"):
+        load_job(tmp_path / "job.yaml")
+    write(tmp_path / "job.yaml", JobFile("x", (Path("none.yaml"),)))
+    with pytest.raises(UsageError, match=r"job\.yaml: profiles: .*none\.yaml: no such file"):
+        load_job(tmp_path / "job.yaml")
+
+
+def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
+    run("--teachers", "16", "--scenario", str(tmp_path / "mesh.yaml"))
+    scenario = read(tmp_path / "mesh.yaml", Scenario)
+    assert (scenario.students[0].count, scenario.teachers[0].count) == (8, 16)
+    assert scenario.students[0].together
+    short = replace(scenario, batches=30, warm_up_s=0.0)
+    found = simulate(short, random.Random)
+    assert {student.batches for student in found.students} == {30}
+
+
+def test_names_that_do_not_meet_are_noted(tmp_path: Path) -> None:
+    text = (EXAMPLES / "job.yaml").read_text()
+    (tmp_path / "job.yaml").write_text(text.replace("  core:", "  cores:"))
+    result = CliRunner().invoke(app, ["plan", *FILES[:2], "--job", str(tmp_path / "job.yaml")])
+    assert "note: the cluster has no devices cores, which the job rates" in result.output
+    assert "note: the job has no rate on core" in result.output

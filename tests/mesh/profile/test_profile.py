@@ -1,0 +1,104 @@
+"""`edl profile`: what becomes of times, and one real job with an emulated teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edl.commands import app
+from edl.errors import UsageError
+from edl.mesh.files import read
+from edl.mesh.plan.job_file import Profile
+from edl.mesh.profile.figures import label_bytes, source_rate, student_rate, teacher_rate
+from edl.mesh.profile.stepping import Steps
+
+JOB = """
+import numpy as np
+import paddle
+from edl.student import Distill
+
+def model():
+    return paddle.nn.Linear(64, 10)
+
+def loss(outputs, labels):
+    return paddle.nn.functional.cross_entropy(outputs, labels)
+
+def optimizer(parameters):
+    return paddle.optimizer.SGD(0.1, parameters=parameters)
+
+def feed(split):
+    image = np.ones((8, 64), "float32")
+    return [(image, np.arange(8))] * 3
+
+def distill():
+    return Distill(service="x", fetches=["logits"], loss="{loss}", {more})
+"""
+
+
+def steps(whole_s: tuple[float, ...], half_s: tuple[float, ...]) -> Steps:
+    return Steps(10, whole_s, half_s, (0.02,), 100, 64.0, ())
+
+
+def test_what_is_fixed_per_batch_is_told_from_what_a_sample_adds() -> None:
+    rate = student_rate(steps((0.11, 0.12, 5.0), (0.07, 0.07, 0.07)))
+    assert rate.batch_s(10) == pytest.approx(0.12)
+    assert rate.batch_overhead_s == pytest.approx(0.02)
+    assert rate.sample_s == pytest.approx(0.01)
+    assert student_rate(steps((0.1,), ())).sample_s == pytest.approx(0.01)
+    # Half a batch that takes longer than a whole one is noise: nothing becomes negative.
+    for half_s in (0.01, 0.05, 0.1, 0.3):
+        odd = student_rate(steps((0.1,), (half_s,)))
+        assert odd.batch_s(10) == pytest.approx(0.1)
+        assert odd.sample_s > 0 <= odd.batch_overhead_s
+    assert source_rate(steps((0.1,), ())) == pytest.approx(500)
+
+
+def test_the_best_micro_batch_that_a_batch_has_room_for() -> None:
+    rows = [
+        {"batch": size, "p50_s": p50_s, "p99_s": 1.1 * p50_s, "samples_per_s": size / p50_s}
+        for size, p50_s in ((1, 0.01), (8, 0.04), (32, 0.1))
+    ]
+    assert teacher_rate(rows, 64).micro_batch == 32
+    rate = teacher_rate(rows, 16)
+    assert rate.micro_batch == 8
+    assert rate.sample_s == pytest.approx(0.005)
+    assert 0 < rate.jitter < 0.05
+    assert label_bytes(["logits:FP32:-1,10", "depth:UINT8:-1,2,3"]) == 46
+    assert label_bytes(["logits:FP32:-1,-1"]) is None
+
+
+def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
+    job, out = tmp_path / "job.py", tmp_path / "profile.yaml"
+    more = "label_form='topk:3', teacher_temperature=2.0, temperature=2.0"
+    job.write_text(JOB.format(loss="topk", more=more))
+    words = ["profile", "--job", str(job), "--out", str(out), "--steps", "6"]
+    words += ["--model", "edl.benchmarks.teaching.models:cheap", "--backend", "paced"]
+    words += ["--rate", "1000", "--seconds", "0.5", "--teacher-on", "p4"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found = read(out, Profile)
+    assert found.batch == 8
+    assert found.samples == 24
+    assert found.sample_bytes == 256
+    assert found.teacher["p4"].sample_s == pytest.approx(1e-3, rel=0.3)
+    assert 1e-6 < found.student["here"].batch_s(8) < 1
+    assert "teachers for one student" in result.output
+
+
+def test_a_job_that_does_not_work_is_told(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("def loss(outputs, labels):\n    return outputs\n")
+    words = ["profile", "--job", str(job), "--out", str(tmp_path / "p.yaml"), "--steps", "6"]
+    with pytest.raises(UsageError, match=r"job\.py has no function model"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "p.yaml").exists()
+
+
+def test_what_there_is_nothing_to_time(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to time"):
+        CliRunner().invoke(app, ["profile"], catch_exceptions=False)
+    out = str(tmp_path / "none" / "p.yaml")
+    with pytest.raises(UsageError, match="there is no directory"):
+        CliRunner().invoke(app, ["profile", "--model", "x", "--out", out], catch_exceptions=False)
