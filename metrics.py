@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import json
 import logging
 import socket
 import socketserver
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
-from .errors import AccessError, AddressInUse, UsageError
+from .errors import AccessError, AddressInUse, EdlError, UnavailableError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class MetricsServer:
         insecure: allow a host that other machines can reach, though nobody is authenticated.
         authorize: told the bearer token of each scrape ("" when there is none); it raises
             AccessError to refuse. With it, any host may be listened on.
+        answer: told the path of each request; the JSON that stands there, or None for metrics. It
+            raises UsageError where nothing is to be had, UnavailableError where nothing is now.
 
     Raises:
         UsageError: `listen` is no address of this machine, or other machines reach it and neither
@@ -54,6 +57,7 @@ class MetricsServer:
         *,
         insecure: bool = False,
         authorize: Callable[[str], object] | None = None,
+        answer: Callable[[str], bytes | None] = lambda path: None,
     ) -> None:
         host, port = split_listen(listen)
         if not insecure and authorize is None and not _is_loopback(host):
@@ -61,7 +65,7 @@ class MetricsServer:
                 f"metrics on {host} can be read from other machines: listen on {_HOST}, or say "
                 "--insecure if the network is trusted"
             )
-        self._server = _Server(host, port, _handler(registry, authorize))
+        self._server = _Server(host, port, _handler(registry, authorize, answer))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="edl-metrics", daemon=True
         )
@@ -168,7 +172,9 @@ def _shut(connection: socket.socket) -> None:
 
 
 def _handler(
-    registry: CollectorRegistry, authorize: Callable[[str], object] | None
+    registry: CollectorRegistry,
+    authorize: Callable[[str], object] | None,
+    answer: Callable[[str], bytes | None],
 ) -> type[MetricsHandler]:
     class Handler(MetricsHandler):
         server_version, sys_version = "edl", ""
@@ -178,12 +184,27 @@ def _handler(
             try:
                 if authorize is not None:
                     authorize(token.strip() if kind.lower() == "bearer" else "")
-                super().do_GET()
             except AccessError:
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", "Bearer")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self._send(401, b"", "WWW-Authenticate", "Bearer")
+                return
+            try:
+                found = answer(self.path.partition("?")[0])
+            except EdlError as error:
+                status = 503 if isinstance(error, AccessError | UnavailableError) else 404
+                told = json.dumps({"error": str(error)}).encode()
+                self._send(status, told, "Content-Type", "application/json")
+                return
+            if found is None:
+                super().do_GET()
+            else:
+                self._send(200, found, "Content-Type", "application/json")
+
+        def _send(self, status: int, body: bytes, header: str, value: str) -> None:
+            self.send_response(status)
+            self.send_header(header, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     Handler.registry = registry
     return Handler

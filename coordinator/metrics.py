@@ -97,6 +97,7 @@ class _Views(Collector):
         leading = [(s.name, s.leading) for s in view.services if s.leading is not None]
         desks = [(s.name, s.desk) for s in view.services if s.desk is not None]
         yield from _gauges(_OF_LEADER, leading)
+        yield _desired(leading)
         yield from _counters(_OF_LEADER_TOTAL, leading)
         yield _states(
             "teachers",
@@ -134,6 +135,16 @@ def _gauges(
         for service, view in views:
             gauge.add_metric([service], value(view))
         yield gauge
+
+
+def _desired(views: Iterable[tuple[str, LeaderView]]) -> Metric:
+    """No series while it is not decided: a 0 would be an order to end all teachers."""
+    text = "Teachers that the service should have, for an autoscaler."
+    gauge = GaugeMetricFamily(f"{_PREFIX}_desired_teachers", text, labels=["service"])
+    for service, view in views:
+        if view.desired is not None:
+            gauge.add_metric([service], view.desired.count)
+    return gauge
 
 
 def _counters(

@@ -18,10 +18,12 @@ from functools import partial
 from ...errors import AccessError, UnavailableError
 from ...scheduler import leadership as rule
 from ...scheduler.admission import Admission, Identity
+from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
 from ..heartbeat import BEATS_PER_TTL
 from ..registry import FACTS_TTLS, Changes, Epoch, Kind, Member, Plan, Registry, Row
 from .admission import Prober, Verdict
+from .autoscaling import Autoscaler
 from .election import Election, Standing
 from .mirror import Mirror
 from .term import Beginning, Term
@@ -59,6 +61,7 @@ class Leader:
         address: of the manager, for the log.
         prober: asked to probe teachers; None: all are admitted.
         wake: called when there is something to look at before the next look is due; any thread.
+        scaling: how the service is scaled, asked anew each time; None: as `config` says.
     """
 
     def __init__(
@@ -70,8 +73,10 @@ class Leader:
         address: str = "",
         prober: Prober | None = None,
         wake: Callable[[], None] = lambda: None,
+        scaling: Callable[[], AutoscaleConfig] | None = None,
     ) -> None:
         self.service = service
+        self._autoscaler = Autoscaler(registry, service, scaling or (lambda: config.autoscale))
         self._registry = registry
         self._ttl_s = config.ttl_s
         self._election = election
@@ -128,6 +133,8 @@ class Leader:
         self._probe(term, now)
         term.decide(now)
         wrote = self._write(term)
+        if self._term is term and term.begun:
+            self._autoscaler.look(term, self._token, now)
         self._sums = replace(self._sums, look_s=time.perf_counter() - began_s)
         self._publish(now)
         return wrote
@@ -197,6 +204,7 @@ class Leader:
         if self._term is not None:
             log.info("service %s: leads no more", self.service)
         self._remember()
+        self._autoscaler.forget()
         self._term = self._ground = self._view = None
 
     def _remember(self) -> None:
@@ -311,6 +319,7 @@ class Leader:
             rows=sums.rows,
             recoveries=sums.recoveries,
             refusals=sums.refusals,
+            desired=self._autoscaler.desired,
         )
 
 

@@ -15,12 +15,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...errors import AccessError, UnavailableError
 from ...proto import coordinator_pb2 as pb
+from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
 from ..heartbeat import BEATS_PER_TTL
 from ..registry import Registry
@@ -68,6 +69,7 @@ class Manager:
         config: its settings.
         address: where students reach it: its name among managers.
         prober: asked to probe teachers, when `config.admission`; None: all are admitted.
+        scaling_of: how a service is scaled; asked often, by one thread. None: as `config` says.
     """
 
     def __init__(
@@ -77,11 +79,13 @@ class Manager:
         *,
         address: str = "",
         prober: Prober | None = None,
+        scaling_of: Callable[[str], AutoscaleConfig] | None = None,
     ) -> None:
         self._registry = registry
         self._config = config = config or ManagerConfig()
         self._address = address
         self._prober = prober
+        self._scaling_of = scaling_of or (lambda _: config.autoscale)
         self._election = Election(registry, address, config.leader_ttl_s, config.ttl_s)
         self._overview = Overview(registry, self._election.leader)
         self._desks: dict[str, Desk] = {}
@@ -263,6 +267,7 @@ class Manager:
             self._address,
             self._prober,
             wake=self._leading.set,
+            scaling=lambda: self._scaling_of(service),
         )
 
     def _interval_s(self, survivor: _Survivor) -> float:

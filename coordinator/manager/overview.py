@@ -114,4 +114,5 @@ class Overview:
             registry.plan(name),
             admitted,
             summary.refusals(registry.events(name, last=_LOG)) if waiting else {},
+            registry.desired(name),
         )

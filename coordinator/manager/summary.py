@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
-from ..registry import LogEntry, Member, Plan, Row, Table
+from ..registry import DesiredCount, LogEntry, Member, Plan, Row, Table
 from .facts import report_from
 
 ADMITTED = "admitted"
@@ -26,6 +26,7 @@ class Reading:
         plan: of its content.
         admitted: teacher id -> incarnation that was admitted; 0: any, as nobody was probed.
         refused: teacher id -> why it was not, as far as the log reaches.
+        desired: how many teachers there should be; None: no leader has said so lately.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Reading:
     plan: Plan
     admitted: Mapping[str, int]
     refused: Mapping[str, str]
+    desired: DesiredCount | None = None
 
 
 def refusals(log: Iterable[LogEntry]) -> dict[str, str]:
@@ -95,7 +97,11 @@ def summed_up(found: Reading) -> pb.ServiceStatus:
     students = [member.facts for member in found.students.values()]
     rows = [found.table.rows[name] for name in found.students if name in found.table.rows]
     contents = (member.facts.get("content_id", "") for member in found.teachers.values())
+    desired = found.desired
     return pb.ServiceStatus(
+        desired_teachers=None if desired is None else desired.count,
+        desired_reason="" if desired is None else desired.reason,
+        desired_since_ms=0 if desired is None else desired.since_ms,
         name=found.name,
         term=found.table.epoch[0],
         counter=found.table.epoch[1],

@@ -175,6 +175,11 @@ class Term:
             self._batch.events.append(rule.RecoveryEnded())
             self._batch.log("recovery", "", "recovery is over: sets may shrink again")
 
+    @property
+    def recovering(self) -> bool:
+        """Whether not everybody may be back that is there: nothing is taken away."""
+        return self._recovering_until_s is not None
+
     def recovery_is_over(self, now: float) -> bool:
         """Whether the time of recovery has passed and nobody has said so yet."""
         return self._recovering_until_s is not None and now >= self._recovering_until_s

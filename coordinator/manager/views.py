@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...scheduler.autoscale import Desired
+
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
@@ -22,6 +24,7 @@ class LeaderView:
         rows: rows of the table written since this manager started.
         recoveries: terms begun since this manager started.
         refusals: probes that ended in a refusal since this manager started.
+        desired: how many teachers the service should have; None: not decided yet.
     """
 
     term: int = 0
@@ -35,6 +38,7 @@ class LeaderView:
     rows: int = 0
     recoveries: int = 0
     refusals: int = 0
+    desired: Desired | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from .noted import concerns_managers
 from .records import (
     Beat,
     Changes,
+    DesiredCount,
     Epoch,
     Kind,
     Leadership,
@@ -28,6 +29,7 @@ __all__ = [
     "PLAIN_TTLS",
     "Beat",
     "Changes",
+    "DesiredCount",
     "Epoch",
     "Kind",
     "Leadership",
@@ -246,6 +248,27 @@ class Registry(Protocol):
 
         Returns:
             False when another one leads, or the table or the plan is another one.
+        """
+        ...
+
+    def desired(self, service: str) -> DesiredCount | None:
+        """How many teachers the service should have; None: no leader has said so lately."""
+        ...
+
+    def set_desired(
+        self, service: str, token: str, count: int, reason: str, entry: LogEntry | None = None
+    ) -> bool:
+        """Say how many teachers the service should have, as its leader; kept for ten minutes.
+
+        Args:
+            service: whose.
+            token: has to hold the lease of `lead` now.
+            count: so many.
+            reason: why, in words.
+            entry: appended to the log, or none.
+
+        Returns:
+            False when another one leads: nothing was written.
         """
         ...
 

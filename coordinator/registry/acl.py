@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..jobs import keys as job_keys
+from ..machines import keys as machine_keys
+from ..queue import keys as queue_keys
 from . import keys
 
 READER: Final = "edl-reader"
 STUDENT: Final = "edl-student"
+AGENT: Final = "edl-agent"
+FLEET: Final = "edl-fleet"
 MANAGER: Final = "edl-manager"
 #: What stands where a password's hash belongs, until somebody puts one there.
 PLACEHOLDER: Final = "#<sha256-of-the-password>"
@@ -29,6 +33,10 @@ _MANAGER: Final = (
     f"{_TEACHER} +get +set +hdel +hgetall +zincrby +zcard +zmscore +zrangebyscore "
     "+zremrangebyrank +xadd +xrange +xrevrange +info"
 )
+#: What the scripts of the machine board call besides.
+_MACHINE: Final = "+hdel +hincrby +zrangebyscore"
+#: Stands for every service where a pattern of keys is made.
+_ANY: Final = "any-service"
 _STUDENT: Final = (
     "+hget +hset +hdel +hgetall +hkeys +hexists +hincrby +zadd +zscore +zrem +zcard +zrange "
     "+zrangebyscore +zremrangebyscore +get +set +del +exists +pexpire +xadd +xrange"
@@ -41,8 +49,8 @@ def teacher(service: str) -> str:
 
 
 def users(service: str) -> list[str]:
-    """Names of the users that a service needs; the last three serve all services."""
-    return [teacher(service), READER, STUDENT, MANAGER]
+    """Names of the users that a service needs; all but the first serve all services."""
+    return [teacher(service), READER, STUDENT, AGENT, FLEET, MANAGER]
 
 
 def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
@@ -51,7 +59,10 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
     Redis 7 or newer, or Valkey. A teacher may touch the leases and facts of the teachers of its
     service, and add a name to the list of services, but not take one out. A reader may find the
     managers, and change nothing. The nodes of a training may do that, and keep the board of any
-    job. A manager may do all that managers do, in our keys.
+    job. An agent keeps its machine's place on the machine board, reads its orders and cannot write
+    any; as its machine may get a teacher of any service, it may do what the teachers of each may.
+    Who runs elastic jobs, or submits them, may do what nodes of trainings may, and keep every
+    queue. A manager may do all that managers do, in our keys.
 
     Args:
         service: name of the service.
@@ -66,6 +77,8 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
         _line(teacher(service), known, _teacher_rules(service)),
         _line(READER, known, _reader_rules()),
         _line(STUDENT, known, _student_rules()),
+        _line(AGENT, known, _agent_rules()),
+        _line(FLEET, known, f"{_student_rules()} +pttl ~{queue_keys.of_any_queue()}"),
         _line(MANAGER, known, f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}"),
     ]
 
@@ -80,6 +93,20 @@ def _teacher_rules(service: str) -> str:
         )
     )
     return f"{own} {_CONNECT} {_SCRIPTS} {_TEACHER} (+zadd %W~{keys.SERVICES})"
+
+
+def _agent_rules() -> str:
+    board = f"~{machine_keys.ALIVE} ~{machine_keys.FACTS} %R~{machine_keys.ORDERS}"
+    any_teacher = " ".join(
+        f"~{key.replace(_ANY, '*')}"
+        for key in (
+            keys.leases("teachers", _ANY),
+            f"{keys.facts_prefix('teachers', _ANY)}*",
+            keys.changes("teachers", _ANY),
+        )
+    )
+    allowed = f"{_CONNECT} {_SCRIPTS} {_TEACHER} {_MACHINE} (+zadd %W~{keys.SERVICES})"
+    return f"{board} {any_teacher} {allowed}"
 
 
 def _reader_rules() -> str:

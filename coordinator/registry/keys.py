@@ -18,6 +18,7 @@ all. The managers' keys share the slot of `edl:managers` by the same means.
 | `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
 | `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that was probed well |
 | `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms |
+| `edl:{s}:desired` | hash, expires | count, reason, since_ms, at_ms: teachers it should have |
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
 
 A name that begins with `=` is none that a member could have: among changes, `=` and an id is a
@@ -138,6 +139,11 @@ def admitted(service: str) -> str:
 def plan(service: str) -> str:
     """Key of the hash that says which content a service is meant to serve."""
     return _of_service(service, "plan")
+
+
+def desired(service: str) -> str:
+    """Key of the hash that says how many teachers a service should have."""
+    return _of_service(service, "desired")
 
 
 def events(service: str) -> str:

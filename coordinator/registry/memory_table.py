@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from . import keys
-from .records import Epoch, Leadership, LogEntry, Plan, Row, Table
+from .records import DesiredCount, Epoch, Leadership, LogEntry, Plan, Row, Table
 
 EVENTS = 10_000
+_DESIRED_S = 600.0
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class _Service:
     admitted: dict[str, int] = field(default_factory=dict)
     events: list[LogEntry] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
+    desired: DesiredCount | None = None
 
 
 class MemoryTables:
@@ -135,6 +137,29 @@ class MemoryTables:
             if not self.set_plan(service, plan, plan.version):
                 return False
             self._append(held, entry, int(now * 1000))
+            return True
+
+    def desired(self, service: str) -> DesiredCount | None:
+        with self._lock:
+            held, now = self._open(service)
+            if held.desired is not None and now * 1000 >= held.desired.at_ms + _DESIRED_S * 1000:
+                held.desired = None
+            return held.desired
+
+    def set_desired(
+        self, service: str, token: str, count: int, reason: str, entry: LogEntry | None = None
+    ) -> bool:
+        with self._lock:
+            before = self.desired(service)
+            held, now = self._open(service)
+            if self._leader(held, now) != token:
+                return False
+            now_ms = int(now * 1000)
+            same = before is not None and before.count == count
+            since_ms = before.since_ms if before is not None and same else now_ms
+            held.desired = DesiredCount(count, reason, since_ms, now_ms)
+            if entry is not None:
+                self._append(held, entry, now_ms)
             return True
 
     def clear(self) -> None:

@@ -200,6 +200,23 @@ class LogEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class DesiredCount:
+    """How many teachers a service should have, as its leader has said last.
+
+    Attributes:
+        count: so many.
+        reason: why, in words.
+        since_ms: since when it is so many, by the registry's clock; given by the registry.
+        at_ms: when the leader said so last, by the same.
+    """
+
+    count: int
+    reason: str = ""
+    since_ms: int = 0
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Which content a service is meant to serve; an upgrade runs while `next_content_id` is set.
 

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from . import keys
-from .records import Epoch, Leadership, LogEntry, Plan, Row, Table
+from .records import DesiredCount, Epoch, Leadership, LogEntry, Plan, Row, Table
 from .redis_session import RedisSession
 
 #: How long things outlive the last leader: beyond that, readers' reports say more than the table.
 _TABLE_MS: Final = 3_600_000
 _LOG_MS: Final = 7 * 86_400_000
 _PLAN_MS: Final = 30 * 86_400_000
+_DESIRED_MS: Final = 600_000
 #: Events that the log keeps, and changes after which a reader that lags reads the whole table.
 _KEPT: Final = 10_000
 
@@ -136,6 +137,24 @@ class RedisTables(RedisSession):
             _PLAN_MS, _LOG_MS, _KEPT, entry.kind, entry.subject, entry.text,
         ]  # fmt: skip
         return bool(self._run("move_plan", where, *args))
+
+    def desired(self, service: str) -> DesiredCount | None:
+        with self._translated():
+            found: Any = self._redis.hgetall(keys.desired(service))
+        count = found.get("count", "")
+        if not (count.isascii() and count.isdigit() and len(count) <= 9):
+            return None
+        since_ms, at_ms = _number(found.get("since_ms", "")), _number(found.get("at_ms", ""))
+        return DesiredCount(int(count), found.get("reason", ""), since_ms, at_ms)
+
+    def set_desired(
+        self, service: str, token: str, count: int, reason: str, entry: LogEntry | None = None
+    ) -> bool:
+        where = [keys.leader(service), keys.desired(service), keys.events(service)]
+        args: list[str | int] = [token, count, reason, _DESIRED_MS, _LOG_MS, _KEPT]
+        if entry is not None:
+            args += [entry.kind, entry.subject, entry.text]
+        return bool(self._run("desired", where, *args))
 
 
 def _packed(row: Row) -> str:

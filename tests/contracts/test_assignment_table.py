@@ -244,3 +244,40 @@ def test_a_whole_mesh_fits_in_one_write(bench: Bench) -> None:
     assert len(registry.table("s").rows) == 1000
     assert len(registry.events("s")) == 3000
     assert len(registry.admitted("s")) == 3000
+
+
+def test_the_leader_alone_says_how_many_teachers_are_desired(bench: Bench) -> None:
+    registry = bench.registry
+    assert registry.desired("s") is None
+    assert not registry.set_desired("s", "a#1", 3, "nobody leads")
+    lead(bench, "a#1")
+    assert not registry.set_desired("s", "b#1", 3, "another one leads")
+    assert registry.desired("s") is None
+    entry = LogEntry("scaled", "s", "3 teachers are desired")
+    assert registry.set_desired("s", "a#1", 3, "2 students want 3", entry)
+    first = bench.another.desired("s")
+    assert first is not None
+    assert (first.count, first.reason) == (3, "2 students want 3")
+    assert abs(first.since_ms - registry.time_ms()) < 60_000
+    assert [(e.kind, e.text) for e in registry.events("s")] == [("scaled", entry.text)]
+
+
+def test_a_number_that_stays_keeps_since_when_it_is_desired(bench: Bench) -> None:
+    registry = bench.registry
+    lead(bench, "a#1")
+    registry.set_desired("s", "a#1", 3, "first")
+    first = registry.desired("s")
+    bench.pass_s(0.01)
+    registry.set_desired("s", "a#1", 3, "again")
+    again = registry.desired("s")
+    assert first is not None
+    assert again is not None
+    assert again.since_ms == first.since_ms
+    assert again.at_ms > first.at_ms
+    assert again.reason == "again"
+    registry.set_desired("s", "a#1", 0, "nobody is there")
+    none = registry.desired("s")
+    assert none is not None
+    assert none.count == 0
+    assert none.since_ms >= again.at_ms
+    assert registry.events("s") == []

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edl.coordinator.manager.views import DeskView, LeaderView, ManagerView, ServiceView
 from edl.coordinator.metrics import CoordinatorMetrics
+from edl.scheduler.autoscale import Desired
 
 LEADER = LeaderView(
     term=1_700_000_000_000,
@@ -20,6 +21,7 @@ LEADER = LeaderView(
     rows=20,
     recoveries=2,
     refusals=1,
+    desired=Desired(4, "2 students want 4"),
 )
 DESK = DeskView(
     streams=2,
@@ -65,6 +67,7 @@ def test_a_view_is_told_whole() -> None:
         "assignment_counter,resnet": 12,
         "recovering,resnet": 1,
         "idle_teachers,resnet": 1,
+        "desired_teachers,resnet": 4,
         "students,resnet": 2,
         "leader_look_seconds,resnet": 0.004,
         "solve_seconds,resnet": 0.001,

@@ -1,0 +1,1 @@
+"""Fleets: what starts and stops processes of the mesh on one machine."""

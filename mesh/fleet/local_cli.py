@@ -1,0 +1,94 @@
+"""`edl fleet local`: the teachers of a service on this machine, as many as it should have."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...coordinator.config import DEFAULT_TTL_S, DEFAULT_URL
+from ...coordinator.ops.options import Coordinator, quiet_grpc
+from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
+from ...supervise import end_with_parent
+
+
+def local(
+    service: Annotated[str, typer.Option(help="Name of the service.")],
+    model: Annotated[
+        str, typer.Option(help="What each teacher serves: a path, or module:function.")
+    ],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OPTIONS",
+            help="Behind --: further options of 'edl teacher serve', for each teacher.",
+        ),
+    ] = None,
+    least: Annotated[
+        int, typer.Option("--min", min=0, help="Fewest teachers while any is desired.")
+    ] = 0,
+    most: Annotated[
+        int | None,
+        typer.Option("--max", min=0, help="Most teachers. Default: one for each core."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a teacher.")] = 1,
+    micro_batch: Annotated[int, typer.Option(min=1, help="Samples of one run of the model.")] = 8,
+    ttl: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A teacher that is silent so long is gone.")
+    ] = DEFAULT_TTL_S,
+    grace: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.0, help="For a teacher to finish what it has."),
+    ] = 10.0,
+    logs: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For the output of each teacher.")
+    ] = None,
+    coordinator: Coordinator = DEFAULT_URL,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+) -> None:
+    """Run teachers of a service on this machine: as many as the coordinator desires.
+
+    It starts some when students need them, replaces those that die, and lets go of those that are
+    not needed any more: of all when no student is there. Ctrl-C lets all finish and leave; when
+    this process dies, they do so too.
+    """
+    from contextlib import ExitStack
+
+    from ...coordinator.registry.keys import check_member, check_service
+    from ...lifecycle import configure_logging, open_all_descriptors, stop_on_signals
+    from ..cores import available_cores
+    from ..local import TeacherSpec
+    from .asking import FLEET, Asking
+    from .local import FleetRunner, LocalFleet
+
+    end_with_parent(grace + 10.0)
+    configure_logging(verbose)
+    open_all_descriptors()
+    quiet_grpc()
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
+    fleet = LocalFleet(
+        TeacherSpec(
+            check_service(service), model, threads, micro_batch, ttl, grace, tuple(options or ())
+        ),
+        coordinator,
+        check_member("teachers", f"{FLEET}{host}-{os.getpid()}"),
+        least,
+        len(available_cores()) if most is None else most,
+        logs,
+    )
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+    asking = Asking(coordinator, service, client_security(tls_ca, tls_cert, tls_key, token_file))
+    with stop_on_signals() as stop, ExitStack() as undo:
+        undo.callback(asking.stop)
+        asking.start()
+        typer.echo(f"fleet ready: {service}, {fleet.least} to {fleet.most} teachers")
+        FleetRunner(fleet, lambda: asking.latest, registered=lambda: asking.registered).run(stop)

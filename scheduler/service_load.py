@@ -1,0 +1,81 @@
+"""What `autoscale` is told of a service: its students' reports, taken together.
+
+The leader of a service and the simulator's both ask this, so that they scale by the same sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .autoscale_values import ServiceLoad
+
+
+class StudentLoad(NamedTuple):
+    """One student, as it reports.
+
+    Attributes:
+        want: teachers that it asks for.
+        t_t_s, t_s_s: measured seconds per sample of its average teacher and of its step; 0: not
+            known.
+        starves: whether it does now.
+        samples_per_s: that it trains.
+    """
+
+    want: float
+    t_t_s: float
+    t_s_s: float
+    starves: bool
+    samples_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What all students have waited, whether they are still there or not.
+
+    Attributes:
+        starved_s, blocked_s: as in `ServiceLoad`.
+    """
+
+    starved_s: float = 0.0
+    blocked_s: float = 0.0
+
+    def grown(self, before: Waits, now: Waits) -> Waits:
+        """With what one student's sums have grown by between two reports of one life of it."""
+        return Waits(
+            self.starved_s + max(now.starved_s - before.starved_s, 0.0),
+            self.blocked_s + max(now.blocked_s - before.blocked_s, 0.0),
+        )
+
+
+def load_of(
+    students: Iterable[StudentLoad],
+    waits: Waits,
+    *,
+    serving: int,
+    starting: int = 0,
+    recovering: bool = False,
+) -> ServiceLoad:
+    """A service as its leader knows it; the arguments are those of `ServiceLoad`.
+
+    What the students' time is worth is known only when each of them has measured both its times:
+    the average teacher of each counts by what that student trains.
+    """
+    every = tuple(students)
+    known = bool(every) and all(one.t_t_s > 0 and one.t_s_s > 0 for one in every)
+    demand_per_s = sum(1 / one.t_s_s for one in every) if known else 0.0
+    worth = sum(one.t_t_s / one.t_s_s for one in every) if known else 0.0
+    return ServiceLoad(
+        students=len(every),
+        serving=serving,
+        starting=starting,
+        wanted=int(sum(one.want for one in every)),
+        starving=sum(one.starves for one in every),
+        starved_s=waits.starved_s,
+        blocked_s=waits.blocked_s,
+        samples_per_s=sum(one.samples_per_s for one in every),
+        t_t_s=worth / demand_per_s if demand_per_s > 0 else 0.0,
+        demand_per_s=demand_per_s,
+        recovering=recovering,
+    )

@@ -1,0 +1,175 @@
+"""What a leader says of how many teachers its service should have, in virtual time."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from edl.coordinator import MemoryRegistry
+from edl.coordinator.machines import Deployment
+from edl.coordinator.machines.memory_board import MemoryMachines
+from edl.coordinator.scaling import Settings, bounded, count_of, page
+from edl.errors import RegistryUnavailable, UsageError
+from edl.metrics import MetricsServer
+from edl.scheduler.autoscale import AutoscaleConfig
+from edl.tests.coordinator.world import GRACE_S, LEADER_TTL_S, SERVICE, World
+
+BRISK = AutoscaleConfig(max=6, freeze_s=10.0, up_after_s=2.0, down_after_s=5.0, idle_to_zero_s=5.0)
+DEPLOYED = Deployment(SERVICE, "file:///m", "a" * 64, min=2, max=5, freeze_s=7.0)
+
+
+def desired(world: World) -> int | None:
+    return count_of(world.registry, SERVICE)
+
+
+def scaled(world: World) -> list[str]:
+    return [entry.text for entry in world.log("scaled")]
+
+
+def test_a_student_without_a_teacher_wakes_the_service_at_once() -> None:
+    world = World()
+    world.student("j/0", want=3)
+    world.run(1.0, until=lambda: desired(world) == 3)
+    assert scaled(world) == ["3 teachers are desired, not 0: 1 student and no teacher: wants 3"]
+
+
+def test_it_follows_students_that_starve_and_ends_without_any() -> None:
+    world = World(autoscale=BRISK)
+    student = world.student("j/0", want=2)
+    world.run(1.0, until=lambda: desired(world) == 2)
+    began = world.now
+    for name in ("t1", "t2"):
+        world.teacher(name)
+    student.fields |= {"want": 9, "state": "starved"}
+    world.run(15.0, until=lambda: desired(world) == BRISK.max)
+    assert world.now - began >= BRISK.freeze_s, "two changes in one freeze window"
+    found = world.registry.desired(SERVICE)
+    assert found is not None
+    assert found.reason.endswith("max is 6")
+    assert student.manager is not None
+    student.manager.desk.ended(student.stream, "j/0", clean=True)
+    world.students.clear()
+    world.run(30.0, until=lambda: desired(world) == 0)
+    assert [text.split(":")[0] for text in scaled(world)] == [
+        "2 teachers are desired, not 0",
+        "6 teachers are desired, not 2",
+        "0 teachers are desired, not 6",
+    ]
+
+
+def test_another_leader_goes_on_with_the_same_freeze_window() -> None:
+    world = World(managers=2, autoscale=replace(BRISK, freeze_s=3 * LEADER_TTL_S + GRACE_S))
+    world.teacher("t1")
+    student = world.student("j/0", want=2)
+    world.run(20.0, until=lambda: desired(world) == 2)
+    began = world.now
+    world.kill(world.leading[0])
+    student.fields |= {"want": 4, "state": "starved"}
+    world.teacher("t2")
+    student.subscribe(next(manager for manager in world.managers if manager.alive))
+    world.run(LEADER_TTL_S + 1.0, until=lambda: bool(world.leading))
+    world.run(30.0, until=lambda: desired(world) == 4)
+    assert world.now - began >= world.autoscale.freeze_s
+    assert world.now - began < world.autoscale.freeze_s + 2.0
+
+
+@pytest.mark.parametrize("same_manager", [True, False])
+def test_an_emptied_registry_ends_no_teacher(same_manager: bool) -> None:
+    world = World(managers=2, autoscale=BRISK)
+    for number in range(3):
+        world.teacher(f"t{number}")
+    for number in range(3):
+        world.student(f"j/{number}", want=1)
+    world.run(15.0)
+    assert desired(world) == 3
+    leading = world.leading[0]
+    back = list(world.teachers)
+    world.registry.clear()
+    world.teachers.clear()  # each comes back at its next beat, one after the other
+    if not same_manager:
+        world.kill(leading)
+        for student in world.students:
+            student.subscribe(next(one for one in world.managers if one.alive))
+    for _ in range(30):
+        world.run(0.5)
+        if back:
+            world.teacher(back.pop())
+        assert desired(world) in (None, 3)
+    assert desired(world) == 3
+    assert [text for text in scaled(world) if not text.startswith("3 ")] == []
+
+
+def test_a_deployment_bounds_its_service_and_no_other() -> None:
+    board, now = MemoryMachines(), [0.0]
+    settings = Settings(board, AutoscaleConfig(freeze_s=1.0, up_after_s=4.0), lambda: now[0])
+    assert settings.of(SERVICE).max == AutoscaleConfig().max
+    board.deploy(DEPLOYED)
+    now[0] += 10.0
+    scaled = settings.of(SERVICE)
+    assert (scaled.min, scaled.max, scaled.freeze_s, scaled.up_after_s) == (2, 5, 7.0, 4.0)
+    assert settings.of("other").max == AutoscaleConfig().max
+    board.deploy(DEPLOYED.withdrawal)
+    now[0] += 10.0
+    assert settings.of(SERVICE).max == AutoscaleConfig().max
+
+
+def test_a_price_of_the_deployment_counts_for_the_ceiling() -> None:
+    usual = AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=3.0)
+    assert bounded(usual, DEPLOYED).most == 3
+    assert bounded(usual, replace(DEPLOYED, price_per_hour=2.5)).most == 1
+
+
+def test_a_ceiling_of_the_deployment_counts_before_the_usual_one() -> None:
+    usual = AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=3.0)
+    own = replace(DEPLOYED, price_per_hour=0.5)
+    assert bounded(usual, replace(own, cost_ceiling_per_hour=2.0)).most == 4
+    assert bounded(usual, replace(own, min=0, cost_ceiling_per_hour=0.0)).most == 0
+    assert bounded(AutoscaleConfig(), replace(own, cost_ceiling_per_hour=1.5)).most == 3
+
+
+def test_the_number_is_served_as_json() -> None:
+    registry = MemoryRegistry()
+    assert page(registry, "/metrics") is None
+    with pytest.raises(UsageError, match="no manager has said"):
+        page(registry, "/autoscale/s")
+    registry.lead("s", "m#1", 30.0)
+    registry.set_desired("s", "m#1", 3, "2 students want 3")
+    told = json.loads(page(registry, "/autoscale/s") or b"")
+    assert (told["desired_teachers"], told["reason"]) == (3, "2 students want 3")
+    with pytest.raises(UsageError, match="the name of a service"):
+        page(registry, "/autoscale/../x")
+
+
+def test_the_server_of_metrics_answers_autoscalers() -> None:
+    registry = MemoryRegistry()
+    registry.lead("s", "m#1", 30.0)
+    registry.set_desired("s", "m#1", 3, "why")
+    server = MetricsServer("0", CollectorRegistry(), answer=partial(page, registry))
+
+    def get(path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(f"http://{server.address}{path}", timeout=5) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    try:
+        status, body = get("/autoscale/s?format=json")
+        assert (status, json.loads(body)["desired_teachers"]) == (200, 3)
+        status, body = get("/autoscale/other")
+        assert status == 404
+        assert "other" in json.loads(body)["error"]
+        assert get("/metrics")[0] == 200
+        registry.set_available(False)
+        assert get("/autoscale/s")[0] == 503
+    finally:
+        server.close()
+    with pytest.raises(RegistryUnavailable):
+        page(registry, "/autoscale/s")

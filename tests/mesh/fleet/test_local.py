@@ -1,0 +1,159 @@
+"""A fleet's processes: started, replaced, let go, ended with it; by small programs."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from edl.errors import UsageError
+from edl.lifecycle import Stop
+from edl.mesh.fleet.local import FleetRunner, LocalFleet
+from edl.mesh.local import TeacherSpec
+from edl.supervise import Command
+from edl.tests.ground.programs import python, wait_for
+
+#: Says that it is ready, and ends when told to; how it ended stands in its last line.
+TEACHER = """
+    import signal, sys, threading
+    from edl.supervise import end_with_parent
+    end_with_parent()
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    print(f"teacher ready: {sys.argv[1]} s on 127.0.0.1:1", flush=True)
+    while not over.wait(0.05):
+        pass
+"""
+DIES = "raise SystemExit('no such device')"
+MISUSED = """
+    import sys
+    print("edl: --model is what?", flush=True)
+    sys.exit(2)
+"""
+
+
+class Fleet:
+    """A runner in a thread, and what the coordinator says."""
+
+    def __init__(self, program: str, least: int, most: int) -> None:
+        self.desired: int | None = None
+        self.registered: set[str] | None = None
+        self.started: list[str] = []
+        self.error: BaseException | None = None
+        self.stop = Stop()
+        self._program = program
+        spec = TeacherSpec("s", "m", ttl_s=0.04, grace_s=5.0)
+        self.runner = FleetRunner(
+            LocalFleet(spec, "redis://nowhere", "f", least, most),
+            lambda: self.desired,
+            random.Random(1),
+            self._command,
+            lambda: self.registered,
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _command(self, name: str) -> Command:
+        self.started.append(name)
+        return python(self._program, name, name=name)
+
+    def _run(self) -> None:
+        try:
+            self.runner.run(self.stop)
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def running(self) -> list[str]:
+        """Those that serve, or start."""
+        return [one.name for one in self.runner.teachers if one.process.alive and not one.told]
+
+    def end(self) -> None:
+        self.stop.request()
+        self._thread.join(20.0)
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def fleet(program: str = TEACHER, least: int = 0, most: int = 2) -> Iterator[Fleet]:
+    running = Fleet(program, least, most)
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+def settles(condition: Callable[[], bool]) -> None:
+    wait_for(condition, 20.0)
+
+
+def test_there_are_as_many_as_are_desired_within_bounds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    with fleet() as one:
+        assert one.running == []  # nobody has said anything
+        one.desired = 9
+        settles(lambda: "f-1 serves" in caplog.text and "f-2 serves" in caplog.text)
+        assert one.running == ["f-1", "f-2"]
+        assert "teachers from now on: 2, of 9 desired" in caplog.text
+        one.desired = 1
+        settles(lambda: "f-2 has left: it ended with exit code 0" in caplog.text)
+        one.desired = None  # nobody answers: all stays
+        one.runner.teachers[0].process.kill()
+        settles(lambda: one.running == ["f-3"])
+        settles(lambda: "f-3 serves" in caplog.text)
+        one.desired = 0
+        settles(lambda: one.running == [])
+    assert one.error is None
+    assert one.started == ["f-1", "f-2", "f-3"]
+
+
+def test_one_that_hangs_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    with fleet(most=1) as one:
+        one.registered = {"f-2"}
+        one.desired = 1
+        settles(lambda: one.runner.ready == {"f-2"})
+        assert "f-1 has not been registered for 0.2 s and is killed" in caplog.text
+        one.registered = None  # nobody answers: it may be
+        teacher = one.runner.teachers[0]
+        settles(lambda: teacher.seen_s > teacher.started_s + 0.5)
+        assert one.running == ["f-2"]
+    assert one.error is None
+
+
+def test_all_finish_when_the_fleet_ends() -> None:
+    with fleet(least=2) as one:
+        one.desired = 1
+        settles(lambda: one.running == ["f-1", "f-2"])
+        settles(lambda: one.runner.ready == {"f-1", "f-2"})
+    assert one.error is None
+    assert [teacher.process.returncode for teacher in one.runner.teachers] == [0, 0]
+
+
+def test_who_dies_young_is_replaced_more_and_more_seldom(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with fleet(DIES, most=1) as one:
+        one.desired = 1
+        settles(lambda: len(one.started) == 3)
+    assert one.error is None
+    assert "its last line: no such device" in caplog.text
+    assert "another may start in 0.0 s" in caplog.text
+
+
+def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
+    with fleet(MISUSED) as one:
+        one.desired = 1
+        settles(lambda: one.error is not None)
+    assert isinstance(one.error, UsageError)
+    assert "--model is what?" in str(one.error)
+    assert one.started[:1] == ["f-1"]
+
+
+def test_bounds_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(UsageError, match="not 3 to 2"):
+        LocalFleet(TeacherSpec("s", "m"), "redis://nowhere", "f", 3, 2)
