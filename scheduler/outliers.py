@@ -18,6 +18,7 @@ teacher is usable at all, each is probed every second, but those that lied.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -111,6 +112,37 @@ def silent(standing: Standing, others: int, now: float, rng: RandomLike) -> tupl
     if now - standing.silent_since < SILENCE_S or not others:
         return standing, "stay"
     return _ejected(standing, "silent", now, rng), "eject"
+
+
+def look(
+    standings: Mapping[str, Standing],
+    silent_ones: Collection[str],
+    usable: int,
+    now: float,
+    rng: RandomLike,
+) -> tuple[dict[str, Standing], tuple[str, ...]]:
+    """A look has found some of those in the pool silent.
+
+    Args:
+        standings: of all that were looked at, in the order in which they are judged.
+        silent_ones: names of those that say nothing.
+        usable: teachers that can be sent to now, these included.
+        now: seconds of a clock that does not go back.
+        rng: scatters the probes.
+
+    Returns:
+        How they stand now, and who is ejected for it: never the last one that can be sent to.
+    """
+    after: dict[str, Standing] = {}
+    ejected: list[str] = []
+    for name, standing in standings.items():
+        if name not in silent_ones:
+            after[name] = heard_of(standing)
+            continue
+        after[name], step = silent(standing, usable - len(ejected) - 1, now, rng)
+        if step == "eject":
+            ejected.append(name)
+    return after, tuple(ejected)
 
 
 def heard_of(standing: Standing) -> Standing:

@@ -8,8 +8,8 @@ import time
 from ...scheduler import flow, profiles
 from ...scheduler.ledger import Ledger
 from ...scheduler.profiles import Measured, Profile
+from ...scheduler.stream_figures import Figures
 from ..config import ReaderConfig
-from .figures import Figures
 
 log = logging.getLogger(__name__)
 

@@ -56,15 +56,12 @@ class Standings:
         self, names: Iterable[str], silent: Collection[str], usable: int, now: float
     ) -> list[str]:
         """A look has found these silent, of all; those that are ejected for it."""
-        ejected: list[str] = []
-        for name in names:
-            if name not in silent:
-                self._standings[name] = outliers.heard_of(self._of(name))
-                continue
-            others = usable - len(ejected) - 1
-            if self._step(name, lambda one: outliers.silent(one, others, now, random)):  # noqa: B023
-                ejected.append(name)
-        return ejected
+        standings = {name: self._of(name) for name in names}
+        after, ejected = outliers.look(standings, silent, usable, now, random)
+        self._standings |= after
+        for name in ejected:
+            self._count(name)
+        return list(ejected)
 
     def pause_s(self, name: str, usable: int, now: float) -> float:
         """Seconds until a teacher that is ejected is to be probed; 0 for any other."""
@@ -88,7 +85,12 @@ class Standings:
     def _step(self, name: str, rule: Callable[[Standing], tuple[Standing, Step]]) -> bool:
         standing, step = rule(self._of(name))
         self._standings[name] = standing
-        if step == "eject" and standing.cause is not None:
-            self.ejections[standing.cause] += 1
-            log.warning("teacher %s is ejected: it %s", name, outliers.IN_WORDS[standing.cause])
+        if step == "eject":
+            self._count(name)
         return step == "eject"
+
+    def _count(self, name: str) -> None:
+        """It has been ejected."""
+        if (cause := self._standings[name].cause) is not None:
+            self.ejections[cause] += 1
+            log.warning("teacher %s is ejected: it %s", name, outliers.IN_WORDS[cause])

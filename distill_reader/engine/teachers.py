@@ -9,10 +9,10 @@ from ... import errors
 from ...scheduler.canaries import Verdict
 from ...scheduler.ledger import Ledger
 from ...scheduler.ledger import events as ev
+from ...scheduler.stream_figures import Figures
 from ..config import ReaderConfig
 from .comparing import Comparing
 from .crew import Crew
-from .figures import Figures
 from .outcomes import Done, Job
 from .pool import Pool
 from .shelf import Shelf

@@ -13,11 +13,11 @@ from functools import partial
 from itertools import pairwise
 from math import inf
 
-from edl.distill_reader.engine.figures import Figures
 from edl.scheduler import hedging, outliers, request_size, stragglers, windows
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, Turn, decide
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
+from edl.scheduler.stream_figures import Figures
 from edl.scheduler.turnaround import Turnarounds, began
 from edl.tests.properties.flow_views import view_of
 from edl.tests.properties.virtual_time import VirtualTime

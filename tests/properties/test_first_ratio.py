@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader.engine.figures import PULLS, Figures
 from edl.scheduler.profiles import ANSWERS, STEPS, Measured, times
 from edl.scheduler.ratio import teachers_needed, time_ratio
+from edl.scheduler.stream_figures import PULLS, Figures
 
 ROWS = 32
 SECONDS = st.floats(1e-4, 10.0)

@@ -23,6 +23,7 @@ from edl.scheduler.outliers import (
     failed,
     heard_of,
     lied,
+    look,
     probe_at,
     probed,
     silent,
@@ -204,3 +205,13 @@ def test_a_pool_of_five_never_loses_its_last_to_failure_or_silence(
         case.others = sum(not o.standing.ejected for o in cases if o is not case)
         if case.happens(what) == "eject":
             assert case.others or what in ("wrong", "lied")
+
+
+def test_a_look_never_ejects_the_last_one_that_can_be_sent_to() -> None:
+    quiet = Standing(silent_since=0.0)
+    standings = {"a": quiet, "b": quiet, "c": Standing(silent_since=4.0), "d": quiet}
+    after, ejected = look(standings, {"a", "b", "d"}, 3, 10.0, random.Random(1))
+    assert ejected == ("a", "b")
+    assert [after[name].ejected for name in "abcd"] == [True, True, False, False]
+    assert after["c"].silent_since is None
+    assert after["d"] == quiet

@@ -1,9 +1,9 @@
-"""What the engine measures of its stream: the times of source, step and teachers; counts."""
+"""What is measured of a stream: the times of source, step and teachers; counts."""
 
 from __future__ import annotations
 
-from ...scheduler.rates import LowQuantile, RecentMean, RecentMedian, RecentRate
-from ...scheduler.ratio import pooled_t_t
+from .rates import LowQuantile, RecentMean, RecentMedian, RecentRate
+from .ratio import pooled_t_t
 
 #: Steps over which t_s is taken; the first ones of a training are slow and must not count for long.
 STEPS = 64

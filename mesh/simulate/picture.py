@@ -1,0 +1,120 @@
+"""The plot of a simulated run: throughput, teachers and buffers over its virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import UsageError
+from ...scheduler.simulator.result import Happening, Point, Result
+
+#: Of these a line is drawn through the plot, as long as there are not more than `MOST_MARKS`.
+MARKED: Final = {"lost": "#c0392b", "crash": "#c0392b", "hang": "#c0392b", "drain": "#d98c3f"}
+MOST_MARKS: Final = 40
+#: Parts of the run over which throughput is averaged.
+MOST_MEANS: Final = 120
+FORMATS: Final = ("png", "svg", "pdf")
+BLUE, GREEN, GREY, RED = "#2f6fb0", "#2e8b57", "#8c8c8c", "#c0392b"
+
+
+def check(path: Path) -> None:
+    """Find out before a long run whether its plot can be drawn.
+
+    Raises:
+        UsageError: matplotlib is not installed, or the name says no format.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UsageError("--plot needs matplotlib: pip install 'edl-dist[bench]'") from error
+    if _format(path) not in FORMATS:
+        endings = ", ".join(f".{one}" for one in FORMATS)
+        raise UsageError(f"--plot {path}: its name has to end in one of {endings}")
+
+
+def draw(result: Result, title: str, path: Path) -> None:
+    """Write the plot to `path`, in the format that its name says.
+
+    Raises:
+        UsageError: as for `check`; or the file cannot be written.
+    """
+    check(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    throughput, teachers, volume = figure.subplots(3, 1, sharex=True)
+    _draw_throughput(throughput, result)
+    _draw_teachers(teachers, result)
+    _draw_volume(volume, result)
+    marks = [one for one in result.happenings if one.kind in MARKED]
+    for happening in marks if len(marks) <= MOST_MARKS else ():
+        _mark(teachers, happening)
+    throughput.set_title(f"{title} (simulated, {result.plane} data plane)")
+    volume.set_xlabel("virtual seconds")
+    volume.set_xlim(0, max(result.virtual_s, 1e-9))
+    try:
+        figure.savefig(path, format=_format(path), dpi=120)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _format(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower()
+
+
+def _draw_throughput(axes: Any, result: Result) -> None:
+    times = [point.at_s for point in result.points]
+    axes.plot(*_smooth(result.points), color=BLUE, linewidth=1)
+    axes.set_ylabel("samples/s, all students")
+    axes.set_ylim(bottom=0)
+    waiting = axes.twinx()
+    starved = [point.starved for point in result.points]
+    waiting.fill_between(times, starved, step="post", color=RED, alpha=0.25, linewidth=0)
+    waiting.set_ylabel("students that starve (red)")
+    waiting.set_ylim(0, max([point.students for point in result.points], default=0) or 1)
+
+
+def _smooth(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """Samples per second over parts of the run: a point of the curve holds a few batches only."""
+    times, rates = [0.0], [0.0]
+    since = samples = 0.0
+    width = (points[-1].at_s if points else 0.0) / MOST_MEANS
+    for before, point in pairwise(points):
+        samples += point.samples_per_s * (point.at_s - before.at_s)
+        if point.at_s - since >= width > 0:
+            times.append(point.at_s)
+            rates.append(samples / (point.at_s - since))
+            since, samples = point.at_s, 0.0
+    return times, rates
+
+
+def _draw_teachers(axes: Any, result: Result) -> None:
+    times = [point.at_s for point in result.points]
+    lines = (
+        ("serving", [point.serving for point in result.points], GREEN, "-"),
+        ("assigned", [point.assigned for point in result.points], BLUE, "-"),
+        ("wanted", [point.wanted for point in result.points], GREY, "--"),
+        ("desired", [point.desired for point in result.points], RED, ":"),
+    )
+    for name, values, colour, style in lines:
+        if any(value is not None for value in values):
+            axes.step(times, values, style, where="post", color=colour, linewidth=1, label=name)
+    axes.set_ylabel("teachers")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="lower right", fontsize=8)
+
+
+def _draw_volume(axes: Any, result: Result) -> None:
+    times = [point.at_s for point in result.points]
+    volume = [point.volume for point in result.points]
+    axes.fill_between(times, volume, color=BLUE, alpha=0.3, linewidth=0)
+    axes.set_ylabel("batches labelled, not taken")
+    axes.set_ylim(bottom=0)
+
+
+def _mark(axes: Any, happening: Happening) -> None:
+    axes.axvline(happening.at_s, color=MARKED[happening.kind], linewidth=1, alpha=0.6)

@@ -1,0 +1,156 @@
+"""A simulated run as a file of Chrome trace events: https://ui.perfetto.dev opens it.
+
+Its times are virtual. Counters and what happened to the mesh are in every file; steps of students
+and requests of teachers where the exact data plane was asked to keep them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ...distill_reader.trace_file import Event, TraceFile, begin
+from ...errors import UsageError
+from ...scheduler.simulator.result import Labelled, Point, Result, Stepped
+
+#: Groups of tracks, and the tracks of the first.
+MESH, STUDENTS, TEACHERS = 1, 2, 3
+_GROUPS: Final = {MESH: "mesh", STUDENTS: "students", TEACHERS: "teachers"}
+_EVENTS: Final = 11
+#: Numbers of further tracks: viewers take a track that bears its group's for a main thread.
+_FIRST_TRACK: Final = 101
+#: A file is one part, however large: nothing of a run that is over is thrown away.
+_ONE_PART: Final = 1 << 62
+
+
+def write(result: Result, path: Path) -> None:
+    """Write the timeline to `path`; what was there goes.
+
+    Raises:
+        UsageError: no file can be written there.
+    """
+    begin(path)
+    file = TraceFile(path, _ONE_PART)
+    for group, name in _GROUPS.items():
+        file.name_track("process_name", name, group)
+    file.name_track("thread_name", "what happened", MESH, _EVENTS)
+    for event in _events(result, _Tracks(file)):
+        file.add(event)
+    file.close(_event("the end", "i", MESH, _EVENTS, result.virtual_s, s="g"))
+    if not path.read_bytes().endswith(b"]\n"):  # the file's log says why
+        raise UsageError(f"the trace {path} could not be written whole")
+
+
+class _Tracks:
+    """A track for each student, and for each lane of a teacher that was ever at work."""
+
+    def __init__(self, file: TraceFile) -> None:
+        self._file = file
+        self._known: dict[tuple[int, str, int], int] = {}
+        self._free_at: dict[str, list[float]] = {}
+
+    def student(self, name: str) -> int:
+        return self._track(STUDENTS, name, 0)
+
+    def teacher(self, name: str, began_s: float, ended_s: float) -> int:
+        """The first lane that is free; requests come in the order in which they begin."""
+        lanes = self._free_at.setdefault(name, [])
+        for number, free_at in enumerate(lanes):
+            if free_at <= began_s:
+                lanes[number] = ended_s
+                return self._track(TEACHERS, name, number)
+        lanes.append(ended_s)
+        return self._track(TEACHERS, name, len(lanes) - 1)
+
+    def _track(self, group: int, name: str, number: int) -> int:
+        key = group, name, number
+        track = self._known.get(key)
+        if track is None:
+            track = self._known[key] = _FIRST_TRACK + len(self._known)
+            shown = f"{name} ({number + 1})" if number else name
+            self._file.name_track("thread_name", shown, group, track)
+        return track
+
+
+def _events(result: Result, tracks: _Tracks) -> Iterator[Event]:
+    """All events, in the order of time."""
+    at = _time_of
+    drawn: list[Iterable[Event]] = [
+        sorted(_counters(result.points), key=at),
+        sorted(_happened(result), key=at),
+        (_request(one, tracks) for one in sorted(result.labelled, key=_began)),
+        (_step(one, tracks) for one in sorted(result.stepped, key=_began)),
+    ]
+    return heapq.merge(*drawn, key=at)
+
+
+def _counters(points: Iterable[Point]) -> Iterator[Event]:
+    last: dict[str, float] = {}
+    for point in points:
+        told = {
+            "students": point.students,
+            "teachers serving": point.serving,
+            "teachers assigned": point.assigned,
+            "teachers wanted": point.wanted,
+            "teachers desired": point.desired,
+            "volume (batches)": point.volume,
+            "samples/s": point.samples_per_s,
+            "students that starve": point.starved,
+        }
+        for name, value in told.items():
+            if value is not None and last.get(name) != value:
+                last[name] = value
+                yield _event(name, "C", MESH, 0, point.at_s, args={"value": value})
+
+
+def _happened(result: Result) -> Iterator[Event]:
+    for one in result.happenings:
+        name, args = f"{one.kind} {one.subject}", {"subject": one.subject, "text": one.text}
+        yield _event(name, "i", MESH, _EVENTS, one.at_s, s="t", cat=one.kind, args=args)
+
+
+def _request(one: Labelled, tracks: _Tracks) -> Event:
+    track = tracks.teacher(one.teacher, one.began_s, one.ended_s)
+    args: Mapping[str, Any] = {
+        "student": one.student,
+        "batch": one.batch,
+        "rows": one.rows,
+        "waited_s": round(one.began_s - one.sent_s, 6),
+        "travelled_s": round(one.answered_s - one.ended_s, 6),
+        "used": one.used,
+    }
+    name = f"{one.student} batch {one.batch}"
+    return _slice(name, TEACHERS, track, one.began_s, one.ended_s, args)
+
+
+def _step(one: Stepped, tracks: _Tracks) -> Event:
+    track = tracks.student(one.student)
+    return _slice(
+        f"step {one.batch}", STUDENTS, track, one.began_s, one.ended_s, {"batch": one.batch}
+    )
+
+
+def _began(one: Labelled | Stepped) -> float:
+    return one.began_s
+
+
+def _time_of(event: Event) -> float:
+    time: float = event["ts"]
+    return time
+
+
+def _slice(
+    name: str, group: int, track: int, began_s: float, ended_s: float, args: Mapping[str, Any]
+) -> Event:
+    dur = _us(max(ended_s - began_s, 0.0))
+    return _event(name, "X", group, track, began_s, dur=dur, args=args)
+
+
+def _event(name: str, phase: str, group: int, track: int, at: float, **more: Any) -> Event:
+    return {"name": name, "ph": phase, "pid": group, "tid": track, "ts": _us(at), **more}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

@@ -1,0 +1,134 @@
+"""The exact data plane: every batch of every student, through the real rules of the live mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .cast import Student, Teacher
+from .chance import Jitter
+from .device import Device
+from .network import Port
+from .plane import Mesh, Report, Tally, Work
+from .reader import Reader
+from .result import PlaneName
+from .scenario import Link
+from .trainer import Ranks, Trainer
+
+
+class ExactPlane:
+    """Follows each batch; see `Plane`."""
+
+    name: Final[PlaneName] = "exact"
+
+    def begin(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._devices: dict[str, Device] = {}
+        self._trainers: dict[str, Trainer] = {}
+        self._ranks: dict[str, Ranks] = {}
+
+    def advance(self) -> None:
+        """Every event of its own happens by the same clock: it is always up to date."""
+
+    # -- students
+
+    def join(self, student: Student) -> None:
+        mesh, name, group = self._mesh, student.name, student.group
+        scenario, clock = mesh.scenario, mesh.clock
+        ranks = self._ranks.setdefault(group.name, Ranks()) if group.together else None
+        trainer = Trainer(
+            student,
+            clock,
+            self._jitter(name, "step", group.jitter),
+            mesh.trace,
+            ranks,
+            scenario.warm_up_s,
+            self._done,
+        )
+        trainer.reader = Reader(
+            student,
+            clock,
+            scenario,
+            self._port(name, group.link),
+            self._devices,
+            mesh.seeding(f"{scenario.seed}/{name}/probes"),
+            mesh.trace,
+            trainer.deliver,
+            lambda: mesh.news(student),
+        )
+        self._trainers[name] = trainer
+        trainer.reader.begin()
+        trainer.begin()
+
+    def leave(self, student: Student) -> None:
+        trainer = self._trainers[student.name]
+        trainer.stop()
+        trainer.reader.close()
+
+    def _done(self, trainer: Trainer) -> None:
+        trainer.reader.close()
+        self._mesh.done(trainer.student)
+
+    def assign(self, student: Student, teachers: Sequence[str], lost: Sequence[str]) -> None:
+        self._trainers[student.name].reader.lines.assign(teachers, lost)
+
+    def paced(self, student: Student) -> None:
+        """A step that has begun ends as it was to; the next one is of the new speed."""
+
+    # -- teachers
+
+    def turned(self, teacher: Teacher) -> None:
+        device = self._devices.get(teacher.name)
+        if device is None:
+            device = self._devices[teacher.name] = Device(
+                teacher,
+                self._mesh.clock,
+                self._port(teacher.name, teacher.group.link),
+                self._jitter(teacher.name, "work", teacher.group.jitter),
+                self._mesh.rested,
+            )
+        device.turned()
+        if teacher.state == "gone":
+            for trainer in self._trainers.values():
+                if trainer.student.is_there:
+                    trainer.reader.lines.broke(teacher.name)
+
+    def is_idle(self, teacher: Teacher) -> bool:
+        return self._devices[teacher.name].is_idle
+
+    # -- what is told
+
+    def report(self, student: Student) -> Report:
+        return self._trainers[student.name].reader.report()
+
+    def tally(self, student: Student) -> Tally:
+        trainer = self._trainers.get(student.name)
+        if trainer is None:
+            return Tally(0, 0, 0.0, 0.0)
+        reader = trainer.reader
+        return Tally(
+            trainer.batches,
+            trainer.measured,
+            trainer.last_s,
+            trainer.training_s,
+            reader.ledger.resends,
+            reader.ledger.hedges,
+            reader.most_volume / student.group.batch_bytes,
+        )
+
+    def waits(self, student: Student) -> tuple[float, float, float]:
+        return self._trainers[student.name].reader.waited_s
+
+    def work(self, teacher: Teacher) -> Work:
+        device = self._devices.get(teacher.name)
+        return Work(0.0, 0.0) if device is None else Work(device.busy_s, device.batches)
+
+    # -- what they are made of
+
+    def _port(self, name: str, link: Link | None) -> Port:
+        link = link or self._mesh.scenario.link
+        return Port(link, self._jitter(name, "link", link.jitter))
+
+    def _jitter(self, name: str, what: str, deviation: float) -> Jitter:
+        generator = self._mesh.seeding(f"{self._mesh.scenario.seed}/{name}/{what}")
+        return Jitter(generator, deviation)

@@ -1,0 +1,72 @@
+"""What happened in a run: kept for people, and hashed as a whole, batch by batch."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from .clock import Clock
+from .result import Happening, Labelled, Stepped
+
+
+class Trace:
+    """Hears all that happens, in order.
+
+    Args:
+        clock: tells when.
+        keep_batches: keep every request and step too; they are hashed in any case.
+
+    Attributes:
+        happenings: of the control plane.
+        labelled, stepped: requests and steps, if they are kept.
+    """
+
+    def __init__(self, clock: Clock, keep_batches: bool = False) -> None:
+        self.happenings: list[Happening] = []
+        self.labelled: list[Labelled] = []
+        self.stepped: list[Stepped] = []
+        self._clock = clock
+        self._keep = keep_batches
+        self._hash = blake2b(digest_size=8)
+
+    def tell(self, kind: str, subject: str, text: str = "") -> None:
+        """Something has happened to the mesh now."""
+        now = self._clock.now
+        self.happenings.append(Happening(now, kind, subject, text))
+        self._hash.update(f"{now!r} {kind} {subject} {text}\n".encode())
+
+    def hash(self, *facts: object) -> None:
+        """Something has happened that is too small to be told: it counts for the hash."""
+        self._hash.update(f"{self._clock.now!r} {facts!r}\n".encode())
+
+    def answered(
+        self,
+        teacher: str,
+        student: str,
+        batch: int,
+        rows: int,
+        sent_s: float,
+        began_s: float,
+        ended_s: float,
+        used: bool,
+    ) -> None:
+        """The answer to a request has come; see `Labelled`."""
+        now = self._clock.now
+        self._hash.update(
+            f"{now!r} L {teacher} {student} {batch} {rows} {began_s!r} {used}\n".encode()
+        )
+        if self._keep:
+            self.labelled.append(
+                Labelled(teacher, student, batch, rows, sent_s, began_s, ended_s, now, used)
+            )
+
+    def stepped_on(self, student: str, batch: int, began_s: float) -> None:
+        """A step is over; see `Stepped`."""
+        now = self._clock.now
+        self._hash.update(f"{now!r} S {student} {batch} {began_s!r}\n".encode())
+        if self._keep:
+            self.stepped.append(Stepped(student, batch, began_s, now))
+
+    @property
+    def digest(self) -> str:
+        """Of all that happened until now: 16 hex digits."""
+        return self._hash.hexdigest()

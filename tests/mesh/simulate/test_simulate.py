@@ -1,0 +1,189 @@
+"""`edl simulate`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from edl.benchmarks.simulator import FLUID
+from edl.commands import app
+from edl.errors import UsageError
+from edl.mesh.files import parse, read
+from edl.mesh.simulate.running import EXACT_BATCHES, choose_plane, most_batches
+from edl.scheduler.simulator import Scenario
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "scenarios").glob("*.yaml"))
+SMALL = """
+seed: 3
+duration_s: 20
+sample_s: 0.5
+students:
+  - {name: s, count: 2, batch: 8, t_s_s: 12.5 ms, jitter: 0.05}
+teachers:
+  - {name: t, count: 5, t_t_s: 25 ms, jitter: 0.1, price_per_hour: 2}
+faults:
+  - {at_s: 8, group: t, kind: crash}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, ["simulate", *map(str, words)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*words: object) -> str:
+    with pytest.raises(UsageError) as raised:
+        CliRunner().invoke(app, ["simulate", *map(str, words)], catch_exceptions=False)
+    return str(raised.value)
+
+
+def fields(*words: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*words, "--json"))
+    return found
+
+
+def test_the_tables_say_how_students_and_teachers_fared(small: Path) -> None:
+    text = run(small)
+
+    for words in (
+        "small: 2 students, 5 teachers, 20.0 s of virtual time, seed 3",
+        "exact data plane (every batch is followed): simulated, nothing of it was measured",
+        "s/0",
+        "starves",
+        "per million samples",
+        "trace hash ",
+    ):
+        assert words in text
+
+
+def test_many_students_are_told_by_group(small: Path) -> None:
+    small.write_text(SMALL.replace("count: 2", "count: 30").replace("count: 5", "count: 40"))
+
+    text = run(small, "--fluid")
+
+    assert "fluid data plane (as asked)" in text
+    assert "s (30): mean" in text
+    assert "slowest: s/" in text
+
+
+@pytest.mark.parametrize("plane", ["--exact", "--fluid"])
+def test_json_has_all_of_it_and_the_same_again(small: Path, plane: str) -> None:
+    found, again, other = (
+        fields(small, plane),
+        fields(small, plane),
+        fields(small, plane, "--seed", 4),
+    )
+
+    assert found["plane"] == plane.removeprefix("--")
+    assert found["scenario"]["students"][0]["t_s_s"] == 0.0125
+    assert [student["name"] for student in found["students"]] == ["s/0", "s/1"]
+    assert found["samples_per_s"] == sum(one["samples_per_s"] for one in found["students"])
+    assert found["cost"] == pytest.approx(2 * sum(t["there_s"] for t in found["teachers"]) / 3600)
+    assert len(found["points"]) >= 40
+    assert "crash" in {happening["kind"] for happening in found["happenings"]}
+    assert {**found, "wall_s": 0} == {**again, "wall_s": 0}
+    assert other["scenario"]["seed"] == 4
+    assert other["trace_hash"] != found["trace_hash"]
+
+
+def test_the_plot_is_drawn_in_the_format_of_its_name(small: Path, tmp_path: Path) -> None:
+    png, svg = tmp_path / "run.png", tmp_path / "run.svg"
+
+    run(small, "--plot", png)
+    run(small, "--fluid", "--plot", svg)
+
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in svg.read_text()
+
+
+def test_the_timeline_has_steps_requests_counters_and_what_happened(
+    small: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.json"
+    batches = sum(student["batches"] for student in fields(small)["students"])
+
+    run(small, "--trace", path)
+
+    events = json.loads(path.read_text())
+    timed = [event for event in events if event["ph"] != "M"]
+    assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed)
+    slices = [event for event in events if event["ph"] == "X"]
+    steps = [event for event in slices if event["name"].startswith("step ")]
+    assert len(steps) == batches
+    assert len(slices) >= 2 * batches  # each was labelled
+    for track in {(event["pid"], event["tid"]) for event in slices}:
+        ends = 0.0
+        for event in slices:  # none begins before the one before it there is over
+            if (event["pid"], event["tid"]) == track:
+                assert event["ts"] >= ends - 0.01
+                ends = event["ts"] + event["dur"]
+    assert {"volume (batches)", "samples/s"} <= {e["name"] for e in events if e["ph"] == "C"}
+    assert any(event["name"].startswith("crash t/") for event in events)
+
+
+def test_a_fluid_timeline_has_no_batches(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+
+    run(small, "--fluid", "--trace", path)
+
+    assert "X" not in {event["ph"] for event in json.loads(path.read_text())}
+
+
+def test_mistakes_of_the_file_are_named_with_their_line(small: Path) -> None:
+    small.write_text(SMALL.replace("t_s_s", "t_ss"))
+    assert "small.yaml:6: students[0]" in refused(small)
+
+    small.write_text(SMALL.replace("group: t,", "group: x,"))
+    assert "faults[0]: there is no group 'x'" in refused(small)
+
+    small.write_text(SMALL.replace("duration_s: 20\n", ""))
+    assert "it would never end" in refused(small)
+
+    assert "no such file" in refused(small.with_name("other.yaml"))
+
+
+def test_a_mesh_in_which_nothing_is_ever_trained_is_given_up(small: Path) -> None:
+    text = SMALL.replace("duration_s: 20\n", "batches: 9\n").replace("count: 5", "count: 0")
+    small.write_text(text)
+
+    assert "small.yaml: no student has trained anything" in refused(small, "--fluid")
+
+
+def test_where_nothing_can_be_written_nothing_is_simulated(small: Path, tmp_path: Path) -> None:
+    assert "has to end in one of .png" in refused(small, "--plot", tmp_path / "run.bmp")
+    assert "there is no directory" in refused(small, "--plot", tmp_path / "no" / "run.png")
+    assert "there is no directory" in refused(small, "--trace", tmp_path / "no" / "run.json")
+    assert "trace" in refused(small, "--trace", tmp_path)
+
+
+def test_large_meshes_are_simulated_as_a_fluid() -> None:
+    small = parse(SMALL, Scenario)
+
+    assert most_batches(small) == pytest.approx(2 * 20 / 0.1)
+    assert choose_plane(small, None)[0] == "exact"
+    assert choose_plane(small, True) == ("fluid", "as asked")
+    assert most_batches(FLUID) > EXACT_BATCHES
+    assert choose_plane(FLUID, None)[0] == "fluid"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_each_example_is_a_scenario(path: Path) -> None:
+    assert read(path, Scenario).name
+
+
+def test_the_large_example_is_what_the_benchmark_runs() -> None:
+    (path,) = (path for path in EXAMPLES if path.stem == "large-mesh")
+
+    assert read(path, Scenario) == FLUID
