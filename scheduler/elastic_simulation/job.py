@@ -1,0 +1,192 @@
+"""One simulated job: nodes that come, work, break and leave, and what is done meanwhile."""
+
+from __future__ import annotations
+
+from math import inf, ulp
+
+from ..elastic import ElasticJob
+from ..elastic.room import held
+from .values import JobRun, SimulatedJob, State
+
+_SOON = 1e-9
+#: Work that takes less is done: what is left of it is rounding.
+_NO_TIME_S = 1e-6
+
+
+class RunningJob:
+    """A job from its submission on; time only goes forward.
+
+    Attributes:
+        started_s: when its first nodes worked.
+        working: nodes at work.
+    """
+
+    def __init__(self, job: SimulatedJob) -> None:
+        self._job = job
+        self._state: State = "waiting"
+        self._ordered = 0
+        self._coming: list[float] = []
+        self._leaving: list[float] = []
+        self._still_until_s = 0.0
+        self._done = 0.0
+        self._saved = 0.0
+        self._since_saved_s = 0.0
+        self._failures = sorted(job.failures, key=lambda failure: failure.at_s)
+        self._ended_s: float | None = None
+        self._changes = 0
+        self._restarts = 0
+        self._lost = 0.0
+        self.started_s: float | None = None
+        self.working = 0
+
+    @property
+    def name(self) -> str:
+        return self._job.name
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, and all its nodes have gone."""
+        return self._ended_s is not None and not self._leaving
+
+    def present(self, now: float) -> bool:
+        """Whether the rule has to know of it."""
+        return self._ended_s is None and self._job.submitted_s <= now
+
+    def held(self) -> dict[str, float]:
+        """What it holds of each kind of resource."""
+        view = ElasticJob(
+            self.name,
+            self._job.min_nodes,
+            self._job.max_nodes,
+            needs=self._job.needs,
+            base=self._job.base,
+        )
+        return held(view, self._ordered + len(self._leaving))
+
+    def view(self, now: float) -> ElasticJob:
+        """What the rule sees of it."""
+        job = self._job
+        return ElasticJob(
+            job.name,
+            job.min_nodes,
+            job.max_nodes,
+            nodes=self._ordered,
+            leaving=len(self._leaving),
+            needs=job.needs,
+            base=job.base,
+            priority=job.priority,
+            submitted_s=job.submitted_s,
+            progress=min(1.0, self._done / job.work_node_s),
+            steady=not self._coming and now >= self._still_until_s - _SOON,
+        )
+
+    def order(self, nodes: int, now: float) -> None:
+        """Have so many from now on."""
+        if nodes > self._ordered:
+            delay = self._job.start_s if self._ordered == 0 else self._job.join_s
+            self._coming += [now + delay] * (nodes - self._ordered)
+        elif nodes < self._ordered:
+            leaves = self._ordered - nodes
+            # Those that do not work yet are missed least.
+            spared = min(leaves, len(self._coming))
+            self._coming = self._coming[: len(self._coming) - spared]
+            self._change(-(leaves - spared), now)
+            self._leaving += [now + self._job.leave_s] * leaves
+        self._ordered = nodes
+        self.settle(now)
+
+    def next_s(self, now: float) -> float:
+        """When something happens to it next if nobody orders anything."""
+        if self._ended_s is not None:
+            return min(self._leaving, default=inf)
+        times = [self._job.submitted_s] if self._job.submitted_s > now else []
+        times += [self._job.stop_s, *self._coming, *self._leaving]
+        times += [failure.at_s for failure in self._failures[:1]]
+        if self._speed() > 0:
+            start = max(now, self._still_until_s)
+            times.append(start + (self._job.work_node_s - self._done) / self._speed())
+        if self._still_until_s > now:
+            times.append(self._still_until_s)
+        return min(times)
+
+    def advance(self, now: float, to_s: float) -> None:
+        """Work from `now` until `to_s`; nothing else happens in between."""
+        spent = max(0.0, to_s - max(now, self._still_until_s))
+        if self._ended_s is not None or spent == 0 or self._speed() == 0:
+            return
+        if self._job.checkpoint_s:
+            since = self._since_saved_s + spent
+            unsaved = since % self._job.checkpoint_s
+            if unsaved < since:  # at least one checkpoint was written on the way
+                self._saved = self._done + self._speed() * max(0.0, spent - unsaved)
+            self._since_saved_s = unsaved
+        self._done += self._speed() * spent
+
+    def settle(self, now: float) -> None:
+        """Whatever is due at `now`: nodes come and go, it breaks, is done or taken away."""
+        self._leaving = [at for at in self._leaving if at > now + _SOON]
+        broken = [f for f in self._failures if f.at_s <= now + _SOON]
+        del self._failures[: len(broken)]
+        if not self.present(now):
+            return
+        came = sum(at <= now + _SOON for at in self._coming)
+        if came:
+            self._coming = [at for at in self._coming if at > now + _SOON]
+            self._change(came, now)
+        for failure in broken:
+            if self.working:
+                self._break(failure.recoverable, now)
+        if self._ended_s is None:
+            no_time_s = max(_NO_TIME_S, 4 * ulp(now))  # late enough the clock has no shorter ones
+            if self.working and self._job.work_node_s - self._done <= self._speed() * no_time_s:
+                self._end("succeeded", now)
+            elif now >= self._job.stop_s - _SOON:
+                self._end("stopped", now)
+
+    def outcome(self) -> JobRun:
+        """How it fared."""
+        return JobRun(
+            self._job,
+            self._state,
+            self.started_s,
+            self._ended_s,
+            self._changes,
+            self._restarts,
+            self._lost,
+        )
+
+    def _speed(self) -> float:
+        """Seconds of one node's work that it does in a second."""
+        if self.working < self._job.min_nodes:
+            return 0.0
+        return float(self.working**self._job.scaling)
+
+    def _change(self, by: int, now: float) -> None:
+        """Other nodes work from now on: the world is formed anew, unless it is the first."""
+        if by == 0:
+            return
+        self.working += by
+        if self.started_s is None:
+            self.started_s = now
+            self._state = "running"
+            return
+        self._changes += 1
+        self._still_until_s = max(self._still_until_s, now + self._job.reform_s)
+
+    def _break(self, recoverable: bool, now: float) -> None:
+        """A node breaks: another takes its place, from the last checkpoint on, or the job fails."""
+        if not (recoverable and self._job.fail_over):
+            self._end("failed", now)
+            return
+        self._restarts += 1
+        if self._job.checkpoint_s:
+            self._lost += self._done - self._saved
+            self._done = self._saved
+            self._since_saved_s = 0.0
+        self._still_until_s = max(self._still_until_s, now + self._job.join_s + self._job.reform_s)
+
+    def _end(self, state: State, now: float) -> None:
+        self._state = state
+        self._ended_s = now
+        self._ordered = self.working = 0
+        self._coming.clear()

@@ -1,0 +1,128 @@
+"""The events of a simulation of elastic jobs, from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from ..elastic import ElasticJob, ElasticMemory, Pool, decide
+from .job import RunningJob
+from .values import Moment, SimulatedJob, SimulatedPool, Simulation
+
+_SOON = 1e-9
+
+
+def simulate(
+    pool: SimulatedPool,
+    jobs: Sequence[SimulatedJob],
+    until_s: float = 1e6,
+    on_decision: Callable[[float, Sequence[ElasticJob], Pool], None] | None = None,
+) -> Simulation:
+    """Run the jobs until all have ended.
+
+    Args:
+        pool: what they share, and how.
+        jobs: names are unique.
+        until_s: at the latest then; jobs that cannot run at all would wait for ever.
+        on_decision: told of every view that the rule decides on, for tests.
+
+    Returns:
+        How each fared, and how the pool was used. The same arguments give the same result.
+
+    Raises:
+        ValueError: no job, or two have one name.
+    """
+    if not jobs or len({job.name for job in jobs}) < len(jobs):
+        raise ValueError("needs jobs with a name of their own each")
+    return _Simulation(pool, jobs, until_s, on_decision).run()
+
+
+class _Simulation:
+    def __init__(
+        self,
+        pool: SimulatedPool,
+        jobs: Sequence[SimulatedJob],
+        until_s: float,
+        on_decision: Callable[[float, Sequence[ElasticJob], Pool], None] | None,
+    ) -> None:
+        self._pool = pool
+        self._jobs = [RunningJob(job) for job in jobs]
+        self._until_s = until_s
+        self._on_decision = on_decision
+        self._memory = ElasticMemory()
+        self._now = 0.0
+        self._ticks = 0
+        self._moments: list[Moment] = []
+
+    def run(self) -> Simulation:
+        while True:
+            asked = self._now >= self._ticks * self._pool.decide_every_s - _SOON
+            if asked:
+                self._ticks = int(self._now / self._pool.decide_every_s + _SOON) + 1
+            if asked or self._pool.prompt:
+                self._decide()
+            self._note()
+            if self._over():
+                break
+            self._advance(min(self._next_s(), self._until_s))
+        return Simulation(
+            tuple(job.outcome() for job in self._jobs),
+            tuple(self._moments),
+            self._pool.capacity,
+            self._now,
+        )
+
+    def _over(self) -> bool:
+        return self._now >= self._until_s or all(job.over for job in self._jobs)
+
+    def _next_s(self) -> float:
+        """When something happens next."""
+        times = [job.next_s(self._now) for job in self._jobs if not job.over]
+        times += [r.from_s for r in self._pool.reservations if r.from_s > self._now]
+        if any(job.present(self._now) for job in self._jobs):
+            times.append(self._ticks * self._pool.decide_every_s)
+        return max(self._now, min(times, default=inf))
+
+    def _advance(self, to_s: float) -> None:
+        for job in self._jobs:
+            job.advance(self._now, to_s)
+        self._now = to_s
+        for job in self._jobs:
+            job.settle(to_s)
+
+    def _decide(self) -> None:
+        pool = Pool(self._pool.capacity, self._reserved())
+        present = [job for job in self._jobs if job.present(self._now)]
+        views = [job.view(self._now) for job in present]
+        if self._on_decision is not None:
+            self._on_decision(self._now, views, pool)
+        targets, self._memory = decide(pool, views, self._memory, self._now, self._pool.config)
+        for job, target in zip(present, targets, strict=True):
+            job.order(target.nodes, self._now)
+
+    def _reserved(self) -> dict[str, float]:
+        held: dict[str, float] = {}
+        for reservation in self._pool.reservations:
+            if reservation.from_s <= self._now:
+                held = dict(reservation.amounts)
+        return held
+
+    def _note(self) -> None:
+        held: dict[str, float] = {}
+        for job in self._jobs:
+            for kind, amount in job.held().items():
+                held[kind] = held.get(kind, 0.0) + amount
+        served = {
+            kind: min(wanted, self._pool.capacity.get(kind, 0.0) - held.get(kind, 0.0))
+            for kind, wanted in self._reserved().items()
+        }
+        moment = Moment(
+            self._now,
+            {job.name: job.working for job in self._jobs if job.working},
+            held,
+            served,
+            sum(job.present(self._now) and job.started_s is None for job in self._jobs),
+        )
+        if self._moments and self._moments[-1].at_s == moment.at_s:
+            self._moments.pop()
+        self._moments.append(moment)

@@ -1,0 +1,248 @@
+"""Laws of the rule of elastic jobs: whatever jobs, pools and events there are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.scheduler.elastic import ElasticConfig, ElasticJob, ElasticMemory, Pool, Target, decide
+from edl.scheduler.elastic.room import held
+
+KINDS = ("cpu", "gpu")
+AT_ONCE = ElasticConfig(freeze_s=0, patience_s=0)
+
+
+@st.composite
+def jobs_of(
+    draw: st.DrawFn, kinds: Sequence[str] = KINDS, *, raised: bool = False
+) -> list[ElasticJob]:
+    """Up to eight jobs, waiting and running, of three priorities.
+
+    `raised`: some run with less than their minimum, which was raised.
+    """
+    found = []
+    for index in range(draw(st.integers(1, 8))):
+        least = draw(st.integers(1, 4))
+        most = least + draw(st.integers(0, 6))
+        nodes = draw(st.one_of(st.just(0), st.integers(1 if raised else least, most)))
+        found.append(
+            ElasticJob(
+                f"job{index}",
+                least,
+                most,
+                nodes=nodes,
+                leaving=draw(st.integers(0, 2)),
+                needs={kind: draw(st.integers(0, 3)) for kind in kinds} | {kinds[0]: 1},
+                base=draw(st.sampled_from([{}, {kinds[0]: 2}])),
+                priority=draw(st.integers(0, 2)),
+                submitted_s=float(draw(st.integers(0, 5))),
+                progress=draw(st.sampled_from([None, 0.0, 0.5, 0.96])),
+                steady=draw(st.booleans()),
+            )
+        )
+    return found
+
+
+pools = st.builds(
+    lambda cpu, gpu, online: Pool({"cpu": cpu, "gpu": gpu}, {"cpu": online}),
+    st.integers(0, 40),
+    st.integers(0, 20),
+    st.integers(0, 10),
+)
+configs = st.builds(
+    ElasticConfig,
+    mode=st.sampled_from(["elastic", "gang"]),
+    max_load=st.sampled_from([1.0, 0.97, 0.5]),
+    freeze_s=st.sampled_from([0.0, 30.0]),
+    rebalance_gap=st.sampled_from([0.0, 0.5, 1.0]),
+    patience_s=st.sampled_from([0.0, 600.0]),
+)
+
+
+def taken(jobs: Sequence[ElasticJob], nodes: dict[str, int], kind: str) -> float:
+    return sum(held(job, nodes[job.name]).get(kind, 0.0) for job in jobs)
+
+
+def limit(pool: Pool, config: ElasticConfig, kind: str) -> float:
+    room = config.max_load * pool.capacity.get(kind, 0.0) - pool.reserved.get(kind, 0.0)
+    return max(0.0, room) + 1e-6
+
+
+def obeyed(jobs: Sequence[ElasticJob], targets: Sequence[Target]) -> list[ElasticJob]:
+    """The jobs once all orders are carried out, and all have left that were told to."""
+    return [
+        replace(job, nodes=target.nodes, leaving=0, steady=True)
+        for job, target in zip(jobs, targets, strict=True)
+    ]
+
+
+@given(jobs_of(raised=True), pools, configs, st.floats(0, 100))
+def test_what_is_ordered_fits_into_the_pool_and_into_what_is_free(
+    jobs: list[ElasticJob], pool: Pool, config: ElasticConfig, changed_s: float
+) -> None:
+    memory = ElasticMemory({job.name: changed_s for job in jobs[::2]})
+    targets, _ = decide(pool, jobs, memory, 100.0, config)
+    nodes = {target.job: target.nodes for target in targets}
+    grown = {t.job for t in targets if t.nodes > t.was}
+    for kind in KINDS:
+        assert taken(jobs, nodes, kind) <= limit(pool, config, kind)
+        if any(job.name in grown and held(job, 1).get(kind) for job in jobs):
+            present = {j.name: max(j.nodes, nodes[j.name]) + j.leaving for j in jobs}
+            assert taken(jobs, present, kind) <= limit(pool, config, kind)
+
+
+@given(jobs_of(), pools, configs)
+def test_a_job_has_none_of_its_nodes_or_as_many_as_it_said(
+    jobs: list[ElasticJob], pool: Pool, config: ElasticConfig
+) -> None:
+    if config.mode == "gang":
+        jobs = [replace(job, nodes=job.max_nodes if job.nodes else 0) for job in jobs]
+    targets, _ = decide(pool, jobs, ElasticMemory(), 0.0, config)
+    for job, target in zip(jobs, targets, strict=True):
+        least = job.max_nodes if config.mode == "gang" else job.min_nodes
+        assert target.nodes == 0 or least <= target.nodes <= job.max_nodes
+
+
+@given(jobs_of(), pools, configs)
+def test_a_running_job_is_stopped_only_for_a_higher_priority_or_if_the_pool_lost_room(
+    jobs: list[ElasticJob], pool: Pool, config: ElasticConfig
+) -> None:
+    config = replace(config, mode="elastic")
+    targets, _ = decide(pool, jobs, ElasticMemory(), 0.0, config)
+    minima = {job.name: job.min_nodes if job.nodes else 0 for job in jobs}
+    enough = all(taken(jobs, minima, kind) <= limit(pool, config, kind) for kind in KINDS)
+    for job, target in zip(jobs, targets, strict=True):
+        if job.nodes and not target.nodes and enough:
+            assert any(other.priority > job.priority for other in jobs)
+
+
+@given(
+    jobs_of(raised=True), pools, st.sampled_from([1.0, 0.97, 0.5]), st.sampled_from([0.0, 0.5, 1.0])
+)
+def test_it_comes_to_rest_and_nothing_is_idle_that_a_job_could_use(
+    jobs: list[ElasticJob], pool: Pool, max_load: float, gap: float
+) -> None:
+    config = replace(AT_ONCE, max_load=max_load, rebalance_gap=gap, patience_s=1e9)
+    jobs = [replace(job, progress=None, steady=True) for job in jobs]
+    memory = ElasticMemory()
+    for step in range(60):
+        targets, memory = decide(pool, jobs, memory, float(step), config)
+        rests = all(t.nodes == t.was for t in targets) and not any(j.leaving for j in jobs)
+        jobs = obeyed(jobs, targets)
+        if rests:
+            break
+    else:
+        raise AssertionError(f"still changing after 60 decisions: {jobs}")
+    nodes = {job.name: job.nodes for job in jobs}
+    for job in jobs:
+        more = job.nodes + 1 if job.nodes else job.min_nodes
+        if more > job.max_nodes:
+            continue
+        wish = nodes | {job.name: more}
+        fits = all(
+            taken(jobs, wish, kind) <= limit(pool, config, kind) - 2e-6
+            for kind in KINDS
+            if held(job, 1).get(kind)
+        )
+        assert not fits, f"{job.name} could have {more}"
+
+
+@given(jobs_of(raised=True), pools, configs, st.randoms(use_true_random=False))
+def test_the_order_of_the_jobs_says_nothing(
+    jobs: list[ElasticJob], pool: Pool, config: ElasticConfig, rng: random.Random
+) -> None:
+    shuffled = jobs.copy()
+    rng.shuffle(shuffled)
+    one, remembered = decide(pool, jobs, ElasticMemory(), 0.0, config)
+    other, also = decide(pool, shuffled, ElasticMemory(), 0.0, config)
+    assert sorted(one, key=lambda t: t.job) == sorted(other, key=lambda t: t.job)
+    assert dict(remembered.changed_s) == dict(also.changed_s)
+
+
+@given(jobs_of(), pools)
+def test_a_frozen_job_changes_only_to_make_room(jobs: list[ElasticJob], pool: Pool) -> None:
+    jobs = [replace(job, leaving=0, priority=0) for job in jobs]
+    config = ElasticConfig(freeze_s=30, rebalance_gap=0)
+    memory = ElasticMemory({job.name: 0.0 for job in jobs})
+    targets, _ = decide(pool, jobs, memory, 29.0, config)
+    starts = any(t.was == 0 and t.nodes for t in targets)
+    waits = any(t.was == 0 and "leaving" in t.reason for t in targets)
+    now = {job.name: job.nodes for job in jobs}
+    over = any(taken(jobs, now, kind) > limit(pool, config, kind) for kind in KINDS)
+    for target in targets:
+        assert target.was == 0 or target.nodes <= target.was
+        assert target.nodes >= target.was or starts or waits or over
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_thousand_random_events(seed: int) -> None:
+    """Jobs come, form, end, services come and go; the laws hold at each of ten thousand events."""
+    world = World(random.Random(seed))
+    for _ in range(2000):
+        world.step()
+
+
+class World:
+    """Jobs on one pool with random events, and nodes that take their time to leave."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.jobs: dict[str, ElasticJob] = {}
+        self.memory = ElasticMemory()
+        self.now = 0.0
+        self.count = 0
+        self.slots = rng.randint(1, 30)
+        self.reserved = 0
+        self.config = ElasticConfig(
+            max_load=rng.choice([1.0, 0.97]), freeze_s=rng.choice([0.0, 5.0]), patience_s=60.0
+        )
+
+    def step(self) -> None:
+        self.now += self.rng.choice([0.0, 0.1, 1.0, 10.0])
+        self.event()
+        pool = Pool.of_slots(self.slots, self.reserved)
+        jobs = list(self.jobs.values())
+        targets, self.memory = decide(pool, jobs, self.memory, self.now, self.config)
+        assert set(self.memory.changed_s) | set(self.memory.waiting_since_s) <= set(self.jobs)
+        most = max(0.0, self.slots * self.config.max_load - self.reserved) + 1e-6
+        assert sum(target.nodes for target in targets) <= most
+        for job, target in zip(jobs, targets, strict=True):
+            assert target.nodes == 0 or job.min_nodes <= target.nodes <= job.max_nodes
+            leaves = max(0, job.nodes - target.nodes)
+            self.jobs[job.name] = replace(
+                job,
+                nodes=target.nodes,
+                leaving=job.leaving + leaves,
+                steady=job.steady and target.nodes == job.nodes,
+            )
+        if any(target.nodes > target.was for target in targets):
+            assert sum(job.nodes + job.leaving for job in self.jobs.values()) <= most
+
+    def event(self) -> None:
+        what = self.rng.choice(["submit", "end", "left", "left", "formed", "formed", "online"])
+        some = self.rng.choice(list(self.jobs.values())) if self.jobs else None
+        if what == "submit" and len(self.jobs) < 12:
+            self.count += 1
+            least = self.rng.randint(1, 4)
+            name = f"job{self.count}"
+            self.jobs[name] = ElasticJob(
+                name,
+                least,
+                least + self.rng.randint(0, 8),
+                priority=self.rng.randint(0, 2),
+                submitted_s=self.now,
+            )
+        elif what == "end" and some is not None and some.nodes:
+            del self.jobs[some.name]
+        elif what == "left" and some is not None and some.leaving:
+            self.jobs[some.name] = replace(some, leaving=some.leaving - 1)
+        elif what == "formed" and some is not None:
+            progress = self.rng.choice([None, 0.5, 0.99])
+            self.jobs[some.name] = replace(some, steady=True, progress=progress)
+        elif what == "online":
+            self.reserved = self.rng.choice([0, 0, 1, self.slots])
