@@ -9,10 +9,13 @@ import typer
 
 from ..lifecycle import configure_logging, open_all_descriptors, run_cli, stop_on_signals
 from ..proto.security import options as credentials
+from ..scheduler.autoscale_values import AutoscaleConfig
 from ..supervise import end_with_parent
 from . import options
-from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig
+from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig, autoscale_config
 from .ops.options import quiet_grpc
+
+_USUAL = AutoscaleConfig()
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -41,12 +44,20 @@ def serve(
     probe_ca: options.ProbeCa = None,
     probe_token_file: options.ProbeTokenFile = None,
     insecure: options.Insecure = False,
+    min_teachers: options.MinTeachers = _USUAL.min,
+    max_teachers: options.MaxTeachers = _USUAL.max,
+    freeze: options.Freeze = _USUAL.freeze_s,
+    up_after: options.UpAfter = _USUAL.up_after_s,
+    down_after: options.DownAfter = _USUAL.down_after_s,
+    idle_to_zero: options.IdleToZero = _USUAL.idle_to_zero_s,
+    teacher_price: options.TeacherPrice = _USUAL.price_per_teacher_hour,
+    cost_ceiling: options.CostCeiling = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Run a service manager, and a Redis unless one is named, until SIGTERM or Ctrl-C.
 
     Any number of managers may run over one Redis: each serves students, one of them leads each
-    service, and another takes over when it dies. All of them need the same --ttl.
+    service, and another takes over when it dies. All of them need the same --ttl and autoscaling.
     """
     end_with_parent()
     configure_logging(verbose)
@@ -69,7 +80,21 @@ def serve(
         probing=credentials.client_security(
             probe_ca or tls_ca, tls_cert, tls_key, probe_token_file, insecure=insecure
         ),
-        manager=ManagerConfig(ttl_s=ttl, leader_ttl_s=leader_ttl, admission=admission),
+        manager=ManagerConfig(
+            ttl_s=ttl,
+            leader_ttl_s=leader_ttl,
+            admission=admission,
+            autoscale=autoscale_config(
+                min_teachers,
+                max_teachers,
+                freeze,
+                up_after,
+                down_after,
+                idle_to_zero,
+                teacher_price,
+                cost_ceiling,
+            ),
+        ),
     )
 
     def announce(url: str, address: str) -> None:
@@ -92,11 +117,17 @@ def acl(
     student_password_file: Annotated[
         Path | None, typer.Option(help="File with the password of the nodes of trainings.")
     ] = None,
+    agent_password_file: Annotated[
+        Path | None, typer.Option(help="File with the password of machines with agents.")
+    ] = None,
+    fleet_password_file: Annotated[
+        Path | None, typer.Option(help="File with the password of fleets, and of who submits jobs.")
+    ] = None,
     manager_password_file: Annotated[
         Path | None, typer.Option(help="File with the password of service managers.")
     ] = None,
 ) -> None:
-    """Print Redis users for a service's teachers, readers, nodes of trainings, and managers.
+    """Print Redis users: a service's teachers, readers, students, agents, fleets, managers.
 
     The lines belong into the `aclfile` of Redis 7 or Valkey. They hold hashes, never a password. A
     user whose password file is not named gets a placeholder, which Redis refuses to load.
@@ -108,6 +139,8 @@ def acl(
         teacher_password_file,
         reader_password_file,
         student_password_file,
+        agent_password_file,
+        fleet_password_file,
         manager_password_file,
     )
     named = zip(users(service), files, strict=True)

@@ -6,9 +6,10 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import AddressInUse, UsageError
+from ..scheduler.autoscale_values import AutoscaleConfig
 
 #: Where a mesh is looked for when nobody names one.
 DEFAULT_URL = "redis://127.0.0.1:6379"
@@ -28,6 +29,7 @@ class ManagerConfig:
         admission: teachers are probed before students hear of them.
         sweep_s: seconds between two looks at the registry, unless a deadline passes before.
         outage_sweep_s: the same while the registry does not answer.
+        autoscale: how each service is scaled for which nobody says it otherwise.
     """
 
     ttl_s: float = DEFAULT_TTL_S
@@ -35,6 +37,7 @@ class ManagerConfig:
     admission: bool = True
     sweep_s: float = 0.1
     outage_sweep_s: float = 0.5
+    autoscale: AutoscaleConfig = field(default_factory=AutoscaleConfig)
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.ttl_s <= 3600:
@@ -50,6 +53,25 @@ class ManagerConfig:
                 f"sweep_s must be below half of the leader's TTL, not {self.sweep_s:g}: "
                 "a leader prolongs its lease as it sweeps"
             )
+
+
+def autoscale_config(
+    least: int,
+    most: int,
+    freeze_s: float,
+    up_after_s: float,
+    down_after_s: float,
+    idle_to_zero_s: float,
+    price: float,
+    ceiling: float | None,
+) -> AutoscaleConfig:
+    """The settings of autoscaling as flags say them; raises UsageError where they make no sense."""
+    try:
+        return AutoscaleConfig(
+            least, most, freeze_s, up_after_s, down_after_s, idle_to_zero_s, price, ceiling
+        )
+    except ValueError as error:
+        raise UsageError(f"autoscaling: {error}") from None
 
 
 def check_free(host: str, port: int, option: str = "--port") -> None:

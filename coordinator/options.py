@@ -10,6 +10,7 @@ import typer
 _LISTENING = "Where it listens"
 _LEASES = "Leases"
 _SECURITY = "Security"
+_SCALING = "Autoscaling (of services without a deployment that says it)"
 
 Redis = Annotated[
     str | None,
@@ -116,6 +117,74 @@ Insecure = Annotated[
         "--insecure",
         help="Listen beyond this machine without credentials.",
         rich_help_panel=_SECURITY,
+    ),
+]
+MinTeachers = Annotated[
+    int,
+    typer.Option(
+        envvar="EDL_MIN_TEACHERS",
+        min=0,
+        help="Fewest teachers desired of a service while it has a student.",
+        rich_help_panel=_SCALING,
+    ),
+]
+MaxTeachers = Annotated[
+    int,
+    typer.Option(
+        envvar="EDL_MAX_TEACHERS",
+        min=0,
+        help="Most teachers desired of a service.",
+        rich_help_panel=_SCALING,
+    ),
+]
+Freeze = Annotated[
+    float,
+    typer.Option(
+        envvar="EDL_FREEZE",
+        help="Seconds for which the number desired stays after a change.",
+        rich_help_panel=_SCALING,
+    ),
+]
+UpAfter = Annotated[
+    float,
+    typer.Option(
+        envvar="EDL_UP_AFTER",
+        help="Seconds for which more must have been needed; at once when students starve.",
+        rich_help_panel=_SCALING,
+    ),
+]
+DownAfter = Annotated[
+    float,
+    typer.Option(
+        envvar="EDL_DOWN_AFTER",
+        help="Seconds for which fewer must have been enough.",
+        rich_help_panel=_SCALING,
+    ),
+]
+IdleToZero = Annotated[
+    float,
+    typer.Option(
+        envvar="EDL_IDLE_TO_ZERO",
+        help="Seconds without a student after which no teacher is desired.",
+        rich_help_panel=_SCALING,
+    ),
+]
+TeacherPrice = Annotated[
+    float,
+    typer.Option(
+        envvar="EDL_TEACHER_PRICE",
+        min=0,
+        help="What a teacher costs an hour, for --cost-ceiling.",
+        rich_help_panel=_SCALING,
+    ),
+]
+CostCeiling = Annotated[
+    float | None,
+    typer.Option(
+        envvar="EDL_COST_CEILING",
+        min=0,
+        help="What all teachers of a service may cost an hour. Default: anything.",
+        rich_help_panel=_SCALING,
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]

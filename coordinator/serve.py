@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from .. import __version__
@@ -23,11 +24,14 @@ from ..proto.security import (
 from .config import ManagerConfig, check_free, is_wildcard, join_address
 from .embedded import free_port, keep_embedded
 from .heartbeat import Heartbeat
+from .machines import MachineBoard, open_board
+from .machines.placing import Placer
 from .manager.manager import Manager
 from .manager.prober import GrpcProber
 from .mesh_source import MeshSource
 from .metrics import CoordinatorMetrics
 from .registry import Registry, connect
+from .scaling import Settings, count_of, page
 from .service import CoordinatorServer
 
 log = logging.getLogger(__name__)
@@ -123,9 +127,18 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
             ended.append("the manager's gRPC server ended by itself")
             stop.request()
 
-        manager, address = _listen(config, registry, gate, metrics, server_ended, undo)
+        machines = open_board(url)
+        undo.callback(machines.close)
+        manager, address = _listen(config, registry, machines, gate, metrics, server_ended, undo)
+        idle_s = config.manager.autoscale.idle_to_zero_s
+        placer = Placer(
+            machines, registry, partial(count_of, registry), idle_s=idle_s, address=address
+        )
+        placer.start()
+        undo.callback(placer.stop)
         if config.metrics_listen is not None:
-            _serve_metrics(config.metrics_listen, config, metrics, gate, undo)
+            answer = partial(page, registry)
+            _serve_metrics(config.metrics_listen, config, metrics, answer, gate, undo)
         if config.http is not None:
             _serve_page(config.http, config, MeshSource(manager, registry), gate, undo)
         lease = _lease(registry, address, started_ms, config.manager.ttl_s)
@@ -147,6 +160,7 @@ def _warn(config: ServeConfig) -> None:
 def _listen(
     config: ServeConfig,
     registry: Registry,
+    machines: MachineBoard,
     gate: Gate,
     metrics: CoordinatorMetrics,
     on_ended: Callable[[], None],
@@ -158,7 +172,10 @@ def _listen(
     for attempt in range(1, _ATTEMPTS + 1):
         port = config.port or free_port(config.host)
         address = join_address(config.reached_by, port)
-        manager = Manager(registry, config.manager, address=address, prober=prober)
+        scaling = Settings(machines, config.manager.autoscale)
+        manager = Manager(
+            registry, config.manager, address=address, prober=prober, scaling_of=scaling.of
+        )
         server = CoordinatorServer(
             manager,
             registry,
@@ -166,6 +183,7 @@ def _listen(
             gate=gate,
             on_refused=metrics.refused,
             on_ended=on_ended,
+            machines=machines,
         )
         try:
             server.start(config.host, port)
@@ -182,7 +200,12 @@ def _listen(
 
 
 def _serve_metrics(
-    listen: str, config: ServeConfig, metrics: CoordinatorMetrics, gate: Gate, undo: ExitStack
+    listen: str,
+    config: ServeConfig,
+    metrics: CoordinatorMetrics,
+    answer: Callable[[str], bytes | None],
+    gate: Gate,
+    undo: ExitStack,
 ) -> None:
     def authorize(token: str) -> None:
         gate.require(gate.bearer(token), "viewer")
@@ -194,6 +217,7 @@ def _serve_metrics(
         metrics.registry,
         insecure=config.insecure,
         authorize=authorize if asks else None,
+        answer=answer,
     )
     undo.callback(server.close)
     log.info("metrics at http://%s/metrics", server.address)

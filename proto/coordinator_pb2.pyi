@@ -165,7 +165,7 @@ class MeshStatus(_message.Message):
     def __init__(self, services: _Optional[_Iterable[_Union[ServiceStatus, _Mapping]]] = ..., managers: _Optional[_Iterable[str]] = ..., redis_time_ms: _Optional[int] = ...) -> None: ...
 
 class ServiceStatus(_message.Message):
-    __slots__ = ("name", "teachers", "students", "term", "counter", "teacher_count", "student_count", "teacher_states", "student_states", "wanted", "assigned", "samples_per_second", "starved_seconds", "blocked_seconds", "source_wait_seconds", "leader", "content_id", "next_content_id", "upgrade_at", "content_teachers", "content_students")
+    __slots__ = ("name", "teachers", "students", "term", "counter", "teacher_count", "student_count", "teacher_states", "student_states", "wanted", "assigned", "samples_per_second", "starved_seconds", "blocked_seconds", "source_wait_seconds", "leader", "content_id", "next_content_id", "upgrade_at", "content_teachers", "content_students", "desired_teachers", "desired_reason", "desired_since_ms")
     class TeacherStatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,9 @@ class ServiceStatus(_message.Message):
     UPGRADE_AT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_TEACHERS_FIELD_NUMBER: _ClassVar[int]
     CONTENT_STUDENTS_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_TEACHERS_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_REASON_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     teachers: _containers.RepeatedCompositeFieldContainer[Teacher]
     students: _containers.RepeatedCompositeFieldContainer[StudentStatus]
@@ -236,7 +239,10 @@ class ServiceStatus(_message.Message):
     upgrade_at: str
     content_teachers: _containers.ScalarMap[str, int]
     content_students: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., teachers: _Optional[_Iterable[_Union[Teacher, _Mapping]]] = ..., students: _Optional[_Iterable[_Union[StudentStatus, _Mapping]]] = ..., term: _Optional[int] = ..., counter: _Optional[int] = ..., teacher_count: _Optional[int] = ..., student_count: _Optional[int] = ..., teacher_states: _Optional[_Mapping[str, int]] = ..., student_states: _Optional[_Mapping[str, int]] = ..., wanted: _Optional[int] = ..., assigned: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., starved_seconds: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., source_wait_seconds: _Optional[float] = ..., leader: _Optional[str] = ..., content_id: _Optional[str] = ..., next_content_id: _Optional[str] = ..., upgrade_at: _Optional[str] = ..., content_teachers: _Optional[_Mapping[str, int]] = ..., content_students: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    desired_teachers: int
+    desired_reason: str
+    desired_since_ms: int
+    def __init__(self, name: _Optional[str] = ..., teachers: _Optional[_Iterable[_Union[Teacher, _Mapping]]] = ..., students: _Optional[_Iterable[_Union[StudentStatus, _Mapping]]] = ..., term: _Optional[int] = ..., counter: _Optional[int] = ..., teacher_count: _Optional[int] = ..., student_count: _Optional[int] = ..., teacher_states: _Optional[_Mapping[str, int]] = ..., student_states: _Optional[_Mapping[str, int]] = ..., wanted: _Optional[int] = ..., assigned: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., starved_seconds: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., source_wait_seconds: _Optional[float] = ..., leader: _Optional[str] = ..., content_id: _Optional[str] = ..., next_content_id: _Optional[str] = ..., upgrade_at: _Optional[str] = ..., content_teachers: _Optional[_Mapping[str, int]] = ..., content_students: _Optional[_Mapping[str, int]] = ..., desired_teachers: _Optional[int] = ..., desired_reason: _Optional[str] = ..., desired_since_ms: _Optional[int] = ...) -> None: ...
 
 class StudentStatus(_message.Message):
     __slots__ = ("report", "assigned", "lease_remaining_s", "reason")
@@ -277,6 +283,38 @@ class UpgradeRequest(_message.Message):
     def __init__(self, service: _Optional[str] = ..., content_id: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
 
 class UpgradeReply(_message.Message):
+    __slots__ = ("summary",)
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    summary: str
+    def __init__(self, summary: _Optional[str] = ...) -> None: ...
+
+class DeployRequest(_message.Message):
+    __slots__ = ("service", "model_url", "content_id", "options", "min", "max", "priority", "price_per_hour", "freeze_seconds", "withdraw", "cost_ceiling_per_hour")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_URL_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PRICE_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    FREEZE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    COST_CEILING_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    model_url: str
+    content_id: str
+    options: _containers.RepeatedScalarFieldContainer[str]
+    min: int
+    max: int
+    priority: int
+    price_per_hour: float
+    freeze_seconds: float
+    withdraw: bool
+    cost_ceiling_per_hour: float
+    def __init__(self, service: _Optional[str] = ..., model_url: _Optional[str] = ..., content_id: _Optional[str] = ..., options: _Optional[_Iterable[str]] = ..., min: _Optional[int] = ..., max: _Optional[int] = ..., priority: _Optional[int] = ..., price_per_hour: _Optional[float] = ..., freeze_seconds: _Optional[float] = ..., withdraw: _Optional[bool] = ..., cost_ceiling_per_hour: _Optional[float] = ...) -> None: ...
+
+class DeployReply(_message.Message):
     __slots__ = ("summary",)
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     summary: str

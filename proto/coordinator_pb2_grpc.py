@@ -54,6 +54,11 @@ class CoordinatorStub:
                 request_serializer=edl_dot_proto_dot_coordinator__pb2.UpgradeRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_coordinator__pb2.UpgradeReply.FromString,
                 _registered_method=True)
+        self.Deploy = channel.unary_unary(
+                '/edl.coordinator.v1.Coordinator/Deploy',
+                request_serializer=edl_dot_proto_dot_coordinator__pb2.DeployRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_coordinator__pb2.DeployReply.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/edl.coordinator.v1.Coordinator/Watch',
                 request_serializer=edl_dot_proto_dot_coordinator__pb2.WatchRequest.SerializeToString,
@@ -93,6 +98,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Deploy(self, request, context):
+        """Say what a service is served by on machines that have agents, or take it back. For administrators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Watch(self, request, context):
         """The log of the mesh: what lies in it, then, if that is asked for, what comes.
         """
@@ -122,6 +134,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Upgrade,
                     request_deserializer=edl_dot_proto_dot_coordinator__pb2.UpgradeRequest.FromString,
                     response_serializer=edl_dot_proto_dot_coordinator__pb2.UpgradeReply.SerializeToString,
+            ),
+            'Deploy': grpc.unary_unary_rpc_method_handler(
+                    servicer.Deploy,
+                    request_deserializer=edl_dot_proto_dot_coordinator__pb2.DeployRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_coordinator__pb2.DeployReply.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -237,6 +254,33 @@ class Coordinator:
             '/edl.coordinator.v1.Coordinator/Upgrade',
             edl_dot_proto_dot_coordinator__pb2.UpgradeRequest.SerializeToString,
             edl_dot_proto_dot_coordinator__pb2.UpgradeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Deploy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.coordinator.v1.Coordinator/Deploy',
+            edl_dot_proto_dot_coordinator__pb2.DeployRequest.SerializeToString,
+            edl_dot_proto_dot_coordinator__pb2.DeployReply.FromString,
             options,
             channel_credentials,
             insecure,

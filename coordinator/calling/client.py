@@ -109,6 +109,34 @@ def upgrade(
     return str(reply.summary)
 
 
+def deploy(
+    url: str,
+    request: pb.DeployRequest,
+    *,
+    security: ClientSecurity | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> str:
+    """Say what a service is served by on machines that have agents, or take it back.
+
+    Args:
+        url: Redis URL of the mesh.
+        request: which service, which model, how many teachers; or `withdraw`.
+        security: how to call managers; None: neither TLS nor token.
+        timeout_s: seconds to wait for each manager.
+
+    Returns:
+        In words: what happens now.
+
+    Raises:
+        UsageError: it cannot be deployed so, or there is nothing to take back.
+        EdlError: as `fetch_status`.
+    """
+    reply: pb.DeployReply = _ask(
+        url, security, lambda stub: stub.Deploy(request, timeout=timeout_s)
+    )
+    return str(reply.summary)
+
+
 def watch(
     url: str,
     *,

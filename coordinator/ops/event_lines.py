@@ -25,6 +25,10 @@ _STYLES: Final = {
     "starved": "bold red",
     "leader": "magenta",
     "upgrade": "magenta",
+    "placed": "cyan",
+    "scaled": "magenta",
+    "released": "yellow",
+    "failed": "bold red",
 }
 _KIND_WIDTH: Final = max(map(len, _STYLES))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SUMMARY = (
     *("name", "leader", "term", "counter", "teacher_count", "student_count", "wanted", "assigned"),
     *("samples_per_second", "starved_seconds", "blocked_seconds", "source_wait_seconds"),
-    *("content_id", "next_content_id", "upgrade_at"),
+    *("content_id", "next_content_id", "upgrade_at", "desired_reason", "desired_since_ms"),
 )
 _COUNTS = ("teacher_states", "student_states", "content_teachers", "content_students")
 
@@ -22,7 +22,16 @@ _COUNTS = ("teacher_states", "student_states", "content_teachers", "content_stud
 def to_json(service: pb.ServiceStatus) -> dict[str, Any]:
     """The summary of one service; names as in message `ServiceStatus`."""
     summary = {name: getattr(service, name) for name in _SUMMARY}
-    return summary | {name: dict(getattr(service, name)) for name in _COUNTS}
+    return (
+        summary
+        | {"desired_teachers": desired(service)}
+        | {name: dict(getattr(service, name)) for name in _COUNTS}
+    )
+
+
+def desired(service: pb.ServiceStatus) -> int | None:
+    """How many teachers it should have; None: no manager has said so lately."""
+    return service.desired_teachers if service.HasField("desired_teachers") else None
 
 
 def table(services: Iterable[pb.ServiceStatus]) -> RenderableType:
@@ -54,6 +63,7 @@ def details(service: pb.ServiceStatus) -> RenderableType:
         "leader": service.leader or "none: no manager computes assignments now",
         "assignments": f"term {service.term}, number {service.counter}",
         "teachers": _counted(service.teacher_count, service.teacher_states),
+        "desired": _desired(service),
         "students": _counted(service.student_count, service.student_states),
         "assigned": f"{service.assigned} of {service.wanted} wanted",
         "labelled": f"{service.samples_per_second:,.0f} samples/s",
@@ -74,6 +84,13 @@ def details(service: pb.ServiceStatus) -> RenderableType:
     for name, text in facts.items():
         shown.add_row(name, text)
     return shown
+
+
+def _desired(service: pb.ServiceStatus) -> str:
+    count = desired(service)
+    if count is None:
+        return "no manager has said so"
+    return f"{count} teacher{'' if count == 1 else 's'}: {service.desired_reason}"
 
 
 def _upgrade(service: pb.ServiceStatus) -> str:

@@ -1,4 +1,4 @@
-"""The command `edl status`: who is alive, who serves whom, and which trainings there are."""
+"""The command `edl status`: who is alive, who serves whom, on which machines, and what trains."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ...proto import coordinator_pb2 as pb
     from .jobs_view import JobState
+    from .machines_view import MachinesState
 
 _REFRESH_S: Final = 1.0
 #: Rows of a table that people still read.
@@ -46,7 +47,7 @@ def status(
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Show teachers, students, who serves whom, and trainings on several nodes."""
+    """Show teachers, students, who serves whom, machines, and trainings on several nodes."""
     quiet_grpc()
     from ..calling.client import fetch_status
 
@@ -68,11 +69,15 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What there is: the mesh, as a manager tells it, and trainings, as they stand in Redis."""
+    """What there is: the mesh, as a manager tells it; machines and trainings, as Redis has them.
+
+    `machines` is None where nobody may read them.
+    """
 
     mesh: pb.MeshStatus
     jobs: Sequence[JobState]
     no_manager: str = ""
+    machines: MachinesState | None = None
 
 
 def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str) -> _Seen:
@@ -85,12 +90,14 @@ def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str) -> _Seen:
     except CoordinatorUnavailable as error:  # a training needs Redis alone
         if service or not (jobs := _jobs(url)):
             raise
-        return _Seen(pb.MeshStatus(), jobs, str(error))
-    return _Seen(mesh, () if service else _jobs(url))
+        return _Seen(pb.MeshStatus(), jobs, str(error), _machines(url))
+    machines = _machines(url)
+    return _Seen(mesh, () if service else _jobs(url), machines=machines and machines.of(service))
 
 
 def _found(seen: _Seen, service: str) -> _Seen:
-    if service and not seen.mesh.services:
+    deployed = seen.machines is not None and seen.machines.deployments
+    if service and not seen.mesh.services and not deployed:
         raise UsageError(f"there is no service {service!r}: 'edl service list' shows all")
     return seen
 
@@ -109,24 +116,41 @@ def _jobs(url: str) -> Sequence[JobState]:
         board.close()
 
 
+def _machines(url: str) -> MachinesState | None:
+    from ...errors import AccessError
+    from ..machines import open_board
+    from .machines_view import read_machines
+
+    board = open_board(url)
+    try:
+        return read_machines(board)
+    except AccessError:  # as above
+        return None
+    finally:
+        board.close()
+
+
 def _to_json(seen: _Seen) -> dict[str, Any]:
-    from . import jobs_view
+    from . import jobs_view, machines_view
     from .status_view import to_json
 
-    return {**to_json(seen.mesh), "jobs": [jobs_view.to_json(one) for one in seen.jobs]}
+    machines = machines_view.to_json(seen.machines or machines_view.MachinesState())
+    jobs = [jobs_view.to_json(one) for one in seen.jobs]
+    return {**to_json(seen.mesh), **machines, "jobs": jobs}
 
 
 def _render(seen: _Seen, service: str, most: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from . import jobs_view
+    from . import jobs_view, machines_view
     from .status_view import render
 
     mesh: RenderableType = (
         Text(seen.no_manager, style="dim") if seen.no_manager else render(seen.mesh, service)
     )
-    return Group(mesh, *(jobs_view.render(one, most) for one in seen.jobs))
+    machines = [machines_view.render(seen.machines, most)] if seen.machines else []
+    return Group(mesh, *machines, *(jobs_view.render(one, most) for one in seen.jobs))
 
 
 def _print_json(ask: Callable[[], _Seen], service: str, again: bool) -> None:

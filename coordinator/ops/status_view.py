@@ -5,11 +5,12 @@ The JSON form:
 ```
 {"redis_time_ms": int, "managers": ["host:port", ...],
  "services": [
-   {every field of message ServiceStatus, but:
+   {every field of message ServiceStatus ("desired_teachers" is null while nobody has said it), but:
     "teachers": [{every field of message Teacher, "serves": [student ids]}, ...],
     "students": [{every field of message StudentReport,
                   "assigned": [teacher ids], "lease_remaining_s": float, "reason": str}, ...]},
    ...],
+ "machines": [...], "deployments": [...], as `machines_view.py` says,
  "jobs": [trainings, as `jobs_view.py` says]}
 ```
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ...proto import coordinator_pb2 as pb
 from ...scheduler.outliers import IN_WORDS
 from ..manager.summary import state_of
+from .service_view import desired
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -70,6 +72,7 @@ def _service_json(service: pb.ServiceStatus) -> dict[str, Any]:
     serves = _serves(service)
     return {
         **_fields(service),
+        "desired_teachers": desired(service),
         "teachers": [
             {**_fields(teacher), "serves": serves[teacher.teacher_id]}
             for teacher in service.teachers
@@ -185,6 +188,9 @@ def _heading(service: pb.ServiceStatus) -> Text:
     )
     if service.student_count and not service.leader:
         heading.append("  no manager leads", style="bold red")
+    count = desired(service)
+    if count is not None and count != service.teacher_count:
+        heading.append(f"  {count} desired", style="not bold yellow")
     if service.next_content_id:
         heading.append(f"  upgrade to {service.next_content_id}", style="not bold magenta")
     states = _states(service)

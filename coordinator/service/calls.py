@@ -1,4 +1,4 @@
-"""The methods Status, Drain and Upgrade: one question, one answer."""
+"""The methods Status, Drain, Upgrade and Deploy: one question, one answer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from ...errors import AccessError, RegistryUnavailable, WireError
+from ...errors import AccessError, RegistryUnavailable, UsageError, WireError
 from ...proto import coordinator_pb2 as pb
 from .. import operations
 from ..limits import Limits, Places
+from ..machines import MachineBoard, deploying
 from ..registry import Registry
 from .door import Context, Door, parsed
 
@@ -39,11 +40,20 @@ class Calls:
         registry: where orders are written.
         door: who is let in.
         limits: how many are answered side by side.
+        machines: where deployments are written; None: there are no machines.
     """
 
-    def __init__(self, overview: Overview, registry: Registry, door: Door, limits: Limits) -> None:
+    def __init__(
+        self,
+        overview: Overview,
+        registry: Registry,
+        door: Door,
+        limits: Limits,
+        machines: MachineBoard | None = None,
+    ) -> None:
         self._overview = overview
         self._registry = registry
+        self._machines = machines
         self._door = door
         self._opened = Places("calls without a request", limits.silent, limits.silent // 2)
         self._answered = Places("calls", limits.calls, limits.calls)
@@ -54,6 +64,7 @@ class Calls:
             "Status": self._handler("viewer", pb.StatusRequest, self._status),
             "Drain": self._handler("admin", pb.DrainRequest, self._drain),
             "Upgrade": self._handler("admin", pb.UpgradeRequest, self._upgrade),
+            "Deploy": self._handler("admin", pb.DeployRequest, self._deploy),
         }
 
     def _handler(self, role: str, kind: type[Message], answer: Callable[[Any], Message]) -> Handler:
@@ -91,6 +102,14 @@ class Calls:
                 self._registry, request.service, request.content_id, request.at
             )
         )
+
+    def _deploy(self, request: pb.DeployRequest) -> pb.DeployReply:
+        if self._machines is None:
+            raise UsageError("this service manager keeps no machines to deploy on")
+        if request.withdraw:
+            return pb.DeployReply(summary=deploying.undeploy(self._machines, request.service))
+        wanted = deploying.asked_by(request)
+        return pb.DeployReply(summary=deploying.deploy(self._machines, wanted))
 
 
 async def in_thread(work: Callable[..., _T], *args: Any) -> _T:

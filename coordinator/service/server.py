@@ -18,6 +18,7 @@ from ...proto.security import Gate, ServerSecurity, listen
 from ...proto.security.sturdy import aio_server
 from ..config import check_free, join_address
 from ..limits import Limits
+from ..machines import MachineBoard
 from ..registry import Registry
 from .calls import Calls, Overview
 from .door import Door
@@ -59,6 +60,7 @@ class CoordinatorServer:
         on_refused: called with the reason of each refusal that the gate does not count itself:
             forbidden, malformed, too_large, rate_limited, version or overloaded.
         on_ended: called in its thread when it ends though nobody stopped it.
+        machines: where deployments are written; None: there are no machines.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class CoordinatorServer:
         limits: Limits | None = None,
         on_refused: Callable[[str], None] | None = None,
         on_ended: Callable[[], None] = lambda: None,
+        machines: MachineBoard | None = None,
     ) -> None:
         limits, on_refused = limits or Limits(), on_refused or (lambda reason: None)
         self._on_refused, self._on_ended = on_refused, on_ended
@@ -79,7 +82,7 @@ class CoordinatorServer:
         door = Door(self._gate, limits, on_refused)
         self._subscribing = Subscribing(manager, door, limits)
         self._watching = Watching(registry, door, limits)
-        self._calls = Calls(manager, registry, door, limits)
+        self._calls = Calls(manager, registry, door, limits, machines)
         self._pings = _pings(limits.ping_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None

@@ -38,6 +38,13 @@ class Found:
         """The second file that the model needs."""
         return self.file.with_suffix(self.files.beside) if self.files.beside else None
 
+    @property
+    def parts(self) -> list[Path]:
+        """All files that its content is the hash of, in their order. Raises ModelError."""
+        if self.files.parts is not None:
+            return self.files.parts(self.file)
+        return [self.file] if self.beside is None else [self.file, self.beside]
+
 
 def find(model: str, kinds: Iterable[Kind]) -> Found:
     """The model at `model`: a folder that holds one, a file, or a file's name without its suffix.

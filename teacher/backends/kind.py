@@ -44,12 +44,15 @@ class Files:
         suffixes: theirs; of several that a model has, the first counts.
         open: opens one; raises ModelError.
         beside: suffix of a second file without which the first is no model; "" for none.
+        parts: the files that a model consists of, by the one that is opened, where these are not
+            that and the one beside it; raises ModelError.
     """
 
     words: str
     suffixes: tuple[str, ...]
     open: Callable[[Path, Settings], Backend]
     beside: str = ""
+    parts: Callable[[Path], list[Path]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ def _said(error: BaseException) -> str:
 
 KIND = Kind(
     name="onnx",
-    files=Files("an .onnx file (ONNX)", (".onnx",), OnnxSession),
+    files=Files("an .onnx file (ONNX)", (".onnx",), OnnxSession, parts=files_of),
     package="onnxruntime",
     install="edl-dist[onnx]",
 )

@@ -54,7 +54,7 @@ class Preprocessed:
         self._spec = replace(
             inner,
             inputs=hook.inputs,
-            content_id=hashlib.sha256(f"{inner.content_id} {hook.content}".encode()).hexdigest(),
+            content_id=content_behind(inner.content_id, hook.content),
             numerics=(*inner.numerics, f"{hook.name} by numpy-{np.__version__}"),
         )
 
@@ -66,6 +66,16 @@ class Preprocessed:
         made = _applied(self._hook.name, self._hook.apply, inputs)
         check_made(self._hook.name, made, self._backend.spec.inputs)
         return self._backend.run(made)
+
+
+def content_behind(content_id: str, hook: str) -> str:
+    """The content of a model behind a hook.
+
+    Args:
+        content_id: of the model.
+        hook: `Hook.content`: of a named one, its name.
+    """
+    return hashlib.sha256(f"{content_id} {hook}".encode()).hexdigest()
 
 
 def preprocessed(

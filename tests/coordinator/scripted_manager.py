@@ -10,6 +10,7 @@ from itertools import count
 
 from edl.coordinator import MemoryRegistry
 from edl.coordinator.limits import Limits
+from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.manager.claims import Claimant
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.stream import Outgoing
@@ -113,7 +114,12 @@ def served(
     registry = MemoryRegistry.shared(url)
     manager, refused = ScriptedManager(), list[str]()
     server = CoordinatorServer(
-        manager, registry, security=security, limits=limits, on_refused=refused.append
+        manager,
+        registry,
+        security=security,
+        limits=limits,
+        on_refused=refused.append,
+        machines=MemoryMachines.shared(url),
     )
     address = f"{host}:{server.start(host, 0)}"
     registry.register("managers", "", address, {"incarnation": "1"}, 600.0)

@@ -53,6 +53,15 @@ def mesh() -> Mesh:
     return mesh
 
 
+def test_it_says_how_many_teachers_are_desired(mesh: Mesh) -> None:
+    assert not mesh.overview.status().services[0].HasField("desired_teachers")
+    assert mesh.registry.set_desired("s", "me", 0, "no student")
+    mesh.now += 60.0
+    (service,) = mesh.overview.status().services
+    assert service.HasField("desired_teachers")
+    assert (service.desired_teachers, service.desired_reason) == (0, "no student")
+
+
 def test_it_is_summed_up(mesh: Mesh) -> None:
     status = mesh.overview.status()
     assert list(status.managers) == ["m:1"]

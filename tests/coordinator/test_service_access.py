@@ -51,6 +51,9 @@ REQUESTS = {
     "Watch": pb.WatchRequest(),
     "Drain": pb.DrainRequest(teacher_id="t1"),
     "Upgrade": pb.UpgradeRequest(service="s", content_id="c2", at="now"),
+    "Deploy": pb.DeployRequest(
+        service="s", model_url="s3://bucket/model", content_id="0" * 64, min=1, max=1
+    ),
 }
 
 
@@ -60,7 +63,7 @@ REQUESTS = {
         ("onejob", []),
         ("everyjob", []),
         ("looking", ["Status", "Watch"]),
-        ("ruling", ["Status", "Watch", "Drain", "Upgrade"]),
+        ("ruling", ["Status", "Watch", "Drain", "Upgrade", "Deploy"]),
     ],
 )
 def test_a_role_may_do_what_is_its_own(guarded: Served, token: str, allowed: list[str]) -> None:
@@ -80,8 +83,8 @@ def test_without_a_token_that_is_known_nothing_is_answered(guarded: Served, toke
         for method, request in REQUESTS.items()
     ]
     ended.append(subscribe(guarded.address, report(), metadata=bearer(token))[0])
-    assert ended == ["UNAUTHENTICATED"] * 5
-    assert guarded.refused == ["unauthenticated"] * 5
+    assert ended == ["UNAUTHENTICATED"] * 6
+    assert guarded.refused == ["unauthenticated"] * 6
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def shared() -> Iterator[Served]:
         yield mesh
 
 
-@pytest.mark.parametrize("method", ["Status", "Drain", "Upgrade", "Watch"])
+@pytest.mark.parametrize("method", ["Status", "Drain", "Upgrade", "Deploy", "Watch"])
 def test_a_request_that_is_too_large_is_refused(shared: Served, method: str) -> None:
     shared.refused.clear()
     code, said = ask(shared.address, method, b"\x0a" * ((1 << 20) + 1))

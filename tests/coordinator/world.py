@@ -16,6 +16,7 @@ from edl.coordinator.manager.leader import Leader
 from edl.coordinator.registry import LogEntry, Member
 from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.leadership import grace_s
 
 TTL_S = 6.0
@@ -67,7 +68,7 @@ class FakeManager:
 
     def __init__(self, world: World, address: str, prober: FakeProber | None) -> None:
         self._world = world
-        config = ManagerConfig(ttl_s=TTL_S, leader_ttl_s=LEADER_TTL_S)
+        config = ManagerConfig(ttl_s=TTL_S, leader_ttl_s=LEADER_TTL_S, autoscale=world.autoscale)
         registry, clock = world.registry, world.clock
         self.election = Election(registry, address, LEADER_TTL_S, TTL_S, clock)
         self.election.stand_for(SERVICE)
@@ -124,7 +125,13 @@ class Student:
 class World:
     """Registry, managers, teachers and students over one clock that a test moves."""
 
-    def __init__(self, managers: int = 1, prober: FakeProber | None = None) -> None:
+    def __init__(
+        self,
+        managers: int = 1,
+        prober: FakeProber | None = None,
+        autoscale: AutoscaleConfig | None = None,
+    ) -> None:
+        self.autoscale = autoscale or AutoscaleConfig()
         self.now = 1_700_000_000.0
         self.registry = MemoryRegistry(clock=self.clock)
         self.managers = [FakeManager(self, f"m{i}:1", prober) for i in range(managers)]

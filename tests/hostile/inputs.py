@@ -73,6 +73,9 @@ _CONTROL = {
     "Upgrade": control.UpgradeRequest(
         service="stormy", content_id="c2", at="never"
     ).SerializeToString(),
+    "Deploy": control.DeployRequest(
+        service="stormy", model_url="s3://b/m", content_id="0" * 64, options=["threads=2"], max=2
+    ).SerializeToString(),
     "Watch": control.WatchRequest(service="stormy", last=1).SerializeToString(),
 }
 _MEANT = data.ModelInferRequest(

@@ -11,6 +11,7 @@ import grpc
 
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.limits import Limits
+from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.manager.manager import Manager
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.coordinator.service.server import CoordinatorServer
@@ -52,6 +53,7 @@ class ControlPlane:
             gate=gate,
             limits=limits,
             on_refused=self._count,
+            machines=MemoryMachines(),
         )
         self.address = f"127.0.0.1:{self._server.start('127.0.0.1', 0)}"
 

@@ -81,15 +81,15 @@ def ends(address: str, security: ClientSecurity | None, service: str, *calls: In
         return [code for code, _ in ends_of(channel, service, calls)]
 
 
-# What each role may: how Subscribe as storm/0, Status, Watch, Drain and Upgrade end. Drain and
-# Upgrade are asked for what cannot be, so that whoever is let in is told so.
+# What each role may: how Subscribe as storm/0, Status, Watch, Drain, Upgrade and Deploy end. The
+# last three are asked for what cannot be, so that whoever is let in is told so.
 ROLES = {
-    "student": (OK, DENIED, DENIED, DENIED, DENIED),
-    "student:storm": (OK, DENIED, DENIED, DENIED, DENIED),
-    "student:other": (DENIED, DENIED, DENIED, DENIED, DENIED),
-    "viewer": (DENIED, OK, OK, DENIED, DENIED),
-    "admin": (OK, OK, OK, MALFORMED, MALFORMED),
-    "nobody": (NOT_KNOWN,) * 5,
+    "student": (OK, DENIED, DENIED, DENIED, DENIED, DENIED),
+    "student:storm": (OK, DENIED, DENIED, DENIED, DENIED, DENIED),
+    "student:other": (DENIED, DENIED, DENIED, DENIED, DENIED, DENIED),
+    "viewer": (DENIED, OK, OK, DENIED, DENIED, DENIED),
+    "admin": (OK, OK, OK, MALFORMED, MALFORMED, MALFORMED),
+    "nobody": (NOT_KNOWN,) * 6,
 }
 CALLS = (
     Input("Subscribe", FIRST),
@@ -97,6 +97,7 @@ CALLS = (
     Input("Watch", b""),
     Input("Drain", b""),
     Input("Upgrade", b""),
+    Input("Deploy", b""),
 )
 
 
@@ -224,11 +225,11 @@ def patient_for_2_s(*args: Any) -> Any:
 @pytest.mark.parametrize(
     ("common_name", "ended"),
     [
-        ("student:storm", (OK, DENIED, DENIED, DENIED, DENIED)),
-        ("student:other", (DENIED,) * 5),
-        ("storm", (OK, DENIED, DENIED, DENIED, DENIED)),
-        ("viewer:web", (DENIED, OK, OK, DENIED, DENIED)),
-        ("admin:ann", (OK, OK, OK, MALFORMED, MALFORMED)),
+        ("student:storm", (OK, DENIED, DENIED, DENIED, DENIED, DENIED)),
+        ("student:other", (DENIED,) * 6),
+        ("storm", (OK, DENIED, DENIED, DENIED, DENIED, DENIED)),
+        ("viewer:web", (DENIED, OK, OK, DENIED, DENIED, DENIED)),
+        ("admin:ann", (OK, OK, OK, MALFORMED, MALFORMED, MALFORMED)),
     ],
 )
 def test_what_each_certificate_may_at_a_manager(

@@ -129,7 +129,7 @@ def test_a_new_start_of_the_same_principal_supersedes(
             assert end(ghost) is Code.ALREADY_EXISTS
 
 
-@pytest.mark.parametrize("method", ["Subscribe", "Status", "Drain", "Upgrade", "Watch"])
+@pytest.mark.parametrize("method", ["Subscribe", "Status", "Drain", "Upgrade", "Deploy", "Watch"])
 def test_calls_that_say_nothing_keep_nobody_out(method: str) -> None:
     calls = 200
     over = threading.Event()

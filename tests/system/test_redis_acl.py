@@ -12,6 +12,10 @@ import pytest
 from edl.coordinator import Heartbeat
 from edl.coordinator.calling.discovery import live_managers
 from edl.coordinator.jobs.redis_board import RedisBoard
+from edl.coordinator.machines import Deployment, Order, Report
+from edl.coordinator.machines.redis_board import RedisMachines
+from edl.coordinator.queue import Progress, Wish
+from edl.coordinator.queue.redis_board import RedisQueue
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect, keys
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import Forbidden, RegistryUnavailable, Unauthenticated
@@ -23,6 +27,8 @@ PASSWORDS = {
     "edl-teacher-s": "for-teachers",
     "edl-reader": "for-readers",
     "edl-student": "for-students",
+    "edl-agent": "for-agents",
+    "edl-fleet": "for-fleets",
     "edl-manager": "m/:@",
 }
 TTL_S = 0.4
@@ -37,6 +43,8 @@ class Users:
     teacher: RedisRegistry
     reader: RedisRegistry
     student: RedisRegistry
+    agent: RedisRegistry
+    fleet: RedisRegistry
     manager: RedisRegistry
 
 
@@ -122,6 +130,71 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
     board.close()
 
 
+def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
+    url = f"redis://edl-fleet:for-fleets@127.0.0.1:{users.port}"
+    queue, board = RedisQueue(url), RedisBoard(url)
+    for number in (1, 2):
+        assert queue.submit("a", {}) == number
+        assert queue.take("r", {}, 30.0)
+        assert queue.wish("a", Wish(nodes=1))
+        assert queue.log("r", "a", ["x"])
+        assert queue.tell("r", "a", number, Progress("failed"))
+    queue.note({})
+    queue.reserve("web", 1, 30.0)
+    assert len(queue.jobs()) == len(queue.lines("a")) == len(queue.events()) == 1
+    assert len(queue.reservations()) == 1
+    assert queue.runner() is not None
+    queue.unreserve("web")
+    queue.resign("r")
+    board.join("j", "a", {}, 30.0)
+    assert len(board.nodes("j")) == 1
+    board.leave("j", "a")
+    queue.close()
+    board.close()
+    with_less = RedisQueue(f"redis://edl-student:for-students@127.0.0.1:{users.port}")
+    with pytest.raises(Forbidden):
+        with_less.submit("b", {})
+    with pytest.raises(Forbidden):
+        users.fleet.register("teachers", "s", "t", FACTS, TTL_S)
+    with_less.close()
+
+
+def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users: Users) -> None:
+    agent = RedisMachines(f"redis://edl-agent:for-agents@127.0.0.1:{users.port}")
+    manager = RedisMachines(f"redis://edl-manager:m%2F%3A%40@127.0.0.1:{users.port}")
+    deployment = Deployment("s", "s3://b/m", "ab" * 32)
+    agent.join("m", 1, Report(), 30.0)
+    manager.deploy(deployment)
+    assert manager.lead("x#1", 30.0)
+    assert manager.order("x#1", {"m": Order(1, deployment)})
+    assert agent.beat("m", 1, Report(state="serving")).order.service == "s"
+    assert manager.machines()[0].report.state == "serving"
+    for service in ("s", "another"):
+        users.agent.register("teachers", service, "m", FACTS, 30.0)
+        users.agent.beat("teachers", service, "m", 30.0, incarnation=1)
+        assert users.agent.leave("teachers", service, "m", 1)
+    forbidden: list[Callable[[], object]] = [
+        agent.machines, agent.deployments,
+        lambda: agent.deploy(deployment),
+        lambda: agent.lead("evil", 30.0),
+        lambda: agent.order("x#1", {"m": None}),
+        lambda: agent.forget("x#1", "s"),
+        lambda: agent.note("s", [LogEntry("a", "b", "c")]),
+        lambda: agent.noted("s"),
+    ]  # fmt: skip
+    for deed in forbidden:
+        with pytest.raises(Forbidden):
+            deed()
+    agent.leave("m", 1)
+    manager.note("s", [LogEntry("a", "b", "c")])
+    manager.deploy(deployment.withdrawal)
+    assert manager.forget("x#1", "s")
+    manager.resign("x#1")
+    users.manager._redis.delete(keys.events("s"))
+    agent.close()
+    manager.close()
+
+
 def test_a_manager_does_all_that_managers_do(users: Users) -> None:
     manager = users.manager
     users.teacher.register("teachers", "s", "t", FACTS, TTL_S)
@@ -185,6 +258,13 @@ def test_a_teacher_is_refused_everything_else(users: Users, deed: str) -> None:
     assert "for-teachers" not in str(error.value)
 
 
+@pytest.mark.parametrize("deed", [name for name in OF_TEACHERS if name != "another service"])
+def test_an_agent_is_refused_everything_else(users: Users, deed: str) -> None:
+    users.agent.register("teachers", "s", "t", FACTS, 30.0)
+    with pytest.raises(Forbidden, match=r"user .* may not do this"):
+        OF_TEACHERS[deed](users.agent)
+
+
 @pytest.mark.parametrize("deed", OF_READERS)
 def test_a_reader_is_refused_everything_else(users: Users, deed: str) -> None:
     with pytest.raises(Forbidden, match=r"user .* may not do this"):
@@ -206,7 +286,7 @@ def test_a_node_of_a_training_is_refused_everything_else(users: Users, deed: str
         ("HGET", "edl:{s}:student:j/0", "secret"), ("SET", "edl:{s}:teachers", "x"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("user", ["teacher", "reader", "student"])
+@pytest.mark.parametrize("user", ["teacher", "reader", "student", "agent"])
 def test_commands_that_are_nobodys_job(users: Users, user: str, command: tuple[str, ...]) -> None:
     registry: RedisRegistry = getattr(users, user)
     client: Any = registry._redis

@@ -61,6 +61,14 @@ def test_a_service_without_a_leader_says_so() -> None:
     assert "no manager computes" in shown(service_view.details(service(leader="")))
 
 
+def test_how_many_teachers_are_desired_is_said_or_that_nobody_said_it() -> None:
+    assert "no manager has said so" in shown(service_view.details(service()))
+    assert service_view.to_json(service())["desired_teachers"] is None
+    none = service(desired_teachers=0, desired_reason="no student for 120 s")
+    assert "0 teachers: no student for 120 s" in shown(service_view.details(none))
+    assert service_view.to_json(none)["desired_teachers"] == 0
+
+
 def test_json_is_the_summary_without_members() -> None:
     document = json.loads(json.dumps(service_view.to_json(service())))
     assert document["content_teachers"] == {"C1": 3, "C2": 2}

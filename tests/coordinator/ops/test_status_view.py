@@ -108,6 +108,16 @@ def test_a_service_without_a_leader_and_one_that_is_upgraded_say_so() -> None:
     assert "upgrade to C2" in drawn(status)
 
 
+def test_the_number_desired_is_shown_where_it_is_another_one() -> None:
+    status = mesh()
+    assert "desired" not in drawn(status)
+    assert to_json(status)["services"][0]["desired_teachers"] is None
+    status.services[0].desired_teachers = status.services[0].teacher_count
+    assert "desired" not in drawn(status)
+    status.services[0].desired_teachers += 3
+    assert f"{status.services[0].desired_teachers} desired" in drawn(status)
+
+
 def test_stragglers_are_named_with_the_students_that_they_hold_up() -> None:
     status = mesh()
     assert "straggler" not in drawn(status)

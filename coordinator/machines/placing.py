@@ -1,0 +1,243 @@
+"""Carries out the placement: one manager at a time reads machines and wishes, and writes orders."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ...errors import AccessError, UnavailableError
+from ...lifecycle import Periodic
+from ...scheduler.placement import FRESH_S, Change, Place, Wish, desired_of, place, wish_of
+from ..registry import LogEntry, Registry
+from .board import Deployment, Machine, MachineBoard, Order
+from .records import attempt_of
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at the board.
+LOOK_S: Final = 0.5
+#: Looks that a lease to lead outlasts.
+_LOOKS_PER_LEASE: Final = 8
+#: Seconds for which a new leader only looks: as long as machines take to be back after an outage,
+#: or in a Redis that was emptied.
+SETTLE_S: Final = 3.0
+
+#: service -> how many teachers autoscaling wants; None: it says nothing.
+DesiredOf = Callable[[str], int | None]
+
+
+class Placer:
+    """Stands for the lead of the placement, and places while it has it.
+
+    Args:
+        board: the machines.
+        registry: where teachers and students are.
+        desired_of: what autoscaling says of a service.
+        idle_s: seconds without a student after which a service has no teachers; its deployment
+            counts as one that was there, so that who deploys sees it work.
+        address: of this manager, the first part of its token.
+        look_s: seconds between two looks.
+        settle_s: seconds for which a new leader only looks.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        board: MachineBoard,
+        registry: Registry,
+        desired_of: DesiredOf = lambda service: None,
+        *,
+        idle_s: float = FRESH_S,
+        address: str = "",
+        look_s: float = LOOK_S,
+        settle_s: float = SETTLE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._board = board
+        self._registry = registry
+        self._desired_of = desired_of
+        self._idle_s = idle_s
+        self._token = f"{address}#{secrets.token_hex(8)}"
+        self._ttl_s = look_s * _LOOKS_PER_LEASE
+        self._settle_s = settle_s
+        self._clock = clock
+        self._since_s: float | None = None
+        self._known: dict[str, Machine] = {}
+        self._deployed: Sequence[Deployment] = ()
+        self._emptied = False
+        self._answering = True
+        self._looking = Periodic("edl-placement", look_s, self._look_again)
+
+    def start(self) -> None:
+        """Begin; once only."""
+        self._looking.start()
+
+    def stop(self) -> None:
+        """End, and give the lead back."""
+        self._looking.stop()
+        with contextlib.suppress(UnavailableError, AccessError):
+            self._board.resign(self._token)
+
+    def look(self) -> bool:
+        """One look, and what follows from it; whether this manager leads.
+
+        Raises:
+            UnavailableError, AccessError: the registry does not do it.
+        """
+        lead, now = self._board.lead(self._token, self._ttl_s), self._clock()
+        self._emptied = lead == "first" or (self._emptied and bool(lead))
+        deployments = self._restored() if self._emptied else self._board.deployments()
+        self._deployed = deployments
+        if not lead:
+            self._since_s, self._known = None, {}
+            return False
+        if lead != "kept" or self._since_s is None:
+            self._since_s = now
+        if now - self._since_s < self._settle_s:
+            return True
+        self._place(deployments, self._board.machines())
+        return True
+
+    def _restored(self) -> Sequence[Deployment]:
+        """Put back what was deployed in a Redis that was emptied, as far as this manager knows."""
+        there = {one.service for one in self._board.deployments()}
+        for one in self._deployed:
+            if not one.withdrawn and one.service not in there:
+                self._board.deploy(one)
+                log.warning("Redis has lost the deployment of %s: put back", one.service)
+        self._emptied = False
+        return self._board.deployments()
+
+    def _look_again(self) -> None:
+        try:
+            self.look()
+            self._answering = True
+        except (UnavailableError, AccessError) as error:
+            if self._answering:
+                log.warning("%s; machines keep what they have", error)
+            self._answering = False
+
+    def _place(self, deployments: Sequence[Deployment], machines: Sequence[Machine]) -> None:
+        known = {one.service: one for one in deployments}
+        living = {machine.machine_id: machine for machine in machines}
+        lost = [name for name in self._known if name not in living]
+        changes = place(
+            [_place_of(machine, known) for machine in machines],
+            [self._wish(one, machines) for one in deployments],
+        )
+        orders: dict[str, Order | None] = dict.fromkeys(lost)
+        for change in changes:
+            orders[change.machine_id] = _order(living[change.machine_id], change, known)
+        if orders and not self._board.order(self._token, orders):
+            return  # another one leads now, and sees all of this itself
+        self._note(self._moves(changes, living, lost))
+        self._note(self._troubles(deployments, machines))
+        self._known = {
+            name: replace(machine, order=orders.get(name) or machine.order)
+            for name, machine in living.items()
+        }
+        for one in deployments:
+            if one.withdrawn and not any(_involved(machine, one.service) for machine in machines):
+                self._board.forget(self._token, one.service)
+
+    def _wish(self, deployment: Deployment, machines: Sequence[Machine]) -> Wish:
+        service = deployment.service
+        if deployment.withdrawn:
+            return Wish(service, deployment.content_id, 0, 0, deployment.priority)
+        own = {name for one in machines for name in (one.machine_id, one.report.teacher_id)}
+        elsewhere = len(self._registry.names("teachers", service) - own)
+        return wish_of(
+            service,
+            deployment.content_id,
+            least=deployment.min,
+            most=deployment.max,
+            desired=self._desired(deployment, machines, elsewhere),
+            elsewhere=elsewhere,
+            priority=deployment.priority,
+        )
+
+    def _desired(self, deployment: Deployment, machines: Sequence[Machine], elsewhere: int) -> int:
+        service, now = deployment.service, self._clock()
+        said = self._desired_of(service)
+        return desired_of(
+            said,
+            least=deployment.min,
+            has=elsewhere + sum(_service_of(one) == service for one in machines),
+            students=said is None and bool(self._registry.names("students", service)),
+            age_s=(self._registry.time_ms() - deployment.since_ms) / 1000,
+            led_s=now - (now if self._since_s is None else self._since_s),
+            idle_s=self._idle_s,
+        )
+
+    def _moves(
+        self, changes: Sequence[Change], living: Mapping[str, Machine], lost: Sequence[str]
+    ) -> Mapping[str, list[LogEntry]]:
+        """Who got a machine and who lost one, by the service that it is told of."""
+        found: dict[str, list[LogEntry]] = defaultdict(list)
+        for change in changes:
+            before = _service_of(living[change.machine_id])
+            if before and before != change.service:
+                found[before].append(LogEntry("released", change.machine_id, change.why))
+            if change.service:
+                found[change.service].append(LogEntry("placed", change.machine_id, change.why))
+        for name in lost:
+            if service := _service_of(self._known[name]):
+                text = "the machine is gone: its agent does not beat any more"
+                found[service].append(LogEntry("released", name, text))
+        return found
+
+    def _troubles(
+        self, deployments: Sequence[Deployment], machines: Sequence[Machine]
+    ) -> Mapping[str, list[LogEntry]]:
+        """What machines could not do, and had not said before."""
+        found: dict[str, list[LogEntry]] = defaultdict(list)
+        for machine in machines:
+            former = self._known.get(machine.machine_id)
+            for one in deployments:
+                trouble = machine.report.trouble_with(one)
+                if trouble and (former is None or former.report.trouble_with(one) != trouble):
+                    found[one.service].append(LogEntry("failed", machine.machine_id, trouble))
+        return found
+
+    def _note(self, events: Mapping[str, Sequence[LogEntry]]) -> None:
+        for service, entries in events.items():
+            self._board.note(service, entries)
+            for entry in entries:
+                log.info("%s %s %s: %s", service, entry.kind, entry.subject, entry.text)
+
+
+def _service_of(machine: Machine) -> str:
+    """Whose teacher it is to have: as it was ordered, else (in an emptied Redis) as it says."""
+    return machine.order.service if machine.order.number else machine.report.service
+
+
+def _place_of(machine: Machine, known: Mapping[str, Deployment]) -> Place:
+    report, service = machine.report, _service_of(machine)
+    ordered = machine.order.deployment
+    blocked = set(report.blocked)
+    return Place(
+        machine.machine_id,
+        service,
+        report.content_id if ordered is None else ordered.content_id,
+        serves=report.state == "serving" and report.service == service,
+        available=report.state != "yielded" and not report.leaving,
+        refuses=frozenset(name for name, one in known.items() if attempt_of(one) in blocked),
+        cached=frozenset(report.cached),
+    )
+
+
+def _order(machine: Machine, change: Change, known: Mapping[str, Deployment]) -> Order:
+    number = max(machine.order.number, machine.report.order) + 1
+    return Order(number, known.get(change.service) if change.service else None, change.why)
+
+
+def _involved(machine: Machine, service: str) -> bool:
+    """Whether anything of a service may still run there."""
+    at_work = machine.report.state in ("fetching", "starting", "serving", "draining")
+    return machine.order.service == service or (at_work and machine.report.service == service)

@@ -1,0 +1,294 @@
+"""What the machine board holds: deployments, machines, orders; each checked wherever it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Literal, Self
+
+from ...errors import UsageError
+from ..registry import keys as registry_keys
+from .options import check_options
+from .urls import check_content, check_url
+
+#: A machine's state: it has no teacher; fetches a model; starts a teacher; has one that serves;
+#: lets one finish; is used by somebody else; cannot carry its order out, and will try again.
+State = Literal["idle", "fetching", "starting", "serving", "draining", "yielded", "failing"]
+STATES: Final = ("idle", "fetching", "starting", "serving", "draining", "yielded", "failing")
+
+_MOST_TEACHERS: Final = 100_000
+_TEXT: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Which model the machines that are given to a service serve there, and how many are wanted.
+
+    Attributes:
+        service: its name.
+        model_url: where an agent fetches the model: a file or a folder at a URL of fsspec
+            (`https://...`, `s3://...`, `file:///...`), without credentials.
+        content_id: of the model with its preprocessing, as `edl teacher fingerprint` prints it;
+            anything else is refused.
+        options: further options of `edl teacher serve` as (name, value), those of `options.py`
+            alone; a name may stand there more than once.
+        min: teachers that the service has at least, while students are there or may come.
+        max: teachers that it never has more of.
+        priority: the higher goes first where machines are too few.
+        price_per_hour: of one teacher, in the operator's currency; 0: it costs nothing.
+        freeze_s: seconds for which the number of teachers stays after a change.
+        cost_ceiling_per_hour: what all its teachers together may cost, in the same currency; None:
+            as the coordinator says.
+        withdrawn: it is to have no teacher of the machines any more; then the record goes.
+        since_ms: when it was deployed, by the board's clock, which says it.
+    """
+
+    service: str
+    model_url: str
+    content_id: str
+    options: tuple[tuple[str, str], ...] = ()
+    min: int = 1
+    max: int = 1
+    priority: int = 0
+    price_per_hour: float = 0.0
+    freeze_s: float = 30.0
+    cost_ceiling_per_hour: float | None = None
+    withdrawn: bool = False
+    since_ms: int = 0
+
+    def __post_init__(self) -> None:
+        registry_keys.check_service(self.service)
+        check_url(self.model_url)
+        check_content(self.content_id)
+        check_options(self.options)
+        if not 0 <= self.min <= self.max <= _MOST_TEACHERS:
+            raise UsageError(
+                f"a service has 0 to {_MOST_TEACHERS} teachers, at least --min and at most --max, "
+                f"not {self.min} to {self.max}"
+            )
+        if not -1000 <= self.priority <= 1000:
+            raise UsageError(f"a priority is -1000 to 1000, not {self.priority}")
+        if not (math.isfinite(self.price_per_hour) and self.price_per_hour >= 0):
+            raise UsageError(f"a price is 0 or more per hour, not {self.price_per_hour}")
+        if not 0 <= self.freeze_s <= 86_400:
+            raise UsageError(f"a freeze window is 0 to 86400 seconds, not {self.freeze_s}")
+        self._check_ceiling()
+
+    def _check_ceiling(self) -> None:
+        ceiling, least = self.cost_ceiling_per_hour, self.min * self.price_per_hour
+        if ceiling is None:
+            return
+        if not (math.isfinite(ceiling) and ceiling >= 0):
+            raise UsageError(f"a cost ceiling is 0 or more per hour, not {ceiling}")
+        if not self.price_per_hour:
+            raise UsageError("a cost ceiling bounds nothing without what a teacher costs: --price")
+        if least > ceiling * (1 + 1e-9):
+            raise UsageError(
+                f"--min {self.min} teachers cost {least:g} an hour, the ceiling is {ceiling:g}"
+            )
+
+    @property
+    def withdrawal(self) -> Self:
+        """The same, taken back."""
+        return replace(self, withdrawn=True)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """What `to_json` made; raises UsageError where it is none that could be carried out."""
+        told = _of_types(cls, value)
+        options = told.get("options", ())
+        if not isinstance(options, list | tuple):
+            raise UsageError("the options of a deployment are a list of pairs")
+        pairs = [tuple(one) if isinstance(one, list | tuple) else () for one in options]
+        if not all(len(one) == 2 and all(isinstance(part, str) for part in one) for one in pairs):
+            raise UsageError("an option of a deployment is a name and a value")
+        return cls(**{**told, "options": tuple(pairs)})
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a machine is to do from now on, until another order comes.
+
+    Attributes:
+        number: grows with each order to this machine; 0: it never had one.
+        deployment: whose teacher it is to have; None: none.
+        why: in words.
+    """
+
+    number: int = 0
+    deployment: Deployment | None = None
+    why: str = ""
+
+    @property
+    def service(self) -> str:
+        """Whose teacher; empty: nobody's."""
+        return "" if self.deployment is None else self.deployment.service
+
+    def to_json(self) -> dict[str, Any]:
+        deployment = None if self.deployment is None else self.deployment.to_json()
+        return {"number": self.number, "deployment": deployment, "why": self.why}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """What `to_json` made; raises UsageError where it is none that could be carried out."""
+        told = _of_types(cls, value)
+        deployment = told.get("deployment")
+        made = None if deployment is None else Deployment.from_json(deployment)
+        return cls(**{**told, "deployment": made})
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a machine tells of itself.
+
+    Attributes:
+        host: its name, as people know it.
+        devices: what its teachers run on, as `edl teacher serve --devices` names them.
+        memory_bytes: of the machine; 0: not known.
+        version: of this package on it.
+        state: one of `STATES`.
+        service: whose teacher it has, or is about to have; empty: none.
+        content_id: of that teacher.
+        teacher_id: under which it registers.
+        order: number of the order that it carries out.
+        load: CPU cores that other processes than its teacher keep busy.
+        until_s: seconds until somebody else's use of it ends by itself; 0: nobody says when.
+        why: what it waits for, or what went wrong, in words; empty: all is well.
+        blocked: `attempt_of` each deployment that failed here lately: not to be ordered again yet.
+        troubles: what went wrong with each of these, in their order, in words.
+        cached: content ids of models that it need not fetch.
+        leaving: it takes no further order.
+    """
+
+    host: str = ""
+    devices: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    version: str = ""
+    state: State = "idle"
+    service: str = ""
+    content_id: str = ""
+    teacher_id: str = ""
+    order: int = 0
+    load: float = 0.0
+    until_s: float = 0.0
+    why: str = ""
+    blocked: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()
+    leaving: bool = False
+
+    def trouble_with(self, deployment: Deployment) -> str:
+        """What went wrong with it lately, in words; empty: nothing, or nobody tried."""
+        told = dict(zip(self.blocked, self.troubles, strict=False))
+        return told.get(attempt_of(deployment), "")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """What a machine told; what is not of its kind, or too long, is left out."""
+        told = value if isinstance(value, Mapping) else {}
+        plain = cls()
+        found: dict[str, Any] = {}
+        for one in fields(cls):
+            given, usual = told.get(one.name), getattr(plain, one.name)
+            if isinstance(usual, tuple):
+                if isinstance(given, list | tuple) and all(isinstance(g, str) for g in given):
+                    found[one.name] = tuple(g[:_TEXT] for g in given[:256])
+            elif isinstance(usual, float):
+                if isinstance(given, int | float) and math.isfinite(given):
+                    found[one.name] = float(given)
+            elif type(given) is type(usual):
+                found[one.name] = given[:_TEXT] if isinstance(given, str) else given
+        if found.get("state") not in STATES:
+            found.pop("state", None)
+        if not registry_keys.is_service(found.get("service", "")):
+            found.pop("service", None)
+        return cls(**found)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that is alive.
+
+    Attributes:
+        machine_id: its name in the mesh.
+        incarnation: grows with each start of its agent.
+        joined: grows with each machine that joins.
+        report: what it told last.
+        order: what it was ordered last.
+        expires_in_s: seconds until it counts as gone, unless it beats before.
+    """
+
+    machine_id: str
+    incarnation: int
+    joined: int
+    report: Report
+    order: Order
+    expires_in_s: float
+
+
+def attempt_of(deployment: Deployment) -> str:
+    """What fails once and may fail again: a content, from one place, run in one way."""
+    ways = " ".join(f"{name}={value}" for name, value in deployment.options)
+    return f"{deployment.content_id} {deployment.model_url} {ways}"[:_TEXT]
+
+
+def written(record: Deployment | Order | Report) -> str:
+    """A record as JSON."""
+    return json.dumps(record.to_json(), separators=(",", ":"), allow_nan=False)
+
+
+def deployment_from(text: str) -> Deployment | None:
+    """What `written` made; None where somebody else put something in its place."""
+    try:
+        return Deployment.from_json(json.loads(text))
+    except (ValueError, RecursionError, UsageError):
+        return None
+
+
+def order_from(text: str | None) -> Order:
+    """What `written` made; no order where somebody else put something in its place."""
+    try:
+        return Order() if text is None else Order.from_json(json.loads(text))
+    except (ValueError, RecursionError, UsageError):
+        return Order()
+
+
+def report_from(text: str) -> Report:
+    """What `written` made; as much of it as can be understood."""
+    try:
+        return Report.from_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return Report()
+
+
+def _of_types(cls: type[Any], value: object) -> dict[str, Any]:
+    """The fields of a record, of the types that they have; others are of a newer version."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"a {cls.__name__.lower()} is a mapping, not {type(value).__name__}")
+    kinds: dict[str, tuple[type, ...]] = {
+        "str": (str,),
+        "int": (int,),
+        "float": (int, float),
+        "bool": (bool,),
+        "float | None": (int, float, type(None)),
+    }
+    told = {}
+    for one in fields(cls):
+        if one.name not in value:
+            continue
+        given = value[one.name]
+        if (expected := kinds.get(str(one.type))) and type(given) not in expected:
+            raise UsageError(f"{one.name} of a {cls.__name__.lower()} is no {one.type}")
+        told[one.name] = given
+    missing = {one.name for one in fields(cls)} & {"service", "model_url", "content_id"}
+    if cls is Deployment and not missing <= told.keys():
+        raise UsageError("a deployment names a service, a model's URL and its content")
+    return told

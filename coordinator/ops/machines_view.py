@@ -1,0 +1,166 @@
+"""Machines and deployments for people and for programs.
+
+The JSON form:
+
+```
+{"machines": [{"machine": str, "lease_remaining_s": float, "ordered": service or "",
+               every field of `machines.records.Report`}],
+ "deployments": [{every field of `machines.records.Deployment`,
+                  "placed": machines that have it, or are about to,
+                  "troubles": {machine: why it could not start a teacher of it lately}}]}
+```
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ..machines import Deployment, Machine, MachineBoard
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_STYLES: Final = {"serving": "green", "yielded": "yellow", "draining": "yellow", "failing": "red"}
+_HASH: Final = 12
+#: Machines whose troubles with one deployment people are told; the others mostly say the same.
+_TROUBLES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MachinesState:
+    """What the machine board holds."""
+
+    machines: Sequence[Machine] = ()
+    deployments: Sequence[Deployment] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.machines or self.deployments)
+
+    def of(self, service: str) -> MachinesState:
+        """What concerns a service; all for ""."""
+        if not service:
+            return self
+        deployed = [one for one in self.deployments if one.service == service]
+        its = [
+            one
+            for one in self.machines
+            if service in (one.order.service, one.report.service)
+            or any(one.report.trouble_with(deployment) for deployment in deployed)
+        ]
+        return MachinesState(its, deployed)
+
+
+def read_machines(board: MachineBoard) -> MachinesState:
+    """All of both.
+
+    Raises:
+        RegistryUnavailable: Redis does not answer.
+        AccessError: who asks may not read them.
+    """
+    return MachinesState(board.machines(), board.deployments())
+
+
+def to_json(state: MachinesState) -> dict[str, Any]:
+    """The structure that the head of this file describes."""
+    placed = _placed(state)
+    return {
+        "machines": [
+            {
+                "machine": one.machine_id,
+                "lease_remaining_s": one.expires_in_s,
+                "ordered": one.order.service,
+                **one.report.to_json(),
+            }
+            for one in state.machines
+        ],
+        "deployments": [
+            {**one.to_json(), "placed": placed[one.service], "troubles": _troubles(state, one)}
+            for one in state.deployments
+        ],
+    }
+
+
+def render(state: MachinesState, most: int = 0) -> RenderableType:
+    """Tables of both; `most`: of machines so many, 0: all."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if state.deployments:
+        parts += [Text("deployments", style="bold"), _deployments(state)]
+    for one in state.deployments:
+        for machine, trouble in list(_troubles(state, one).items())[:_TROUBLES]:
+            parts.append(Text(f"{one.service} on {machine}: {trouble}", style="bold red"))
+    if state.machines:
+        # Those that cannot do what they should come first.
+        shown = sorted(
+            state.machines, key=lambda one: (one.report.state != "failing", one.machine_id)
+        )[: most or None]
+        parts += [Text(f"machines: {len(state.machines)}", style="bold"), _machines(shown)]
+    return Group(*parts)
+
+
+def _placed(state: MachinesState) -> Counter[str]:
+    return Counter(one.order.service for one in state.machines)
+
+
+def _troubles(state: MachinesState, deployment: Deployment) -> dict[str, str]:
+    told = {one.machine_id: one.report.trouble_with(deployment) for one in state.machines}
+    return {machine: trouble for machine, trouble in told.items() if trouble}
+
+
+def _deployments(state: MachinesState) -> Table:
+    table = _table("service", "content", "machines", "min", "max", "prio.", "model")
+    placed = _placed(state)
+    for one in state.deployments:
+        _add(
+            table,
+            one.service,
+            one.content_id[:_HASH],
+            f"{placed[one.service]}{' (withdrawn)' if one.withdrawn else ''}",
+            str(one.min),
+            str(one.max),
+            str(one.priority),
+            one.model_url,
+        )
+    return table
+
+
+def _machines(machines: Sequence[Machine]) -> Table:
+    table = _table("machine", "devices", "state", "service", "others' load", "lease s", "")
+    for one in machines:
+        told = one.report
+        until = f" (for {told.until_s:.0f} s)" if told.until_s else ""
+        _add(
+            table,
+            one.machine_id,
+            ",".join(told.devices),
+            told.state,
+            told.service or one.order.service,
+            f"{told.load:.1f}",
+            f"{one.expires_in_s:.1f}",
+            f"{told.why}{until}",
+            style=_STYLES.get(told.state, ""),
+        )
+    return table
+
+
+def _add(table: Table, *cells: str, style: str = "") -> None:
+    """A row of texts as they are: brackets in an error's words are no markup."""
+    from rich.text import Text
+
+    table.add_row(*map(Text, cells), style=style)
+
+
+def _table(*heads: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in heads:
+        right = head in ("min", "max", "prio.", "others' load", "lease s")
+        table.add_column(head, justify="right" if right else "left", overflow="fold")
+    return table

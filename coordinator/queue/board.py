@@ -1,0 +1,232 @@
+"""The queue: what operators want run on a fleet, and what its runner makes of it; the contract.
+
+A *job* is submitted under a name, with a spec that the runner understands, and numbered; it lives
+on as a record after its end. Operators change its *wish*: how many nodes, or that it ends. One
+*runner* at a time has the queue, for as long as it beats, and only the runner writes the *progress*
+of a job. A *reservation* asks for slots of the runner's machine for somebody else, an online
+service, and lasts as long as who asked for it beats. `redis_board.py` keeps a queue in Redis, in
+Redis time; `memory_board.py` is its twin for one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Protocol, Self, get_args
+
+from ...scheduler.job_states import State
+from ..jobs.board import Facts
+
+#: How long what stands in a queue outlives the last sign of operators and runner.
+KEEP_S: Final = 7 * 86_400.0
+#: Of records of ended jobs, of the timeline, and of a job's log, so many are kept, the last ones.
+ENDED_KEPT: Final = 50
+EVENTS_KEPT: Final = 400
+PIECES_KEPT: Final = 400
+
+STATES: Final[tuple[State, ...]] = get_args(State)
+ENDS: Final = frozenset({"succeeded", "failed", "stopped"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What operators ask of a job beyond its spec.
+
+    Attributes:
+        nodes: run with so many at most; None: with as many as its limits allow.
+        stop: end it.
+    """
+
+    nodes: int | None = None
+    stop: bool = False
+
+    def to_json(self) -> Facts:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Facts) -> Self:
+        """What `to_json` told; what it does not understand is left out."""
+        nodes = value.get("nodes")
+        return cls(nodes if isinstance(nodes, int) else None, value.get("stop") is True)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the runner says of a job.
+
+    Attributes:
+        state: see `scheduler.job_states`.
+        target: nodes that it is to have.
+        running: nodes that it has, those that are on their way out too.
+        reason: why it is as it is, for people; of a failed one with what it printed last.
+        first_ms: when it had its least number of nodes for the first time, by the board's clock in
+            milliseconds since 1970; 0: it has not yet. What lies before it is its pending time.
+        ended_ms: when it ended; 0: it has not.
+        failures: nodes of it that ended badly.
+        slots: of the fleet's machine, those that its nodes have.
+    """
+
+    state: State = "creating"
+    target: int = 0
+    running: int = 0
+    reason: str = ""
+    first_ms: int = 0
+    ended_ms: int = 0
+    failures: int = 0
+    slots: tuple[int, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will become of it."""
+        return self.state in ENDS
+
+    def to_json(self) -> Facts:
+        return {**asdict(self), "slots": list(self.slots)}
+
+    @classmethod
+    def from_json(cls, value: Facts) -> Self:
+        """What `to_json` told; what it does not understand is left out."""
+        usual = cls().to_json()
+        known = {key: value[key] for key in usual if type(value.get(key)) is type(usual[key])}
+        slots = tuple(slot for slot in known.pop("slots", ()) if isinstance(slot, int))
+        if known.get("state") not in STATES:
+            known.pop("state", None)
+        return cls(**known, slots=slots)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job of the queue.
+
+    Attributes:
+        name: its name.
+        number: grows with each submission.
+        spec: what was submitted.
+        submitted_ms: when, by the board's clock.
+        wish: what operators ask of it.
+        progress: what the runner says of it.
+    """
+
+    name: str
+    number: int
+    spec: Facts = field(default_factory=dict)
+    submitted_ms: int = 0
+    wish: Wish = Wish()
+    progress: Progress = Progress()
+
+    def pending_s(self, now_ms: int) -> float:
+        """Seconds from its submission until it first had its least number of nodes, or so far."""
+        until_ms = self.progress.first_ms or self.progress.ended_ms or now_ms
+        return max(0.0, (until_ms - self.submitted_ms) / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Who runs the jobs of the queue."""
+
+    runner_id: str
+    facts: Facts
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Slots that are to be kept free for somebody; `number` grows with each new one."""
+
+    name: str
+    slots: int
+    number: int
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the timeline, or a piece of a log; `entry_id` is where reading goes on."""
+
+    entry_id: str
+    at_ms: int
+    body: Facts
+
+
+class QueueBoard(Protocol):
+    """See the module. Every method may be called from any thread.
+
+    All raise UsageError where a name cannot stand in a key (1 to 64 letters, digits, '.', '_' or
+    '-', of which the first is a letter or digit), and RegistryUnavailable, Unauthenticated or
+    Forbidden where Redis does not do it.
+    """
+
+    def time_ms(self) -> int:
+        """The board's clock, milliseconds since 1970."""
+
+    # --- what operators do
+
+    def submit(self, name: str, spec: Facts) -> int | None:
+        """Add a job; returns its number, or None, and nothing is done, while one of its name goes.
+
+        One of its name that has ended is replaced, with its log.
+        """
+
+    def wish(self, name: str, wish: Wish) -> bool:
+        """Replace a job's wish; False, and nothing is done, where there is none that goes."""
+
+    def jobs(self) -> list[QueuedJob]:
+        """All that are known, in the order of their submission."""
+
+    def runner(self) -> Runner | None:
+        """Who runs them; None: nobody."""
+
+    # --- reservations
+
+    def reserve(self, name: str, slots: int, ttl_s: float) -> int:
+        """Ask for slots, or prolong that: for `ttl_s` after this; returns `Reservation.number`.
+
+        Raises:
+            UsageError: `slots` is below 1.
+        """
+
+    def unreserve(self, name: str) -> None:
+        """End a reservation; without effect where there is none."""
+
+    def reservations(self) -> list[Reservation]:
+        """Those that live, in the order in which they came."""
+
+    # --- what the runner does
+
+    def take(self, runner_id: str, facts: Facts, ttl_s: float) -> bool:
+        """Have the queue for `ttl_s` if nobody has it, or prolong that; whether this one has it."""
+
+    def resign(self, runner_id: str) -> None:
+        """Give the queue back; without effect where another one has it."""
+
+    def tell(self, runner_id: str, name: str, number: int, progress: Progress) -> bool:
+        """Say how a job does.
+
+        Returns:
+            False where nothing was kept: this one does not have the queue, or the job of that name
+            has another number.
+        """
+
+    def log(self, runner_id: str, name: str, lines: Sequence[str]) -> bool:
+        """Append a piece to what a job printed, the last of which are kept; False as `tell`.
+
+        The number of the job is not asked for: what is still printed by nodes of one that was
+        submitted anew is of use to nobody, and rare.
+        """
+
+    # --- what happened
+
+    def lines(self, name: str, since: str = "", count: int = 100) -> list[Entry]:
+        """The first `count` pieces of a job's log behind the one of id `since`.
+
+        Each has `lines`, a list of texts, and comes of one `log`.
+        """
+
+    def note(self, event: Mapping[str, Any]) -> str:
+        """Append to the queue's timeline, of which the last ones are kept; returns the id."""
+
+    def events(self, since: str = "", count: int = 100) -> list[Entry]:
+        """The first `count` events behind the one of id `since`, oldest first; "" is before all."""
+
+    def close(self) -> None:
+        """End the connections that it keeps."""

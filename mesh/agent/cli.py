@@ -1,0 +1,243 @@
+"""The commands `edl agent`, `edl agent yield` and `edl agent resume`."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ...coordinator.config import DEFAULT_URL
+from ...errors import UsageError
+from ...lifecycle import configure_logging, stop_on_signals
+from ...proto.security.options import TlsCa, TlsCert, TlsKey, Tokens
+from ...supervise import end_with_parent
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_LENDING = "When it is given back"
+_TEACHERS = "Its teachers"
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+#: Beyond its teachers' grace period, a machine gets so long to be free.
+_FREE_S: Final = 15.0
+
+Coordinator = Annotated[str, typer.Option(envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        envvar="EDL_MACHINE",
+        help="Name of this machine in the mesh, and of its teachers. Default: the host's.",
+    ),
+]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_DEVICES",
+        help="What teachers run on: cpu, cpu:CORES, gpu:N, several with commas. Default: all GPUs, "
+        "or else all cores.",
+    ),
+]
+CacheFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        envvar="EDL_CACHE",
+        file_okay=False,
+        show_default="~/.cache/edl-dist/agent",
+        help="Folder for models.",
+    ),
+]
+CacheGib = Annotated[
+    float | None,
+    typer.Option(
+        "--cache-gib",
+        min=0.001,
+        help="Keep models up to so many GiB, those used last, and fetch none that takes more. "
+        "Default: all.",
+    ),
+]
+Load = Annotated[
+    float | None,
+    typer.Option(
+        envvar="EDL_AGENT_LOAD",
+        rich_help_panel=_LENDING,
+        help="Give the machine back while other processes keep more CPU cores busy than this. "
+        "Default: however many.",
+    ),
+]
+Quiet = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        rich_help_panel=_LENDING,
+        help="Seconds for which they have to stay below half of it before it is lent again.",
+    ),
+]
+Ttl = Annotated[
+    float,
+    typer.Option(
+        min=0.5, envvar="EDL_TTL", help="Seconds without a beat after which it counts as gone."
+    ),
+]
+Grace = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        envvar="EDL_GRACE",
+        rich_help_panel=_TEACHERS,
+        help="Seconds that a teacher has to finish what it has.",
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_HOST", rich_help_panel=_TEACHERS, help="Address on which they listen."
+    ),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        envvar="EDL_ADVERTISE",
+        rich_help_panel=_TEACHERS,
+        help="Host name or address by which students reach them. Default: --host.",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        rich_help_panel=_TEACHERS,
+        help="They may listen beyond this machine without credentials.",
+    ),
+]
+Logs = Annotated[
+    Path | None,
+    typer.Option(file_okay=False, rich_help_panel=_TEACHERS, help="Folder for their output."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]
+
+
+@app.callback(invoke_without_command=True)
+def agent(
+    context: typer.Context,
+    coordinator: Coordinator = DEFAULT_URL,
+    machine: Name = None,
+    devices: Devices = None,
+    cache: CacheFolder = None,
+    cache_gib: CacheGib = None,
+    load: Load = None,
+    quiet: Quiet = 30.0,
+    ttl: Ttl = 6.0,
+    grace: Grace = 30.0,
+    host: Host = "127.0.0.1",
+    advertise: Advertise = None,
+    insecure: Insecure = False,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tokens: Tokens = None,
+    logs: Logs = None,
+    verbose: Verbose = False,
+) -> None:
+    """Lend this machine to the mesh: it registers, and gets the teacher that a service lacks.
+
+    Which model that is, `edl service deploy` says; nothing but its declared content is served.
+    SIGTERM and Ctrl-C let the teacher finish what it has. `edl agent yield` gives the machine back
+    to whoever comes first on it.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    end_with_parent()
+    configure_logging(verbose)
+    from ...proto.security import check_exposure
+    from ...proto.security.options import server_security
+    from ...scheduler.lending import LendingConfig
+    from ...teacher.devices import check_cores, parse_devices
+    from .agent import run_agent
+    from .hardware import find_devices
+    from .settings import AgentSettings, TeacherSide
+
+    security = server_security(tls_cert, tls_key, tls_ca, tokens)
+    check_exposure(host, security, insecure, "a teacher of this machine")
+    named = parse_devices(",".join(find_devices()) if devices is None else devices)
+    check_cores(named)
+    settings = AgentSettings(
+        coordinator=coordinator,
+        machine_id=machine or default_name(),
+        devices=tuple(map(str, named)),
+        cache=(cache or default_cache()).expanduser().absolute(),
+        cache_bytes=None if cache_gib is None else round(cache_gib * (1 << 30)),
+        ttl_s=ttl,
+        lending=LendingConfig(load, quiet),
+        teacher=TeacherSide(
+            host, advertise, insecure, tls_cert, tls_key, tls_ca, tokens, grace_s=grace
+        ),
+        log_dir=logs,
+    )
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+    with stop_on_signals() as stop:
+        run_agent(settings, stop, typer.echo)
+
+
+@app.command("yield")
+def yield_(
+    for_: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="As 90s, 10m, 2h. Default: until 'edl agent resume'."
+        ),
+    ] = None,
+    machine: Name = None,
+    cache: CacheFolder = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Return before the machine is free.")
+    ] = False,
+    grace: Grace = 30.0,
+) -> None:
+    """Give this machine back: its teacher finishes what it has, and the mesh does without it.
+
+    Returns when nothing of the mesh runs here any more. It needs neither the coordinator nor
+    Redis, and the user that the agent runs as.
+    """
+    from .yielding import corners, wait_given_back
+
+    for_s = None if for_ is None else parse_time(for_)
+    found = corners((cache or default_cache()).expanduser().absolute(), machine)
+    for corner in found:
+        corner.ask(for_s)
+    if not no_wait:
+        wait_given_back(found, grace + _FREE_S, typer.echo)
+
+
+@app.command("resume")
+def resume(machine: Name = None, cache: CacheFolder = None) -> None:
+    """Lend this machine again, after `edl agent yield`."""
+    from .yielding import corners
+
+    for corner in corners((cache or default_cache()).expanduser().absolute(), machine):
+        corner.give_up()
+        typer.echo(f"{corner.machine_id} is lent to the mesh again")
+
+
+def parse_time(text: str) -> float:
+    """Seconds of "90", "90s", "10m", "2h" or "1d"; raises UsageError."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", text.strip())
+    if found is None or not float(found[1]) > 0:
+        raise UsageError(f"a time is written as 90s, 10m or 2h, not as {text[:80]!r}")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def default_name() -> str:
+    """The host's, with what cannot stand in a name left out."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:128] or "machine"
+
+
+def default_cache() -> Path:
+    """Where this user's programs keep what they can make again."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "agent"

@@ -1,0 +1,197 @@
+"""Fetches the files of a model from a URL into a folder; bounded in bytes, and given up at once."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from ...coordinator.machines.urls import check_url
+from ...errors import EdlError, ModelError, ModelUnavailable, UsageError
+
+_BLOCK_BYTES: Final = 4 << 20
+_MOST_FILES: Final = 10_000
+#: Seconds without a byte after which a server of HTTP counts as silent, and any other place.
+_SILENT_S: Final = 60
+_STUCK_S: Final = 300.0
+#: How soon it is seen that the model is not wanted any more.
+_SLICE_S: Final = 0.1
+#: Paddle's program has its weights beside it.
+_BESIDE: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdiparams"}
+
+
+def download(
+    url: str, into: Path, room: int, check: Callable[[], None], tell: Callable[[str], None]
+) -> None:
+    """Fetch what lies at `url`.
+
+    It is done in a thread of its own: neither a server that says nothing nor a library that waits
+    for one keeps a machine from being given back.
+
+    Args:
+        url: of the model.
+        into: a folder that is made; where this raises it may hold a part, and goes by itself as
+            soon as the thread hears of it.
+        room: bytes that it may take.
+        check: called ten times a second; what it raises ends the fetching.
+        tell: given a line on what is fetched, in any thread.
+
+    Raises:
+        ModelError: no model lies there.
+        ModelUnavailable: it cannot be had now, or takes more than `room`.
+        UsageError: the URL needs something that is not installed.
+    """
+    work = _Work(url, into, room, tell)
+    threading.Thread(target=work.run, name="edl-fetch", daemon=True).start()
+    try:
+        while not wait([work.ended], _SLICE_S).done:
+            check()
+            if time.monotonic() - work.last_s > _STUCK_S:
+                raise ModelUnavailable(
+                    f"the model at {url} cannot be fetched now: nothing came for {_STUCK_S:g} s"
+                )
+        work.ended.result()
+        check()
+    except BaseException:
+        work.given_up.set()
+        raise
+
+
+class _Work:
+    """One download, in its thread.
+
+    Attributes:
+        ended: when it is, or how it failed.
+        given_up: nobody waits for it any more.
+        last_s: monotonic time of the last bytes.
+    """
+
+    def __init__(self, url: str, into: Path, room: int, tell: Callable[[str], None]) -> None:
+        self._url, self._into, self._room, self._tell = url, into, room, tell
+        self.ended: Future[None] = Future()
+        self.given_up = threading.Event()
+        self.last_s = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            with _translated(self._url):
+                self._fetch()
+        except BaseException as error:
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
+        if self.given_up.is_set():
+            shutil.rmtree(self._into, ignore_errors=True)
+
+    def _fetch(self) -> None:
+        fs, root = _opened(self._url)
+        files = _files(fs, self._url, root)
+        sizes = {path: _size(fs, path, self._url) for path in files.values()}
+        known = sum(size or 0 for size in sizes.values())
+        if known > self._room:
+            raise ModelUnavailable(
+                f"the model at {self._url} takes {known:,} bytes, and there is room for "
+                f"{self._room:,} in {self._into.parent}: make room, raise --cache-gib, or name "
+                "another folder by --cache"
+            )
+        if not self.given_up.is_set():
+            self._tell(f"fetching {self._url}: {len(files)} files, {known:,} bytes")
+        room = self._room
+        for name, path in files.items():
+            size = sizes[path]
+            room -= self._copy(fs, path, self._into / name, room if size is None else size)
+
+    def _copy(self, fs: Any, path: str, to: Path, most: int) -> int:
+        """Copy a file; how many bytes it has."""
+        to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        count = 0
+        with fs.open(path, "rb") as source, to.open("xb") as target:
+            while block := source.read(_BLOCK_BYTES):
+                if self.given_up.is_set():
+                    raise InterruptedError
+                self.last_s = time.monotonic()
+                count += len(block)
+                if count > most:
+                    raise ModelUnavailable(
+                        f"{path} is longer than the {most:,} bytes that it says it has, or that "
+                        f"there is room for in {self._into.parent}"
+                    )
+                target.write(block)
+        return count
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+    except ImportError:
+        raise UsageError(
+            f"a model at {url} is fetched by fsspec: pip install 'edl-dist[fs]' on this machine, "
+            "and what fsspec needs for the protocol (aiohttp, s3fs, gcsfs, ...)"
+        ) from None
+    options: dict[str, Any] = {"skip_instance_cache": True}
+    if check_url(url).startswith("http"):
+        import aiohttp  # what fsspec asks for; its own limit of five minutes is for small files
+
+        options["client_kwargs"] = {
+            "timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENT_S)
+        }
+    fs, root = fsspec.core.url_to_fs(url, **options)
+    return fs, str(root)
+
+
+def _files(fs: Any, url: str, root: str) -> dict[str, str]:
+    """Name below the model's folder -> path there."""
+    if not url.startswith("http") and fs.isdir(root):
+        base = root.rstrip("/") + "/"
+        paths = [str(path) for path in fs.find(root)]
+        if len(paths) > _MOST_FILES:
+            raise ModelError(f"{url} holds {len(paths)} files, which is no model")
+        return {_safe(path.removeprefix(base), url): path for path in sorted(paths)}
+    bare, question, query = root.partition("?")
+    name = PurePosixPath(bare).name
+    found = {_safe(name, url): root}
+    if beside := _BESIDE.get(PurePosixPath(name).suffix):
+        second = str(PurePosixPath(name).with_suffix(beside))
+        found[_safe(second, url)] = bare.removesuffix(name) + second + question + query
+    return found
+
+
+def _size(fs: Any, path: str, url: str) -> int | None:
+    """Bytes of a file; None: its place does not say."""
+    told = fs.info(path)
+    if told.get("type") == "other":  # a pipe or a device, which may never end
+        raise ModelError(f"{path} at {url} is no file")
+    size = told.get("size")
+    return None if size is None else int(size)
+
+
+def _safe(name: str, url: str) -> str:
+    """A name that stays within the folder that it is written to."""
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ModelError(f"{url} has a file of the name {name!r:.200}, which is no model's")
+    return name
+
+
+@contextlib.contextmanager
+def _translated(url: str) -> Iterator[None]:
+    """Libraries behind fsspec raise errors of their own kinds, so all of them are translated."""
+    try:
+        yield
+    except (EdlError, InterruptedError):
+        raise
+    except FileNotFoundError as error:
+        cause = error.__cause__  # fsspec calls a server of HTTP that cannot be reached a lost file
+        if isinstance(cause, FileNotFoundError | None) or getattr(cause, "status", 0) == 404:
+            raise ModelError(f"there is no model at {url}") from None
+        raise ModelUnavailable(f"the model at {url} cannot be fetched now: {cause}") from error
+    except (ImportError, ValueError) as error:  # no such protocol, or its library
+        raise UsageError(f"a model cannot be fetched from {url}: {error}") from error
+    except Exception as error:
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ModelUnavailable(f"the model at {url} cannot be fetched now: {said}") from error

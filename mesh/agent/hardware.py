@@ -1,0 +1,108 @@
+"""What a machine has: devices, memory, and how busy other programs keep its CPUs. Linux tells."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ...errors import UsageError
+
+_PROC: Final = Path("/proc")
+_GPUS: Final = Path("driver/nvidia/gpus")
+#: Of /proc/stat's first line: user, nice, system, irq, softirq; not idle, iowait, steal.
+_BUSY: Final = (0, 1, 2, 5, 6)
+
+
+def find_devices(proc: Path = _PROC) -> tuple[str, ...]:
+    """This machine's GPUs; where it has none, the cores that this process may use."""
+    try:
+        count = sum(1 for _ in (proc / _GPUS).iterdir())
+    except OSError:
+        count = 0
+    if count:
+        return tuple(f"gpu:{number}" for number in range(count))
+    return (f"cpu:{'+'.join(map(str, sorted(os.sched_getaffinity(0))))}",)
+
+
+def memory_bytes(proc: Path = _PROC) -> int:
+    """Of the whole machine; 0 where the system does not tell."""
+    try:
+        found = re.search(r"^MemTotal:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
+
+
+class OtherLoad:
+    """How many CPU cores are kept busy by processes that are neither this one nor below it.
+
+    Args:
+        proc: where the system tells.
+        clock: seconds.
+        own: this process's id.
+
+    Raises:
+        UsageError: the system does not tell.
+    """
+
+    def __init__(
+        self,
+        proc: Path = _PROC,
+        clock: Callable[[], float] = time.monotonic,
+        own: int | None = None,
+    ) -> None:
+        self._proc, self._clock, self._own = proc, clock, own or os.getpid()
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._at_s = clock()
+        try:
+            self._busy = self._whole()
+        except (OSError, ValueError, IndexError):
+            raise UsageError(
+                f"{proc / 'stat'} does not say how busy this machine is: leave --load out"
+            ) from None
+        self._ours = self._family()
+
+    def cores(self) -> float:
+        """Since the last call, on average."""
+        try:
+            busy, ours = self._whole(), self._family()
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        now = self._clock()
+        passed_s = now - self._at_s
+        if passed_s <= 0:
+            return 0.0
+        # What has ended in between took too little to matter, or is counted as another's: once.
+        own = sum(ticks - self._ours.get(pid, 0) for pid, ticks in ours.items())
+        other = max(0, busy - self._busy - max(0, own))
+        self._at_s, self._busy, self._ours = now, busy, ours
+        return other / self._ticks_per_s / passed_s
+
+    def _whole(self) -> int:
+        first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
+        return sum(int(first[1 + place]) for place in _BUSY)
+
+    def _family(self) -> dict[int, int]:
+        """Ticks of this process and of all below it, by their ids."""
+        parents, ticks = {}, {}
+        for entry in self._proc.iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                text = (entry / "stat").read_text()
+            except OSError:  # it has ended
+                continue
+            # The program's name, in brackets, may hold anything.
+            words = text.rpartition(")")[2].split()
+            pid = int(entry.name)
+            parents[pid], ticks[pid] = int(words[1]), int(words[11]) + int(words[12])
+        family, seen = {self._own: ticks.get(self._own, 0)}, True
+        while seen:
+            below = {p: t for p, t in ticks.items() if parents[p] in family and p not in family}
+            family.update(below)
+            seen = bool(below)
+        return family

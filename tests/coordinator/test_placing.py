@@ -1,0 +1,311 @@
+"""The placement at work: orders for machines, in virtual time, over boards within the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from edl.coordinator.calling import client
+from edl.coordinator.machines import Deployment, Order, Report
+from edl.coordinator.machines.deploying import deploy, undeploy
+from edl.coordinator.machines.memory_board import MemoryMachines
+from edl.coordinator.machines.placing import SETTLE_S, Placer
+from edl.coordinator.machines.records import attempt_of
+from edl.coordinator.registry.memory_registry import MemoryRegistry
+from edl.errors import UsageError
+from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.placement import FRESH_S, HOLD_S
+from edl.tests.coordinator.scripted_manager import served
+
+A = Deployment("a", "s3://m/a", "aa" * 32, min=1, max=2)
+B = Deployment("b", "s3://m/b", "bb" * 32, min=1, max=1, priority=1)
+TTL_S = 6.0
+
+
+@dataclass
+class Yard:
+    """A board, a registry, a placer, and their time."""
+
+    now: list[float] = field(default_factory=lambda: [1_700_000_000.0])
+    desired: dict[str, int] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.board = MemoryMachines(clock=self.clock)
+        self.registry = MemoryRegistry(clock=self.clock)
+        self.placer = self.another()
+
+    def clock(self) -> float:
+        return self.now[0]
+
+    def another(self) -> Placer:
+        return Placer(self.board, self.registry, self.desired.get, clock=self.clock)
+
+    def join(self, name: str, **told: object) -> None:
+        self.reports[name] = replace(Report(), **told)  # type: ignore[arg-type]
+        self.board.join(name, 1, self.reports[name], TTL_S)
+
+    def tell(self, name: str, **told: object) -> None:
+        self.reports[name] = replace(self.reports[name], **told)  # type: ignore[arg-type]
+        self.board.beat(name, 1, self.reports[name])
+
+    def pass_s(self, seconds: float, beating: Callable[[str], bool] = lambda _: True) -> None:
+        """Let time pass; machines beat, and the placer looks."""
+        until = self.now[0] + seconds
+        while self.now[0] < until:
+            self.now[0] += 0.5
+            for name, report in self.reports.items():
+                if beating(name):
+                    self.board.beat(name, 1, report)
+            self.placer.look()
+
+    def orders(self) -> dict[str, str]:
+        return {one.machine_id: one.order.service for one in self.board.machines()}
+
+    def log(self, service: str) -> list[tuple[str, str]]:
+        return [(one.kind, one.subject) for one in self.board.noted(service)]
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return Yard()
+
+
+def settled(*names: str) -> Yard:
+    """With these machines, and a placer that has led for a while."""
+    yard = Yard()
+    for name in names:
+        yard.join(name)
+    yard.pass_s(SETTLE_S + 1)
+    return yard
+
+
+def test_a_new_leader_only_looks_for_a_while(yard: Yard) -> None:
+    yard.join("m")
+    deploy(yard.board, A)
+    yard.pass_s(SETTLE_S - 0.5)
+    assert yard.orders() == {"m": ""}
+    yard.pass_s(2.0)
+    assert yard.orders() == {"m": "a"}
+    order = yard.board.machines()[0].order
+    assert order.number == 1
+    assert order.deployment == yard.board.deployments()[0]
+    assert yard.log("a") == [("placed", "m")]
+
+
+def test_autoscaling_says_how_many_within_the_bounds() -> None:
+    yard = settled("m", "n", "o")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    assert list(yard.orders().values()).count("a") == 1
+    yard.desired["a"] = 9
+    yard.pass_s(1.0)
+    assert list(yard.orders().values()).count("a") == 2
+    yard.desired["a"] = 0  # no student is there yet
+    yard.pass_s(1.0)
+    assert list(yard.orders().values()).count("a") == 1
+    yard.pass_s(FRESH_S)
+    assert set(yard.orders().values()) == {""}
+
+
+def test_other_teachers_of_the_service_count() -> None:
+    yard = settled("m")
+    yard.registry.register("teachers", "a", "by-hand", {"incarnation": "1"}, 3600.0)
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": ""}
+    yard.registry.leave("teachers", "a", "by-hand")
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": "a"}
+    yard.registry.register("teachers", "a", "m", {"incarnation": "1"}, 3600.0)  # its own
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": "a"}
+
+
+def test_a_machine_that_is_gone_is_replaced_and_forgets_its_order() -> None:
+    yard = settled("m", "n")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    (holder,) = [name for name, service in yard.orders().items() if service]
+    yard.pass_s(TTL_S + 1.0, beating=lambda name: name != holder)
+    (other,) = yard.orders()
+    assert yard.orders() == {other: "a"}
+    assert ("released", holder) in yard.log("a")
+    yard.join(holder)
+    assert yard.orders()[holder] == ""
+
+
+def test_a_machine_that_others_use_is_given_back_and_comes_again() -> None:
+    yard = settled("m")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    yard.tell("m", state="draining", leaving=True)
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": ""}
+    yard.tell("m", state="yielded")
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": ""}
+    yard.tell("m", state="idle", leaving=False)
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": "a"}
+
+
+def test_what_a_machine_could_not_do_is_told_once_and_not_ordered_until_it_may_again() -> None:
+    yard = settled("m")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    name = attempt_of(A)
+    yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
+    yard.pass_s(5.0)
+    assert yard.orders() == {"m": ""}
+    assert yard.log("a").count(("failed", "m")) == 1
+    assert yard.board.noted("a")[-1].text == "another content"
+    yard.tell("m", state="idle", blocked=(), troubles=())
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": "a"}
+    yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
+    yard.pass_s(1.0)
+    assert yard.log("a").count(("failed", "m")) == 2
+
+
+def test_another_leader_changes_nothing_and_an_old_one_writes_nothing() -> None:
+    yard = settled("m")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    old, yard.placer = yard.placer, yard.another()
+    assert not yard.placer.look()
+    old.stop()
+    yard.pass_s(SETTLE_S + 2)
+    assert yard.orders() == {"m": "a"}
+    assert yard.board.machines()[0].order.number == 1
+    assert not old.look()
+
+
+def test_what_serves_goes_on_when_all_that_was_known_is_lost(yard: Yard) -> None:
+    """An emptied Redis: the agents are back, the deployments are not."""
+    yard.join("m", state="serving", service="a", content_id=A.content_id, order=7)
+    yard.join("n")
+    deploy(yard.board, B)
+    yard.pass_s(SETTLE_S + 2)
+    assert yard.orders() == {"m": "", "n": "b"}
+    deploy(yard.board, A)
+    yard.pass_s(2.0)
+    assert yard.board.machines()[0].order == Order()  # it has what it is to have
+    yard.desired["a"] = 0
+    yard.pass_s(FRESH_S)
+    assert yard.board.machines()[0].order.number == 8
+
+
+def test_a_deployment_counts_as_a_student_that_was_there_for_as_long_as_autoscaling_says() -> None:
+    yard = Yard()
+    yard.placer = Placer(yard.board, yard.registry, yard.desired.get, idle_s=20.0, clock=yard.clock)
+    yard.join("m")
+    deploy(yard.board, A)
+    yard.pass_s(SETTLE_S + 1)
+    assert yard.orders() == {"m": "a"}
+    yard.desired["a"] = 0  # nobody has come yet
+    yard.pass_s(10.0)
+    assert yard.orders() == {"m": "a"}
+    yard.pass_s(10.0)
+    assert yard.orders() == {"m": ""}
+
+
+def test_what_was_deployed_in_a_redis_that_was_emptied_is_put_back_by_who_knows_it() -> None:
+    yard = settled("m", "n")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    deploy(yard.board, B)
+    yard.pass_s(1.0)
+    undeploy(yard.board, "b")
+    yard.pass_s(0.5)
+    follower = yard.another()
+    assert not follower.look()
+    for placer in (yard.placer, follower):
+        yard.board, was = MemoryMachines(clock=yard.clock), yard.board
+        for one in (yard.placer, follower):
+            assert one._board is was
+            one._board = yard.board
+        assert placer.look()
+        assert [one.service for one in yard.board.deployments()] == ["a"]
+        assert not yard.board.deployments()[0].withdrawn
+
+
+def test_what_was_undeployed_while_another_one_led_stays_so() -> None:
+    yard = settled("m")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    yard.now[0] += 60.0  # it was suspended
+    other = yard.another()
+    assert other.look()
+    undeploy(yard.board, "a")
+    for _ in range(10):
+        yard.now[0] += 0.5
+        other.look()
+    assert yard.board.deployments() == []
+    other.stop()
+    yard.placer.look()
+    assert yard.board.deployments() == []
+
+
+def test_a_service_is_given_its_least_when_it_is_fresh_and_not_for_ever() -> None:
+    yard = settled("m")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": "a"}
+    yard.pass_s(FRESH_S)
+    assert yard.orders() == {"m": ""}
+    yard.registry.register("students", "a", "j/0", {"incarnation": "1"}, 3600.0)
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": "a"}
+    yard.registry.leave("students", "a", "j/0")
+    yard.placer.stop()
+    yard.placer = yard.another()
+    yard.pass_s(HOLD_S - 1)
+    assert yard.orders() == {"m": "a"}
+    yard.pass_s(2.0)
+    assert yard.orders() == {"m": ""}
+
+
+def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
+    yard = settled("m")
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    yard.tell("m", state="serving", service="a", content_id=A.content_id)
+    assert "1" in undeploy(yard.board, "a")
+    yard.pass_s(1.0)
+    assert yard.orders() == {"m": ""}
+    assert yard.board.deployments()[0].withdrawn  # its teacher is not gone yet
+    yard.tell("m", state="idle", service="", content_id="")
+    yard.pass_s(1.0)
+    assert yard.board.deployments() == []
+    with pytest.raises(UsageError, match="not deployed"):
+        undeploy(yard.board, "a")
+
+
+def test_another_content_has_to_wait_until_the_service_is_undeployed() -> None:
+    yard = settled("m")
+    assert "no machine" not in deploy(yard.board, A)
+    with pytest.raises(UsageError, match="edl service undeploy a"):
+        deploy(yard.board, replace(A, content_id="cc" * 32))
+    deploy(yard.board, replace(A, max=5))
+    assert yard.board.deployments()[0].max == 5
+
+
+def test_an_operator_deploys_and_takes_back_by_any_manager() -> None:
+    request = pb.DeployRequest(
+        service="a", model_url=A.model_url, content_id=A.content_id, options=["threads=2"],
+        min=1, max=2, freeze_seconds=5.0, priority=-1,
+    )  # fmt: skip
+    with served() as mesh:
+        assert "a is to have 1 to 2 teachers" in client.deploy(mesh.url, request)
+        (found,) = MemoryMachines.shared(mesh.url).deployments()
+        assert (found.options, found.freeze_s, found.priority) == ((("threads", "2"),), 5.0, -1)
+        with pytest.raises(UsageError, match="cannot say 'host'"):
+            client.deploy(mesh.url, pb.DeployRequest(service="a", options=["host=0.0.0.0"]))
+        assert "gives its machines back" in client.deploy(
+            mesh.url, pb.DeployRequest(service="a", withdraw=True)
+        )
+        with pytest.raises(UsageError, match="not deployed"):
+            client.deploy(mesh.url, pb.DeployRequest(service="b", withdraw=True))

@@ -1,0 +1,265 @@
+"""Models are fetched whole or not at all, and never another content."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.coordinator.machines import Deployment
+from edl.errors import ContentMismatch, EdlError, ModelError, ModelUnavailable, UsageError
+from edl.mesh.agent import download
+from edl.mesh.agent.fetching import Cache
+from edl.teacher.content import content_of
+from edl.tests.teacher import same_network
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    same_network.write_onnx(folder, external=True)
+    return folder
+
+
+def of(url: str, content: str, **more: object) -> Deployment:
+    return Deployment("a", url, content, **more)  # type: ignore[arg-type]
+
+
+def fetched(cache: Cache, deployment: Deployment) -> Path:
+    return cache.fetch(deployment, lambda: None, lambda text: None)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in (folder / "models").iterdir())
+
+
+def test_a_folder_is_fetched_once_and_kept_under_its_content(tmp_path: Path, model: Path) -> None:
+    content, cache = content_of(str(model)), Cache(tmp_path)
+    told: list[str] = []
+    deployment = of(f"file://{model}", content)
+    place = cache.fetch(deployment, lambda: None, told.append)
+    assert content_of(str(place)) == content
+    assert cache.contents() == (content,)
+    assert "2 files" in told[0]
+    assert fetched(cache, of("file:///nowhere", content)) == place  # it need not be fetched again
+    assert fetched(Cache(tmp_path), deployment) == place
+
+
+def test_preprocessing_is_a_part_of_the_content(tmp_path: Path, model: Path) -> None:
+    content = content_of(str(model), ["unit"])
+    fetched(Cache(tmp_path), of(f"file://{model}", content, options=(("preprocess", "unit"),)))
+    with pytest.raises(ContentMismatch):
+        fetched(Cache(tmp_path / "other"), of(f"file://{model}", content))
+
+
+def test_another_content_is_refused_and_nothing_of_it_stays(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(ContentMismatch, match=r"has content .*edl teacher fingerprint"):
+        fetched(Cache(tmp_path), of(f"file://{model}", "0" * 64))
+    assert left(tmp_path) == []
+
+
+def test_what_was_changed_in_the_cache_is_fetched_again(tmp_path: Path, model: Path) -> None:
+    content, cache = content_of(str(model)), Cache(tmp_path)
+    deployment = of(f"file://{model}", content)
+    place = fetched(cache, deployment)
+    weights = place / "net.weights"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    assert content_of(str(fetched(cache, deployment))) == content
+    (place / "net.onnx").unlink()
+    assert content_of(str(fetched(cache, deployment))) == content
+
+
+def test_what_is_given_up_halfway_leaves_nothing(tmp_path: Path, model: Path) -> None:
+    def give_up() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        Cache(tmp_path).fetch(of(f"file://{model}", content_of(str(model))), give_up, print)
+    assert left(tmp_path) == []
+
+
+def test_what_killed_agents_left_is_removed(tmp_path: Path) -> None:
+    for owner in ("999999999", str(os.getpid())):
+        (tmp_path / "models" / f".part-{owner}-ab").mkdir(parents=True)
+    Cache(tmp_path)
+    assert left(tmp_path) == [f".part-{os.getpid()}-ab"]
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "words"),
+    [
+        ("file:///nowhere/model", ModelError, "no model at"),
+        ("http://127.0.0.1:9/net.onnx", ModelUnavailable, "cannot be fetched now"),
+        ("oss://bucket/model", EdlError, "oss"),
+    ],
+)
+def test_what_cannot_be_fetched_says_so(
+    tmp_path: Path, url: str, error: type[EdlError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        fetched(Cache(tmp_path), of(url, "0" * 64))
+    assert left(tmp_path) == []
+
+
+def test_a_model_without_room_is_refused_before_it_is_fetched(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path)
+    usage = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(ModelUnavailable, match="there is room for 95"):
+        fetched(cache, of(f"file://{model}", content_of(str(model))))
+
+
+def test_models_used_longest_ago_make_room(tmp_path: Path, model: Path) -> None:
+    old = tmp_path / "models" / ("1" * 64)
+    recent = tmp_path / "models" / ("2" * 64)
+    for folder in (old, recent):
+        folder.mkdir(parents=True)
+        (folder / "x").write_bytes(b"x" * 1400)
+    os.utime(old, (1.0, 1.0))
+    content = content_of(str(model))
+    fetched(Cache(tmp_path, most_bytes=8000), of(f"file://{model}", content))
+    assert set(left(tmp_path)) == {recent.name, content}
+
+
+def test_a_model_larger_than_the_cache_is_refused(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=r"room for 2,000 .*--cache-gib"):
+        fetched(Cache(tmp_path, most_bytes=2000), of(f"file://{model}", content_of(str(model))))
+    assert left(tmp_path) == []
+
+
+def test_a_cache_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    Cache(tmp_path)
+    (tmp_path / "models").chmod(0o777)
+    with pytest.raises(UsageError, match="others may write"):
+        Cache(tmp_path)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_pipe_or_device_is_no_model(tmp_path: Path, inside: bool) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.mkfifo(folder / "net.onnx")  # opened, it would wait for a writer for ever
+    url = f"file://{folder}" if inside else f"file://{folder}/net.onnx"
+    with pytest.raises(ModelError):
+        fetched(Cache(tmp_path / "cache"), of(url, "0" * 64))
+    assert left(tmp_path / "cache") == []
+
+
+def test_a_disk_that_is_full_meanwhile_leaves_nothing(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, opened = Cache(tmp_path), Path.open
+
+    def full(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if "x" in mode:
+            return opened(Path("/dev/full"), "wb", buffering=0)
+        return opened(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ModelUnavailable, match="No space left"):
+        fetched(cache, of(f"file://{model}", content_of(str(model))))
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "a\0b"])
+def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
+    with pytest.raises(ModelError):
+        download._safe(name, "s3://b/m")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as serving:
+        thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+def test_over_http_a_file_comes_with_the_one_beside_it(tmp_path: Path, server: str) -> None:
+    served, cache = tmp_path / "served", Cache(tmp_path / "cache")
+    (served / "net.json").write_text("{}")
+    (served / "net.pdiparams").write_bytes(b"weights" * 1000)
+    content = content_of(str(served))
+    place = fetched(cache, of(f"{server}/net.json?version=3", content))
+    assert sorted(file.name for file in place.iterdir()) == ["net.json", "net.pdiparams"]
+    with pytest.raises(ModelError, match="no model at"):
+        fetched(cache, of(f"{server}/other.onnx", "0" * 64))
+    (served / "net.json").write_text("[]")
+    with pytest.raises(ContentMismatch):
+        fetched(Cache(tmp_path / "third"), of(f"{server}/net.json", content))
+
+
+class _Bad(BaseHTTPRequestHandler):
+    """Gives what no server should: bytes without end, or none at all."""
+
+    ended: threading.Event
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        with contextlib.suppress(OSError):
+            while self.path == "/endless.onnx":
+                self.wfile.write(bytes(1 << 16))
+            self.ended.wait(60.0)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def bad_server() -> Iterator[str]:
+    _Bad.ended = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Bad) as serving:
+        thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        _Bad.ended.set()
+        serving.shutdown()
+        thread.join()
+
+
+def test_a_url_that_never_ends_takes_no_more_than_the_cache(
+    tmp_path: Path, bad_server: str
+) -> None:
+    with pytest.raises(ModelUnavailable, match="is longer than the 10,000,000 bytes"):
+        fetched(Cache(tmp_path, most_bytes=10_000_000), of(f"{bad_server}/endless.onnx", "0" * 64))
+    assert left(tmp_path) == []
+
+
+def test_a_server_that_says_nothing_is_given_up_at_once(tmp_path: Path, bad_server: str) -> None:
+    told = threading.Event()
+
+    def give_up() -> None:
+        if told.is_set():
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        Cache(tmp_path).fetch(
+            of(f"{bad_server}/silent.onnx", "0" * 64), give_up, lambda _: told.set()
+        )
+    _Bad.ended.set()
+    ending = [one for one in threading.enumerate() if one.name == "edl-fetch"]
+    for thread in ending:
+        thread.join(20.0)
+    assert left(tmp_path) == []

@@ -1,0 +1,151 @@
+"""How a machine is asked for, whatever became of the mesh; and how busy others keep it."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from edl.errors import ProcessFailed, UsageError
+from edl.mesh.agent.cli import default_name, parse_time
+from edl.mesh.agent.hardware import OtherLoad, find_devices, memory_bytes
+from edl.mesh.agent.yielding import Corner, corners, wait_given_back
+from edl.teacher.devices import parse_devices
+from edl.tests.ground.programs import wait_for
+
+
+def test_who_asks_is_heard_until_the_time_is_over_or_it_is_given_up(tmp_path: Path) -> None:
+    corner = Corner(tmp_path, "m/1:2")
+    with corner.held():
+        assert corner.asked_for_s() is None
+        (found,) = corners(tmp_path, None)
+        assert found.machine_id == "m/1:2"
+        found.ask(None)
+        assert corner.asked_for_s() == math.inf
+        found.ask(60.0)
+        left_s = corner.asked_for_s()
+        assert left_s is not None
+        assert 50 < left_s <= 60
+        found.give_up()
+        found.give_up()
+        assert corner.asked_for_s() is None
+        found.ask(0.001)
+        wait_for(lambda: corner.asked_for_s() is None)
+
+
+def test_an_agent_is_one_per_name_and_found_while_it_runs(tmp_path: Path) -> None:
+    with Corner(tmp_path, "m").held():
+        with pytest.raises(UsageError, match="--machine"), Corner(tmp_path, "m").held():
+            pass
+        assert len(corners(tmp_path, "m")) == 1
+        with pytest.raises(UsageError, match="of the name n"):
+            corners(tmp_path, "n")
+    with pytest.raises(UsageError, match="no agent runs here"):
+        corners(tmp_path, None)
+    with Corner(tmp_path, "m").held():
+        pass
+
+
+def test_who_asked_waits_until_the_machine_is_free(tmp_path: Path) -> None:
+    corner, told = Corner(tmp_path, "m"), list[str]()
+    with corner.held():
+        corner.tell({"state": "draining"})
+        with pytest.raises(ProcessFailed, match="it is draining"):
+            wait_given_back([corner], 0.1, told.append)
+        corner.tell({"state": "yielded"})
+        wait_given_back([corner], 5.0, told.append)
+    assert told == ["m has given this machine back"]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "host.example", "a/b"])
+def test_each_name_has_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
+    with Corner(tmp_path, name).held():
+        (folder,) = (tmp_path / "agents").iterdir()
+        assert folder.is_dir()
+        assert [one.machine_id for one in corners(tmp_path, None)] == [name]
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_what_somebody_else_wrote_asks_for_nothing(tmp_path: Path) -> None:
+    corner = Corner(tmp_path, "m")
+    with corner.held():
+        for text in ("", "[]", '{"until": "soon"}', "{"):
+            (tmp_path / "agents" / "m" / "yield").write_text(text)
+            assert corner.asked_for_s() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0)]
+)
+def test_times_are_read(text: str, seconds: float) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "10 minutes", "inf", "m", "1e3"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="90s, 10m"):
+        parse_time(text)
+
+
+class Proc:
+    """A /proc of a test's own.
+
+    Args:
+        folder: where it is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def busy(self, *ticks: int) -> None:
+        whole = " ".join(map(str, [*ticks, *[0] * (10 - len(ticks))]))
+        (self.folder / "stat").write_text(f"cpu  {whole}\ncpu0 {whole}\n")
+
+    def process(self, pid: int, parent: int, user: int, system: int = 0) -> None:
+        folder = self.folder / str(pid)
+        folder.mkdir(exist_ok=True)
+        rest = [0] * 8
+        words = ["S", parent, *rest, 0, user, system]
+        (folder / "stat").write_text(f"{pid} (a ) (name) {' '.join(map(str, words))} 0 0\n")
+
+
+def test_load_is_what_neither_the_agent_nor_its_teacher_does(tmp_path: Path) -> None:
+    proc, now = Proc(tmp_path), [0.0]
+    proc.busy(1000)
+    proc.process(10, 1, 100)  # the agent
+    proc.process(11, 10, 50)  # its teacher
+    proc.process(12, 11, 50, 5)  # and the teacher's predictor
+    proc.process(20, 1, 500)
+    load = OtherLoad(tmp_path, lambda: now[0], own=10)
+    per_s = load._ticks_per_s
+    now[0] = 2.0
+    proc.process(12, 11, 50 + 3 * per_s, 5)
+    proc.process(20, 1, 500 + per_s)
+    proc.busy(1000 + 3 * per_s, 0, per_s, 10**6, 10**6)  # idle, and waiting for disks, is not busy
+    assert load.cores() == pytest.approx(0.5)
+    now[0] = 3.0
+    assert load.cores() == pytest.approx(0.0)
+
+
+def test_a_system_that_does_not_tell_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--load"):
+        OtherLoad(tmp_path)
+    assert memory_bytes(tmp_path) == 0
+
+
+def test_this_machine_is_found_out() -> None:
+    began = time.monotonic()
+    load = OtherLoad()
+    wait_for(lambda: time.monotonic() > began + 0.05)
+    assert 0 <= load.cores() < 4096
+    assert memory_bytes() > 1 << 20
+    assert parse_devices(",".join(find_devices()))
+    assert default_name()
+
+
+def test_gpus_go_before_cores(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / "driver" / "nvidia" / "gpus" / f"0000:{number}").mkdir(parents=True)
+    assert find_devices(tmp_path) == ("gpu:0", "gpu:1")
