@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -28,36 +27,6 @@ class Cores:
         """One core for the student, the rest for the mesh."""
         first, *rest = sorted(available)
         return cls(frozenset({first}), frozenset(rest or [first]))
-
-
-def available_cores() -> set[int]:
-    """Numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))  # macOS: nothing is pinned there
-
-
-def pin_process(cores: Iterable[int]) -> None:
-    """Keep every thread of this process, and those that they start, on `cores`."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    for thread in psutil.Process().threads():  # those of libraries too, which Python cannot name
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.sched_setaffinity(thread.id, cores)
-
-
-@contextlib.contextmanager
-def children_on(cores: Iterable[int]) -> Iterator[None]:
-    """Children that the calling thread starts in here run on `cores`."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 class CpuMeter:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from ...distill_reader import DistilReader, ReaderStats
 from ...errors import NoTeacherAvailable
 from ...lifecycle import Periodic
+from ..cores import children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from .churn import Churn, Event
-from .cores import Cores, CpuMeter, children_on, pin_process
+from .cores import Cores, CpuMeter
 from .digits import CLASSES, SIZE, BatchSource, Digits
 from .modes import ModeResult, distill_loss, train_students
 from .settings import DemoSettings

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from ...distill_reader import ReaderStats
 from ...errors import UsageError
+from ..cores import available_cores, children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from . import modes
-from .cores import Cores, available_cores, children_on, pin_process
+from .cores import Cores
 from .digits import Digits, load_digits
 from .edl_dist import SERVICE, EdlDistResult, run_edl_dist
 from .networks import load_paddle

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from edl.mesh.demo.cores import Cores, CpuMeter, available_cores, children_on, pin_process
+from edl.mesh.cores import available_cores, children_on, pin_process
+from edl.mesh.demo.cores import Cores, CpuMeter
 
 SPIN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 needs_affinity = pytest.mark.skipif(

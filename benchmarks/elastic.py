@@ -1,0 +1,298 @@
+"""Two elastic trainings on two slots beside gang scheduling; a slot taken back by a web service.
+
+Job A has one node, job B one or two. Under gang scheduling B waits for both slots until A has
+ended; elastic, it begins with one and grows. Then the same training has both slots, an online
+service under a steady load takes one of them back, and its slowest answers are held against those
+that it gives alone. A slot is a core of its own; slots, trainings and service are real processes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from ..coordinator.embedded import free_port, server_command
+from ..coordinator.jobs import JobBoard, open_board
+from ..coordinator.queue import QueueBoard, QueuedJob, Wish, open_queue
+from ..errors import ProcessFailed, UsageError
+from ..mesh.cores import available_cores, children_on
+from ..mesh.jobs.looking import look
+from ..mesh.jobs.slots import divide
+from ..mesh.jobs.spec import JobSpec
+from ..supervise import python_command, start
+from .report import MIN_ROUNDS, Estimate, Goal, Report, Row
+
+log = logging.getLogger(__name__)
+
+SLOTS: Final = 2
+#: Seconds of work of job A on one slot; of `--quick`. B has so many times as much.
+WORK_S: Final = 60.0
+QUICK_WORK_S: Final = 25.0
+MORE: Final = 1.4
+MAKESPAN: Final = 0.85
+PENDING: Final = 0.5
+YIELD_S: Final = 10.0
+P99: Final = 1.2
+#: Of the load on the service.
+PER_S: Final = 25.0
+#: In so many parts, as an interval needs.
+REQUESTS: Final = MIN_ROUNDS * 100
+QUICK_REQUESTS: Final = MIN_ROUNDS * 20
+_FREEZE_S: Final = 5.0
+_START_S: Final = 90.0
+_END_S: Final = 900.0
+
+Mode = Literal["elastic", "gang"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How two jobs went: seconds from the first submission to the last end, and of waiting."""
+
+    makespan_s: float
+    pending_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Of the service: milliseconds of each request, and seconds until it had a slot."""
+
+    alone_ms: Sequence[float]
+    beside_ms: Sequence[float]
+    kept_ms: Sequence[float]
+    yielded_s: float
+
+    @property
+    def ratio(self) -> Estimate:
+        """Of p99 with its slot back, to alone: parts of the load, in their order."""
+        parts = zip(_parts(self.kept_ms), _parts(self.alone_ms), strict=True)
+        return Estimate.of([p99(kept) / p99(alone) for kept, alone in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where all of it runs."""
+
+    url: str
+    queue: QueueBoard
+    board: JobBoard
+    folder: Path
+    cores: tuple[tuple[int, ...], ...]
+
+
+def run(quick: bool) -> Report:
+    """Figures of both ways of sharing, and of the service."""
+    cores = divide(available_cores(), SLOTS)
+    if not all(cores):
+        raise UsageError(f"this benchmark needs {SLOTS} cores, so that its slots are real")
+    work_s = QUICK_WORK_S if quick else WORK_S
+    with _place(cores) as place:
+        step_s = _step_s(place)
+        steps = (round(work_s / step_s), round(MORE * work_s / step_s))
+        log.info("a step takes %.0f ms: A has %d steps, B %d", step_s * 1000, *steps)
+        gang = _two_jobs(place, "gang", steps)
+        elastic = _two_jobs(place, "elastic", steps)
+        served = _service(place, QUICK_REQUESTS if quick else REQUESTS)
+    return report(gang, elastic, served)
+
+
+def report(gang: Ran, elastic: Ran, served: Served) -> Report:
+    """The figures beside their goals."""
+    return Report(
+        _rows(gang, elastic, served),
+        [
+            Goal.judge(name, value, "<=", limit)
+            for name, value, limit in (
+                ("makespan, elastic / gang", elastic.makespan_s / gang.makespan_s, MAKESPAN),
+                ("mean pending, elastic / gang", elastic.pending_s / gang.pending_s, PENDING),
+                ("s until the slot is back", served.yielded_s, YIELD_S),
+                ("service p99, slot back / alone", served.ratio, P99),
+            )
+        ],
+    )
+
+
+def _rows(gang: Ran, elastic: Ran, served: Served) -> list[Row]:
+    figures = {
+        "makespan, gang": (gang.makespan_s, "s"),
+        "makespan, elastic": (elastic.makespan_s, "s"),
+        "mean pending time, gang": (gang.pending_s, "s"),
+        "mean pending time, elastic": (elastic.pending_s, "s"),
+        "service p99, alone": (p99(served.alone_ms), "ms"),
+        "service p99, jobs on both slots": (p99(served.beside_ms), "ms"),
+        "service p99, its slot back": (p99(served.kept_ms), "ms"),
+        "until it had its slot": (served.yielded_s, "s"),
+    }
+    return [
+        {"figure": name, "value": round(value, 3), "unit": unit}
+        for name, (value, unit) in figures.items()
+    ]
+
+
+# --- where it runs
+
+
+@contextmanager
+def _place(cores: tuple[tuple[int, ...], ...]) -> Iterator[Place]:
+    """A Redis, on the cores of the first slot: the other one is what the service gets."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
+        with children_on(cores[0]):
+            port = free_port()
+            redis = start(server_command(port))
+        stack.callback(redis.stop)
+        redis.expect("Ready to accept connections", _START_S)
+        url = f"redis://127.0.0.1:{port}"
+        queue, board = open_queue(url), open_board(url)
+        stack.enter_context(closing(queue))
+        stack.enter_context(closing(board))
+        yield Place(url, queue, board, folder, cores)
+
+
+@contextmanager
+def _fleet(place: Place, mode: Mode) -> Iterator[None]:
+    """A runner of jobs; at its end no node is left."""
+    command = python_command(
+        "fleet", "edl", "fleet", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", _FREEZE_S,
+        "--folder", place.folder / mode, "--coordinator", place.url,
+        log=place.folder / "fleet.log",
+    )  # fmt: skip
+    fleet = start(command, echo=lambda line: log.debug("fleet: %s", line))
+    try:
+        fleet.expect("runs jobs on", _START_S)
+        yield
+    finally:
+        fleet.stop(grace_s=30.0)
+
+
+def _spec(name: str, steps: int, least: int, most: int) -> JobSpec:
+    job_file = Path(__file__).with_name("sharing") / "job.py"
+    return JobSpec(
+        name,
+        f"'{job_file}' --steps {steps}",
+        min_nodes=least,
+        max_nodes=most,
+        folder=job_file.parent,
+    )
+
+
+def _step_s(place: Place) -> float:
+    """Seconds of a step on one slot."""
+    with children_on(place.cores[1]):
+        pace = start(python_command("pace", "edl.benchmarks.sharing.pace"))
+    try:
+        return float(pace.expect(r"a step takes ([\d.]+) s", _START_S)[1])
+    finally:
+        pace.stop()
+
+
+# --- two jobs
+
+
+def _two_jobs(place: Place, mode: Mode, steps: tuple[int, int]) -> Ran:
+    names = (f"a-{mode}", f"b-{mode}")
+    with _fleet(place, mode):
+        for name, count, most in zip(names, steps, (1, SLOTS), strict=True):
+            place.queue.submit(name, _spec(name, count, 1, most).to_json())
+        jobs = _ended(place, names)
+    began_ms = min(job.submitted_ms for job in jobs)
+    return Ran(
+        (max(job.progress.ended_ms for job in jobs) - began_ms) / 1000,
+        sum(job.pending_s(0) for job in jobs) / len(jobs),
+    )
+
+
+def _ended(place: Place, names: Sequence[str]) -> list[QueuedJob]:
+    """Jobs, once all of them have succeeded."""
+    began_s = time.monotonic()
+    said: dict[str, str] = {}
+    while (after_s := time.monotonic() - began_s) < _END_S:
+        jobs = [_job(place, name) for name in names]
+        for job in jobs:
+            now = f"{job.progress.state}, {job.progress.running} nodes"
+            if now != said.get(job.name):
+                log.info("%5.1f s: %s %s", after_s, job.name, now)
+                said[job.name] = now
+            if job.progress.state in ("failed", "stopped"):
+                raise ProcessFailed(f"{job.name} {now}: {job.progress.reason}")
+        if all(job.progress.ended for job in jobs):
+            return jobs
+        time.sleep(0.25)
+    raise ProcessFailed(f"the jobs of the benchmark did not end in {_END_S:g} s: {said}")
+
+
+def _job(place: Place, name: str) -> QueuedJob:
+    return next(job for job in place.queue.jobs() if job.name == name)
+
+
+# --- the service
+
+
+def _service(place: Place, requests: int) -> Served:
+    core = place.cores[1]
+    with _fleet(place, "elastic"):
+        alone = _times_ms(core, requests)
+        log.info("the service alone: p99 %.1f ms", p99(alone))
+        place.queue.submit("c", _spec("c", 1 << 20, 1, SLOTS).to_json())
+        _wait("two nodes train", lambda: look(place.board, "c", SLOTS).steady)
+        beside = _times_ms(core, QUICK_REQUESTS)
+        log.info("beside jobs on both slots: p99 %.1f ms", p99(beside))
+        began_s = time.monotonic()
+        reserve = start(
+            python_command(
+                "reserve", "edl", "job", "reserve", 1, "--name", "web", "--coordinator", place.url
+            )
+        )
+        try:
+            slot = int(reserve.expect(r"slot (\d+)", _START_S)[1])
+            yielded_s = time.monotonic() - began_s
+            log.info("slot %d is free after %.1f s", slot, yielded_s)
+            kept = _times_ms(place.cores[slot], requests)
+            log.info("with its slot back: p99 %.1f ms", p99(kept))
+        finally:
+            reserve.stop()
+        place.queue.wish("c", Wish(stop=True))
+        _wait("the job ends", lambda: _job(place, "c").progress.ended)
+    return Served(alone, beside, kept, yielded_s)
+
+
+def p99(times: Sequence[float]) -> float:
+    """The 99th percentile: what one of a hundred is above."""
+    return sorted(times)[math.ceil(0.99 * len(times)) - 1]
+
+
+def _parts(times: Sequence[float]) -> Iterator[Sequence[float]]:
+    each = len(times) // MIN_ROUNDS
+    return (times[n * each : (n + 1) * each] for n in range(MIN_ROUNDS))
+
+
+def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
+    """The service's times, on these cores, with who asks it."""
+    with ExitStack() as stack:
+        with children_on(cores):
+            web = start(python_command("web", "edl.benchmarks.sharing.web"))
+            stack.callback(web.stop)
+            port = int(web.expect(r"port (\d+)", _START_S)[1])
+            load = start(
+                python_command("load", "edl.benchmarks.sharing.load", port, PER_S, requests)
+            )
+            stack.callback(load.stop)
+        found = load.expect(r"times (\[.*\])", _START_S + requests / PER_S)
+    times: list[float] = json.loads(found[1])
+    return times
+
+
+def _wait(what: str, condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _START_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise ProcessFailed(f"waited {_START_S:g} s in vain: {what}")
+        time.sleep(0.1)

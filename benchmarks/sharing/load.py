@@ -1,0 +1,39 @@
+"""The load of `edl bench elastic`: `load PORT PER_S COUNT` asks at a steady rate, and tells times.
+
+A request's time counts from the moment when it was due, so that one which held up the next ones is
+not forgotten.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import time
+from typing import Final
+
+from ...supervise import end_with_parent
+
+_TIMEOUT_S: Final = 30.0
+_WARM: Final = 20
+
+
+def ask(port: int, per_s: float, count: int) -> list[float]:
+    """Milliseconds of each of `count` requests."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+    took = []
+    began_s = time.perf_counter()
+    for number in range(_WARM + count):
+        due_s = began_s + number / per_s
+        time.sleep(max(0.0, due_s - time.perf_counter()))
+        connection.request("GET", f"/{number}")
+        connection.getresponse().read()
+        took.append((time.perf_counter() - due_s) * 1000)
+    connection.close()
+    return took[_WARM:]
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    port, per_s, count = sys.argv[1:]
+    print("times " + json.dumps(ask(int(port), float(per_s), int(count))), flush=True)

@@ -1,0 +1,47 @@
+"""How far a training is, as its ranks tell it on the job board."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...coordinator.jobs import JobBoard
+from ...errors import EdlError
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is known of a training.
+
+    Attributes:
+        progress: share of its steps that are done, 0..1; None: not known.
+        steady: all of its nodes are in a world that has made a step.
+        step: the last one; 0: none.
+        steps: of the whole training; 0: not known.
+    """
+
+    progress: float | None = None
+    steady: bool = False
+    step: int = 0
+    steps: int = 0
+
+
+def look(board: JobBoard, job: str, nodes: int) -> Sight:
+    """Look at a training.
+
+    Args:
+        board: of the mesh.
+        job: name of the training.
+        nodes: that it has on this machine.
+    """
+    try:
+        reports = [one.facts for one in board.reports(job)]
+        generation = board.generation(job)
+    except EdlError:
+        return Sight()
+    stepped = [facts for facts in reports if int(facts.get("step") or 0) > 0]
+    if not stepped or generation is None:
+        return Sight()
+    step = max(int(facts["step"]) for facts in stepped)
+    steps = max(int(facts.get("steps") or 0) for facts in stepped)
+    world = generation.body.get("nodes") or ()
+    return Sight(min(1.0, step / steps) if steps else None, len(world) == nodes, step, steps)

@@ -1,0 +1,143 @@
+"""A job's file: what a node of it runs, how many there may be, what it may use up."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from ...errors import UsageError
+from ...scheduler.units import Number
+from ..files import read
+
+#: What of `edl student train` the runner says itself.
+_OURS: Final = ("--nodes", "--job", "--coordinator", "--dry-run")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One job.
+
+    Attributes:
+        name: its name in the queue, and of a training on the job board.
+        train: arguments of `edl student train`: the job file and its options, without those that
+            the runner sets (`--nodes`, `--job`, `--coordinator`).
+        command: any other program and its arguments instead. Neither goes through a shell.
+        min_nodes: with fewer it does not run.
+        max_nodes: more are of no use to it.
+        priority: higher goes first.
+        retries: nodes that may end badly before the job has failed.
+        grace_s: a node that is told to leave has so long, then it is killed, seconds.
+        env: variables of its nodes.
+        folder: in which its nodes run; in the file relative to that. Default: the file's own.
+    """
+
+    name: str
+    train: str = ""
+    command: str = ""
+    min_nodes: Annotated[int, Number(at_least=1, at_most=4096)] = 1
+    max_nodes: Annotated[int, Number(at_least=1, at_most=4096)] = 1
+    priority: Annotated[int, Number(at_least=-1000, at_most=1000)] = 0
+    retries: Annotated[int, Number(at_least=0, at_most=1000)] = 3
+    grace_s: Annotated[float, Number("s", at_least=0, at_most=3600)] = 60.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                "name: expects 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter"
+                f" or digit, got {self.name!r:.100}"
+            )
+        if bool(self.train.strip()) == bool(self.command.strip()):
+            raise ValueError(
+                "expects one of `train: JOB.py --epochs 3` (a student's training) and"
+                " `command: PROGRAM ...`"
+            )
+        if not 1 <= self.min_nodes <= self.max_nodes:
+            raise ValueError(
+                f"max_nodes: expects min_nodes ({self.min_nodes}) or more, got {self.max_nodes}"
+            )
+        if odd := [name for name in self.env if not _VARIABLE.fullmatch(name)]:
+            raise ValueError(f"env: expects names of variables, got {odd[0]!r}")
+        self._check_words()
+
+    def _check_words(self) -> None:
+        key = "train" if self.trains else "command"
+        try:
+            words = shlex.split(self.train or self.command)
+        except ValueError as error:
+            raise ValueError(f"{key}: expects words as a shell has them: {error}") from None
+        if not self.trains:
+            return
+        if words[0].startswith("-"):
+            raise ValueError(f"train: expects the job file first, got {words[0]!r}")
+        for option in (word.split("=")[0] for word in words):
+            if option in _OURS:
+                raise ValueError(
+                    f"train: {option} is what the fleet says (min_nodes, max_nodes, name): leave"
+                    " it out"
+                )
+
+    @property
+    def trains(self) -> bool:
+        """Whether its nodes are `edl student train`."""
+        return bool(self.train.strip())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, which `from_json` makes the same of."""
+        return {**asdict(self), "folder": str(self.folder), "env": dict(self.env)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """What `to_json` told.
+
+        Raises:
+            UsageError: it is none, as of another version.
+        """
+        try:
+            return cls(**{**value, "folder": Path(value["folder"])})
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"what was submitted cannot be run by this version: {error}; submit it anew"
+            ) from None
+
+    def arguments(self, own_folder: Path) -> tuple[str, ...]:
+        """Program and arguments of a node; where the mesh is, it reads in its environment.
+
+        Args:
+            own_folder: where a training that names no place has its checkpoints.
+        """
+        if not self.trains:
+            return tuple(shlex.split(self.command))
+        words = shlex.split(self.train)
+        argv = [sys.executable, "-P", "-u", "-m", "edl", "student", "train", *words]
+        argv += ["--job", self.name, "--nodes", f"{self.min_nodes}:{self.max_nodes}"]
+        if not any(word.split("=")[0] == "--checkpoint" for word in words):
+            argv += ["--checkpoint", str(own_folder / "checkpoints")]
+        return tuple(argv)
+
+
+def read_job(path: Path) -> JobSpec:
+    """The job that a file describes, its folder absolute.
+
+    Raises:
+        UsageError: see `files.read`; or its folder, or the file that it trains, is not there.
+    """
+    spec = read(path, JobSpec)
+    folder = path.parent if spec.folder == Path() else spec.folder
+    spec = replace(spec, folder=Path(os.path.abspath(folder)))
+    if not spec.folder.is_dir():
+        raise UsageError(f"{path}: folder: there is no folder {spec.folder}")
+    if spec.trains:
+        job_file = spec.folder / shlex.split(spec.train)[0]
+        if not job_file.is_file():
+            raise UsageError(f"{path}: train: there is no file {job_file}")
+    return spec

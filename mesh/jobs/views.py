@@ -1,0 +1,121 @@
+"""Jobs of a queue as operators see them: a table, JSON, the line of the fleet, a plan."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...coordinator.queue import Entry, QueuedJob, Reservation, Runner
+from .spec import JobSpec
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLORS = {
+    "creating": "yellow",
+    "running": "green",
+    "scaling": "cyan",
+    "failed": "red",
+    "stopped": "dim",
+}
+
+
+def table(jobs: Sequence[QueuedJob], now_ms: int) -> Table:
+    """A row for each job."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    found = Table("job", "state", "nodes", "min:max", "priority", "waited", "failures", "why")
+    for job in jobs:
+        progress, color = job.progress, _COLORS.get(job.progress.state, "default")
+        asked = "" if job.wish.nodes is None else f" (asked {job.wish.nodes})"
+        found.add_row(
+            job.name,
+            f"[{color}]{progress.state}",
+            _nodes(job),
+            f"{job.spec.get('min_nodes', '?')}:{job.spec.get('max_nodes', '?')}{asked}",
+            str(job.spec.get("priority", "")),
+            f"{job.pending_s(now_ms):.1f} s",
+            str(progress.failures),
+            escape(progress.reason),
+        )
+    return found
+
+
+def _nodes(job: QueuedJob) -> str:
+    progress = job.progress
+    if progress.ended or progress.running == progress.target:
+        return str(progress.running)
+    return f"{progress.running} -> {progress.target}"
+
+
+def fleet_line(runner: Runner | None, reservations: Sequence[Reservation]) -> str:
+    """Who runs jobs, and how many slots are taken."""
+    if runner is None:
+        return "nobody runs jobs now: 'edl fleet jobs --slots N' does"
+    facts = runner.facts
+    kept = facts.get("kept", {})
+    line = (
+        f"fleet on {facts.get('host', '?')}: {len(facts.get('taken', ()))} of"
+        f" {facts.get('slots', '?')} slots taken"
+    )
+    for one in reservations:
+        line += f"; {one.name} has {len(kept.get(one.name, ()))} of {one.slots} that it asked for"
+    return line
+
+
+def to_json(
+    jobs: Sequence[QueuedJob],
+    runner: Runner | None,
+    reservations: Sequence[Reservation],
+    now_ms: int,
+) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "fleet": None if runner is None else {"runner": runner.runner_id, **runner.facts},
+        "reservations": [{"name": one.name, "slots": one.slots} for one in reservations],
+        "jobs": [
+            {
+                "name": job.name,
+                "number": job.number,
+                "spec": dict(job.spec),
+                "asked_nodes": job.wish.nodes,
+                "asked_to_stop": job.wish.stop,
+                "submitted_ms": job.submitted_ms,
+                "pending_s": round(job.pending_s(now_ms), 3),
+                **job.progress.to_json(),
+            }
+            for job in jobs
+        ],
+    }
+
+
+def event_line(event: Entry) -> str:
+    """An entry of the timeline."""
+    at = datetime.fromtimestamp(event.at_ms / 1000).strftime("%H:%M:%S")
+    body = event.body
+    match body.get("kind"):
+        case "job":
+            return f"{at}  {body.get('job')}: {body.get('what')}"
+        case "kept":
+            slots = ", ".join(map(str, body.get("slots", ())))
+            return f"{at}  reservation {body.get('reservation')} has slots {slots}"
+        case "runner":
+            return f"{at}  {body.get('host')} runs jobs on {body.get('slots')} slots"
+    return f"{at}  {dict(body)}"
+
+
+def manifest(spec: JobSpec) -> Iterator[str]:
+    """What would be run, in lines."""
+    least, most = spec.min_nodes, spec.max_nodes
+    nodes = f"{least} nodes" if least == most else f"{least} to {most} nodes"
+    yield f"job {spec.name}: {nodes}, priority {spec.priority}"
+    yield f"each node: {shlex.join(spec.arguments(Path('FOLDER-OF-THE-FLEET')))}"
+    yield f"in {spec.folder}"
+    for name, value in spec.env.items():
+        yield f"with {name}={value}"
+    yield f"told to leave, it has {spec.grace_s:g} s; {spec.retries} nodes may end badly"
+    yield "nothing was submitted"

@@ -1,0 +1,156 @@
+"""Laws of a fleet, whatever jobs, nodes and reservations do: nobody shares a slot, all jobs end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.queue import QueuedJob, Reservation, Wish
+from edl.mesh.jobs import crew
+from edl.mesh.jobs.account import Account
+from edl.mesh.jobs.carrying import Carrying
+from edl.mesh.jobs.fleet import Fleet
+from edl.mesh.jobs.spec import JobSpec
+from edl.scheduler.elastic import ElasticConfig
+from edl.supervise import Command
+
+SLOTS = 4
+GRACE_S, YIELD_S = 20.0, 3.0
+TURN_S = 0.5
+
+
+class FakeProcess:
+    """A node that does what the test says; a stubborn one ends by KILL alone."""
+
+    def __init__(self, stubborn: bool) -> None:
+        self.returncode: int | None = None
+        self._stubborn = stubborn
+
+    @property
+    def alive(self) -> bool:
+        return self.returncode is None
+
+    def send_signal(self, number: int) -> None:
+        if number == 15 and self.alive and not self._stubborn:
+            self.returncode = -15
+
+    def kill(self) -> None:
+        self.returncode = -9 if self.alive else self.returncode
+
+    def tail(self, n: int = 20) -> list[str]:
+        return ["a last line"]
+
+
+class World:
+    """A fleet without processes, in virtual time."""
+
+    def __init__(self, mode: Any, stubborn: Callable[[], bool]) -> None:
+        self.now_s = 100.0
+        self.accounts: list[Account] = []
+        self.reservations: list[Reservation] = []
+        self.stubborn = stubborn
+        config = ElasticConfig(mode=mode, freeze_s=2.0)
+        fleet = Fleet("r", "h", "redis://none", ((),) * SLOTS, Path("/none"), config, YIELD_S)
+        self.carrying = Carrying(fleet, MemoryBoard(), lambda account, what: None)
+
+    def start(self, command: Command, **_: object) -> FakeProcess:
+        return FakeProcess(self.stubborn())
+
+    def submit(self, least: int, more: int, retries: int) -> None:
+        number = len(self.accounts) + 1
+        spec = JobSpec(
+            f"j{number}", command="x", min_nodes=least, max_nodes=least + more,
+            retries=retries, grace_s=GRACE_S,
+        )  # fmt: skip
+        job = QueuedJob(spec.name, number)
+        self.accounts.append(Account(job, spec, Path("/none"), self.now_s, 1))
+
+    def turn(self) -> None:
+        self.now_s += TURN_S
+        self.carrying.reap(self.accounts, self.now_s)
+        self.carrying.slots.keep(self.reservations)
+        going = [one for one in self.accounts if not one.progress(0).ended]
+        self.carrying.share(going, self.reservations, self.now_s)
+        self.check()
+
+    def check(self) -> None:
+        taken = [node.slot for one in self.accounts for node in one.crew.nodes]
+        kept = [slot for slots in self.carrying.slots.kept.values() for slot in slots]
+        assert len({*taken, *kept}) == len(taken) + len(kept), "a slot has one owner"
+        assert set(taken) == self.carrying.slots.taken
+        for one in self.accounts:
+            assert len(one.crew.staying) <= one.spec.max_nodes
+            progress = one.progress(0)
+            assert progress.running == len(one.crew.nodes)
+            assert not (progress.ended and progress.running)
+
+    def nodes(self) -> list[FakeProcess]:
+        return [node.process for one in self.accounts for node in one.crew.nodes]  # type: ignore[misc]
+
+
+EVENT = st.one_of(
+    st.tuples(st.just("submit"), st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)),
+    st.tuples(st.just("end"), st.integers(0, 9), st.sampled_from([0, 1, -9])),
+    st.tuples(st.just("reserve"), st.integers(0, 5)),
+    st.tuples(st.just("stop"), st.integers(0, 9)),
+    st.tuples(st.just("scale"), st.integers(0, 9), st.sampled_from([None, 1, 2, 5])),
+    st.tuples(st.just("pass"), st.integers(1, 8)),
+)
+
+
+def happen(world: World, event: Any) -> None:
+    match event:
+        case ("submit", least, more, retries):
+            world.submit(least, more, retries)
+        case ("end", which, code):
+            if alive := [one for one in world.nodes() if one.alive]:
+                alive[which % len(alive)].returncode = code
+        case ("reserve", slots):
+            world.reservations = [Reservation("web", slots, 1, 5.0)] if slots else []
+        case ("stop", which) if world.accounts:
+            one = world.accounts[which % len(world.accounts)]
+            one.job = replace(one.job, wish=Wish(stop=True))
+        case ("scale", which, count) if world.accounts:
+            one = world.accounts[which % len(world.accounts)]
+            one.job = replace(one.job, wish=Wish(nodes=count))
+        case ("pass", turns):
+            for _ in range(turns):
+                world.turn()
+    world.turn()
+
+
+@given(st.lists(EVENT, max_size=25), st.sampled_from(["elastic", "gang"]), st.data())
+@settings(max_examples=40)
+def test_nobody_shares_a_slot_and_all_jobs_end(
+    events: list[Any], mode: str, data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(mode, lambda: data.draw(st.booleans()))
+        patch.setattr(crew, "start", world.start)
+        for event in events:
+            happen(world, event)
+
+        if world.reservations:  # what is asked for is there in time, whoever is stubborn
+            wanted = min(world.reservations[0].slots, SLOTS)
+            for _ in range(int((YIELD_S + 2) / TURN_S)):
+                world.turn()
+            assert len(world.carrying.slots.kept["web"]) == wanted
+        world.reservations = []
+        for _ in range(150):  # nodes end well now: whoever fits comes to its end
+            if not world.nodes() and all(one.progress(0).ended for one in world.accounts):
+                break
+            for node in world.nodes():
+                node.returncode = 0 if node.alive else node.returncode
+            world.turn()
+        for one in world.accounts:
+            most = one.spec.max_nodes if mode == "gang" else one.spec.min_nodes
+            state = one.progress(0).state
+            assert state in ("succeeded", "failed", "stopped") or most > SLOTS, state
+        assert world.carrying.slots.taken == set()

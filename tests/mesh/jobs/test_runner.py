@@ -1,0 +1,179 @@
+"""A runner and its queue, in one process: what is lost, taken over, or cannot be run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.queue import Progress, QueuedJob, Wish
+from edl.coordinator.queue.memory_board import MemoryQueue
+from edl.errors import EdlError, LeaseSuperseded, RegistryUnavailable
+from edl.lifecycle import Stop
+from edl.mesh.jobs.fleet import Fleet
+from edl.mesh.jobs.following import log_lines
+from edl.mesh.jobs.runner import FleetRunner
+from edl.mesh.jobs.spec import JobSpec
+from edl.tests.ground.programs import wait_for
+
+WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
+
+
+class Running:
+    """A runner in a thread of its own."""
+
+    def __init__(self, queue: MemoryQueue, fleet: Fleet) -> None:
+        self.stop = Stop()
+        self.error: EdlError | None = None
+        self._runner = FleetRunner(queue, MemoryBoard(), fleet)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._runner.run(self.stop)
+        except EdlError as error:
+            self.error = error
+
+
+@contextmanager
+def running(queue: MemoryQueue, folder: Path, ttl_s: float = 5.0) -> Iterator[Running]:
+    fleet = Fleet("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
+    found = Running(queue, fleet)
+    try:
+        yield found
+    finally:
+        found.stop.request()
+        found.thread.join(20)
+        assert not found.thread.is_alive()
+
+
+def submit(queue: MemoryQueue, folder: Path, name: str, command: str, **more: int) -> None:
+    spec = replace(JobSpec(name, command=command, folder=folder, grace_s=5.0), **more)  # type: ignore[arg-type]
+    assert queue.submit(name, spec.to_json())
+
+
+def job(queue: MemoryQueue, name: str) -> QueuedJob:
+    return next(job for job in queue.jobs() if job.name == name)
+
+
+def reaches(queue: MemoryQueue, name: str, state: str) -> Progress:
+    wait_for(lambda: job(queue, name).progress.state == state)
+    return job(queue, name).progress
+
+
+def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Path) -> None:
+    queue = MemoryQueue()
+    waiting = ("z", "y", "x", "w")
+    submit(queue, tmp_path, "a", WORKS, max_nodes=2)
+    queue.wish("a", Wish(nodes=1))
+    for name in waiting:
+        submit(queue, tmp_path, name, WORKS, min_nodes=3, max_nodes=3)
+    with running(queue, tmp_path):
+        reaches(queue, "a", "running")
+        wait_for(lambda: bool(queue.lines("a")))
+        wait_for(lambda: "3" in job(queue, "w").progress.reason)
+        queue._jobs.clear()
+        wait_for(lambda: any(one.progress.state == "running" for one in queue.jobs()))
+        assert job(queue, "a").spec["command"] == WORKS
+        assert job(queue, "a").wish == Wish(nodes=1)
+        assert [one.name for one in queue.jobs()] == ["a", *waiting]
+        queue.wish("a", Wish(stop=True))
+        reaches(queue, "a", "stopped")
+    up = [file.read_text() for file in tmp_path.glob("fleet/*/node-*.log")]
+    assert up == ["up\n"], "the node that ran went on"
+
+
+def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = MemoryQueue()
+    submit(queue, tmp_path, "a", WORKS)
+    submit(queue, tmp_path, "b", "sh -c 'while ! test -e go; do sleep 0.02; done; echo done'")
+    with running(queue, tmp_path) as runner:
+        reaches(queue, "a", "running")
+        reaches(queue, "b", "running")
+        asked = threading.Semaphore(0)
+
+        def away(*_: object) -> None:
+            asked.release()
+            raise RegistryUnavailable("Redis does not answer")
+
+        with monkeypatch.context() as patch:
+            for name in ("jobs", "reservations", "take", "tell", "log", "note"):
+                patch.setattr(queue, name, away)
+            for _ in range(3):
+                assert asked.acquire(timeout=20)
+            (tmp_path / "go").touch()
+            log = next((tmp_path / "fleet").glob("b-*/node-1.log"))
+            wait_for(lambda: "done" in log.read_text())
+        reaches(queue, "b", "succeeded")
+        assert job(queue, "a").progress.state == "running"
+        assert runner.error is None
+    assert list(log_lines(queue, job(queue, "b"), follow=True)) == ["node 1 | done"]
+
+
+def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path) -> None:
+    queue = MemoryQueue()
+    submit(queue, tmp_path, "a", WORKS)
+    with running(queue, tmp_path) as runner:
+        reaches(queue, "a", "running")
+        with queue._lock:
+            queue._runner = ("r-2", "{}", queue._clock() + 60.0)
+        runner.thread.join(20)
+        assert isinstance(runner.error, LeaseSuperseded)
+    assert job(queue, "a").progress.state == "running", "what follows is said by the other one"
+
+
+def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, taken = MemoryQueue(), threading.Semaphore(0)
+    take = queue.take
+
+    def count(*given: object) -> bool:
+        taken.release()
+        return take(*given)  # type: ignore[arg-type]
+
+    slow = "trap 'echo leaves; while ! test -e go; do sleep 0.02; done; exit' TERM"
+    submit(queue, tmp_path, "a", f'sh -c "{slow}; echo up; while :; do sleep 0.02; done"')
+    with running(queue, tmp_path, ttl_s=0.5) as runner:
+        wait_for(lambda: bool(queue.lines("a")))
+        runner.stop.request()
+        log = next((tmp_path / "fleet").glob("a-*/node-1.log"))
+        wait_for(lambda: "leaves" in log.read_text())
+        monkeypatch.setattr(queue, "take", count)
+        for _ in range(7):  # five for each time to live
+            assert taken.acquire(timeout=20)
+        assert not take("r-2", {}, 1.0)
+        assert job(queue, "a").progress.state == "scaling"
+        assert "the fleet was ended" in job(queue, "a").progress.reason
+        (tmp_path / "go").touch()
+        runner.thread.join(20)
+        assert take("r-2", {}, 1.0), "then it is given back at once"
+    assert job(queue, "a").progress.state == "creating"
+
+
+def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
+    queue = MemoryQueue()
+    submit(queue, tmp_path, "none", "no-such-program --x", retries=0)
+    assert queue.submit("old", {"name": "old", "image": "x:1"})
+    submit(queue, tmp_path / "gone", "folder", "true", retries=0)
+    with running(queue, tmp_path):
+        assert "no program 'no-such-program'" in reaches(queue, "none", "failed").reason
+        assert "submit it anew" in reaches(queue, "old", "failed").reason
+        assert "gone" in reaches(queue, "folder", "failed").reason
+
+
+def test_a_job_that_is_stopped_before_it_had_a_node_is_stopped(tmp_path: Path) -> None:
+    queue = MemoryQueue()
+    submit(queue, tmp_path, "a", WORKS, min_nodes=3, max_nodes=3)
+    with running(queue, tmp_path):
+        wait_for(lambda: "3" in job(queue, "a").progress.reason)
+        assert job(queue, "a").progress.state == "creating"
+        queue.wish("a", Wish(stop=True))
+        assert reaches(queue, "a", "stopped").failures == 0
+    assert not list(tmp_path.glob("fleet/*"))

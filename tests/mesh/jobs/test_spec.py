@@ -1,0 +1,124 @@
+"""A job's file: what a node of it runs, and what is said of a file that describes none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edl.commands import app
+from edl.errors import UsageError
+from edl.mesh.jobs.spec import JobSpec, read_job
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "jobs"
+STUDENT = Path(__file__).parents[2] / "system" / "student_job.py"
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "job.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:
+    (tmp_path / "my job.py").touch()
+    text = "name: digits\ntrain: \"'my job.py' --epochs 3\"\nmax_nodes: 4\ngrace_s: 2 min\n"
+    spec = read_job(written(tmp_path, text))
+    assert (spec.folder, spec.grace_s, spec.trains) == (tmp_path, 120.0, True)
+    argv = spec.arguments(Path("/own"))
+    assert argv[:7] == (sys.executable, "-P", "-u", "-m", "edl", "student", "train")
+    assert argv[7:] == (
+        "my job.py", "--epochs", "3", "--job", "digits", "--nodes", "1:4",
+        "--checkpoint", "/own/checkpoints",
+    )  # fmt: skip
+    named = JobSpec("a", train="j.py --steps 3 --checkpoint=s3://runs/a")
+    assert "--checkpoint" not in named.arguments(Path("/own"))
+
+
+def test_a_training_is_one_that_the_student_command_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDL_COORDINATOR", "redis://127.0.0.1:1")
+    spec = JobSpec("a", train=f"{STUDENT} --steps 3", max_nodes=2)
+    words = [*spec.arguments(tmp_path)[5:], "--dry-run"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert str(tmp_path / "checkpoints") in result.output
+
+
+def test_a_command_is_split_like_a_shell_does_and_goes_through_none(tmp_path: Path) -> None:
+    spec = read_job(written(tmp_path, "name: a\ncommand: prog 'two words' $HOME *\nfolder: ..\n"))
+    assert spec.arguments(tmp_path) == ("prog", "two words", "$HOME", "*")
+    assert spec.folder == tmp_path.parent
+
+
+def test_a_spec_travels_as_json(tmp_path: Path) -> None:
+    spec = JobSpec("a", command="x", max_nodes=3, priority=-2, env={"A": "1"}, folder=tmp_path)
+    assert JobSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    for strange in ({"name": "a"}, {**spec.to_json(), "gpus": 3}, {**spec.to_json(), "train": "y"}):
+        with pytest.raises(UsageError, match="submit it anew"):
+            JobSpec.from_json(strange)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nane: a\ncommand: x\n", r"job.yaml:1: nane: unknown key; did you mean 'name'"),
+        ("name: a\n", "expects one of `train: "),
+        ("name: a\ncommand: x\ntrain: y.py\n", "expects one of `train: "),
+        ("name: a b\ncommand: x\n", "name: expects 1 to 64 letters"),
+        ("name: a\ncommand: x\nmin_nodes: 3\nmax_nodes: 2\n", r"min_nodes \(3\) or more, got 2"),
+        ("name: a\ncommand: x\nmin_nodes: 0\n", "job.yaml:3: min_nodes: expects a whole number"),
+        ("name: a\ncommand: x\nmax_nodes: many\n", "job.yaml:3: max_nodes: expects a whole number"),
+        ("name: a\ncommand: x\ngrace_s: -1\n", "job.yaml:3: grace_s: expects"),
+        ('name: a\ncommand: "x \'y"\n', "command: expects words as a shell has them"),
+        ("name: a\ncommand: x\nenv: {A B: c}\n", "env: expects names of variables, got 'A B'"),
+        ("name: a\ncommand: x\nenv: {A: 1}\n", "job.yaml:3: env.A: expects text, got"),
+        ("name: a\ntrain: y.py --nodes 3\n", "train: --nodes is what the fleet says"),
+        ("name: a\ntrain: y.py --job=b\n", "train: --job is what the fleet says"),
+        ("name: a\ntrain: --epochs 3 y.py\n", "train: expects the job file first, got '--epochs'"),
+        ("name: a\ntrain: none.py\n", "train: there is no file"),
+        ("name: a\ncommand: x\nfolder: nowhere\n", "folder: there is no folder"),
+        ("name: a\nname: b\ncommand: x\n", "job.yaml:2: name: the key is there already"),
+        ("- a\n- b\n", "expects a mapping"),
+        ("", "job.yaml"),
+        ("name: [\n", "job.yaml:"),
+    ],
+)
+def test_a_file_that_describes_no_job(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        read_job(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path / "job.yaml"))):
+        read_job(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_examples_are_jobs(file: Path) -> None:
+    assert read_job(file).name == file.stem
+
+
+def test_the_page_tells_of_every_key_with_its_default() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "elastic-jobs.md").read_text()
+    table = page.partition("| key | default |")[2].partition("\n\n")[0]
+    keys = [
+        name
+        for names in re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    ]
+    assert sorted(keys) == sorted(one.name for one in dataclasses.fields(JobSpec))
+    spec = JobSpec("a", command="x")
+    for shown in (
+        f"| `priority` | {spec.priority} |",
+        f"| `retries` | {spec.retries} |",
+        f"| `grace_s` | {spec.grace_s:g} s |",
+    ):
+        assert shown in table
