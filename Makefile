@@ -32,6 +32,10 @@ test: install ## the test suite, as CI runs it
 nightly: install ## the same tests with the full counts (hundreds of kills)
 	$(BIN)/python tests/run.py nightly
 
+.PHONY: tables
+tables: install ## simulate the papers' experiments and write docs/benchmarks.md from the results
+	$(BIN)/python -m edl.benchmarks.paper
+
 .PHONY: interop
 interop: install ## tests against third-party clients and servers, which it installs in .interop
 	$(BIN)/python tests/run.py interop

@@ -9,7 +9,7 @@ import inspect
 import json
 import logging
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SIZES = "Sizes of `coordinator` and `assignment`"
 _ACCURACY = "Of `accuracy`"
+_PAPER = "Of `paper.NAME`, experiments of papers run again"
 
 
 def bench(
@@ -78,6 +79,15 @@ def bench(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the results, as PNG.", rich_help_panel=_ACCURACY),
     ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate", help="The paper's devices, in virtual time.", rich_help_panel=_PAPER
+        ),
+    ] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="This machine.", rich_help_panel=_PAPER)
+    ] = False,
 ) -> None:
     """Run one benchmark of those listed below: it prints its figures beside its goals.
 
@@ -86,8 +96,10 @@ def bench(
     from rich.console import Console
 
     if not name:
-        for known, about in benchmarks().items():
-            typer.echo(f"{known:10} {about}")
+        listed = benchmarks()
+        width = max(map(len, listed))
+        for known, about in listed.items():
+            typer.echo(f"{known:{width}} {about}")
         return
     if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
         raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
@@ -98,6 +110,8 @@ def bench(
         "picture": picture,
         "task": task,
         "download": download or None,
+        "simulate": simulate or None,
+        "measure": measure or None,
     }
     sizes = {option: value for option, value in asked.items() if value is not None}
     with _progress(Console(stderr=True)):
@@ -118,24 +132,45 @@ def run(name: str, *, quick: bool = False, **sizes: Any) -> Report:
     known = benchmarks()
     if name not in known:
         raise UsageError(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
-    measure = importlib.import_module(f".{name}", __package__).run
+    measure = _reproduction(name) or importlib.import_module(f".{name}", __package__).run
     for size in sizes.keys() - inspect.signature(measure).parameters.keys():
         raise UsageError(f"the benchmark {name!r} has no --{size}")
     report: Report = measure(quick=quick, **sizes)
     return report
 
 
+def _reproduction(name: str) -> Callable[..., Report] | None:
+    """What runs the experiment `paper.NAME`; None for the name of a benchmark of our own."""
+    folder, _, experiment = name.rpartition(".")
+    if not folder:
+        return None
+    from .paper.running import run as reproduce
+
+    def measured(quick: bool, simulate: bool = False, measure: bool = False) -> Report:
+        return reproduce(experiment, simulate=simulate, measure=measure, quick=quick)
+
+    return measured
+
+
 def benchmarks() -> dict[str, str]:
-    """Each benchmark's name and the first line of its docstring; none of them is imported."""
+    """Each benchmark's name and the first line of its docstring; none of them is imported.
+
+    An experiment of a paper is called `paper.NAME`, after its module in `paper/`.
+    """
+    own = _with_function(Path(__file__).parent, "run")
+    del own["cli"]
+    experiments = _with_function(Path(__file__).parent / "paper", "simulate")
+    return {**own, **{f"paper.{name}": about for name, about in experiments.items()}}
+
+
+def _with_function(folder: Path, function: str) -> dict[str, str]:
+    """The modules of a folder that have this function -> the first line of their docstring."""
     found = {}
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    for module in pkgutil.iter_modules([str(folder)]):
         if module.ispkg:
             continue
-        tree = ast.parse((Path(__file__).parent / f"{module.name}.py").read_text("utf-8"))
-        has_run = any(
-            isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body
-        )
-        if has_run and module.name != "cli":
+        tree = ast.parse((folder / f"{module.name}.py").read_text("utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
             found[module.name] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
 

@@ -1,0 +1,59 @@
+"""`make tables`: simulates the experiments, keeps the results, writes docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ...errors import EdlError, UsageError
+from . import page, picture
+from .running import experiments, simulated
+
+
+def main(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these; the page is made of all there are."),
+    ] = None,
+    results: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where JSON and PNG go.")
+    ] = page.RESULTS,
+    file: Annotated[Path, typer.Option("--page", metavar="FILE", help="The page.")] = page.PAGE,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Run nothing: the page, from what is there.")
+    ] = False,
+) -> None:
+    """Run them all; exit with 1 when one does not agree with its paper."""
+    console, agree = Console(), True
+    known = experiments()
+    if unknown := sorted(set(names or ()) - set(known)):
+        raise UsageError(f"there is no experiment {unknown[0]!r}; there are: {', '.join(known)}")
+    for name in () if page_only else (names or known):
+        module, began_s = importlib.import_module(f".{name}", __package__), time.monotonic()
+        report = simulated(module, quick=False)
+        report.show(console)
+        console.print(f"{name} took {time.monotonic() - began_s:.1f} s\n")
+        agree = agree and report.holds
+        document = report.to_json()
+        target = results / f"paper-{name}.json"
+        target.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+        getattr(module, "draw", picture.draw)(document, target.with_suffix(".png"))
+        if hasattr(module, "files"):
+            for ending, text in module.files(document).items():
+                (results / f"paper-{name}-{ending}").write_text(text, "utf-8")
+    file.write_text(page.markdown(page.documents(results)), "utf-8")
+    if not agree:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except EdlError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -1,0 +1,146 @@
+"""The 20 jobs of EDL's controller again, live on this machine, ten times as fast.
+
+A node sleeps instead of computing, so that a small machine has room for as many as it takes: what
+is measured is how long a job waits for its first node, and how many of the slots are taken.
+"""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from ...coordinator.embedded import server_command
+from ...coordinator.queue import QueueBoard, Wish, open_queue
+from ...errors import ProcessFailed
+from ...mesh.jobs.spec import JobSpec
+from ...supervise import python_command, start
+from ..report import Goal, Report
+
+MOST: Final = 4
+#: As in the experiment six jobs with all of their nodes fill what there is, and 20 with one fit in.
+SLOTS: Final = 6 * MOST
+SUBMITTED_EVERY_S: Final = 1.0
+AFTER_ALL_S: Final = 30.0
+PENDING: Final = 0.2
+LOAD: Final = 0.98
+_LOOK_S: Final = 0.1
+_START_S: Final = 60.0
+
+Mode = Literal["elastic", "gang"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How one pass went.
+
+    Attributes:
+        pending_s: mean over the jobs, from the submission to the first node or to the end.
+        load: share of the slots that were taken, over time.
+        trained: jobs that had a node.
+    """
+
+    pending_s: float
+    load: float
+    trained: int
+
+
+def measure(quick: bool) -> Report:
+    """Both ways of sharing, one after the other; `quick`: ten jobs, and less time."""
+    jobs, after_s = (10, 8.0) if quick else (20, AFTER_ALL_S)
+    every_s = SUBMITTED_EVERY_S / (2 if quick else 1)
+    passes = {mode: replay(mode, jobs, every_s, after_s) for mode in ("gang", "elastic")}
+    gang, elastic = passes["gang"], passes["elastic"]
+    return Report(
+        [
+            {
+                "sharing": mode,
+                "jobs": jobs,
+                "mean pending, s": round(one.pending_s, 2),
+                "slots taken, %": round(100 * one.load, 1),
+                "jobs that had a node": one.trained,
+            }
+            for mode, one in passes.items()
+        ],
+        [
+            Goal.judge(
+                "mean pending, elastic / gang", elastic.pending_s / gang.pending_s, "<=", PENDING
+            ),
+            Goal.judge("slots taken, elastic / gang", elastic.load / gang.load, ">=", LOAD),
+            Goal.judge("jobs that had a node, elastic", elastic.trained, "==", jobs),
+        ],
+    )
+
+
+def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> Replayed:
+    """One pass on a fleet of its own.
+
+    Args:
+        mode: how jobs share.
+        jobs: how many come.
+        every_s: seconds between two.
+        after_s: seconds after the last one; then all are stopped.
+
+    Raises:
+        ProcessFailed: a process could not be started, or a job ended by itself.
+    """
+    with _fleet(mode) as queue:
+        began_s = time.monotonic()
+        submitted, taken_s, looked_s = 0, 0.0, began_s
+        while (spent_s := time.monotonic() - began_s) < jobs * every_s + after_s:
+            while submitted < jobs and spent_s >= submitted * every_s:
+                _submit(queue, submitted)
+                submitted += 1
+            now_s = time.monotonic()
+            running = sum(job.progress.running for job in queue.jobs())
+            taken_s += running * (now_s - looked_s)
+            looked_s = now_s
+            time.sleep(_LOOK_S)
+        found, now_ms = queue.jobs(), queue.time_ms()
+        for job in found:
+            if job.progress.ended:
+                raise ProcessFailed(f"{job.name} {job.progress.state}: {job.progress.reason}")
+            queue.wish(job.name, Wish(stop=True))
+        return Replayed(
+            sum(job.pending_s(now_ms) for job in found) / jobs,
+            taken_s / (looked_s - began_s) / SLOTS,
+            sum(job.progress.first_ms > 0 for job in found),
+        )
+
+
+def _submit(queue: QueueBoard, number: int) -> None:
+    spec = JobSpec(f"job{number:02d}", command="sleep 3600", max_nodes=MOST, folder=Path("/"))
+    queue.submit(spec.name, spec.to_json())
+
+
+@contextmanager
+def _fleet(mode: Mode) -> Iterator[QueueBoard]:
+    """A Redis, and a runner of jobs; at its end nothing is left."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
+        port = _free_port()
+        redis = start(server_command(port))
+        stack.callback(redis.stop)
+        redis.expect("Ready to accept connections", _START_S)
+        url = f"redis://127.0.0.1:{port}"
+        queue = stack.enter_context(closing(open_queue(url)))
+        command = python_command(
+            "fleet", "edl", "fleet", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", 0,
+            "--folder", folder / "jobs", "--coordinator", url, log=folder / "fleet.log",
+        )  # fmt: skip
+        fleet = start(command)
+        stack.callback(fleet.stop, grace_s=30.0)
+        fleet.expect("runs jobs on", _START_S)
+        yield queue
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

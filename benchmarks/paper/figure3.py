@@ -1,0 +1,166 @@
+"""The paper's figure 3: one V100 as student, 1 to 8 P4 as teachers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...scheduler.cost_model import labelling_rate
+from .claims import Cell, Contradiction, Experiment, Key, Order, Outcome
+from .figure4 import CONNECTION_S, V100_TRAINS
+from .meshes import Mesh, alone, taught, wanted
+
+BATCH: Final = 32
+TEACHERS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+#: "The fine-tuned number is 5": so many P4 label what one V100 trains.
+BEST: Final = 5
+#: How much faster than Online EDL-Dist is at best, and how much longer Online's training takes.
+FASTER_THAN_ONLINE: Final = 0.930
+#: Pictures of an epoch.
+IMAGENET: Final = 1_281_167
+ONLINE_LONGER: Final = 0.929
+
+#: img/s of EDL-Dist with 5 teachers, by the step and what 5 connections cost it.
+V100_TAUGHT: Final = BATCH / (BATCH / V100_TRAINS + BEST * CONNECTION_S)
+#: img/s of ResNet101 on a V100 and on a P4.
+V100_LABELS: Final = labelling_rate(V100_TAUGHT / (1 + FASTER_THAN_ONLINE), V100_TRAINS)
+P4_LABELS: Final = V100_TRAINS / BEST
+
+_TEXT: Final = "section 4.3"
+_LINEAR: Final = f"{_TEXT}: below 5 teachers throughput increases linearly"
+_FALL: Final = f"{_TEXT}: above 5 teachers throughput slightly decreases: a little less than 1"
+
+
+def _row(teachers: int) -> str:
+    return "1 teacher" if teachers == 1 else f"{teachers} teachers"
+
+
+def _rate(teachers: int) -> Key:
+    return _row(teachers), "img/s"
+
+
+EXPERIMENT: Final = Experiment(
+    name="figure3",
+    title="Figure 3: one V100 as student, 1 to 8 P4 as teachers",
+    source="Dong et al. 2021, section 4.3, figure 3; the picture is lost, cells are its text's",
+    setting="Student ResNet50 on one V100, batch 32; teacher ResNet101 on 1 to 8 P4.",
+    calibration=(
+        "5 as the fine-tuned number (a P4 needs 5 times as long for a picture as the V100's step),"
+        " 93.0 % over Online (the V100's labelling). What each connected teacher costs a step is"
+        " taken from figure 4's 12.8 %. Nothing else is fitted."
+    ),
+    cells=(
+        *(
+            Cell(_row(k), "throughput / with 1", float(k), "x", "free", _LINEAR)
+            for k in TEACHERS[1:4]
+        ),
+        *(
+            Cell(_row(k), "time / with 1", 1 / k, "x", "derived", f"{_LINEAR}; figure 3b")
+            for k in TEACHERS[1:4]
+        ),
+        Cell("5 teachers", "throughput / Online", 1 + FASTER_THAN_ONLINE, "x", "calibrates",
+             f"{_TEXT}: Online up to 93.0 % smaller, read as EDL-Dist 93.0 % greater"),
+        Cell("5 teachers", "Online's time / its time", 1 + ONLINE_LONGER, "x", "derived",
+             f"{_TEXT}: Online's training time up to 92.9 % longer"),
+        Cell("5 teachers", "throughput / N-training", 1.0, "x", "free",
+             f"{_TEXT}: with enough teachers similar to N-training"),
+        *(Cell(_row(k), "throughput / with 5", 1.0, "x", "free", _FALL) for k in TEACHERS[5:]),
+        Cell("best", "number of teachers", float(BEST), "P4", "calibrates",
+             f"{_TEXT}: the fine-tuned number is 5"),
+    ),
+    orders=(
+        Order(tuple(_rate(k) for k in (5, 4, 3, 2, 1)), f"{_TEXT}: more teachers, more throughput"),
+        Order(tuple(_rate(k) for k in (5, 6, 7, 8)), f"{_TEXT}: decreases beyond 5"),
+        Order((("N-training", "img/s"), _rate(5), ("Online", "img/s")),
+              f"{_TEXT}: Online much smaller; EDL-Dist similar to N-training"),
+    ),
+    contradictions=(
+        Contradiction(
+            "the throughput of Online is up to 93.0 % smaller (section 4.3)",
+            "its training time is up to 92.9 % longer (ibid.)",
+            "93.0 % smaller would take 14 times as long; 92.9 % longer is 48 % smaller.",
+            "EDL-Dist's throughput is taken as 93.0 % greater than Online's, as +181 % is meant in"
+            " section 4.2 and in the abstract: that agrees with 92.9 %.",
+        ),
+        Contradiction(
+            "a V100 has 14 Teraflops, a P4 5.5 (section 4.1): 2.5 times as fast",
+            "five P4 for one V100 (section 4.3), whose own labelling takes 96 % of a step (from"
+            " Online's ratio): 5.2 times",
+            "With 2.5, 2.4 P4 would label what a V100 trains: three would do.",
+            "The Teraflops are not used.",
+        ),
+        Contradiction(
+            "five P4 are right for one V100 (section 4.3)",
+            "six for each of eight, and five are too few (section 4.4)",
+            "See figure 4, and there of Online's two ratios, and of P4 and P40.",
+            "Each figure is calibrated on its own number.",
+        ),
+    ),
+)  # fmt: skip
+
+
+def _mesh(teachers: int) -> Mesh:
+    return Mesh(1 / V100_TRAINS, 1 / P4_LABELS, teachers, BATCH, connection_s=CONNECTION_S)
+
+
+def _curves(
+    taught_by: dict[int, float], n_training: float, online: float
+) -> dict[str, list[float]]:
+    """Figures 3a and 3b: throughput, and the hours of an epoch of ImageNet."""
+    rates = {
+        "EDL-Dist": list(taught_by.values()),
+        "N-training": [n_training] * len(taught_by),
+        "Online": [online] * len(taught_by),
+    }
+    throughput = {f"{name}, img/s": line for name, line in rates.items()}
+    hours = {
+        f"{name}, h of an epoch": [IMAGENET / rate / 3600 for rate in line]
+        for name, line in rates.items()
+    }
+    return {**throughput, **hours}
+
+
+def simulate(quick: bool) -> Outcome:
+    """N-training, Online and EDL-Dist with each number of teachers; `quick`: fewer batches."""
+    batches = 90 if quick else 300
+    t_s_s = 1 / V100_TRAINS
+    n_training = alone(t_s_s, batch=BATCH, batches=batches)
+    online = alone(t_s_s + 1 / V100_LABELS, batch=BATCH, batches=batches)
+    taught_by = {k: taught(_mesh(k), batches=batches) for k in TEACHERS}
+    asks = wanted(_mesh(TEACHERS[-1]), batches=batches)
+    best = max(taught_by, key=lambda k: taught_by[k])
+    values: dict[Key, float] = {
+        ("N-training", "img/s"): n_training,
+        ("Online", "img/s"): online,
+        ("5 teachers", "throughput / Online"): max(taught_by.values()) / online,
+        ("5 teachers", "Online's time / its time"): max(taught_by.values()) / online,
+        ("5 teachers", "throughput / N-training"): taught_by[BEST] / n_training,
+        ("best", "number of teachers"): float(best),
+    }
+    for k, rate in taught_by.items():
+        values |= {
+            (_row(k), "img/s"): rate,
+            (_row(k), "throughput / with 1"): rate / taught_by[1],
+            (_row(k), "time / with 1"): taught_by[1] / rate,
+            (_row(k), "throughput / with 5"): rate / taught_by[BEST],
+        }
+    passes = min((k for k, rate in taught_by.items() if rate > online), default=0)
+    return Outcome(
+        values,
+        {
+            "V100 trains ResNet50, img/s (scale, README of EDL)": V100_TRAINS,
+            "V100 labels with ResNet101, img/s": V100_LABELS,
+            "P4 labels with ResNet101, img/s": P4_LABELS,
+            "each connected teacher costs a step, ms (figure 4)": 1000 * CONNECTION_S,
+        },
+        series={
+            "teachers": [float(k) for k in TEACHERS],
+            **_curves(taught_by, n_training, online),
+        },
+        notes=(
+            "In img/s, at the scale of the README, with 1 to 8 teachers: "
+            + ", ".join(f"{rate:.1f}" for rate in taught_by.values())
+            + f"; N-training {n_training:.1f}, Online {online:.1f}.",
+            f"Given all 8, Algorithm 1 as it runs here asks for {asks}.",
+            f"EDL-Dist passes Online with {passes} teachers; the text does not say where.",
+        ),
+    )

@@ -1,0 +1,1 @@
+"""What experiments of the paper run on this machine, beside their simulations."""

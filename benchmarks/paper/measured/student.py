@@ -1,0 +1,93 @@
+r"""A real student on cores of its own, in each of its ways: `python -m` this.
+
+    python -m edl.benchmarks.paper.measured.student \
+        CHANNEL FRAMEWORK LAYERS ROWS CORES OTHERS ADDRESS
+
+Told "run" with a way and a number of steps, it answers how many seconds these took. The reader's
+engine works on the cores OTHERS.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from ....distill_reader import DistilReader
+from ....mesh.cores import children_on, pin_process
+from ....proto.channel import Channel
+from ....supervise import end_with_parent
+from ...pacing import FOR_EVER, SERVICE, Repeated
+from .models import CLASSES, load
+
+#: N-training: no teacher. Online: the teacher in the same process, on the same cores. EDL-Dist: by
+#: a reader. Besides, each model by itself: a step whose labels are there, and labelling alone.
+N_TRAINING: Final = "N-training"
+ONLINE: Final = "Online"
+EDL_DIST: Final = "EDL-Dist"
+STEP_ALONE: Final = "student's step alone"
+LABELLING_ALONE: Final = "teacher's step alone"
+#: Labelled batches that its reader keeps; and steps after which none is left of those that its
+#: teacher has made while there were none.
+AHEAD: Final = 4
+SETTLING: Final = 6
+WAYS: Final = (N_TRAINING, ONLINE, EDL_DIST, STEP_ALONE, LABELLING_ALONE)
+
+
+def main(
+    channel_fd: int,
+    framework: str,
+    layers: int,
+    rows: int,
+    cores: tuple[int, ...],
+    others: tuple[int, ...],
+    address: str,
+) -> None:
+    """Train when told to, until the channel ends."""
+    end_with_parent(at_once=True)
+    channel = Channel.attach(channel_fd)
+    rng = np.random.default_rng(0)
+    image = rng.standard_normal((rows, 3, 224, 224), np.float32)
+    label = rng.integers(0, CLASSES, (rows, 1))
+    soft = rng.standard_normal((rows, CLASSES), np.float32)
+    with children_on(others):
+        models = load(framework, len(cores), layers)
+        source = Repeated(image, label, count=FOR_EVER)
+        reader = DistilReader(
+            source,
+            service=SERVICE,
+            teachers=[address],
+            feeds=[0],
+            upper_bytes=AHEAD * (image.nbytes + label.nbytes + soft.nbytes),
+        )
+    with reader:
+        pin_process(cores)
+        # One epoch without an end: that each has to be begun is no matter of a step.
+        labelled = (models.train(*batch) for batch in reader)
+        step: dict[str, Callable[[], object]] = {
+            N_TRAINING: lambda: models.train(image, label, None),
+            ONLINE: lambda: models.train(image, label, models.label(image)),
+            EDL_DIST: lambda: next(labelled),
+            STEP_ALONE: lambda: models.train(image, label, soft),
+            LABELLING_ALONE: lambda: models.label(image),
+        }
+        channel.send("ready")
+        for message in channel:
+            began_s = time.perf_counter()
+            for _ in itertools.repeat(None, message["steps"]):
+                step[message["way"]]()
+            channel.send("ran", wall_s=time.perf_counter() - began_s)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Of "0,1"."""
+    return tuple(map(int, text.split(",")))
+
+
+if __name__ == "__main__":
+    fd, name, depth, samples, on, beside, teacher = sys.argv[1:]
+    main(int(fd), name, int(depth), int(samples), numbers(on), numbers(beside), teacher)

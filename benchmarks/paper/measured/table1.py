@@ -1,0 +1,115 @@
+"""Table 1 on this machine: a real student on some cores, a teacher on a GPU or of a P4's rate."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ....mesh.cores import available_cores, children_on
+from ...children import Child
+from ...pacing.teachers import PICTURES, paced, start_teachers
+from ...report import Estimate, Goal, Report, Row, interleaved
+from .cores import divided
+from .models import framework
+from .student import EDL_DIST, LABELLING_ALONE, N_TRAINING, ONLINE, SETTLING, STEP_ALONE, WAYS
+
+log = logging.getLogger(__name__)
+
+#: Seconds of each step, round by round, of each way.
+Seconds = Mapping[str, Sequence[float]]
+
+#: The least part of N-training's rate that EDL-Dist has.
+OF_N_TRAINING: Final = 0.97
+#: How near EDL-Dist / Online has to be to t_online / t_s.
+NEAR: Final = 0.10
+#: Of the teacher.
+_LAYERS: Final = 50
+_ROWS: Final = 64
+_QUICK_ROWS: Final = 8
+_CORES: Final = (1, 2, 4, 8, 16)
+_CUDA_TEACHER: Final = "edl.benchmarks.paper.measured.torch_models:resnet50"
+_GPUS: Final = Path("/proc/driver/nvidia/gpus")
+
+
+def measure(quick: bool, p4_rate: float) -> Report:
+    """The three ways by turns, and each model alone.
+
+    With a GPU the teacher is a real one on it, and the student has 1 to 16 cores. Without one the
+    teacher is emulated, at the rate of a P4, and the student has one core.
+
+    Args:
+        quick: batches of 8 instead of 64.
+        p4_rate: images per second that a P4 labels with ResNet50.
+    """
+    rows_of_batch = _QUICK_ROWS if quick else _ROWS
+    has_gpu = _GPUS.is_dir() and any(_GPUS.iterdir())
+    if has_gpu:
+        options: tuple[str, ...] = ("--device", "gpu:0", "--micro-batch", str(rows_of_batch))
+        model, teacher = _CUDA_TEACHER, "ResNet50 on a GPU"
+    else:
+        options, model = paced(rows_of_batch / p4_rate, rows_of_batch), PICTURES
+        teacher = f"emulated: paced at {p4_rate:.0f} img/s, a P4's"
+    most = len(available_cores())
+    counts = [count for count in _CORES if count <= most] if has_gpu else [1]
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    for count in counts:
+        log.info("%d of %d cores train, %s", count, most, teacher)
+        seconds = _by_turns(count, rows_of_batch, options, model)
+        rows += _rows(count, rows_of_batch, teacher, seconds)
+        goals += _goals(count, seconds)
+    return Report(rows, goals)
+
+
+def _by_turns(count: int, rows: int, options: tuple[str, ...], model: str) -> Seconds:
+    cores, others = divided(count)
+    with ExitStack() as ending:
+        with children_on(others):
+            [(address, _)] = start_teachers(ending, [options], model)
+        module = "edl.benchmarks.paper.measured.student"
+        placed = [",".join(map(str, each)) for each in (cores, others)]
+        student = Child(ending, "the student", module, framework(), _LAYERS, rows, *placed, address)
+        student.hear()
+
+        def step_s(way: str) -> float:
+            if way == EDL_DIST:  # while other ways have their turns the teacher works ahead
+                student.ask("run", way=way, steps=SETTLING)
+            return float(student.ask("run", way=way, steps=1)["wall_s"])
+
+        taken = interleaved(*[partial(step_s, way) for way in WAYS])
+        return dict(zip(WAYS, zip(*taken, strict=True), strict=True))
+
+
+def _rows(count: int, rows: int, teacher: str, seconds: Seconds) -> list[Row]:
+    return [
+        {
+            "cores": count,
+            "way": way,
+            "samples_per_s": rows / statistics.median(taken_s),
+            "step_s": statistics.median(taken_s),
+            "teacher": teacher if way == EDL_DIST else "",
+        }
+        for way, taken_s in seconds.items()
+    ]
+
+
+def _goals(count: int, seconds: Seconds) -> list[Goal]:
+    name = f"{count} core{'s' * (count > 1)}"
+    n_s, online_s, edl_s, alone_s, label_s = (seconds[way] for way in (
+        N_TRAINING, ONLINE, EDL_DIST, STEP_ALONE, LABELLING_ALONE
+    ))  # fmt: skip
+    of_n = Estimate.of([n / edl for n, edl in zip(n_s, edl_s, strict=True)])
+    gains = [online / edl for online, edl in zip(online_s, edl_s, strict=True)]
+    expected = [(step + label) / step for step, label in zip(alone_s, label_s, strict=True)]
+    near = Estimate.of([gain / by for gain, by in zip(gains, expected, strict=True)])
+    title = f"{name}: EDL-Dist / Online, of expected {statistics.median(expected):.3g}"
+    return [
+        Goal.judge(f"{name}: EDL-Dist / N-training", of_n, ">=", OF_N_TRAINING),
+        Goal.judge(title, near, ">=", 1 - NEAR),
+        Goal.judge(title, near, "<=", 1 + NEAR),
+    ]

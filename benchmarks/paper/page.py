@@ -1,0 +1,187 @@
+"""docs/benchmarks.md, made of the results that `make tables` and measurements have left."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from .tables import is_dense
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RESULTS: Final = ROOT / "benchmarks" / "results"
+PAGE: Final = ROOT / "docs" / "benchmarks.md"
+#: In which order experiments stand on the page; others come after them.
+FIRST: Final = ("table1", "table2", "figure3", "figure4", "edl_readme")
+MARKS: Final = {"calibrates": " \\*", "derived": " =", "contested": " !", "free": ""}
+
+HEAD: Final = """# The papers' experiments, run again
+
+This page is generated: `make tables` runs every simulation and writes it anew from
+[benchmarks/results](../benchmarks/results). One experiment by itself:
+
+    edl bench paper.table1 --simulate            # the paper's devices, in virtual time
+    edl bench paper.table1 --simulate --check    # exit code 1 when it does not agree
+    edl bench paper.table1 --measure             # this machine, where that can be done
+
+**Simulated** means: the rules that decide in a live mesh (who labels what, when to pull, how many
+teachers) are driven in virtual time, with devices as fast as the papers' own figures say. Nobody
+ran the papers' hardware. A device model is *calibrated* on the cells that are named; every other
+cell is *free*, and is held to 10 % of the paper's figure, to its order among the others and to
+where lines cross. That a calibrated cell agrees says nothing.
+
+In a table a cell is: the paper's figure, ours, and how far ours is off. A mark after it: \\* the
+model is calibrated on it; = it follows from other cells; ! another statement of the same paper
+excludes it, so it is shown and not judged. All others are free.
+
+What `--measure --json benchmarks/results/paper-NAME-measured.json` has written stands at the end.
+"""
+
+
+def documents(folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """The results in a folder, in the order of the page; `path` is added to each."""
+    found = []
+    for path in sorted(folder.glob("paper-*.json")):
+        one: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        found.append({**one, "path": path.stem})
+    places = {name: place for place, name in enumerate(FIRST)}
+    return sorted(found, key=lambda one: places.get(one.get("name", ""), len(FIRST)))
+
+
+def markdown(found: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page."""
+    simulated = [one for one in found if one.get("how") == "simulated"]
+    measured = [one for one in found if one.get("how") != "simulated"]
+    parts = [HEAD, "## In short\n", _summary(simulated)]
+    parts += [_section(one) for one in simulated]
+    parts += ["## Measured\n", *(_measured(one) for one in measured)]
+    if not measured:
+        parts.append("Nothing is kept here yet.\n")
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _summary(found: Iterable[Mapping[str, Any]]) -> str:
+    rows = []
+    for one in found:
+        judged = [row for row in one["rows"] if row["use"] in ("free", "derived")]
+        free = sum(row["use"] == "free" for row in judged)
+        worst = max(abs(row["error_percent"]) for row in judged)
+        holds = "yes" if all(goal["holds"] for goal in one["goals"]) else "**no**"
+        rows.append(
+            f"| [{one['title']}](#{_anchor(one['title'])}) | {len(one['rows'])} | {free} |"
+            f" {worst:.1f} % | {len(one['contradictions'])} | {holds} |"
+        )
+    head = (
+        "| experiment | cells | free | worst error of a judged cell | contradictions in the paper |"
+        " all goals hold |\n|---|---|---|---|---|---|\n"
+    )
+    return head + "\n".join(rows) + "\n"
+
+
+def _section(one: Mapping[str, Any]) -> str:
+    lines = [f"## {one['title']}", "", f"Simulated. {one['source']}. {one['setting']}", ""]
+    lines += [*_cells(one["rows"]), ""]
+    lines += [f"**Calibration.** {one['calibration']}", ""]
+    if one["model"]:
+        lines += ["| device model | |", "|---|---|"]
+        lines += [f"| {name} | {_number(value)} |" for name, value in one["model"].items()] + [""]
+    lines += [
+        f"- In the paper {leads} passes {led} between {before} and {after}."
+        for leads, led, before, after in one["crossings"]
+    ]
+    lines += [f"- {note}" for note in one["notes"]]
+    for goal in one["goals"]:
+        limit = f"{goal['op']} {_number(goal['limit'])}"
+        said = "holds" if goal["holds"] else "**does not hold**"
+        lines.append(f"- {goal['name']}: {_number(goal['value'])} ({limit}): {said}.")
+    lines.append("")
+    if one["contradictions"]:
+        lines += ["**Where the paper contradicts itself**", ""]
+        lines += [
+            f"- {_sentence(c['one'])} But {c['other']}. {c['because']} *{c['chosen']}*"
+            for c in one["contradictions"]
+        ]
+        lines.append("")
+    lines += [f"![{one['title']}: curves, and the error of each cell](../benchmarks/results/"
+              f"{one['path']}.png)", ""]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not is_dense(rows):
+        lines = ["| | | paper, ours, error |", "|---|---|---|"]
+        for row in rows:
+            unit = _word(row["unit"])
+            lines.append(f"| {row['row']} | {row['column']}, {unit} | {_cell(row)} |")
+        return lines
+    columns = list(dict.fromkeys(row["column"] for row in rows))
+    by_key = {(row["row"], row["column"]): row for row in rows}
+    heads = [f"{name}, {_unit(rows, name)}" for name in columns]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(columns) + 1) + "|"]
+    for name in dict.fromkeys(row["row"] for row in rows):
+        cells = [_cell(by_key.get((name, column))) for column in columns]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    off = f"{row['error_percent']:+.1f} %"
+    return f"{_number(row['paper'])}, {_number(row['ours'])}, {off}{MARKS[row['use']]}"
+
+
+def _measured(one: Mapping[str, Any]) -> str:
+    """A report without the paper's cells: its rows and goals, and on what it was taken."""
+    machine = one.get("machine", {})
+    title = one.get("title") or one["path"].removeprefix("paper-")
+    lines = [f"### {title}", ""]
+    lines += [f"Measured on: {machine.get('cpu', '?')}, {machine.get('cores', '?')} cores.", ""]
+    if one["rows"]:
+        names = list(one["rows"][0])
+        lines += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+        lines += [
+            f"| {' | '.join(_number(value) for value in row.values())} |" for row in one["rows"]
+        ]
+    lines.append("")
+    for goal in one["goals"]:
+        spread = ""
+        if "interval" in goal:
+            low, high = map(_number, goal["interval"])
+            spread = f" [{low}, {high}]"
+        said = "holds" if goal["holds"] else "**does not hold**"
+        lines.append(
+            f"- {goal['name']}: {_number(goal['value'])}{spread}"
+            f" ({goal['op']} {_number(goal['limit'])}): {said}."
+        )
+    lines += [f"- {note}" for note in one.get("notes", ())]
+    return "\n".join([*lines, ""])
+
+
+def _unit(rows: Sequence[Mapping[str, Any]], column: str) -> str:
+    units = dict.fromkeys(row["unit"] for row in rows if row["column"] == column)
+    return " or ".join(_word(unit) for unit in units)
+
+
+def _word(unit: str) -> str:
+    return "times" if unit == "x" else unit
+
+
+def _anchor(title: str) -> str:
+    """As repository pages make it from a heading."""
+    kept = (c for c in title.lower() if c.isalnum() or c in "-_ ")
+    return "".join(kept).replace(" ", "-")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _number(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        return str(value)
+    if isinstance(value, int) or not math.isfinite(value):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.5g}"

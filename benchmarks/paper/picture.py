@@ -1,0 +1,116 @@
+"""The picture of an experiment: its curves, the paper's beside ours, and the error of each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import UsageError
+
+COLOURS: Final = ("#2f6fb0", "#d98c3f", "#c0392b", "#2e8b57", "#7b5ea7", "#8c8c8c")
+USES: Final = {
+    "free": "#2e8b57",
+    "derived": "#8fc9a5",
+    "calibrates": "#bbbbbb",
+    "contested": "#d98c3f",
+}
+
+
+def draw(document: Mapping[str, Any], path: Path) -> None:
+    """Draw it as PNG.
+
+    First the ranked columns over the rows, the paper's as circles; where there are none, the series
+    over the first of them, those of a unit in one panel ("name, unit"). Last, how far off each cell
+    is.
+
+    Args:
+        document: as `Reproduced.to_json` gives it.
+        path: of the PNG.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows, series = document["rows"], document["series"]
+    ranked = len({row["row"] for row in rows if row["column"] in document["ranked"]}) > 1
+    lines = list(series)[1:]
+    units = list(dict.fromkeys(_unit(name) for name in lines)) if not ranked else [""]
+    figure = Figure(
+        figsize=(5.5 * (len(units) + 1), max(3.8, 0.24 * len(rows) + 1.2)), layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    *panels, errors = figure.subplots(1, len(units) + 1, squeeze=False)[0]
+    for axes, unit in zip(panels, units, strict=True):
+        if ranked:
+            _ranked(axes, document)
+        else:
+            _series(axes, series, unit)
+    figure.suptitle(f"{document['title']} ({document['how']})", fontsize=9)
+    _errors(errors, rows)
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as PNG; UsageError where that cannot be."""
+    try:
+        figure.savefig(path, format="png", dpi=100, metadata={"Software": None})
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _ranked(axes: Any, document: Mapping[str, Any]) -> None:
+    names = list(dict.fromkeys(row["row"] for row in document["rows"]))
+    for column, colour in zip(document["ranked"], COLOURS, strict=False):
+        cells = [row for row in document["rows"] if row["column"] == column]
+        at = [names.index(row["row"]) for row in cells]
+        ours, paper = ([row[whose] for row in cells] for whose in ("ours", "paper"))
+        if len(document["ranked"]) > 1:
+            axes.plot(at, ours, "-", color=colour, label=f"{column}, ours")
+        else:
+            axes.bar(at, ours, color=colour, alpha=0.5, width=0.6, label=f"{column}, ours")
+        axes.plot(at, paper, "o", color=colour, fillstyle="none", label=f"{column}, the paper's")
+        axes.set_ylabel(cells[0]["unit"])
+    axes.set_xticks(range(len(names)), names, fontsize=8, rotation=20 if len(names) < 9 else 60)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=7)
+
+
+def _unit(name: str) -> str:
+    return name.rpartition(", ")[2]
+
+
+def _series(axes: Any, series: Mapping[str, Sequence[Any]], unit: str) -> None:
+    (x_name, x), *others = series.items()
+    chosen = [(name, line) for name, line in others if _unit(name) == unit]
+    for (name, line), colour in zip(chosen, COLOURS, strict=False):
+        if x and isinstance(x[0], str):
+            axes.bar(x, line, color=colour, width=0.6)
+            axes.tick_params(axis="x", labelsize=8, rotation=20)
+        else:
+            axes.plot(x, line, ".-", color=colour, label=name.rpartition(", ")[0])
+            axes.set_xlabel(x_name)
+    axes.set_ylabel(unit)
+    axes.set_ylim(bottom=0)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)
+
+
+def _errors(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    labels = [f"{row['column']}, {row['row']}" for row in rows]
+    at = range(len(rows))
+    axes.axvspan(-10, 10, color="#eeeeee", zorder=0)
+    axes.axvline(0, color="#888888", linewidth=0.8)
+    for use, colour in USES.items():
+        chosen = [i for i in at if rows[i]["use"] == use]
+        if chosen:
+            off = [rows[i]["error_percent"] for i in chosen]
+            axes.plot(off, chosen, "o", color=colour, label=use)
+    axes.set_yticks(list(at), labels, fontsize=7)
+    axes.invert_yaxis()
+    widest = max([12.0, *(abs(row["error_percent"]) * 1.1 for row in rows)])
+    axes.set_xlim(-widest, widest)
+    axes.set_xlabel("error of ours, % of the paper's figure")
+    axes.legend(fontsize=7)

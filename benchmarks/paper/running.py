@@ -1,0 +1,50 @@
+"""Finds an experiment by its name and runs it, simulated or measured."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from ...errors import UsageError
+from ..report import Report
+from .tables import Reproduced, compare
+
+
+def run(name: str, *, simulate: bool, measure: bool, quick: bool) -> Report:
+    """Run the experiment of the module `name`.
+
+    Args:
+        name: as "table1".
+        simulate: with the paper's devices, in virtual time.
+        measure: on this machine; exactly one of the two.
+        quick: less of it, coarser figures.
+
+    Raises:
+        UsageError: not exactly one of the two is asked for, or it cannot be measured.
+    """
+    if simulate == measure:
+        raise UsageError(
+            f"paper.{name} is run with --simulate (the paper's devices, in virtual time) or with"
+            " --measure (this machine): give one of the two"
+        )
+    module = importlib.import_module(f".{name}", __package__)
+    if simulate:
+        return simulated(module, quick=quick)
+    if not hasattr(module, "measure"):
+        raise UsageError(f"paper.{name} needs devices of the paper: run it with --simulate")
+    found: Report = module.measure(quick=quick)
+    return found
+
+
+def experiments() -> list[str]:
+    """The names of all: the modules of this folder that define `simulate`."""
+    folder = Path(__file__).parent
+    return sorted(
+        path.stem for path in folder.glob("*.py") if "\ndef simulate(" in path.read_text("utf-8")
+    )
+
+
+def simulated(module: ModuleType, *, quick: bool) -> Reproduced:
+    """The simulation of an experiment's module, compared with its paper."""
+    return compare(module.EXPERIMENT, module.simulate(quick=quick))

@@ -1,0 +1,251 @@
+"""A paper's figures beside ours: the error of each cell, the order of all, where lines cross."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ..report import Goal, Report, Row
+from .claims import Cell, Experiment, Key, Outcome
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+How = Literal["simulated", "measured"]
+#: A crossing: the column that comes to lead, the one that led, between which two rows.
+Crossing = tuple[str, str, str, str]
+LEGEND: Final = (
+    "In a cell: the paper's figure, ours, the error. * the model is calibrated on it; = follows"
+    " from other cells; ! contradicts another statement and is not judged; all others are free."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced(Report):
+    """A report whose rows are the cells of an experiment.
+
+    A simulated one holds for no machine in particular, so its JSON names none, and is the same
+    wherever it is made.
+    """
+
+    experiment: Experiment | None = None
+    outcome: Outcome = field(default_factory=lambda: Outcome({}))
+    how: How = "simulated"
+
+    def to_json(self) -> dict[str, Any]:
+        """The report's keys, less the machine of a simulation, and all that the page is made of."""
+        assert self.experiment is not None
+        about = self.experiment
+        found: dict[str, Any] = {
+            "name": about.name,
+            "how": self.how,
+            "title": about.title,
+            "source": about.source,
+            "setting": about.setting,
+            "calibration": about.calibration,
+            "model": {name: _rounded(value) for name, value in self.outcome.model.items()},
+            "rows": [{k: _rounded(v) for k, v in row.items()} for row in self.rows],
+            "goals": [{k: _rounded(v) for k, v in goal.to_json().items()} for goal in self.goals],
+            "ranked": list(about.ranked),
+            "crossings": [list(one) for one in crossings(about, published(about))],
+            "contradictions": [
+                {"one": c.one, "other": c.other, "because": c.because, "chosen": c.chosen}
+                for c in about.contradictions
+            ],
+            "series": {k: [_rounded(v) for v in line] for k, line in self.outcome.series.items()},
+            "notes": list(self.outcome.notes),
+        }
+        return found if self.how == "simulated" else {"machine": dict(self.machine), **found}
+
+    def show(self, console: Console) -> None:
+        """Print the table, what it stands on, and what the paper says twice."""
+        from rich.markup import escape
+        from rich.table import Table
+
+        assert self.experiment is not None
+        about = self.experiment
+        console.print(f"[bold]{escape(about.title)}[/] ({self.how}; {escape(about.source)})")
+        console.print(escape(about.setting))
+        if self.how == "measured":
+            console.print(f"{self.machine['cpu']}, {self.machine['cores']} cores")
+        console.print(self._table(console))
+        console.print(LEGEND)
+        console.print(f"[bold]Calibration:[/] {escape(about.calibration)}")
+        for name, value in self.outcome.model.items():
+            shown = f"{value:.5g}" if isinstance(value, float) else str(value)
+            console.print(f"  {escape(name)}: {escape(shown)}")
+        for leads, led, before, after in crossings(about, published(about)):
+            console.print(f"In the paper {leads} passes {led} between {before} and {after}.")
+        for note in self.outcome.notes:
+            console.print(f"[bold]Note:[/] {escape(note)}")
+        for one in about.contradictions:
+            console.print(
+                f"[bold]The paper contradicts itself:[/] {escape(one.one)} / {escape(one.other)}:"
+                f" {escape(one.because)} {escape(one.chosen)}"
+            )
+        goals = Table("goal", "value", "limit", "holds")
+        for goal in self.goals:
+            holds = "[green]yes" if goal.holds else "[red]no"
+            goals.add_row(goal.name, f"{goal.value:.4g}", f"{goal.op} {goal.limit:g}", holds)
+        console.print(goals)
+
+    def _table(self, console: Console) -> Table:
+        """A row for each row; or, where that has many gaps or is too wide, one for each cell."""
+        from rich.measure import Measurement
+        from rich.table import Table
+
+        about = self.experiment
+        assert about is not None
+        table = Table("", *(f"{name}{_unit(about, name)}" for name in about.columns))
+        for name in about.rows:
+            cells = {str(row["column"]): row for row in self.rows if row["row"] == name}
+            table.add_row(name, *(_shown(cells.get(column)) for column in about.columns))
+        endless = console.options.update(max_width=sys.maxsize)
+        fits = Measurement.get(console, endless, table).maximum <= console.width
+        if fits and is_dense(self.rows):
+            return table
+        each = Table("", "", "unit", "paper, ours, error")
+        for row in self.rows:
+            each.add_row(str(row["row"]), str(row["column"]), str(row["unit"]), _shown(row))
+        return each
+
+
+def is_dense(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a table of these cells would have clearly more of them than gaps."""
+    places = len({row["row"] for row in rows}) * len({row["column"] for row in rows})
+    return len(rows) > 0.6 * places
+
+
+def compare(experiment: Experiment, outcome: Outcome, how: How = "simulated") -> Reproduced:
+    """Our figures against the paper's: a row for each cell, and the goals that follow.
+
+    Raises:
+        ValueError: a figure is missing, or is not finite.
+    """
+    ours = outcome.values
+    needed = {cell.key for cell in experiment.cells}
+    needed |= {key for order in experiment.orders for key in order.falling}
+    if wrong := sorted(key for key in needed if not math.isfinite(ours.get(key, math.nan))):
+        raise ValueError(f"{experiment.name}: no figure of ours for {wrong}")
+    rows = [_row(cell, ours[cell.key]) for cell in experiment.cells]
+    goals = _goals(experiment, ours)
+    return Reproduced(rows, goals, experiment=experiment, outcome=outcome, how=how)
+
+
+def error(cell: Cell, ours: float) -> float:
+    """How far we are off, relative to the paper: 0.05 is 5 % more."""
+    return ours / cell.value - 1
+
+
+def published(experiment: Experiment) -> dict[Key, float]:
+    """The paper's figures by their place, less those that it contradicts itself."""
+    return {cell.key: cell.value for cell in experiment.cells if cell.use != "contested"}
+
+
+def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[str], int]:
+    """What stands in another order than in the paper, in words, and how many pairs were compared.
+
+    Compared are any two ranked columns of a row, any two rows of a ranked column (where the paper's
+    figures differ by more than its `tie`), and each statement of order.
+    """
+    paper = published(experiment)
+    ranked = [key for key in paper if key[1] in experiment.ranked]
+    pairs = [
+        (a, b) if paper[a] > paper[b] else (b, a)
+        for a, b in combinations(ranked, 2)
+        if (a[0] == b[0] or a[1] == b[1]) and not _tied(paper[a], paper[b], experiment.tie)
+    ]
+    pairs += [pair for order in experiment.orders for pair in pairwise(order.falling)]
+    wrong = [
+        f"{more[1]} at {more[0]} is not more than {less[1]} at {less[0]}"
+        for more, less in pairs
+        if not ours[more] > ours[less]
+    ]
+    return wrong, len(pairs)
+
+
+def crossings(experiment: Experiment, values: Mapping[Key, float]) -> list[Crossing]:
+    """Where one ranked column passes another, from row to row.
+
+    Rows in which the paper has the two tied take no part, nor do those in which one is missing.
+    """
+    paper = published(experiment)
+    found: list[Crossing] = []
+    for a, b in combinations(experiment.ranked, 2):
+        rows = [
+            row
+            for row in experiment.rows
+            if {(row, a), (row, b)} <= paper.keys()
+            and not _tied(paper[row, a], paper[row, b], experiment.tie)
+        ]
+        for before, after in pairwise(rows):
+            leads = values[after, a] > values[after, b]
+            if leads != (values[before, a] > values[before, b]):
+                found.append((a, b, before, after) if leads else (b, a, before, after))
+    return found
+
+
+def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:
+    judged = [cell for cell in experiment.cells if cell.use in ("free", "derived")]
+    free = sum(cell.use == "free" for cell in judged)
+    worst = max(judged, key=lambda cell: abs(error(cell, ours[cell.key])))
+    wrong, pairs = misplaced(experiment, ours)
+    here, there = (set(crossings(experiment, one)) for one in (ours, published(experiment)))
+    order = f"pairs of {pairs} in another order than the paper's"
+    if wrong:
+        order += ": " + "; ".join(wrong)
+    goals = [
+        Goal.judge(
+            f"worst error of {len(judged)} judged cells, in % ({worst.column}, {worst.row})",
+            100 * abs(error(worst, ours[worst.key])),
+            "<=",
+            100 * experiment.within,
+        ),
+        Goal.judge("free cells", free, ">=", experiment.least_free),
+        Goal.judge(order, len(wrong), "==", 0),
+    ]
+    if here or there:
+        name = f"crossings that only the paper or only we have, of {len(here | there)}"
+        goals.append(Goal.judge(name, len(here ^ there), "==", 0))
+    return goals
+
+
+def _row(cell: Cell, ours: float) -> Row:
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "unit": cell.unit,
+        "paper": cell.value,
+        "ours": ours,
+        "error_percent": round(100 * error(cell, ours), 4) + 0.0,  # no -0.0
+        "use": cell.use,
+        "source": cell.source,
+    }
+
+
+def _tied(a: float, b: float, tie: float) -> bool:
+    return abs(a - b) <= tie * max(a, b)
+
+
+def _unit(experiment: Experiment, column: str) -> str:
+    units = {cell.unit for cell in experiment.cells if cell.column == column}
+    return f", {units.pop()}" if len(units) == 1 else ""
+
+
+def _shown(row: Row | None) -> str:
+    if row is None:
+        return ""
+    mark = {"calibrates": " *", "derived": " =", "contested": " !"}.get(str(row["use"]), "")
+    return f"{row['paper']:g}  {row['ours']:.4g}  {row['error_percent']:+.1f} %{mark}"
+
+
+def _rounded(value: Any) -> Any:
+    """To 6 digits: what more there is depends on the processor."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.6g}")
+    return value

@@ -1,0 +1,58 @@
+"""How far the planner's and the simulator's figures are from meshes that are then really run."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+from .planning import paced, real
+from .planning.judging import error_of
+from .report import Estimate, Goal, Report, Row
+
+log = logging.getLogger(__name__)
+
+#: Percent that a prediction may be off: of stated devices by the planner and by the simulator, of
+#: real models by the planner.
+PLANNED: Final = 10.0
+SIMULATED: Final = 5.0
+PLANNED_OF_REAL: Final = 20.0
+_WINDOW_S: Final = 0.6
+_QUICK_WINDOW_S: Final = 0.2
+
+
+def run(quick: bool) -> Report:
+    """Five meshes of stated rates, and five trainings with real models.
+
+    Args:
+        quick: shorter windows, and smaller batches of the real models.
+    """
+    rows: list[Row] = []
+    goals: list[Goal] = []
+
+    def add(
+        name: str, devices: str, rates: Sequence[float], **limited: tuple[float, float]
+    ) -> None:
+        row: dict[str, str | float] = {"mesh": name, "devices": devices}
+        row["ran/s"] = statistics.median(rates)
+        for by in ("planner", "simulator"):
+            row[f"{by}/s"] = limited[by][0] if by in limited else ""
+        rows.append(row)
+        for by, (predicted, most) in limited.items():
+            error = error_of(Estimate.of([rate / predicted for rate in rates]))
+            goals.append(Goal.judge(f"{name}: {by} off %", error, "<=", most))
+
+    for asked in paced.CONFIGURATIONS:
+        log.info("stated rates: %s", asked.name)
+        rates = paced.ran(asked, _QUICK_WINDOW_S if quick else _WINDOW_S)
+        add(
+            asked.name,
+            "emulated",
+            rates,
+            planner=(paced.planned(asked), PLANNED),
+            simulator=(paced.simulated(asked), SIMULATED),
+        )
+    for name, predicted, rates in real.trainings(quick):
+        add(name, "real models", rates, planner=(predicted, PLANNED_OF_REAL))
+    return Report(rows, goals)

@@ -1,0 +1,1 @@
+"""What `edl bench plan` runs: meshes that were predicted, by stated and by real devices."""

@@ -1,0 +1,160 @@
+"""Meshes of devices whose rates are stated: what is predicted of them, and what they then do."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from ...distill_reader import DistilReader
+from ...scheduler.cluster import Cluster, DeviceKind
+from ...scheduler.cost_model import predict
+from ...scheduler.mesh_values import Mesh, Team
+from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
+from ...scheduler.workload import Job, Rate
+from ..pacing import FOR_EVER, ROWS, SERVICE, Repeated, batch
+from ..pacing.streams import windows_s
+from ..pacing.student import PacedStudent
+from ..pacing.teachers import paced, start_teachers
+from ..report import MIN_ROUNDS
+from ..teaching.models import FEATURES
+
+_FLOAT_BYTES: Final = 4
+_CLASSES: Final = 10
+#: Batches of each teacher until a stream has settled.
+_SETTLING: Final = 12
+_SIMULATED_BATCHES: Final = 600
+_STUDENT: Final = "student"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A mesh of stated rates, in which students have teachers of their own.
+
+    Attributes:
+        name: of it.
+        step_s: seconds of a batch at each student.
+        teachers: seconds of a batch at each teacher of one student.
+        students: how many there are.
+    """
+
+    name: str
+    step_s: float
+    teachers: tuple[float, ...]
+    students: int = 1
+
+    @property
+    def kinds(self) -> dict[str, tuple[float, int]]:
+        """The kinds of teachers: seconds of a batch, and how many there are in all."""
+        counts = Counter(self.teachers * self.students)
+        return {f"{1e3 * batch_s:g} ms": (batch_s, count) for batch_s, count in counts.items()}
+
+
+#: In short: half as fast as the student; faster than it, together; one fewer than needed; two, of
+#: which one takes three times as long; two students with two teachers each.
+CONFIGURATIONS: Final = (
+    Configuration("1 slow teacher", 0.020, (0.040,)),
+    Configuration("2 fast teachers", 0.030, (0.040, 0.040)),
+    Configuration("3 of 4 teachers", 0.015, (0.060, 0.060, 0.060)),
+    Configuration("slow and fast", 0.010, (0.030, 0.090)),
+    Configuration("2 students", 0.020, (0.050, 0.050), students=2),
+)
+
+
+def planned(asked: Configuration) -> float:
+    """Samples per second of all students, as the planner has it."""
+    kinds = asked.kinds
+    devices = [DeviceKind(name, count) for name, (_, count) in kinds.items()]
+    job = Job(
+        name=asked.name,
+        samples=ROWS * _SIMULATED_BATCHES,
+        batch=(ROWS,),
+        student={_STUDENT: Rate(seconds_per_sample=asked.step_s / ROWS)},
+        teacher={
+            name: Rate(seconds_per_sample=batch_s / ROWS) for name, (batch_s, _) in kinds.items()
+        },
+        sample_bytes=FEATURES * _FLOAT_BYTES,
+        label_bytes=_CLASSES * _FLOAT_BYTES,
+        students=asked.students,
+        synchronous=False,
+    )
+    cluster = Cluster((DeviceKind(_STUDENT, asked.students), *devices))
+    teams = tuple(Team(name, float(count)) for name, (_, count) in kinds.items())
+    return predict(cluster, job, Mesh(_STUDENT, asked.students, teams, ROWS)).samples_per_s
+
+
+def simulated(asked: Configuration) -> float:
+    """Samples per second of all students, as the simulator has it."""
+    services = [f"service-{number}" for number in range(asked.students)]
+    held = len(asked.teachers)
+    students = tuple(
+        StudentGroup(
+            f"{_STUDENT}-{service}",
+            asked.step_s / ROWS,
+            batch=ROWS,
+            batches=_SIMULATED_BATCHES,
+            teachers_min=held,
+            teachers_max=held,
+            input_bytes=FEATURES * _FLOAT_BYTES,
+            label_bytes=_CLASSES * _FLOAT_BYTES,
+            service=service,
+        )
+        for service in services
+    )
+    teachers = tuple(
+        TeacherGroup(f"{service}-{number}", batch_s / ROWS, service=service)
+        for service in services
+        for number, batch_s in enumerate(asked.teachers)
+    )
+    slowest_s = max(asked.step_s, *asked.teachers)
+    scenario = Scenario(students, teachers, asked.name, warm_up_s=_SETTLING * slowest_s)
+    return simulate(scenario, random.Random).samples_per_s
+
+
+def ran(asked: Configuration, window_s: float) -> list[float]:
+    """Samples per second of all students, in windows one after another.
+
+    Args:
+        asked: the mesh; its teachers are processes, its readers real ones.
+        window_s: length of each window.
+
+    Raises:
+        ProcessFailed: a teacher does not start.
+    """
+    held = len(asked.teachers)
+    pool_s = 1 / sum(1 / batch_s for batch_s in asked.teachers)
+    best_s = max(pool_s, asked.step_s)
+    # A multiple of what teachers do together: their labels come in bursts.
+    per_window = held * max(round(window_s / best_s / held), 1)
+    skipped = _SETTLING * held
+    with ExitStack() as ending:
+        options = [paced(batch_s) for batch_s in asked.teachers * asked.students]
+        addresses = [address for address, _ in start_teachers(ending, options)]
+        trained = [PacedStudent(asked.step_s) for _ in range(asked.students)]
+        works = []
+        for number, student in enumerate(trained):
+            own = addresses[number * held : (number + 1) * held]
+            source = Repeated(batch(), count=FOR_EVER)
+            reader = ending.enter_context(DistilReader(source, service=SERVICE, teachers=own))
+            batches = skipped + MIN_ROUNDS * per_window + 1
+            works.append((student, reader, batches))
+        pool = ending.enter_context(ThreadPoolExecutor(len(works)))
+        trainings = [pool.submit(_train, *work) for work in works]
+        for training in trainings:
+            training.result()
+    return _rates(
+        [list(windows_s(student, skipped, per_window)) for student in trained], per_window
+    )
+
+
+def _train(student: PacedStudent, reader: DistilReader, batches: int) -> None:
+    student.train(taken for taken, _ in zip(reader, range(batches), strict=False))
+
+
+def _rates(of_students: Sequence[Sequence[float]], per_window: int) -> list[float]:
+    rounds = zip(*of_students, strict=True)
+    return [sum(ROWS * per_window / seconds for seconds in round_s) for round_s in rounds]

@@ -1,0 +1,317 @@
+"""The papers' experiments: their cells, how they are judged, the page made of the results."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from edl.benchmarks import cli
+from edl.benchmarks.paper import __main__ as tables_command
+from edl.benchmarks.paper import (
+    edl_readme,
+    figure3,
+    figure4,
+    meshes,
+    page,
+    picture,
+    running,
+    table1,
+    table2,
+)
+from edl.benchmarks.paper.claims import Cell, Experiment, Key, Order, Outcome, Use
+from edl.benchmarks.paper.tables import (
+    Reproduced,
+    compare,
+    crossings,
+    error,
+    is_dense,
+    misplaced,
+    published,
+)
+from edl.errors import UsageError
+
+NAMES = running.experiments()
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(f"edl.benchmarks.paper.{name}")
+
+
+def two_lines(*, use: Use = "free", b_last: float = 10) -> Experiment:
+    """Two columns that cross between the second row and the third."""
+    figures = {"A": (10.0, 20.0, 30.0), "B": (20.0, 21.0, b_last)}
+    cells = [
+        Cell(f"r{i}", column, value, "img/s", "free" if i < 2 else use, "here")
+        for column, line in figures.items()
+        for i, value in enumerate(line)
+    ]
+    return Experiment("x", "X", "s", "s", "c", tuple(cells), ranked=("A", "B"))
+
+
+def values(of: Experiment, **changed: float) -> dict[Key, float]:
+    """The paper's own figures, some of them multiplied: `r1_A=1.05`."""
+    return {cell.key: cell.value * changed.get(f"{cell.row}_{cell.column}", 1) for cell in of.cells}
+
+
+def failed(report: Reproduced) -> list[str]:
+    return [goal.name for goal in report.goals if not goal.holds]
+
+
+def test_what_agrees_holds_and_each_goal_can_fail() -> None:
+    about = two_lines()
+    assert failed(compare(about, Outcome(values(about)))) == []
+    (worst,) = failed(compare(about, Outcome(values(about, r0_A=1.2))))
+    assert worst.startswith("worst error of 6 judged cells, in % (A, r0)")
+    swapped = values(about, r1_A=1.04, r1_B=0.98)  # now A leads at r1
+    names = failed(compare(about, Outcome(swapped)))
+    assert [name.split()[0] for name in names] == ["pairs", "crossings"]
+    assert "B at r1 is not more than A at r1" in names[0]
+
+
+def test_a_calibrated_cell_is_not_judged_and_a_contested_one_neither() -> None:
+    uses: tuple[Use, ...] = ("calibrates", "contested")
+    for use in uses:
+        about = two_lines(use=use)
+        report = compare(about, Outcome(values(about, r2_A=1.5)))
+        assert failed(report) == []
+        assert [row["error_percent"] for row in report.rows][2] == pytest.approx(50)
+    few = two_lines(use="calibrates")
+    assert failed(compare(Experiment("x", "X", "s", "s", "c", few.cells, least_free=5),
+                          Outcome(values(few)))) == ["free cells"]  # fmt: skip
+
+
+def test_what_the_paper_has_tied_may_stand_in_any_order() -> None:
+    about = two_lines(b_last=30.5)
+    assert crossings(about, published(about)) == []
+    assert misplaced(about, values(about, r2_B=0.95))[0] == []
+
+
+def test_a_crossing_is_named_with_who_passes_whom_and_where() -> None:
+    about = two_lines()
+    assert crossings(about, published(about)) == [("A", "B", "r1", "r2")]
+
+
+def test_a_statement_of_order_is_judged() -> None:
+    cell = Cell("r", "c", 1, "x", "free", "here")
+    order = Order((("a", "rate"), ("b", "rate"), ("c", "rate")), "here")
+    about = Experiment("x", "X", "s", "s", "c", (cell,), orders=(order,), least_free=1)
+    good = {cell.key: 1.0, ("a", "rate"): 3.0, ("b", "rate"): 2.0, ("c", "rate"): 1.0}
+    assert failed(compare(about, Outcome(good))) == []
+    names = failed(compare(about, Outcome({**good, ("c", "rate"): 2.0})))
+    assert names == [
+        "pairs of 2 in another order than the paper's: rate at b is not more than rate at c"
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{}, {("r0", "A"): float("nan")}])
+def test_a_figure_that_is_missing_is_no_agreement(wrong: Mapping[Key, float]) -> None:
+    about = two_lines()
+    ours = {**values(about), **wrong} if wrong else {}
+    with pytest.raises(ValueError, match=r"no figure of ours for .*'r0', 'A'"):
+        compare(about, Outcome(ours))
+
+
+def test_an_experiment_names_each_cell_once_and_ranks_what_it_has() -> None:
+    cell = Cell("r", "c", 1, "x", "free", "here")
+    with pytest.raises(ValueError, match="one cell"):
+        Experiment("x", "X", "s", "s", "c", (cell, cell))
+    with pytest.raises(ValueError, match="without a cell"):
+        Experiment("x", "X", "s", "s", "c", (cell,), ranked=("d",))
+    with pytest.raises(ValueError, match="above 0"):
+        Cell("r", "c", -1, "x", "free", "here")
+
+
+@pytest.mark.parametrize("table", [table1, table2])
+def test_the_tables_are_copied_right_as_their_printed_gains_follow_from_them(table: Any) -> None:
+    for online, edl_dist, gain in zip(
+        table.ONLINE, table.EDL_DIST, table.GAIN_PERCENT, strict=True
+    ):
+        assert 100 * (edl_dist / online - 1) == pytest.approx(gain, abs=0.006)
+
+
+def test_what_is_said_of_the_printed_figures_is_so() -> None:
+    for rate in (*table1.N_TRAINING, *table2.N_TRAINING):
+        step_s = round(64 / rate, 2)
+        assert round(64 / step_s, 2) == rate  # of steps of whole hundredths of a second
+    said = [
+        (table2.P4_LABELS, 237, 0.5),
+        (table2.CORE_LABELS, 4.46, 0.005),
+        (table1.LABELLING.rate(1), 10.2, 0.05),
+        (table1.LABELLING.rate(16) / 16, 5.8, 0.05),
+        (table1.LABELLING.rate(8), 60, 0.5),
+        (figure3.V100_LABELS / figure3.P4_LABELS, 5.2, 0.05),
+        (figure4.V100_LABELS / figure4.P4_LABELS, 15, 0.5),
+        (figure4.V100_TRAINS / figure3.V100_LABELS, 0.956, 0.001),
+        (figure4.V100_TRAINS / figure4.V100_LABELS, 0.393, 0.001),
+        (edl_readme.V100_LABELS, 128, 0.2),
+        (edl_readme.V100_LABELS / (1514 / 40), 3.38, 0.01),
+        (40 * figure4.P4_LABELS, 1523, 0.5),
+    ]
+    for value, words, off in said:
+        assert value == pytest.approx(words, abs=off)
+    longer = (0.93, 0.956)  # what labelling takes, in one card's steps; in figure 4's: 0.393
+    steps = [share / 0.393 for share in longer]
+    assert [round(step, 1) for step in steps] == [2.4, 2.4]
+    assert [round(8 * needed / step) for needed, step in ((5, steps[0]), (6, steps[0]))] == [17, 20]
+
+
+def test_the_figures_free_cells_are_as_many_as_are_owed() -> None:
+    free = {
+        name: sum(cell.use == "free" for cell in module(name).EXPERIMENT.cells) for name in NAMES
+    }
+    assert free["table1"] >= 5
+    assert free["table2"] >= 2
+    assert min(free["figure3"], free["figure4"]) >= 3
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "figure3", "figure4", "edl_readme"])
+def test_the_simulations_agree_with_the_paper(name: str) -> None:
+    report = running.simulated(module(name), quick=True)
+    assert failed(report) == []
+    kept = json.loads((page.RESULTS / f"paper-{name}.json").read_text())
+    for row, before in zip(report.rows, kept["rows"], strict=True):
+        assert row["ours"] == pytest.approx(before["ours"], rel=0.05), row
+
+
+def test_as_many_teachers_as_students_can_share() -> None:
+    with pytest.raises(ValueError, match="cannot be shared equally"):
+        meshes.taught(meshes.Mesh(0.01, 0.02, 5, batch=32, students=2), batches=10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_kept_is_of_the_experiment_as_it_is_now(name: str) -> None:
+    """Else `make tables` has been forgotten."""
+    kept = json.loads((page.RESULTS / f"paper-{name}.json").read_text())
+    about = module(name).EXPERIMENT
+    ours = {(row["row"], row["column"]): row["ours"] for row in kept["rows"]}
+    cells = compare(Experiment(name, "t", "s", "s", "c", about.cells), Outcome(ours)).to_json()
+    for row, now in zip(kept["rows"], cells["rows"], strict=True):
+        assert {**row, "error_percent": 0} == {**now, "error_percent": 0}
+    assert [one["because"] for one in kept["contradictions"]] == [
+        one.because for one in about.contradictions
+    ]
+    assert (kept["title"], kept["calibration"]) == (about.title, about.calibration)
+    assert all(goal["holds"] for goal in kept["goals"])
+    assert (page.RESULTS / f"paper-{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_is_made_of_what_is_kept() -> None:
+    """Else `make tables` has been forgotten."""
+    assert page.PAGE.read_text("utf-8") == page.markdown(page.documents())
+
+
+def test_a_page_says_what_failed_and_has_measurements_too() -> None:
+    about = two_lines()
+    report = compare(about, Outcome(values(about, r0_A=1.2), notes=("See this.",)))
+    document = {**report.to_json(), "path": "paper-x"}
+    measured = {
+        "path": "paper-x-measured",
+        "machine": {"cpu": "a cpu", "cores": 2},
+        "rows": [{"way": "Online", "img/s": 12.5}],
+        "goals": [{"name": "g", "value": 1.0, "op": ">=", "limit": 0.97, "holds": True,
+                   "interval": [0.9, 1.1]}],
+    }  # fmt: skip
+    text = page.markdown([document, measured])
+    assert "| [X](#x) | 6 | 6 | 20.0 % | 0 | **no** |" in text
+    assert "| r0 | 10, 12, +20.0 % | 20, 20, +0.0 % |" in text
+    assert "- In the paper A passes B between r1 and r2." in text
+    assert "(<= 10): **does not hold**." in text
+    assert "- See this." in text
+    assert "Measured on: a cpu, 2 cores." in text
+    assert "- g: 1 [0.9, 1.1] (>= 0.97): holds." in text
+
+
+@pytest.mark.parametrize("width", [150, 45])
+def test_a_report_shows_the_papers_figures_beside_ours(width: int) -> None:
+    about = two_lines(use="calibrates")
+    shown = io.StringIO()
+    report = compare(about, Outcome(values(about, r0_A=1.05), {"speed": 2.0}, notes=("N",)))
+    report.show(Console(file=shown, width=width))
+    for words in ("10  10.5  +5.0 %", "30  30  +0.0 % *", "speed: 2", "A passes B", "Note: N"):
+        assert words in shown.getvalue()
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer(add_completion=False)
+    app.command("bench")(cli.bench)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["paper.table2"], "--simulate .* or with --measure"),
+        (["paper.table2", "--simulate", "--measure"], "give one of the two"),
+        (["paper.table2", "--measure"], "run it with --simulate"),
+        (["paper.nope", "--simulate"], r"no benchmark 'paper.nope'; .*paper\.table1"),
+        (["ledger", "--simulate"], "'ledger' has no --simulate"),
+        (["paper.table2", "--simulate", "--teachers", "12"], "has no --teachers"),
+    ],
+)
+def test_what_cannot_be_run_is_said(app: typer.Typer, arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, UsageError)
+    with pytest.raises(UsageError, match=message):
+        raise result.exception
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.2, 1)])
+def test_a_check_fails_when_a_cell_is_off(
+    app: typer.Typer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, factor: float, code: int
+) -> None:
+    ours = {key: value * factor for key, value in values(table2.EXPERIMENT).items()}
+    monkeypatch.setattr(table2, "simulate", lambda quick: Outcome(ours))
+    file = tmp_path / "figures.json"
+    asked = ["paper.table2", "--simulate", "--check", "--json", str(file)]
+    assert CliRunner().invoke(app, asked).exit_code == code
+    written = json.loads(file.read_text())
+    assert (written["name"], written["how"]) == ("table2", "simulated")
+    assert "machine" not in written
+
+
+def test_all_tables_are_made_into_a_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(table2, "simulate", lambda quick: Outcome(values(table2.EXPERIMENT)))
+    file = tmp_path / "page.md"
+    tables_command.main(["table2"], tmp_path, file, page_only=False)
+    assert (tmp_path / "paper-table2.png").read_bytes().startswith(b"\x89PNG")
+    assert "Table 2" in file.read_text()
+    (tmp_path / "paper-table2.json").unlink()
+    tables_command.main(None, tmp_path, file, page_only=True)
+    assert "Table 2" not in file.read_text()
+    with pytest.raises(UsageError, match="no experiment 'nope'"):
+        tables_command.main(["nope"], tmp_path, file, page_only=False)
+
+
+def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    about = two_lines()
+    document = compare(about, Outcome(values(about))).to_json()
+    with pytest.raises(UsageError, match="cannot write"):
+        picture.draw(document, tmp_path / "no" / "x.png")
+
+
+def test_a_table_with_many_gaps_has_a_line_for_each_cell() -> None:
+    cells = tuple(Cell(f"r{i}", f"c{i}", 1, "x", "free", "here") for i in range(3))
+    about = Experiment("x", "X", "s", "s", "c", cells)
+    report = compare(about, Outcome({cell.key: 1.0 for cell in cells}))
+    assert not is_dense(report.rows)
+    assert "| r2 | c2, times | 1, 1, +0.0 % |" in page.markdown([{**report.to_json(), "path": "p"}])
+    shown = io.StringIO()
+    report.show(Console(file=shown, width=150))
+    assert "│ r2 │ c2 │ x    │ 1  1  +0.0 %" in shown.getvalue()
+
+
+def test_the_error_is_relative_to_the_paper() -> None:
+    assert error(Cell("r", "c", 50, "x", "free", "here"), 55) == pytest.approx(0.1)

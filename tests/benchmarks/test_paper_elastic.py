@@ -1,0 +1,142 @@
+"""The experiments about elastic jobs: their figures, their curves, what they assume."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from edl.benchmarks.paper import (
+    controller_replay,
+    edl_controller,
+    elasticdl,
+    fault_tolerance,
+    page,
+    running,
+)
+from edl.benchmarks.paper.elastic_series import Panel, draw_panels
+from edl.benchmarks.paper.tables import Reproduced
+from edl.errors import UsageError
+
+BOTH = pytest.mark.parametrize("module", [edl_controller, elasticdl])
+
+
+@cache
+def simulated(module: ModuleType) -> Reproduced:
+    return running.simulated(module, quick=True)
+
+
+def ours(module: ModuleType) -> dict[tuple[str, str], float]:
+    rows = simulated(module).rows
+    return {(str(row["row"]), str(row["column"])): float(str(row["ours"])) for row in rows}
+
+
+@BOTH
+def test_the_simulations_agree_and_are_those_that_are_kept(module: ModuleType) -> None:
+    report = simulated(module)
+    assert [goal.name for goal in report.goals if not goal.holds] == []
+    found = report.to_json()
+    kept = json.loads((page.RESULTS / f"paper-{found['name']}.json").read_text())
+    assert json.loads(json.dumps(found)) == kept
+
+
+def test_twenty_jobs_wait_a_fifth_of_the_time_at_most_and_the_load_is_no_lower() -> None:
+    assert ours(edl_controller)["with / without", "pending"] <= 0.2
+    assert ours(edl_controller)["with / without", "load until 550 s"] >= 0.995
+    assert ours(edl_controller)["with autoscaling", "jobs that trained"] == 20
+
+
+def test_the_printed_averages_of_the_controllers_pending_time_are_divided_by_eleven() -> None:
+    assert sum(edl_controller.PENDING_OFF) / 11 == pytest.approx(280.455, abs=5e-4)
+    assert sum(edl_controller.PENDING_ON) / 11 == pytest.approx(42.9091, abs=5e-5)
+    assert pytest.approx((308.5, 47.2)) == (
+        edl_controller.PENDING_OFF_S,
+        edl_controller.PENDING_ON_S,
+    )
+
+
+def test_the_seventh_job_starts_when_the_kept_series_say() -> None:
+    """The one figure of autoscaling that the model is fitted to."""
+    seventh = edl_controller.run(True, 2.0).run("job06")
+    assert seventh.pending_s(1e9) == pytest.approx(65.5)
+    assert edl_controller.run(False, 2.0).run("job05").pending_s(1e9) == edl_controller.START_S
+
+
+def test_elastic_jobs_end_sooner_than_gang_scheduled_ones_and_the_second_waits_less() -> None:
+    for kind in ("cpu", "gpu"):
+        gang, elastic = (elasticdl.overlap(mode, kind) for mode in ("gang", "elastic"))
+        assert elastic.makespan_s() < 0.85 * gang.makespan_s()
+        assert elastic.mean_pending_s() < 0.1 * gang.mean_pending_s()
+
+
+def test_the_second_job_has_what_the_first_leaves_and_then_all() -> None:
+    found = elasticdl.overlap("elastic", "cpu")
+    held = {moment.held.get("cpu", 0.0) for moment in found.moments if moment.at_s < 394}
+    assert max(held) == 21  # 13 and 8 of 24: a second worker of 5 would not fit
+    assert {moment.held.get("cpu", 0.0) for moment in found.moments if moment.at_s > 396} == {13, 0}
+
+
+def test_beside_nginx_the_job_gives_way_at_once() -> None:
+    found = elasticdl.beside_nginx()
+    for from_s, cpus in elasticdl.NGINX:
+        now = next(moment for moment in found.moments if moment.at_s >= from_s)
+        assert now.reserved["cpu"] == cpus
+        assert now.held["cpu"] + cpus <= elasticdl.MIX_CPUS
+    assert [run.restarts for run in found.runs] == [0]
+
+
+@pytest.mark.parametrize("failures", [0.01, 0.2, 1.0, 5.0])
+@pytest.mark.parametrize("lower", [0.1, fault_tolerance.REDUCTION, 0.9])
+def test_the_recoverable_share_gives_the_reduction_back(failures: float, lower: float) -> None:
+    share = fault_tolerance.recoverable(failures, lower)
+    assert 0 < share < 1
+    assert fault_tolerance.reduction(failures, share) == pytest.approx(lower)
+
+
+def test_of_rare_failures_the_recoverable_share_is_the_reduction() -> None:
+    assert fault_tolerance.recoverable(1e-4, 0.3449) == pytest.approx(0.3449, abs=1e-4)
+    assert fault_tolerance.reduction(0.2, 0.0) == 0
+    assert fault_tolerance.reduction(0.2, 1.0) == 1
+
+
+def test_fewer_jobs_fail_with_fail_over() -> None:
+    report = running.simulated(fault_tolerance, quick=True)
+    assert report.holds
+    kept = json.loads((page.RESULTS / "paper-fault_tolerance.json").read_text())
+    model = kept["model"]
+    expected = 100 * fault_tolerance.reduction(
+        fault_tolerance.FAILURES, model["share of them that must be recoverable, %"] / 100
+    )
+    assert expected == pytest.approx(34.49, abs=0.01)
+    assert model["failed without fail-over, %"] == pytest.approx(18.1, abs=1.5)
+
+
+@BOTH
+def test_curves_are_kept_as_csv_and_drawn(module: ModuleType, tmp_path: Path) -> None:
+    document = simulated(module).to_json()
+    for ending, text in module.files(document).items():
+        assert (page.RESULTS / f"paper-{document['name']}-{ending}").read_text() == text
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert len(rows) > 100
+        assert all(value is not None for row in rows for value in map(float, row.values()))
+    module.draw(document, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_more_jobs_than_the_slots_hold_all_get_a_node_on_a_live_fleet() -> None:
+    """Six fill its slots; the seventh and eighth start as others give one of their nodes."""
+    found = controller_replay.replay("elastic", jobs=8, every_s=0.05, after_s=3.0)
+    assert found.trained == 8
+    assert found.pending_s < 2
+    assert 0.3 < found.load <= 1
+
+
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    panel = Panel("t", "l", [0.0, 1.0], {"one": [1.0, 2.0]})
+    with pytest.raises(UsageError, match="cannot write"):
+        draw_panels([panel], simulated(edl_controller).to_json(), tmp_path / "none" / "p.png")
