@@ -9,11 +9,18 @@ import typer
 from . import __version__
 from .benchmarks.cli import bench
 from .coordinator.cli import app as coordinator
-from .coordinator.ops.cli import doctor, drain, events, service_app
+from .coordinator.ops.cli import doctor, drain, events
+from .coordinator.ops.deploy_cli import service_app
 from .coordinator.ops.status_cli import status
 from .distill_reader.store.cli import app as store
+from .mesh.agent.cli import app as agent
 from .mesh.chaos.cli import chaos
 from .mesh.demo.cli import demo
+from .mesh.fleet.cli import app as fleet
+from .mesh.jobs.cli import app as job
+from .mesh.plan.cli import plan
+from .mesh.profile.cli import profile
+from .mesh.simulate.cli import simulate
 from .student.checkpoint.cli import app as checkpoint
 from .student.cli import app as student
 from .teacher.cli import app as teacher
@@ -26,7 +33,8 @@ app.add_typer(teacher, name="teacher", help="Serve a model as a teacher.")
 app.add_typer(
     student, name="student", help="Train a student on nodes that come and go; evaluate, export."
 )
-app.add_typer(service_app, name="service", help="Services: list, show, upgrade.")
+app.add_typer(service_app, name="service", help="Services: list, show, upgrade, deploy.")
+app.add_typer(agent, name="agent")
 app.add_typer(
     store,
     name="store",
@@ -35,11 +43,16 @@ app.add_typer(
 app.add_typer(
     checkpoint, name="checkpoint", help="Look into the checkpoints of a student's training."
 )
+app.add_typer(job, name="job", help="Elastic jobs that share a fleet: submit, list, scale, stop.")
+app.add_typer(fleet, name="fleet", help="Start and stop processes of the mesh on this machine.")
 app.command("status")(status)
 app.command("events")(events)
 app.command("drain")(drain)
 app.command("doctor")(doctor)
 app.command("demo")(demo)
+app.command("plan")(plan)
+app.command("profile")(profile)
+app.command("simulate")(simulate)
 app.command("chaos")(chaos)
 app.command("bench")(bench)
 

@@ -4,6 +4,7 @@
 EdlError
 ├── UsageError            the caller gave something that cannot work       exit code 2
 │   ├── ModelError          a model that is missing, unreadable or has no outputs
+│   │   └── ContentMismatch   a model is not the one that was declared
 │   ├── JobError            a job file that cannot be used, or a function of it that fails
 │   ├── BatchError          a batch that the reader cannot carry
 │   └── CheckpointMismatch  a checkpoint of another model or optimizer
@@ -13,6 +14,7 @@ EdlError
 │   ├── AddressInUse        another process listens there
 │   ├── StoreUnavailable    a label store cannot be read or written now
 │   ├── CheckpointUnavailable  checkpoints cannot be read or written now
+│   ├── ModelUnavailable    a model cannot be fetched now
 │   ├── NoTeacherAvailable  no teacher came within the stated time
 │   ├── MemoryRefused       the system gives no more shared memory
 │   └── PeerLost            another rank of the same world is gone           exit code 75
@@ -57,6 +59,10 @@ class UsageError(EdlError):
 
 class ModelError(UsageError):
     """A model that is missing, unreadable, or has no outputs."""
+
+
+class ContentMismatch(ModelError):
+    """A model is not the one that was declared: its content is another."""
 
 
 class JobError(UsageError):
@@ -111,6 +117,10 @@ class CheckpointUnavailable(UnavailableError):
     def __init__(self, message: str = "", full: bool = False) -> None:
         super().__init__(message)
         self.full = full
+
+
+class ModelUnavailable(UnavailableError):
+    """A model cannot be fetched from where it lies now."""
 
 
 class NoTeacherAvailable(UnavailableError):

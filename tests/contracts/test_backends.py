@@ -16,6 +16,7 @@ from edl.proto.arena import Array
 from edl.teacher.backends import Backend
 from edl.teacher.backends.open import KINDS, open_backend
 from edl.teacher.config import PredictorConfig
+from edl.teacher.content import content_of
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.numerics import instruction_set
@@ -97,6 +98,16 @@ def test_it_says_what_it_takes_gives_and_is(subject: Subject, backend: Backend) 
     assert [tensor.shape for tensor in spec.outputs] == [(-1, 10), (-1, 144)]
     assert len(spec.content_id) == 64
     assert ModelSpec.from_json(spec.to_json()) == spec
+
+
+def test_what_lies_in_files_has_the_content_of_the_files(
+    subject: Subject, backend: Backend, folder: Path
+) -> None:
+    """So that a model can be known before anything opens it."""
+    if any(entry.suffix in (".onnx", ".json", ".pt", ".pt2") for entry in folder.iterdir()):
+        assert content_of(str(folder)) == backend.spec.content_id
+    else:
+        assert ":" in str(subject.model(folder))  # a factory
 
 
 def test_all_give_the_same_labels(backend: Backend, images: Array) -> None:

@@ -45,7 +45,7 @@ for _, key in ipairs(redis.call('KEYS', 'edl:*:teachers')) do
   end
 end
 for _, pattern in ipairs({'*:changes', '*:student*', '*:leader', '*:assignment', '*:admitted',
-  '*:plan', '*:events', '*:manager:*', 'managers'})
+  '*:plan', '*:desired', '*:events', '*:manager:*', 'managers'})
 do
   for _, key in ipairs(redis.call('KEYS', 'edl:' .. pattern)) do
     if redis.call('PTTL', key) < 0 then bad[#bad + 1] = key .. ' has no expiry' end

@@ -152,6 +152,8 @@ def test_acl_prints_users_with_hashes_and_no_password(tmp_path: Path) -> None:
         "edl-teacher-resnet",
         "edl-reader",
         "edl-student",
+        "edl-agent",
+        "edl-fleet",
         "edl-manager",
     ]
     assert hashlib.sha256(b"a-teachers-password").hexdigest() in lines[0]

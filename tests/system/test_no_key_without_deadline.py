@@ -65,7 +65,8 @@ def test_no_teacher_key_without_a_deadline_at_any_moment(
     "key",
     [
         "edl:{s}:leader", "edl:{s}:assignment", "edl:{s}:assignment:changes", "edl:{s}:admitted",
-        "edl:{s}:events", "edl:{s}:plan", "edl:{s}:student:j/0", "edl:{s}:students", "edl:managers",
+        "edl:{s}:events", "edl:{s}:plan", "edl:{s}:desired", "edl:{s}:student:j/0",
+        "edl:{s}:students", "edl:managers",
         "edl:{edl:managers}:manager:h:1", "edl:{edl:managers}:managers:changes",
     ],
 )  # fmt: skip
@@ -75,6 +76,7 @@ def test_each_key_that_managers_write_has_an_expiry(registry: RedisRegistry, key
     registry.lead("s", "m#1", 30.0)
     log = [LogEntry("assigned", "j/0", "")]
     assert registry.write("s", "m#1", (0, 0), (1, 1), {"j/0": Row()}, log, {"t": 1})
+    assert registry.set_desired("s", "m#1", 3, "why", log[0])
     assert registry.move_plan("s", "m#1", (1, 1), Plan("c"), log[0])
     assert registry._redis.exists(key)
     assert audit(registry) == []
