@@ -19,9 +19,12 @@ NOT_EXECUTABLE = 127  # as shells have it
 
 def guard(grace_s: float, argv: list[str]) -> int:
     """Run `argv` as a child of this process; returns its exit code, -N after signal N."""
-    child = _start(argv)
+    # None of them ends the guard before there is a program to pass it on to.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    child = _start(argv, before)
     for number in PASSED_ON:
         signal.signal(number, lambda number, _: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     end_with_parent(grace_s)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     for number in PASSED_ON:  # while the zombie still holds the id, so that no stranger is hit
@@ -29,7 +32,7 @@ def guard(grace_s: float, argv: list[str]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _start(argv: list[str]) -> int:
+def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
     life = os.environ.get(LIFE_VARIABLE)
     guard_pid = os.getpid()
     pid = os.fork()
@@ -43,6 +46,7 @@ def _start(argv: list[str]) -> int:
             os.set_inheritable(int(life), False)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, programs do not
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         environment = {key: value for key, value in os.environ.items() if key != LIFE_VARIABLE}
         os.execvpe(argv[0], argv, environment)
     except OSError as error:

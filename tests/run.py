@@ -46,7 +46,7 @@ class Tier:
 
 
 TIERS = {
-    "test": Tier("not nightly and not interop", 20 * 60),
+    "test": Tier("not nightly and not interop", 21.5 * 60),
     "nightly": Tier("not interop", 6 * 3600, "nightly"),
     "interop": Tier("not nightly", 30 * 60, paths=("tests/interop",), environments=("all",)),
 }

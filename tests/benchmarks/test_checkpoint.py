@@ -32,6 +32,7 @@ def test_both_ways_save_the_same(paddle: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, copied.tensors[name])
 
 
+@pytest.mark.nightly
 def test_a_quick_run_fills_the_table(paddle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(checkpoint.NETWORKS, "small", (2, 64))
     report = checkpoint.run(quick=True)

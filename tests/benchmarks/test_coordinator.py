@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from edl.benchmarks import coordinator
 from edl.coordinator.heartbeat import BEATS_PER_TTL
 
 TTL_S = 2.0
 
 
+@pytest.mark.nightly
 def test_whoever_joins_or_dies_is_timed() -> None:
     found = coordinator.measure(teachers=30, students=3, seconds=2.0, ttl_s=TTL_S)
     assert len(found.join_s) == 5

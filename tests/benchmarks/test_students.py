@@ -7,6 +7,7 @@ import pytest
 from edl.benchmarks import students
 
 
+@pytest.mark.nightly
 @pytest.mark.serial
 def test_a_quick_run_fills_the_table() -> None:
     report = students.run(quick=True)
