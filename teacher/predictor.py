@@ -126,10 +126,10 @@ def main() -> int | str:
     sys.path.append(os.getcwd())
     tune_allocator()
     channel = Channel.attach(given.channel)
+    inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)
     loaded = load(config, channel)
     if loaded is None:
         return ModelError.exit_code
-    inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)
     try:
         Predictor(loaded, channel, inputs, outputs).serve()
     except RetryableError as error:

@@ -32,8 +32,8 @@ class Labels:
     is known here until its batch is consumed, as the trainer's labels may be mixed of it.
 
     Teachers of one content may answer floats of unlike precision: the richest form wins. An output
-    has the widest dtype that it ever came in, from the batch on in which it did: a record that was
-    begun in a narrower one is made anew, and no row loses a bit.
+    is handed over in the widest dtype that it has come in by then: records in a narrower one are
+    made anew, so that no row loses a bit and no batch is narrower than one before it.
 
     Args:
         arena: where the records lie.
@@ -136,6 +136,7 @@ class Labels:
         """
         if (labels := self._handed.pop(number, None)) is not None:
             self._kept[number] = labels
+            self._widen(number)
 
     def let_go(self, number: int) -> Assembled | None:
         """A batch that was handed over is consumed; who owns the record may free it."""
@@ -162,24 +163,32 @@ class Labels:
         dtypes = [self._dtype_of(name, label.dtype) for name, label in labels.items()]
         if (known := self._kept.get(batch.number)) is None:
             known = self._kept[batch.number] = self._allocate(batch, labels, dtypes)
-            return known
-        before = self.arrays(known)
-        if all(array.dtype == dtype for array, dtype in zip(before.values(), dtypes, strict=True)):
-            return known
-        wider = self._allocate(batch, before, dtypes)
-        for array, rows in zip(self.arrays(wider).values(), before.values(), strict=True):
-            np.copyto(array, rows)
-        self.drop(batch.number)
-        self._kept[batch.number] = wider
-        return wider
+        return known
 
     def _dtype_of(self, name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """In which dtype a label is kept that came in this one."""
+        """In which dtype a label is kept that came in this one; so are all that are here, then."""
         if (known := self._widest.get(name)) is dtype:  # as nearly always
             return dtype
         wider = dtype if known is None else joined(known, dtype) or dtype
         self._widest[name] = wider
+        if known is not None and wider != known:
+            for number in list(self._kept):
+                self._widen(number)
         return wider
+
+    def _widen(self, number: int) -> None:
+        """Make the record of a batch anew where it is narrower than what labels are kept in."""
+        narrow = self.arrays(self._kept[number])
+        dtypes = [
+            joined(array.dtype, self._widest[name]) or array.dtype for name, array in narrow.items()
+        ]
+        if all(array.dtype == dtype for array, dtype in zip(narrow.values(), dtypes, strict=True)):
+            return
+        wider = self._allocate(self._batches[number], narrow, dtypes)
+        for array, rows in zip(self.arrays(wider).values(), narrow.values(), strict=True):
+            np.copyto(array, rows)
+        self.drop(number)
+        self._kept[number] = wider
 
     def _allocate(
         self, batch: Batch, labels: Mapping[str, Array], dtypes: Sequence[np.dtype[Any]]

@@ -117,11 +117,37 @@ def told(world: World, span: Span, dtype: str) -> Done:
     return done._replace(labels={"soft": soft})
 
 
-def test_from_the_batch_on_in_which_it_came_wider_an_output_is_of_one_dtype(world: World) -> None:
-    for batch, dtype in ((0, "float32"), (1, "float16")):
+@given(
+    st.lists(st.sampled_from(["float16", "bfloat16", "float32", "float64"]), min_size=2), st.data()
+)
+def test_no_batch_is_narrower_than_one_before_it(names: list[str], data: st.DataObject) -> None:
+    """Whichever answer comes first, batches are handed over in their own order."""
+    with closing(World([1] * len(names))) as world:
+        for number in data.draw(st.permutations(range(len(names)))):
+            span = Span(number, 0, 1)
+            world.labels.write(told(world, span, names[number]), {span})
+        handed = [world.labels.hand_over(number) for number in range(len(names))]
+        assert len({world.labels.arrays(one)["soft"].dtype for one in handed}) == 1
+        for number, one in enumerate(handed):
+            given = told(world, Span(number, 0, 1), names[number]).labels["soft"]
+            np.testing.assert_array_equal(world.labels.arrays(one)["soft"], given.astype(float))
+
+
+def test_what_was_handed_over_narrow_comes_back_as_wide_as_the_rest(world: World) -> None:
+    world.labels.write(told(world, Span(0, 0, 4), "float16"), {Span(0, 0, 4)})
+    assert world.labels.arrays(world.labels.hand_over(0))["soft"].dtype == np.float16
+    world.labels.write(told(world, Span(1, 0, 4), "float32"), {Span(1, 0, 4)})
+    world.labels.take_back(0)
+    for number in (0, 1):
+        labels = world.labels.arrays(world.labels.hand_over(number))
+        assert labels["soft"].dtype == np.float32
+
+
+def test_what_is_here_is_no_class_id_because_another_batch_is(world: World) -> None:
+    for batch, dtype in ((0, "float32"), (1, "int64")):
         span = Span(batch, 0, 4)
         world.labels.write(told(world, span, dtype), {span})
-        assert world.labels.arrays(world.labels.hand_over(batch))["soft"].dtype == np.float32
+    assert world.labels.arrays(world.labels.hand_over(0))["soft"].dtype == np.float32
 
 
 def test_class_ids_do_not_stand_beside_probabilities(world: World) -> None:

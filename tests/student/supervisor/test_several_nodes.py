@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import EdlError, RegistryUnavailable
-from edl.tests.ground.programs import wait_for
+from edl.tests.ground.programs import WAIT_S, wait_for
 from edl.tests.student.id_log import restored_steps, surviving
 from edl.tests.student.supervisor.fleet import JOB, Fleet
 
@@ -48,21 +49,23 @@ def grown(fleet: Fleet, generation: int, ranks: int) -> None:
 
 def test_nodes_come_and_go_while_the_total_batch_stays(fleet: Fleet) -> None:
     fleet.rows, fleet.epochs = 2400, 3
-    a, b = fleet.start("a"), fleet.start("b")
-    grown(fleet, 1, 2)
+    a = fleet.start("a")
+    grown(fleet, 1, 1)
+    b = fleet.start("b")
+    grown(fleet, 2, 2)
     c = fleet.start("c")
-    grown(fleet, 2, 3)
+    grown(fleet, 3, 3)
     b.stop.request()
-    grown(fleet, 3, 2)
+    grown(fleet, 4, 2)
     a.stop.request()
-    grown(fleet, 4, 1)
+    grown(fleet, 5, 1)
     fleet.start("d")
-    grown(fleet, 5, 2)
+    grown(fleet, 6, 2)
     fleet.finished()
     scaled = [(one["old"], one["new"]) for one in fleet.events("scaled")]
-    assert scaled == [(2, 3), (3, 2), (2, 1), (1, 2)]
+    assert scaled == [(1, 2), (2, 3), (3, 2), (2, 1), (1, 2)]
     worlds = [sorted(one["nodes"]) for one in fleet.events("generation")]
-    assert worlds == [["a", "b"], ["a", "b", "c"], ["a", "c"], ["c"], ["c", "d"]]
+    assert worlds == [["a"], ["a", "b"], ["a", "b", "c"], ["a", "c"], ["c"], ["c", "d"]]
     lines = surviving(fleet.folder / "ids", restored_steps(fleet.board.events(JOB, count=1000)))
     totals = {line["step"]: line["total"] for line in lines}
     assert set(totals.values()) == {12}
@@ -73,6 +76,7 @@ def test_nodes_come_and_go_while_the_total_batch_stays(fleet: Fleet) -> None:
 
 def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
     fleet.settings |= {"nodes": (1, 2)}
+    fleet.means = replace(fleet.means, gather_s=WAIT_S)  # until both are there
     fleet.job = {"crash": {"step": 20, "rank": 1, "times": 2}}
     fleet.start("a")
     b = fleet.start("b")
@@ -85,7 +89,7 @@ def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
 
 
 def test_a_newcomer_waits_in_reserve_when_the_world_is_full(fleet: Fleet) -> None:
-    fleet.settings |= {"nodes": (1, 2)}
+    fleet.settings |= {"nodes": (2, 2)}
     fleet.start("a"), fleet.start("b")
     grown(fleet, 1, 2)
     c = fleet.start("c")
@@ -98,7 +102,7 @@ def test_a_newcomer_waits_in_reserve_when_the_world_is_full(fleet: Fleet) -> Non
 
 def test_no_more_nodes_than_a_step_has_rows_for(fleet: Fleet) -> None:
     fleet.rows, fleet.job = 300, {"batch": 2}  # which the ranks tell: the settings do not
-    fleet.settings |= {"total_batch": None}
+    fleet.settings |= {"nodes": (2, 4), "total_batch": None}
     fleet.start("a"), fleet.start("b")
     grown(fleet, 1, 2)
     c = fleet.start("c")
@@ -147,6 +151,7 @@ def test_a_lease_whose_answer_was_lost_is_trained_nevertheless(fleet: Fleet) -> 
         return given
 
     board.lease = lease
+    fleet.settings |= {"nodes": (2, 4)}
     fleet.start("a"), fleet.start("b")
     fleet.finished()
     assert lost
@@ -155,6 +160,7 @@ def test_a_lease_whose_answer_was_lost_is_trained_nevertheless(fleet: Fleet) -> 
 
 def test_a_board_that_forgot_all_gets_a_new_generation(fleet: Fleet) -> None:
     board: Any = fleet.board
+    fleet.settings |= {"nodes": (2, 4)}
     fleet.start("a"), fleet.start("b")
     grown(fleet, 1, 2)
     before = restored_steps(fleet.board.events(JOB, count=1000))
