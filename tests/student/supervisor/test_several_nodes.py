@@ -78,14 +78,13 @@ def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
     fleet.settings |= {"nodes": (1, 2)}
     fleet.means = replace(fleet.means, gather_s=WAIT_S)  # until both are there
     fleet.job = {"crash": {"step": 20, "rank": 1, "times": 2}}
-    fleet.start("a")
-    b = fleet.start("b")
+    fleet.start("a"), fleet.start("b")
     fleet.end()
-    assert isinstance(b.error, EdlError)
-    assert "goes on without node b" in str(b.error)
-    assert "rank 1 on node b crashed on step 20" in str(b.error)
+    (out,) = [node for node in fleet.nodes if node.error is not None]  # who came second has rank 1
+    assert isinstance(out.error, EdlError)
+    assert f"goes on without node {out.name}" in str(out.error)
+    assert f"rank 1 on node {out.name} crashed on step 20" in str(out.error)
     assert [one["ranks"] for one in fleet.events("generation")] == [2, 2, 1]
-    assert fleet.nodes[0].error is None
 
 
 def test_a_newcomer_waits_in_reserve_when_the_world_is_full(fleet: Fleet) -> None:
