@@ -8,7 +8,6 @@ that it gives alone. A slot is a core of its own; slots, trainings and service a
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import tempfile
@@ -28,6 +27,7 @@ from ..mesh.jobs.looking import look
 from ..mesh.jobs.slots import divide
 from ..mesh.jobs.spec import JobSpec
 from ..supervise import python_command, start
+from .children import Child
 from .report import MIN_ROUNDS, Estimate, Goal, Report, Row
 
 log = logging.getLogger(__name__)
@@ -281,12 +281,8 @@ def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
             web = start(python_command("web", "edl.benchmarks.sharing.web"))
             stack.callback(web.stop)
             port = int(web.expect(r"port (\d+)", _START_S)[1])
-            load = start(
-                python_command("load", "edl.benchmarks.sharing.load", port, PER_S, requests)
-            )
-            stack.callback(load.stop)
-        found = load.expect(r"times (\[.*\])", _START_S + requests / PER_S)
-    times: list[float] = json.loads(found[1])
+            load = Child(stack, "load", "edl.benchmarks.sharing.load", port, PER_S, requests)
+        times: list[float] = load.hear()["times_ms"]
     return times
 
 

@@ -36,10 +36,6 @@ class Link:
         if not (all(map(isfinite, numbers)) and numbers[0] > 0 and min(numbers[1:]) >= 0):
             raise ValueError(f"a link has a bandwidth above 0, and neither is negative: {numbers}")
 
-    def transfer_s(self, size_bytes: float) -> float:
-        """Seconds until so many bytes, alone on the link, are at the other end."""
-        return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind:

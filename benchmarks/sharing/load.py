@@ -1,4 +1,4 @@
-"""The load of `edl bench elastic`: `load PORT PER_S COUNT` asks at a steady rate, and tells times.
+"""The load of `edl bench elastic`: `load CHANNEL PORT PER_S COUNT` asks steadily, and tells times.
 
 A request's time counts from the moment when it was due, so that one which held up the next ones is
 not forgotten.
@@ -7,11 +7,11 @@ not forgotten.
 from __future__ import annotations
 
 import http.client
-import json
 import sys
 import time
 from typing import Final
 
+from ...proto.channel import Channel
 from ...supervise import end_with_parent
 
 _TIMEOUT_S: Final = 30.0
@@ -35,5 +35,6 @@ def ask(port: int, per_s: float, count: int) -> list[float]:
 
 if __name__ == "__main__":
     end_with_parent()
-    port, per_s, count = sys.argv[1:]
-    print("times " + json.dumps(ask(int(port), float(per_s), int(count))), flush=True)
+    channel, port, per_s, count = sys.argv[1:]
+    times_ms = ask(int(port), float(per_s), int(count))
+    Channel.attach(int(channel)).send("asked", times_ms=times_ms)

@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 #: How long what the board holds of machines outlives the last beat of any.
-MACHINES_KEEP_S: Final = 86_400.0
 #: How long deployments outlive the last manager.
 DEPLOYMENTS_KEEP_S: Final = 30 * 86_400.0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import inf
 from typing import Literal
 
@@ -210,12 +209,3 @@ class Simulation:
             if span > 0:
                 total += span * (moment.held.get(kind, 0.0) + moment.reserved.get(kind, 0.0))
         return total / ((to_s - from_s) * self.capacity[kind])
-
-    def least_load(self, kind: str, from_s: float, to_s: float) -> float:
-        """The smallest share that was held at any moment of the interval."""
-        shares = [
-            (before.held.get(kind, 0.0) + before.reserved.get(kind, 0.0)) / self.capacity[kind]
-            for before, after in pairwise((*self.moments, self.moments[-1]))
-            if before.at_s < to_s and (after is before or after.at_s > from_s)
-        ]
-        return min(shares)

@@ -20,7 +20,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 #: The groups that `capture` makes; others may be added.
 MODEL: Final = "model"
 OPTIMIZER: Final = "optimizer"
-RANDOM: Final = "random"
 
 #: Dtypes as safetensors names them. Its bfloat16 is that of ml_dtypes.
 DTYPES: Final = {

@@ -149,6 +149,7 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
     assert [word.split()[0] for word in teachers.told] == ["hold", "kill", "start"] * 3
 
 
+@pytest.mark.nightly  # four trainings: most of a minute
 @pytest.mark.timeout(240)
 def test_all_ways_give_the_same_labels_but_one_that_has_none(tmp_path: Path) -> None:
     picture = tmp_path / "accuracy.png"

@@ -10,15 +10,15 @@ import pytest
 from edl.coordinator import Registry
 from edl.coordinator.registry import LogEntry, Plan, Row
 from edl.errors import UsageError
-from edl.tests.contracts.conftest import Bench
+from edl.tests.contracts.conftest import Registries
 
 TTL_S = 1.0
 LONG_S = 30.0  # where no lease is to run out, however slow the machine is
 ROW = Row(("t1", "t2"), ("t0",), "c1", "c2", 3, 1, "t2 \u2192 j/0: it wants 2", 2**63)
 
 
-def lead(bench: Bench, token: str, ttl_s: float = LONG_S) -> str:
-    return bench.registry.lead("s", token, ttl_s).leader
+def lead(registries: Registries, token: str, ttl_s: float = LONG_S) -> str:
+    return registries.one.lead("s", token, ttl_s).leader
 
 
 def write(
@@ -31,29 +31,30 @@ def write(
     return registry.write("s", token, expected, epoch, rows)
 
 
-def test_one_leads_until_it_stops_prolonging(bench: Bench) -> None:
-    assert lead(bench, "a#1", TTL_S) == "a#1"
-    assert lead(bench, "b#1", TTL_S) == "a#1"
+def test_one_leads_until_it_stops_prolonging(registries: Registries) -> None:
+    assert lead(registries, "a#1", TTL_S) == "a#1"
+    assert lead(registries, "b#1", TTL_S) == "a#1"
     for _ in range(4):
-        bench.pass_s(TTL_S * 0.3)
-        assert lead(bench, "a#1", TTL_S) == "a#1"
-    bench.pass_s(TTL_S + 0.01)
-    assert lead(bench, "b#1", TTL_S) == "b#1"
-    assert lead(bench, "a#1", TTL_S) == "b#1"
+        registries.pass_s(TTL_S * 0.3)
+        assert lead(registries, "a#1", TTL_S) == "a#1"
+    registries.pass_s(TTL_S + 0.01)
+    assert lead(registries, "b#1", TTL_S) == "b#1"
+    assert lead(registries, "a#1", TTL_S) == "b#1"
 
 
-def test_who_resigns_makes_room_at_once_and_for_itself_only(bench: Bench) -> None:
-    lead(bench, "a#1")
-    assert not bench.registry.resign("s", "b#1")
-    assert bench.registry.resign("s", "a#1")
-    assert not bench.registry.resign("s", "a#1")
-    assert lead(bench, "b#1") == "b#1"
+def test_who_resigns_makes_room_at_once_and_for_itself_only(registries: Registries) -> None:
+    lead(registries, "a#1")
+    assert not registries.one.resign("s", "b#1")
+    assert registries.one.resign("s", "a#1")
+    assert not registries.one.resign("s", "a#1")
+    assert lead(registries, "b#1") == "b#1"
 
 
-def test_of_many_contenders_one_wins(bench: Bench) -> None:
+def test_of_many_contenders_one_wins(registries: Registries) -> None:
     answers: list[str] = []
     threads = [
-        threading.Thread(target=lambda n=n: answers.append(lead(bench, f"m#{n}"))) for n in range(8)
+        threading.Thread(target=lambda n=n: answers.append(lead(registries, f"m#{n}")))
+        for n in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -63,8 +64,8 @@ def test_of_many_contenders_one_wins(bench: Bench) -> None:
     assert len(answers) == 8
 
 
-def test_leadership_tells_epoch_time_and_who_answers(bench: Bench) -> None:
-    registry = bench.registry
+def test_leadership_tells_epoch_time_and_who_answers(registries: Registries) -> None:
+    registry = registries.one
     fresh = registry.lead("s", "a#1", LONG_S)
     assert fresh.epoch == (0, 0)
     assert abs(fresh.time_ms - registry.time_ms()) < 1000
@@ -75,21 +76,23 @@ def test_leadership_tells_epoch_time_and_who_answers(bench: Bench) -> None:
     assert (seen.leader, seen.epoch, seen.registry_id) == ("a#1", (term, 1), fresh.registry_id)
 
 
-def test_a_row_comes_back_as_it_was_written(bench: Bench) -> None:
-    lead(bench, "a#1")
-    assert bench.registry.table("s").epoch == (0, 0)
-    assert write(bench.registry, "a#1", (0, 0), (5, 1), {"j/0": ROW, "j/1": Row()})
-    table = bench.registry.table("s")
+def test_a_row_comes_back_as_it_was_written(registries: Registries) -> None:
+    lead(registries, "a#1")
+    assert registries.one.table("s").epoch == (0, 0)
+    assert write(registries.one, "a#1", (0, 0), (5, 1), {"j/0": ROW, "j/1": Row()})
+    table = registries.one.table("s")
     assert (table.epoch, dict(table.rows), table.full) == ((5, 1), {"j/0": ROW, "j/1": Row()}, True)
 
 
-def test_a_leader_that_was_paused_writes_nothing_after_its_successor(bench: Bench) -> None:
-    registry = bench.registry
-    lead(bench, "a#1")
+def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
+    registries: Registries,
+) -> None:
+    registry = registries.one
+    lead(registries, "a#1")
     assert write(registry, "a#1", (0, 0), (5, 1), {"j/0": ROW})
-    lead(bench, "a#1", TTL_S)
-    bench.pass_s(TTL_S + 0.01)  # a is stopped between computing and writing
-    assert lead(bench, "b#1") == "b#1"
+    lead(registries, "a#1", TTL_S)
+    registries.pass_s(TTL_S + 0.01)  # a is stopped between computing and writing
+    assert lead(registries, "b#1") == "b#1"
     before = registry.table("s")
     late = registry.write(
         "s", "a#1", (5, 1), (5, 2), {"j/0": None}, [LogEntry("lost", "t", "")], {"t1": 1}
@@ -101,21 +104,23 @@ def test_a_leader_that_was_paused_writes_nothing_after_its_successor(bench: Benc
     assert write(registry, "b#1", (5, 1), (6, 0), {"j/0": Row(("t9",))})
     # Even if it leads again, what it computed stands on a table that is no more.
     registry.resign("s", "b#1")
-    lead(bench, "a#1")
+    lead(registries, "a#1")
     assert not write(registry, "a#1", (5, 1), (5, 2), {"j/0": None})
     assert registry.table("s").rows == {"j/0": Row(("t9",))}
 
 
-def test_a_writer_whose_lease_ran_out_is_refused_though_nobody_took_it(bench: Bench) -> None:
-    lead(bench, "a#1", TTL_S)
-    bench.pass_s(TTL_S + 0.01)
-    assert not write(bench.registry, "a#1", (0, 0), (5, 1), {"j/0": ROW})
-    assert bench.registry.table("s").rows == {}
+def test_a_writer_whose_lease_ran_out_is_refused_though_nobody_took_it(
+    registries: Registries,
+) -> None:
+    lead(registries, "a#1", TTL_S)
+    registries.pass_s(TTL_S + 0.01)
+    assert not write(registries.one, "a#1", (0, 0), (5, 1), {"j/0": ROW})
+    assert registries.one.table("s").rows == {}
 
 
-def test_only_what_changed_is_read_again(bench: Bench) -> None:
-    registry = bench.registry
-    lead(bench, "a#1")
+def test_only_what_changed_is_read_again(registries: Registries) -> None:
+    registry = registries.one
+    lead(registries, "a#1")
     write(registry, "a#1", (0, 0), (5, 1), {f"j/{n}": Row((f"t{n}",)) for n in range(5)})
     write(registry, "a#1", (5, 1), (5, 2), {"j/1": Row(("x",)), "j/2": None, "j/9": None})
     news = registry.table("s", (5, 1))
@@ -126,9 +131,11 @@ def test_only_what_changed_is_read_again(bench: Bench) -> None:
     assert sorted(registry.table("s").rows) == ["j/0", "j/1", "j/3", "j/4"]
 
 
-def test_another_term_is_read_whole_and_keeps_rows_that_nobody_wrote(bench: Bench) -> None:
-    registry = bench.registry
-    lead(bench, "a#1")
+def test_another_term_is_read_whole_and_keeps_rows_that_nobody_wrote(
+    registries: Registries,
+) -> None:
+    registry = registries.one
+    lead(registries, "a#1")
     write(registry, "a#1", (0, 0), (5, 3), {"j/0": ROW})
     write(registry, "a#1", (5, 3), (9, 0), {"j/1": Row()})
     for since in ((5, 3), (5, 9), (9, 1), (12, 0)):
@@ -137,11 +144,11 @@ def test_another_term_is_read_whole_and_keeps_rows_that_nobody_wrote(bench: Benc
     assert not registry.table("s", (9, 0)).full
 
 
-def test_an_emptied_registry_begins_again(bench: Bench) -> None:
-    registry = bench.registry
-    lead(bench, "a#1")
+def test_an_emptied_registry_begins_again(registries: Registries) -> None:
+    registry = registries.one
+    lead(registries, "a#1")
     write(registry, "a#1", (0, 0), (5, 1), {"j/0": ROW})
-    bench.empty()
+    registries.empty()
     assert not write(registry, "a#1", (5, 1), (5, 2), {"j/0": ROW})
     assert registry.lead("s", "b#1", LONG_S).epoch == (0, 0)
     assert registry.table("s", (5, 1)).full
@@ -153,25 +160,25 @@ def test_an_emptied_registry_begins_again(bench: Bench) -> None:
     ("expected", "epoch"), [((5, 1), (5, 1)), ((5, 1), (5, 0)), ((5, 1), (4, 9))]
 )
 def test_rows_need_an_epoch_that_grew(
-    bench: Bench, expected: tuple[int, int], epoch: tuple[int, int]
+    registries: Registries, expected: tuple[int, int], epoch: tuple[int, int]
 ) -> None:
-    lead(bench, "a#1")
+    lead(registries, "a#1")
     with pytest.raises(UsageError, match="epochs only grow"):
-        write(bench.registry, "a#1", expected, epoch, {"j/0": ROW})
+        write(registries.one, "a#1", expected, epoch, {"j/0": ROW})
 
 
-def test_who_is_admitted(bench: Bench) -> None:
-    registry = bench.registry
-    lead(bench, "a#1")
+def test_who_is_admitted(registries: Registries) -> None:
+    registry = registries.one
+    lead(registries, "a#1")
     assert registry.write("s", "a#1", (0, 0), (0, 0), {}, (), {"t1": 2**62, "t2": 0, "t3": 1})
     assert registry.admitted("s") == {"t1": 2**62, "t2": 0, "t3": 1}
     assert registry.write("s", "a#1", (0, 0), (0, 0), {}, (), {"t1": None, "t2": 8})
     assert registry.admitted("s") == {"t2": 8, "t3": 1}
 
 
-def test_the_log_is_in_order_and_goes_on_after_an_id(bench: Bench) -> None:
-    registry = bench.registry
-    lead(bench, "a#1")
+def test_the_log_is_in_order_and_goes_on_after_an_id(registries: Registries) -> None:
+    registry = registries.one
+    lead(registries, "a#1")
     first = LogEntry("assigned", "j/0", "t1 joined: of 2 wanted", ("t0",), ("t0", "t1"))
     assert registry.write("s", "a#1", (0, 0), (0, 0), {}, [first, LogEntry("lost", "t0", "TTL")])
     assert registry.write("s", "a#1", (0, 0), (0, 0), {}, [LogEntry("left", "t1", "")])
@@ -188,8 +195,8 @@ def test_the_log_is_in_order_and_goes_on_after_an_id(bench: Bench) -> None:
         registry.events("s", after="yesterday")
 
 
-def test_a_plan_is_changed_by_one_who_knows_it(bench: Bench) -> None:
-    registry = bench.registry
+def test_a_plan_is_changed_by_one_who_knows_it(registries: Registries) -> None:
+    registry = registries.one
     assert registry.plan("s") == Plan()
     assert registry.set_plan("s", Plan("c1", "c2", "epoch"), 0)
     assert not registry.set_plan("s", Plan("c1", "c3", "now"), 0)
@@ -205,10 +212,10 @@ def test_a_plan_is_changed_by_one_who_knows_it(bench: Bench) -> None:
     assert registry.plan("s").version == 2
 
 
-def test_a_leader_changes_the_plan_and_says_so_or_neither(bench: Bench) -> None:
-    registry = bench.registry
+def test_a_leader_changes_the_plan_and_says_so_or_neither(registries: Registries) -> None:
+    registry = registries.one
     entry = LogEntry("upgrade", "c2", "upgrade done: all students are on c2 \u2192")
-    lead(bench, "a#1")
+    lead(registries, "a#1")
     assert registry.write("s", "a#1", (0, 0), (7, 1), {})
     assert registry.set_plan("s", Plan("c1", "c2", "now"), 0)
     before = registry.plan("s")
@@ -225,8 +232,8 @@ def test_a_leader_changes_the_plan_and_says_so_or_neither(bench: Bench) -> None:
     assert (logged.before, logged.after) == ((), ())
 
 
-def test_services_do_not_share_a_leader_or_a_table(bench: Bench) -> None:
-    registry = bench.registry
+def test_services_do_not_share_a_leader_or_a_table(registries: Registries) -> None:
+    registry = registries.one
     registry.lead("a", "m#1", LONG_S)
     assert registry.lead("b", "m#2", LONG_S).leader == "m#2"
     assert registry.write("a", "m#1", (0, 0), (1, 1), {"j/0": ROW})
@@ -235,9 +242,9 @@ def test_services_do_not_share_a_leader_or_a_table(bench: Bench) -> None:
         registry.lead("a b", "m#1", LONG_S)
 
 
-def test_a_whole_mesh_fits_in_one_write(bench: Bench) -> None:
-    registry = bench.registry
-    lead(bench, "a#1")
+def test_a_whole_mesh_fits_in_one_write(registries: Registries) -> None:
+    registry = registries.one
+    lead(registries, "a#1")
     rows: dict[str, Row | None] = {f"j/{n}": Row((f"t{n}",)) for n in range(1000)}
     log = [LogEntry("registered", f"t{n}", "") for n in range(3000)]
     assert registry.write("s", "a#1", (0, 0), (5, 1), rows, log, {f"t{n}": n for n in range(3000)})
@@ -246,28 +253,28 @@ def test_a_whole_mesh_fits_in_one_write(bench: Bench) -> None:
     assert len(registry.admitted("s")) == 3000
 
 
-def test_the_leader_alone_says_how_many_teachers_are_desired(bench: Bench) -> None:
-    registry = bench.registry
+def test_the_leader_alone_says_how_many_teachers_are_desired(registries: Registries) -> None:
+    registry = registries.one
     assert registry.desired("s") is None
     assert not registry.set_desired("s", "a#1", 3, "nobody leads")
-    lead(bench, "a#1")
+    lead(registries, "a#1")
     assert not registry.set_desired("s", "b#1", 3, "another one leads")
     assert registry.desired("s") is None
     entry = LogEntry("scaled", "s", "3 teachers are desired")
     assert registry.set_desired("s", "a#1", 3, "2 students want 3", entry)
-    first = bench.another.desired("s")
+    first = registries.another.desired("s")
     assert first is not None
     assert (first.count, first.reason) == (3, "2 students want 3")
     assert abs(first.since_ms - registry.time_ms()) < 60_000
     assert [(e.kind, e.text) for e in registry.events("s")] == [("scaled", entry.text)]
 
 
-def test_a_number_that_stays_keeps_since_when_it_is_desired(bench: Bench) -> None:
-    registry = bench.registry
-    lead(bench, "a#1")
+def test_a_number_that_stays_keeps_since_when_it_is_desired(registries: Registries) -> None:
+    registry = registries.one
+    lead(registries, "a#1")
     registry.set_desired("s", "a#1", 3, "first")
     first = registry.desired("s")
-    bench.pass_s(0.01)
+    registries.pass_s(0.01)
     registry.set_desired("s", "a#1", 3, "again")
     again = registry.desired("s")
     assert first is not None

@@ -31,7 +31,7 @@ def begin(board: JobBoard, number: int = 1, job: str = JOB) -> None:
 
 
 def test_a_node_lives_until_its_deadline(boards: Boards) -> None:
-    boards.board.join(JOB, "a", {"address": "h:1", "ranks": 2}, TTL_S)
+    boards.one.join(JOB, "a", {"address": "h:1", "ranks": 2}, TTL_S)
     (node,) = boards.another.nodes(JOB)
     assert (node.node_id, node.facts) == ("a", {"address": "h:1", "ranks": 2})
     assert 0 < node.expires_in_s <= TTL_S
@@ -40,42 +40,42 @@ def test_a_node_lives_until_its_deadline(boards: Boards) -> None:
 
 
 def test_beats_prolong_a_life_and_replace_facts(boards: Boards) -> None:
-    boards.board.join(JOB, "a", {"n": 1}, TTL_S)
+    boards.one.join(JOB, "a", {"n": 1}, TTL_S)
     for _ in range(5):
         boards.pass_s(TTL_S / 2)
-        assert boards.board.beat(JOB, "a")
+        assert boards.one.beat(JOB, "a")
     assert boards.another.nodes(JOB)[0].facts == {"n": 1}
-    assert boards.board.beat(JOB, "a", {"m": "two words, é"})
+    assert boards.one.beat(JOB, "a", {"m": "two words, é"})
     assert boards.another.nodes(JOB)[0].facts == {"m": "two words, é"}
 
 
 def test_a_beat_wakes_no_dead_node(boards: Boards) -> None:
-    assert not boards.board.beat(JOB, "a", {"n": 1})
-    boards.board.join(JOB, "a", {}, TTL_S)
+    assert not boards.one.beat(JOB, "a", {"n": 1})
+    boards.one.join(JOB, "a", {}, TTL_S)
     boards.pass_s(TTL_S + 0.01)
-    assert not boards.board.beat(JOB, "a")
-    assert boards.board.nodes(JOB) == []
+    assert not boards.one.beat(JOB, "a")
+    assert boards.one.nodes(JOB) == []
 
 
 def test_nodes_come_in_the_order_in_which_they_joined(boards: Boards) -> None:
-    numbers = [boards.board.join(JOB, name, {}, 30.0) for name in ("c", "a", "b")]
+    numbers = [boards.one.join(JOB, name, {}, 30.0) for name in ("c", "a", "b")]
     assert numbers == sorted(set(numbers))
     assert [node.node_id for node in boards.another.nodes(JOB)] == ["c", "a", "b"]
-    again = boards.board.join(JOB, "c", {"new": True}, 30.0)
+    again = boards.one.join(JOB, "c", {"new": True}, 30.0)
     assert again > numbers[-1]
     nodes = boards.another.nodes(JOB)
     assert [node.node_id for node in nodes] == ["a", "b", "c"]
     assert [node.joined for node in nodes] == [*numbers[1:], again]
-    boards.board.leave(JOB, "a")
-    boards.board.leave(JOB, "never-there")
+    boards.one.leave(JOB, "a")
+    boards.one.leave(JOB, "never-there")
     assert [node.node_id for node in boards.another.nodes(JOB)] == ["b", "c"]
 
 
 def test_jobs_do_not_see_each_other(boards: Boards) -> None:
-    begin(boards.board, job="one")
-    boards.board.join("two", "x", {}, 30.0)
-    assert [node.node_id for node in boards.board.nodes("one")] == ["a"]
-    assert boards.board.generation("two") is None
+    begin(boards.one, job="one")
+    boards.one.join("two", "x", {}, 30.0)
+    assert [node.node_id for node in boards.one.nodes("one")] == ["a"]
+    assert boards.one.generation("two") is None
     assert boards.another.jobs() == ["one", "two"]
     assert boards.another.nodes("three") == []
     assert boards.another.jobs() == ["one", "two"]  # who looks makes none
@@ -85,43 +85,43 @@ def test_jobs_do_not_see_each_other(boards: Boards) -> None:
 
 
 def test_one_node_leads_until_its_time_is_over_or_it_resigns(boards: Boards) -> None:
-    assert boards.board.lead(JOB, "a", TTL_S)
-    assert boards.board.lead(JOB, "a", TTL_S)
+    assert boards.one.lead(JOB, "a", TTL_S)
+    assert boards.one.lead(JOB, "a", TTL_S)
     assert not boards.another.lead(JOB, "b", TTL_S)
     boards.another.resign(JOB, "b")
     assert not boards.another.lead(JOB, "b", TTL_S)
     boards.pass_s(TTL_S + 0.01)
     assert boards.another.lead(JOB, "b", TTL_S)
-    assert not boards.board.lead(JOB, "a", TTL_S)
+    assert not boards.one.lead(JOB, "a", TTL_S)
     boards.another.resign(JOB, "b")
-    assert boards.board.lead(JOB, "a", TTL_S)
-    boards.board.leave(JOB, "a")
+    assert boards.one.lead(JOB, "a", TTL_S)
+    boards.one.leave(JOB, "a")
     assert boards.another.lead(JOB, "b", TTL_S)
 
 
 def test_only_the_leader_publishes_and_only_the_next_number(boards: Boards) -> None:
-    assert boards.board.generation(JOB) is None
-    assert not boards.board.publish(JOB, "a", 1, {})
-    begin(boards.board)
-    assert not boards.board.publish(JOB, "a", 1, {"twice": 1})
-    assert not boards.board.publish(JOB, "a", 3, {})
+    assert boards.one.generation(JOB) is None
+    assert not boards.one.publish(JOB, "a", 1, {})
+    begin(boards.one)
+    assert not boards.one.publish(JOB, "a", 1, {"twice": 1})
+    assert not boards.one.publish(JOB, "a", 3, {})
     assert not boards.another.publish(JOB, "b", 2, {})
     record = boards.another.generation(JOB)
     assert record is not None
     assert (record.number, record.body) == (1, {"why": "a test"})
     assert record.at_ms > 1_600_000_000_000
-    assert boards.board.publish(JOB, "a", 2, {})
-    assert not boards.board.publish(JOB, "a", 0, {})
+    assert boards.one.publish(JOB, "a", 2, {})
+    assert not boards.one.publish(JOB, "a", 0, {})
 
 
 def test_a_leader_whose_time_is_over_publishes_nothing(boards: Boards) -> None:
-    assert boards.board.lead(JOB, "a", TTL_S)
+    assert boards.one.lead(JOB, "a", TTL_S)
     boards.pass_s(TTL_S + 0.01)
-    assert not boards.board.publish(JOB, "a", 1, {})
+    assert not boards.one.publish(JOB, "a", 1, {})
 
 
 def test_where_no_generation_is_known_any_number_may_begin(boards: Boards) -> None:
-    begin(boards.board, 7)
+    begin(boards.one, 7)
     record = boards.another.generation(JOB)
     assert record is not None
     assert record.number == 7
@@ -131,12 +131,12 @@ def test_where_no_generation_is_known_any_number_may_begin(boards: Boards) -> No
 
 
 def test_reports_are_those_of_the_current_ranks(boards: Boards) -> None:
-    assert boards.board.reports(JOB) == []
-    assert not boards.board.report(JOB, 1, 0, {})
-    begin(boards.board)
+    assert boards.one.reports(JOB) == []
+    assert not boards.one.report(JOB, 1, 0, {})
+    begin(boards.one)
     for rank in (10, 2):
-        assert boards.board.report(JOB, 1, rank, {"step": rank, "why": "a b"})
-    assert boards.board.report(JOB, 1, 2, {"step": 3})
+        assert boards.one.report(JOB, 1, rank, {"step": rank, "why": "a b"})
+    assert boards.one.report(JOB, 1, 2, {"step": 3})
     told = boards.another.reports(JOB)
     assert [(one.generation, one.rank, one.facts) for one in told] == [
         (1, 2, {"step": 3}),
@@ -146,32 +146,34 @@ def test_reports_are_those_of_the_current_ranks(boards: Boards) -> None:
 
 
 def test_the_timeline_is_read_on_from_where_one_was(boards: Boards) -> None:
-    assert boards.board.events(JOB) == []
-    ids = [boards.board.note(JOB, {"number": number}) for number in range(5)]
+    assert boards.one.events(JOB) == []
+    ids = [boards.one.note(JOB, {"number": number}) for number in range(5)]
     assert [event.body["number"] for event in boards.another.events(JOB)] == [0, 1, 2, 3, 4]
     assert [event.event_id for event in boards.another.events(JOB, count=2)] == ids[:2]
     assert [event.body["number"] for event in boards.another.events(JOB, ids[1], 2)] == [2, 3]
     assert boards.another.events(JOB, ids[-1]) == []
     with pytest.raises(UsageError):
-        boards.board.events(JOB, "yesterday")
+        boards.one.events(JOB, "yesterday")
 
 
 def test_the_timeline_keeps_the_last_ones(boards: Boards) -> None:
     for number in range(EVENTS_KEPT + 5):
-        boards.board.note(JOB, {"number": number})
-    kept = boards.board.events(JOB, count=2 * EVENTS_KEPT)
+        boards.one.note(JOB, {"number": number})
+    kept = boards.one.events(JOB, count=2 * EVENTS_KEPT)
     assert [event.body["number"] for event in kept] == list(range(5, EVENTS_KEPT + 5))
 
 
-def test_a_job_ends_once_and_is_begun_again_by_who_comes_to_an_empty_one(boards: Boards) -> None:
-    begin(boards.board)
-    assert boards.board.outcome(JOB) is None
-    assert boards.board.finish(JOB, {"finished": True})
+def test_a_job_ends_once_and_is_begun_again_by_who_comes_to_an_empty_one(
+    boards: Boards,
+) -> None:
+    begin(boards.one)
+    assert boards.one.outcome(JOB) is None
+    assert boards.one.finish(JOB, {"finished": True})
     assert not boards.another.finish(JOB, {"finished": False})
     assert boards.another.outcome(JOB) == {"finished": True}
     boards.another.join(JOB, "b", {}, 30.0)  # "a" is there: still the same run
     assert boards.another.outcome(JOB) == {"finished": True}
-    boards.board.leave(JOB, "a")
+    boards.one.leave(JOB, "a")
     boards.another.leave(JOB, "b")
     assert boards.another.outcome(JOB) == {"finished": True}
     boards.another.join(JOB, "b", {}, 30.0)
@@ -181,23 +183,23 @@ def test_a_job_ends_once_and_is_begun_again_by_who_comes_to_an_empty_one(boards:
 @pytest.mark.parametrize("name", ["", "a b", "{x}", "x" * 129, "a:b", "é"])
 def test_names_that_could_not_stand_in_a_key_are_refused(boards: Boards, name: str) -> None:
     with pytest.raises(UsageError, match="name of a job"):
-        boards.board.join(name, "a", {}, 1.0)
+        boards.one.join(name, "a", {}, 1.0)
     with pytest.raises(UsageError, match="name of a job"):
-        boards.board.nodes(name)
+        boards.one.nodes(name)
     if name != "a:b":
         with pytest.raises(UsageError, match="id of a node"):
-            boards.board.join(JOB, name + "}" * 80, {}, 1.0)
-    assert boards.board.jobs() == []
+            boards.one.join(JOB, name + "}" * 80, {}, 1.0)
+    assert boards.one.jobs() == []
 
 
 def test_what_is_no_json_is_refused(boards: Boards) -> None:
     with pytest.raises(UsageError, match="JSON"):
-        boards.board.join(JOB, "a", {"what": object()}, 1.0)
+        boards.one.join(JOB, "a", {"what": object()}, 1.0)
     with pytest.raises(UsageError, match="bytes are too much"):
-        boards.board.note(JOB, {"text": "x" * (2 << 20)})
+        boards.one.note(JOB, {"text": "x" * (2 << 20)})
     for ttl_s in (0.0, -1.0, float("nan"), 1e9):
         with pytest.raises(UsageError, match="time to live"):
-            boards.board.join(JOB, "a", {}, ttl_s)
+            boards.one.join(JOB, "a", {}, ttl_s)
 
 
 # --- of the one in Redis alone

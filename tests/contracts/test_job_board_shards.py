@@ -14,9 +14,9 @@ from edl.tests.contracts.test_job_board import JOB, begin
 
 
 def test_each_shard_is_leased_once_in_order(boards: Boards) -> None:
-    begin(boards.board)
+    begin(boards.one)
     shards = cut(Ranges.of([(0, 10), (12, 19)]), 4)
-    assert boards.board.fill(JOB, 1, 0, shards)
+    assert boards.one.fill(JOB, 1, 0, shards)
     leased: list[Shard] = []
     while (shard := boards.another.lease(JOB, 1, 0, len(leased) % 2)) is not None:
         leased.append(shard)
@@ -24,133 +24,135 @@ def test_each_shard_is_leased_once_in_order(boards: Boards) -> None:
 
 
 def test_the_first_to_fill_an_epoch_wins(boards: Boards) -> None:
-    begin(boards.board)
-    assert boards.board.fill(JOB, 1, 3, [Shard(0, 5)])
+    begin(boards.one)
+    assert boards.one.fill(JOB, 1, 3, [Shard(0, 5)])
     assert not boards.another.fill(JOB, 1, 3, [Shard(0, 2), Shard(2, 5)])
     assert boards.another.lease(JOB, 1, 3, 0) == (0, 5)
     assert boards.another.lease(JOB, 1, 3, 0) is None
     assert not boards.another.fill(JOB, 1, 3, [Shard(0, 5)])  # nor when all of it is leased
     assert boards.another.lease(JOB, 1, 3, 1) is None
-    assert boards.board.fill(JOB, 1, 4, [])  # an epoch of which nothing is left
-    assert not boards.board.fill(JOB, 1, 4, [Shard(0, 1)])
+    assert boards.one.fill(JOB, 1, 4, [])  # an epoch of which nothing is left
+    assert not boards.one.fill(JOB, 1, 4, [Shard(0, 1)])
 
 
 def test_epochs_lie_beside_each_other(boards: Boards) -> None:
-    begin(boards.board)
-    boards.board.fill(JOB, 1, 1, [Shard(0, 3)])
-    boards.board.fill(JOB, 1, 0, [Shard(4_000_000_000, 4_000_000_009)])
-    assert boards.board.lease(JOB, 1, 2, 0) is None
-    assert boards.board.lease(JOB, 1, 0, 0) == (4_000_000_000, 4_000_000_009)
-    assert boards.board.lease(JOB, 1, 0, 0) is None
-    assert boards.board.lease(JOB, 1, 1, 0) == (0, 3)
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 1, [Shard(0, 3)])
+    boards.one.fill(JOB, 1, 0, [Shard(4_000_000_000, 4_000_000_009)])
+    assert boards.one.lease(JOB, 1, 2, 0) is None
+    assert boards.one.lease(JOB, 1, 0, 0) == (4_000_000_000, 4_000_000_009)
+    assert boards.one.lease(JOB, 1, 0, 0) is None
+    assert boards.one.lease(JOB, 1, 1, 0) == (0, 3)
 
 
 def test_thousands_of_shards_are_laid_out_at_once(boards: Boards) -> None:
-    begin(boards.board)
+    begin(boards.one)
     shards = cut(Ranges.of([(0, 1_280_000)]), 64)
     assert len(shards) == 20_000
-    assert boards.board.fill(JOB, 1, 0, shards)
-    assert [boards.board.lease(JOB, 1, 0, 0) for _ in range(3)] == shards[:3]
+    assert boards.one.fill(JOB, 1, 0, shards)
+    assert [boards.one.lease(JOB, 1, 0, 0) for _ in range(3)] == shards[:3]
 
 
-def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(boards: Boards) -> None:
-    begin(boards.board)
-    boards.board.fill(JOB, 1, 0, cut(Ranges.of([(0, 12)]), 3))
-    assert boards.board.lease(JOB, 1, 0, 0, 4) == (0, 3)
+def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(
+    boards: Boards,
+) -> None:
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 12)]), 3))
+    assert boards.one.lease(JOB, 1, 0, 0, 4) == (0, 3)
     assert boards.another.lease(JOB, 1, 0, 0, 4) == (0, 3), "its answer may have been lost"
-    assert boards.board.lease(JOB, 1, 0, 1, 4) == (3, 6), "of another rank"
-    assert boards.board.lease(JOB, 1, 0, 0, 5) == (6, 9)
+    assert boards.one.lease(JOB, 1, 0, 1, 4) == (3, 6), "of another rank"
+    assert boards.one.lease(JOB, 1, 0, 0, 5) == (6, 9)
     assert boards.another.lease(JOB, 1, 0, 0, 4) == (6, 9), "it comes late, and nobody listens"
-    assert boards.board.done(JOB, 1, 0, 0, 0, 3)
-    assert boards.board.release(JOB, 1, 0) == 1
-    assert boards.board.lease(JOB, 1, 0, 1, 5) == (6, 9)
-    assert boards.board.lease(JOB, 1, 0, 1, 6) == (9, 12)
-    assert boards.board.lease(JOB, 1, 0, 1, 7) is None
+    assert boards.one.done(JOB, 1, 0, 0, 0, 3)
+    assert boards.one.release(JOB, 1, 0) == 1
+    assert boards.one.lease(JOB, 1, 0, 1, 5) == (6, 9)
+    assert boards.one.lease(JOB, 1, 0, 1, 6) == (9, 12)
+    assert boards.one.lease(JOB, 1, 0, 1, 7) is None
 
 
 def test_a_shard_is_cut_for_who_has_no_use_for_all_of_it(boards: Boards) -> None:
-    begin(boards.board)
-    boards.board.fill(JOB, 1, 2, [Shard(0, 10), Shard(10, 12)])
-    assert boards.board.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 2, [Shard(0, 10), Shard(10, 12)])
+    assert boards.one.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
     assert boards.another.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
     assert boards.another.lease(JOB, 1, 2, 1, 1, 5) == (4, 9)
-    assert boards.board.done(JOB, 1, 2, 0, 0, 4)
-    assert boards.board.lease(JOB, 1, 2, 0, 2, 5) == (9, 10)
-    assert boards.board.release(JOB, 1, 1) == 1, "what was cut off goes back as it is"
-    assert boards.board.lease(JOB, 1, 2, 0, 3, 5) == (4, 9)
-    assert boards.board.lease(JOB, 1, 2, 0, 4) == (10, 12)
-    assert boards.board.lease(JOB, 1, 2, 0, 5, 1) is None
+    assert boards.one.done(JOB, 1, 2, 0, 0, 4)
+    assert boards.one.lease(JOB, 1, 2, 0, 2, 5) == (9, 10)
+    assert boards.one.release(JOB, 1, 1) == 1, "what was cut off goes back as it is"
+    assert boards.one.lease(JOB, 1, 2, 0, 3, 5) == (4, 9)
+    assert boards.one.lease(JOB, 1, 2, 0, 4) == (10, 12)
+    assert boards.one.lease(JOB, 1, 2, 0, 5, 1) is None
 
 
 def test_only_who_has_a_shard_is_done_with_it(boards: Boards) -> None:
-    begin(boards.board)
-    boards.board.fill(JOB, 1, 0, [Shard(0, 5)])
-    assert not boards.board.done(JOB, 1, 0, 0, 0, 5)
-    boards.board.lease(JOB, 1, 0, 0)
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 0, [Shard(0, 5)])
+    assert not boards.one.done(JOB, 1, 0, 0, 0, 5)
+    boards.one.lease(JOB, 1, 0, 0)
     assert not boards.another.done(JOB, 1, 0, 1, 0, 5)
-    assert boards.board.done(JOB, 1, 0, 0, 0, 5)
-    assert not boards.board.done(JOB, 1, 0, 0, 0, 5)
+    assert boards.one.done(JOB, 1, 0, 0, 0, 5)
+    assert not boards.one.done(JOB, 1, 0, 0, 0, 5)
 
 
 def test_what_a_rank_has_and_has_not_done_goes_back_once(boards: Boards) -> None:
-    begin(boards.board)
-    boards.board.fill(JOB, 1, 0, cut(Ranges.of([(0, 12)]), 3))
-    first, second, others = (boards.board.lease(JOB, 1, 0, rank) for rank in (7, 7, 70))
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 12)]), 3))
+    first, second, others = (boards.one.lease(JOB, 1, 0, rank) for rank in (7, 7, 70))
     assert first is not None
-    assert boards.board.done(JOB, 1, 0, 7, *first)
+    assert boards.one.done(JOB, 1, 0, 7, *first)
     assert boards.another.release(JOB, 1, 7) == 1
     assert boards.another.release(JOB, 1, 7) == 0
-    assert boards.board.lease(JOB, 1, 0, 1) == second
-    assert boards.board.lease(JOB, 1, 0, 1) == (9, 12)
-    assert boards.board.lease(JOB, 1, 0, 1) is None
+    assert boards.one.lease(JOB, 1, 0, 1) == second
+    assert boards.one.lease(JOB, 1, 0, 1) == (9, 12)
+    assert boards.one.lease(JOB, 1, 0, 1) is None
     assert others == (6, 9)
 
 
 def test_a_generation_that_is_over_gets_and_gives_nothing(boards: Boards) -> None:
-    begin(boards.board)
-    boards.board.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
-    boards.board.lease(JOB, 1, 0, 0, 9)
-    boards.board.report(JOB, 1, 0, {"step": 1})
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
+    boards.one.lease(JOB, 1, 0, 0, 9)
+    boards.one.report(JOB, 1, 0, {"step": 1})
     assert boards.another.publish(JOB, "a", 2, {})
     for old in (
-        lambda: boards.board.fill(JOB, 1, 0, [Shard(0, 3)]),
-        lambda: boards.board.lease(JOB, 1, 0, 0),
-        lambda: boards.board.done(JOB, 1, 0, 0, 0, 3),
-        lambda: boards.board.release(JOB, 1, 0),
+        lambda: boards.one.fill(JOB, 1, 0, [Shard(0, 3)]),
+        lambda: boards.one.lease(JOB, 1, 0, 0),
+        lambda: boards.one.done(JOB, 1, 0, 0, 0, 3),
+        lambda: boards.one.release(JOB, 1, 0),
     ):
         with pytest.raises(GenerationSuperseded, match=r"generation 1 .* generation 2 is"):
             old()
-    assert not boards.board.report(JOB, 1, 0, {"step": 2})
-    assert boards.board.reports(JOB) == []
+    assert not boards.one.report(JOB, 1, 0, {"step": 2})
+    assert boards.one.reports(JOB) == []
     # Nothing of the old one is left in the new one.
-    assert boards.board.lease(JOB, 2, 0, 0) is None
-    assert boards.board.release(JOB, 2, 0) == 0
-    assert boards.board.fill(JOB, 2, 0, [Shard(0, 9)])
-    assert not boards.board.done(JOB, 2, 0, 0, 0, 3)
-    assert boards.board.lease(JOB, 2, 0, 0, 1) == (0, 9), "its questions begin anew"
+    assert boards.one.lease(JOB, 2, 0, 0) is None
+    assert boards.one.release(JOB, 2, 0) == 0
+    assert boards.one.fill(JOB, 2, 0, [Shard(0, 9)])
+    assert not boards.one.done(JOB, 2, 0, 0, 0, 3)
+    assert boards.one.lease(JOB, 2, 0, 0, 1) == (0, 9), "its questions begin anew"
 
 
 def test_before_the_first_generation_nothing_is_leased(boards: Boards) -> None:
     with pytest.raises(GenerationSuperseded, match="there is none now"):
-        boards.board.lease(JOB, 1, 0, 0)
+        boards.one.lease(JOB, 1, 0, 0)
 
 
 def test_shards_that_overlap_are_refused(boards: Boards) -> None:
-    begin(boards.board)
+    begin(boards.one)
     for wrong in ([(0, 3), (2, 5)], [(3, 3)], [(5, 4)], [(0, 1 << 33)]):
         with pytest.raises(UsageError, match="shards are ranges"):
-            boards.board.fill(JOB, 1, 0, [Shard(*pair) for pair in wrong])
+            boards.one.fill(JOB, 1, 0, [Shard(*pair) for pair in wrong])
     with pytest.raises(UsageError, match="epochs count"):
-        boards.board.lease(JOB, 1, -1, 0)
+        boards.one.lease(JOB, 1, -1, 0)
 
 
 def test_ranks_that_lease_at_the_same_time_share_nothing(boards: Boards) -> None:
-    begin(boards.board)
+    begin(boards.one)
     shards = cut(Ranges.of([(0, 600)]), 2)
     taken: list[list[Shard]] = [[], [], [], []]
 
     def take(rank: int) -> None:
-        board = (boards.board, boards.another)[rank % 2]
+        board = (boards.one, boards.another)[rank % 2]
         board.fill(JOB, 1, 0, shards)
         while (shard := board.lease(JOB, 1, 0, rank)) is not None:
             taken[rank].append(shard)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from edl.coordinator.machines.board import LogEntry
 
 from edl.coordinator.machines import Deployment, MachineBoard, Order, Report, open_board
-from edl.coordinator.machines.board import LogEntry
 from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.machines.redis_board import RedisMachines
 from edl.errors import LeaseSuperseded, UsageError
+from edl.tests.contracts.holds import KINDS, Holds, held
 
+Machines = Holds[MachineBoard]
 TTL_S = 0.25
 DEPLOYED = Deployment(
     "resnet",
@@ -43,141 +44,116 @@ TOLD = Report(
 )
 
 
-@dataclass
-class Boards:
-    """A board, another process's hold on it, and a way to let its time pass."""
-
-    board: MachineBoard
-    another: MachineBoard
-    pass_s: Callable[[float], None]
-
-
 def deployed(board: MachineBoard) -> list[Deployment]:
     """As they were given: without what the board says itself."""
     return [replace(one, since_ms=0) for one in board.deployments()]
 
 
-@pytest.fixture(params=["memory", "valkey"])
-def machines(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Boards]:
-    if request.param == "memory":
-        now = [1_700_000_000.0]
-
-        def move(seconds: float) -> None:
-            now[0] += seconds
-
-        memory = MemoryMachines(clock=lambda: now[0])
-        yield Boards(memory, memory, move)
-        return
-    board, another = RedisMachines(valkey_url), RedisMachines(valkey_url)
-    board._redis.flushall()
-
-    def wait(seconds: float) -> None:
-        until = board.time_ms() + seconds * 1000
-        while board.time_ms() <= until:
-            time.sleep(0.005)
-
-    yield Boards(board, another, wait)
-    board.close()
-    another.close()
+@pytest.fixture(params=KINDS)
+def machines(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Machines]:
+    with held(request.param, valkey_url, MemoryMachines, RedisMachines) as machines:
+        yield machines
 
 
-def test_a_machine_lives_until_its_deadline(machines: Boards) -> None:
-    machines.board.join("m", 7, TOLD, TTL_S)
+def test_a_machine_lives_until_its_deadline(machines: Machines) -> None:
+    machines.one.join("m", 7, TOLD, TTL_S)
     (found,) = machines.another.machines()
     assert (found.machine_id, found.incarnation, found.report) == ("m", 7, TOLD)
     assert found.order == Order()
     assert 0 < found.expires_in_s <= TTL_S
     machines.pass_s(TTL_S + 0.01)
     assert machines.another.machines() == []
-    assert machines.board.beat("m", 7).standing == "unknown"
+    assert machines.one.beat("m", 7).standing == "unknown"
 
 
-def test_beats_prolong_a_life_and_replace_the_report(machines: Boards) -> None:
-    machines.board.join("m", 7, TOLD, TTL_S)
+def test_beats_prolong_a_life_and_replace_the_report(machines: Machines) -> None:
+    machines.one.join("m", 7, TOLD, TTL_S)
     for _ in range(4):
         machines.pass_s(TTL_S / 2)
-        assert machines.board.beat("m", 7).standing == "known"
+        assert machines.one.beat("m", 7).standing == "known"
     assert machines.another.machines()[0].report == TOLD
     later = replace(TOLD, state="idle", service="", why="")
-    machines.board.beat("m", 7, later)
+    machines.one.beat("m", 7, later)
     assert machines.another.machines()[0].report == later
 
 
-def test_the_newer_agent_has_the_name(machines: Boards) -> None:
-    machines.board.join("m", 7, TOLD, 30.0)
+def test_the_newer_agent_has_the_name(machines: Machines) -> None:
+    machines.one.join("m", 7, TOLD, 30.0)
     machines.another.join("m", 8, Report(), 30.0)
-    assert machines.board.beat("m", 7).standing == "superseded"
+    assert machines.one.beat("m", 7).standing == "superseded"
     with pytest.raises(LeaseSuperseded, match="--machine"):
-        machines.board.join("m", 7, TOLD, 30.0)
-    machines.board.leave("m", 7)
-    assert [one.incarnation for one in machines.board.machines()] == [8]
-    machines.board.leave("m", 8)
-    machines.board.leave("never-there", 1)
-    assert machines.board.machines() == []
+        machines.one.join("m", 7, TOLD, 30.0)
+    machines.one.leave("m", 7)
+    assert [one.incarnation for one in machines.one.machines()] == [8]
+    machines.one.leave("m", 8)
+    machines.one.leave("never-there", 1)
+    assert machines.one.machines() == []
 
 
-def test_machines_come_in_the_order_in_which_they_joined(machines: Boards) -> None:
+def test_machines_come_in_the_order_in_which_they_joined(machines: Machines) -> None:
     for name in ("c", "a", "b"):
-        machines.board.join(name, 1, Report(), 30.0)
+        machines.one.join(name, 1, Report(), 30.0)
     assert [one.machine_id for one in machines.another.machines()] == ["c", "a", "b"]
 
 
-def test_one_leads_and_only_it_gives_orders(machines: Boards) -> None:
-    machines.board.join("m", 7, Report(), 30.0)
+def test_one_leads_and_only_it_gives_orders(machines: Machines) -> None:
+    machines.one.join("m", 7, Report(), 30.0)
     order = Order(4, DEPLOYED, "wanted")
-    assert not machines.board.order("one", {"m": order})
-    assert machines.board.lead("one", TTL_S) == "first"  # nobody led a board that is empty
-    assert machines.board.lead("one", TTL_S) == "kept"
+    assert not machines.one.order("one", {"m": order})
+    assert machines.one.lead("one", TTL_S) == "first"  # nobody led a board that is empty
+    assert machines.one.lead("one", TTL_S) == "kept"
     assert machines.another.lead("two", TTL_S) == ""
-    assert machines.board.order("one", {"m": order})
+    assert machines.one.order("one", {"m": order})
     assert not machines.another.order("two", {"m": None})
     assert machines.another.beat("m", 7).order == order
     assert machines.another.machines()[0].order == order
     machines.pass_s(TTL_S + 0.01)
-    assert not machines.board.order("one", {"m": None})
+    assert not machines.one.order("one", {"m": None})
     assert machines.another.lead("two", 30.0) == "gained"
-    machines.board.resign("one")
+    machines.one.resign("one")
     assert machines.another.order("two", {"m": None, "gone": None})
     assert machines.another.beat("m", 7).order == Order()
     machines.another.resign("two")
-    assert machines.board.lead("one", 30.0) == "gained"
+    assert machines.one.lead("one", 30.0) == "gained"
 
 
-def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(machines: Boards) -> None:
+def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(
+    machines: Machines,
+) -> None:
     other = replace(DEPLOYED, service="bert", options=())
-    machines.board.deploy(DEPLOYED)
-    machines.board.deploy(other)
+    machines.one.deploy(DEPLOYED)
+    machines.one.deploy(other)
     assert deployed(machines.another) == [other, DEPLOYED]
     assert all(one.since_ms > 1_600_000_000_000 for one in machines.another.deployments())
-    machines.board.deploy(replace(DEPLOYED, max=9))
+    machines.one.deploy(replace(DEPLOYED, max=9))
     assert machines.another.deployments()[1].max == 9
-    assert machines.board.lead("one", 30.0)
-    assert not machines.board.forget("one", "resnet")
-    assert not machines.board.forget("one", "never-there")
-    machines.board.deploy(DEPLOYED.withdrawal)
+    assert machines.one.lead("one", 30.0)
+    assert not machines.one.forget("one", "resnet")
+    assert not machines.one.forget("one", "never-there")
+    machines.one.deploy(DEPLOYED.withdrawal)
     assert machines.another.deployments()[1].withdrawn
     assert not machines.another.forget("two", "resnet")
-    assert machines.board.forget("one", "resnet")
+    assert machines.one.forget("one", "resnet")
     assert deployed(machines.another) == [other]
 
 
-def test_what_happens_stands_in_the_log_of_the_service(machines: Boards) -> None:
-    machines.board.note("resnet", [LogEntry("placed", "m", "why"), LogEntry("failed", "m", "é")])
+def test_what_happens_stands_in_the_log_of_the_service(machines: Machines) -> None:
+    machines.one.note("resnet", [LogEntry("placed", "m", "why"), LogEntry("failed", "m", "é")])
     machines.another.note("resnet", [LogEntry("released", "m", "", ("a",), ("b",))])
     found = machines.another.noted("resnet")
     assert [(one.kind, one.subject, one.text) for one in found] == [
         ("placed", "m", "why"), ("failed", "m", "é"), ("released", "m", ""),
     ]  # fmt: skip
     assert (found[2].before, found[2].after) == (("a",), ("b",))
-    assert machines.board.noted("another") == []
+    assert machines.one.noted("another") == []
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 201, "m\n"])
-def test_a_name_that_cannot_stand_in_a_key_is_refused(machines: Boards, name: str) -> None:
+def test_a_name_that_cannot_stand_in_a_key_is_refused(machines: Machines, name: str) -> None:
     with pytest.raises(UsageError, match="machine"):
-        machines.board.join(name, 1, Report(), 1.0)
+        machines.one.join(name, 1, Report(), 1.0)
     with pytest.raises(UsageError):
-        machines.board.note(name, [])
+        machines.one.note(name, [])
 
 
 def test_a_url_names_the_board() -> None:

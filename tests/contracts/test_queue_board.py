@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,45 +11,20 @@ from edl.coordinator.queue.board import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_
 from edl.coordinator.queue.memory_board import MemoryQueue
 from edl.coordinator.queue.redis_board import RedisQueue
 from edl.errors import RegistryUnavailable, UsageError
+from edl.tests.contracts.holds import KINDS, Holds, held
 
+Queues = Holds[QueueBoard]
 TTL_S = 0.25
 
 
-@dataclass
-class Queues:
-    """A queue, another process's hold on it, and a way to let its time pass."""
-
-    queue: QueueBoard
-    another: QueueBoard
-    pass_s: Callable[[float], None]
-
-
-@pytest.fixture(params=["memory", "valkey"])
+@pytest.fixture(params=KINDS)
 def queues(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Queues]:
-    if request.param == "memory":
-        now = [1_700_000_000.0]
-
-        def move(seconds: float) -> None:
-            now[0] += seconds
-
-        memory = MemoryQueue(clock=lambda: now[0])
-        yield Queues(memory, memory, move)
-        return
-    queue, another = RedisQueue(valkey_url), RedisQueue(valkey_url)
-    queue._redis.flushall()
-
-    def wait(seconds: float) -> None:
-        until = queue.time_ms() + seconds * 1000
-        while queue.time_ms() <= until:
-            time.sleep(0.005)
-
-    yield Queues(queue, another, wait)
-    queue.close()
-    another.close()
+    with held(request.param, valkey_url, MemoryQueue, RedisQueue) as queues:
+        yield queues
 
 
 def test_jobs_stand_in_the_order_of_their_submission(queues: Queues) -> None:
-    numbers = [queues.queue.submit(name, {"n": name}) for name in ("b", "a", "c")]
+    numbers = [queues.one.submit(name, {"n": name}) for name in ("b", "a", "c")]
     assert numbers == [1, 2, 3]
     jobs = queues.another.jobs()
     assert [(job.name, job.number, job.spec) for job in jobs] == [
@@ -59,38 +32,40 @@ def test_jobs_stand_in_the_order_of_their_submission(queues: Queues) -> None:
     ]  # fmt: skip
     assert {job.progress.state for job in jobs} == {"creating"}
     assert {job.wish for job in jobs} == {Wish()}
-    assert 0 <= queues.queue.time_ms() - jobs[0].submitted_ms < 5000
+    assert 0 <= queues.one.time_ms() - jobs[0].submitted_ms < 5000
 
 
 def test_a_name_is_taken_until_its_job_has_ended(queues: Queues) -> None:
-    number = queues.queue.submit("a", {"n": 1})
+    number = queues.one.submit("a", {"n": 1})
     assert number
     assert queues.another.submit("a", {"n": 2}) is None
-    assert queues.queue.take("r", {}, 30.0)
-    assert queues.queue.log("r", "a", ["one"])
-    assert queues.queue.wish("a", Wish(nodes=2))
-    assert queues.queue.tell("r", "a", number, Progress("failed", reason="it broke"))
-    assert not queues.queue.wish("a", Wish(stop=True)), "one that has ended is asked nothing"
+    assert queues.one.take("r", {}, 30.0)
+    assert queues.one.log("r", "a", ["one"])
+    assert queues.one.wish("a", Wish(nodes=2))
+    assert queues.one.tell("r", "a", number, Progress("failed", reason="it broke"))
+    assert not queues.one.wish("a", Wish(stop=True)), "one that has ended is asked nothing"
     again = queues.another.submit("a", {"n": 3})
     assert again == number + 1
-    (job,) = queues.queue.jobs()
+    (job,) = queues.one.jobs()
     assert (job.spec, job.wish, job.progress) == ({"n": 3}, Wish(), Progress())
-    assert queues.queue.lines("a") == []
+    assert queues.one.lines("a") == []
 
 
 def test_a_wish_is_kept_for_a_job_that_goes(queues: Queues) -> None:
-    assert not queues.queue.wish("a", Wish(stop=True))
-    queues.queue.submit("a", {})
+    assert not queues.one.wish("a", Wish(stop=True))
+    queues.one.submit("a", {})
     assert queues.another.wish("a", Wish(nodes=3))
-    assert queues.queue.jobs()[0].wish == Wish(nodes=3)
+    assert queues.one.jobs()[0].wish == Wish(nodes=3)
     assert queues.another.wish("a", Wish(nodes=3, stop=True))
-    assert queues.queue.jobs()[0].wish == Wish(nodes=3, stop=True)
+    assert queues.one.jobs()[0].wish == Wish(nodes=3, stop=True)
 
 
-def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Queues) -> None:
-    assert queues.queue.runner() is None
-    assert queues.queue.take("r1", {"slots": 2}, TTL_S)
-    assert queues.queue.take("r1", {"slots": 3}, TTL_S)
+def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(
+    queues: Queues,
+) -> None:
+    assert queues.one.runner() is None
+    assert queues.one.take("r1", {"slots": 2}, TTL_S)
+    assert queues.one.take("r1", {"slots": 3}, TTL_S)
     assert not queues.another.take("r2", {}, TTL_S)
     runner = queues.another.runner()
     assert runner is not None
@@ -99,62 +74,64 @@ def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Q
     queues.another.resign("r2")
     assert not queues.another.take("r2", {}, TTL_S)
     queues.pass_s(TTL_S + 0.01)
-    assert queues.queue.runner() is None
+    assert queues.one.runner() is None
     assert queues.another.take("r2", {}, TTL_S)
-    assert not queues.queue.take("r1", {}, TTL_S)
+    assert not queues.one.take("r1", {}, TTL_S)
     queues.another.resign("r2")
-    assert queues.queue.take("r1", {}, TTL_S)
+    assert queues.one.take("r1", {}, TTL_S)
 
 
-def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues: Queues) -> None:
-    number = queues.queue.submit("a", {}) or 0
+def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(
+    queues: Queues,
+) -> None:
+    number = queues.one.submit("a", {}) or 0
     progress = Progress("running", 2, 1, "one is starting", 17, failures=1, slots=(0, 3))
-    assert not queues.queue.tell("r", "a", number, progress), "nobody has the queue"
-    assert not queues.queue.log("r", "a", ["no"])
-    assert queues.queue.take("r", {}, TTL_S)
-    assert queues.queue.tell("r", "a", number, progress)
+    assert not queues.one.tell("r", "a", number, progress), "nobody has the queue"
+    assert not queues.one.log("r", "a", ["no"])
+    assert queues.one.take("r", {}, TTL_S)
+    assert queues.one.tell("r", "a", number, progress)
     assert queues.another.jobs()[0].progress == progress
-    assert not queues.queue.tell("r", "a", number + 1, Progress())
-    assert not queues.queue.tell("r", "b", number, Progress())
+    assert not queues.one.tell("r", "a", number + 1, Progress())
+    assert not queues.one.tell("r", "b", number, Progress())
     assert not queues.another.tell("q", "a", number, Progress())
     assert not queues.another.log("q", "a", ["no"])
-    assert not queues.queue.log("r", "b", ["no"])
+    assert not queues.one.log("r", "b", ["no"])
     queues.pass_s(TTL_S + 0.01)
-    assert not queues.queue.tell("r", "a", number, Progress())
+    assert not queues.one.tell("r", "a", number, Progress())
     assert queues.another.jobs()[0].progress == progress
 
 
 def test_pending_time_ends_with_the_first_nodes_or_the_job(queues: Queues) -> None:
-    number = queues.queue.submit("a", {}) or 0
-    queues.queue.take("r", {}, 30.0)
-    (job,) = queues.queue.jobs()
+    number = queues.one.submit("a", {}) or 0
+    queues.one.take("r", {}, 30.0)
+    (job,) = queues.one.jobs()
     at_ms = job.submitted_ms
     assert job.pending_s(at_ms + 4000) == 4.0
-    queues.queue.tell("r", "a", number, Progress("running", first_ms=at_ms + 1500))
-    assert queues.queue.jobs()[0].pending_s(at_ms + 4000) == 1.5
-    queues.queue.tell("r", "a", number, Progress("stopped", ended_ms=at_ms + 2500))
-    assert queues.queue.jobs()[0].pending_s(at_ms + 4000) == 2.5
+    queues.one.tell("r", "a", number, Progress("running", first_ms=at_ms + 1500))
+    assert queues.one.jobs()[0].pending_s(at_ms + 4000) == 1.5
+    queues.one.tell("r", "a", number, Progress("stopped", ended_ms=at_ms + 2500))
+    assert queues.one.jobs()[0].pending_s(at_ms + 4000) == 2.5
 
 
 def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:
-    queues.queue.take("r", {}, 600.0)
-    first = queues.queue.submit("goes-on", {})
+    queues.one.take("r", {}, 600.0)
+    first = queues.one.submit("goes-on", {})
     assert first == 1
     for n in range(ENDED_KEPT + 3):
-        number = queues.queue.submit(f"j{n}", {}) or 0
-        assert queues.queue.tell("r", f"j{n}", number, Progress("succeeded"))
-    assert queues.queue.log("r", "j3", ["still there"])
-    queues.queue.submit("last", {})
-    names = [job.name for job in queues.queue.jobs()]
+        number = queues.one.submit(f"j{n}", {}) or 0
+        assert queues.one.tell("r", f"j{n}", number, Progress("succeeded"))
+    assert queues.one.log("r", "j3", ["still there"])
+    queues.one.submit("last", {})
+    names = [job.name for job in queues.one.jobs()]
     assert names[0] == "goes-on"
     assert names[1] == "j3"
     assert names[-1] == "last"
     assert len(names) == ENDED_KEPT + 2
-    assert len(queues.queue.lines("j3")) == 1
+    assert len(queues.one.lines("j3")) == 1
 
 
 def test_a_reservation_lives_as_long_as_it_is_prolonged(queues: Queues) -> None:
-    first = queues.queue.reserve("web", 1, TTL_S)
+    first = queues.one.reserve("web", 1, TTL_S)
     second = queues.another.reserve("api", 2, 30.0)
     assert second > first
     found = queues.another.reservations()
@@ -163,60 +140,60 @@ def test_a_reservation_lives_as_long_as_it_is_prolonged(queues: Queues) -> None:
     ]  # fmt: skip
     assert 0 < found[0].expires_in_s <= TTL_S
     queues.pass_s(TTL_S / 2)
-    assert queues.queue.reserve("web", 3, TTL_S) == first
+    assert queues.one.reserve("web", 3, TTL_S) == first
     queues.pass_s(TTL_S * 0.7)
-    assert [one.slots for one in queues.queue.reservations()] == [3, 2]
+    assert [one.slots for one in queues.one.reservations()] == [3, 2]
     queues.pass_s(TTL_S)
-    assert [one.name for one in queues.queue.reservations()] == ["api"]
-    assert queues.queue.reserve("web", 1, TTL_S) > second, "who comes again is a new one"
+    assert [one.name for one in queues.one.reservations()] == ["api"]
+    assert queues.one.reserve("web", 1, TTL_S) > second, "who comes again is a new one"
     queues.another.unreserve("api")
     queues.another.unreserve("nobody")
-    assert [one.name for one in queues.queue.reservations()] == ["web"]
+    assert [one.name for one in queues.one.reservations()] == ["web"]
     with pytest.raises(UsageError, match="1 to"):
-        queues.queue.reserve("web", 0, TTL_S)
+        queues.one.reserve("web", 0, TTL_S)
 
 
 def test_a_log_and_the_timeline_are_read_from_where_one_stopped(queues: Queues) -> None:
-    queues.queue.submit("a", {})
-    queues.queue.take("r", {}, 600.0)
+    queues.one.submit("a", {})
+    queues.one.take("r", {}, 600.0)
     for n in range(5):
-        assert queues.queue.log("r", "a", [f"line {n}", "é"])
-        queues.queue.note({"kind": "k", "n": n})
+        assert queues.one.log("r", "a", [f"line {n}", "é"])
+        queues.one.note({"kind": "k", "n": n})
     pieces = queues.another.lines("a", count=2)
     assert [piece.body["lines"][0] for piece in pieces] == ["line 0", "line 1"]
     rest = queues.another.lines("a", pieces[-1].entry_id)
     assert [piece.body["lines"][0] for piece in rest] == ["line 2", "line 3", "line 4"]
     events = queues.another.events(count=4)
     assert [event.body["n"] for event in events] == [0, 1, 2, 3]
-    assert [event.body["n"] for event in queues.queue.events(events[-1].entry_id)] == [4]
-    assert queues.queue.lines("nobody") == []
+    assert [event.body["n"] for event in queues.one.events(events[-1].entry_id)] == [4]
+    assert queues.one.lines("nobody") == []
     with pytest.raises(UsageError, match="id of an event"):
-        queues.queue.lines("a", "yesterday")
+        queues.one.lines("a", "yesterday")
 
 
 def test_what_is_kept_is_bounded(queues: Queues) -> None:
-    queues.queue.submit("a", {})
-    queues.queue.take("r", {}, 600.0)
+    queues.one.submit("a", {})
+    queues.one.take("r", {}, 600.0)
     for n in range(PIECES_KEPT + 5):
-        queues.queue.log("r", "a", [str(n)])
+        queues.one.log("r", "a", [str(n)])
     assert EVENTS_KEPT == PIECES_KEPT
     for n in range(EVENTS_KEPT + 5):
-        queues.queue.note({"n": n})
-    pieces = queues.queue.lines("a", count=2 * PIECES_KEPT)
+        queues.one.note({"n": n})
+    pieces = queues.one.lines("a", count=2 * PIECES_KEPT)
     assert [pieces[0].body["lines"], len(pieces)] == [["5"], PIECES_KEPT]
-    events = queues.queue.events(count=2 * EVENTS_KEPT)
+    events = queues.one.events(count=2 * EVENTS_KEPT)
     assert [events[0].body["n"], len(events)] == [5, EVENTS_KEPT]
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a{b}", "x" * 65])
 def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str) -> None:
     for call in (
-        lambda: queues.queue.submit(name, {}),
-        lambda: queues.queue.wish(name, Wish()),
-        lambda: queues.queue.reserve(name, 1, 1.0),
-        lambda: queues.queue.unreserve(name),
-        lambda: queues.queue.take(name, {}, 1.0),
-        lambda: queues.queue.lines(name),
+        lambda: queues.one.submit(name, {}),
+        lambda: queues.one.wish(name, Wish()),
+        lambda: queues.one.reserve(name, 1, 1.0),
+        lambda: queues.one.unreserve(name),
+        lambda: queues.one.take(name, {}, 1.0),
+        lambda: queues.one.lines(name),
     ):
         with pytest.raises(UsageError, match="begins with a letter or digit"):
             call()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from edl.coordinator.registry import Beat, MemberBeat
-from edl.tests.contracts.conftest import Bench
+from edl.tests.contracts.conftest import Registries
 from edl.tests.contracts.test_registry import TTL_S, enter
 
 
-def test_a_drain_that_was_asked_for_comes_with_the_next_beat(bench: Bench) -> None:
-    registry = bench.registry
+def test_a_drain_that_was_asked_for_comes_with_the_next_beat(registries: Registries) -> None:
+    registry = registries.one
     assert not registry.request_drain("s", "t1")
     assert registry.members("teachers", "s") == []
     enter(registry, "t1", state="serving")
@@ -21,23 +21,25 @@ def test_a_drain_that_was_asked_for_comes_with_the_next_beat(bench: Bench) -> No
     assert member.facts["state"] == "draining"
     for _ in range(2):
         assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=1) is Beat.DRAIN
-    bench.pass_s(TTL_S * 1.1)  # the deadline is that of the beat
+    registries.pass_s(TTL_S * 1.1)  # the deadline is that of the beat
     assert registry.sweep("teachers", "s") == ["t1"]
 
 
-def test_a_drain_outlives_a_new_registration_of_the_same_instance_only(bench: Bench) -> None:
-    enter(bench.registry, "t1", 1)
-    bench.registry.request_drain("s", "t1")
-    enter(bench.registry, "t1", 1, state="serving")
-    assert bench.registry.beat("teachers", "s", "t1", TTL_S, incarnation=1) is Beat.DRAIN
-    assert bench.registry.members("teachers", "s")[0].draining
-    enter(bench.registry, "t1", 2, state="serving")
-    assert bench.registry.beat("teachers", "s", "t1", TTL_S, incarnation=2) is Beat.KEPT
-    assert not bench.registry.members("teachers", "s")[0].draining
+def test_a_drain_outlives_a_new_registration_of_the_same_instance_only(
+    registries: Registries,
+) -> None:
+    enter(registries.one, "t1", 1)
+    registries.one.request_drain("s", "t1")
+    enter(registries.one, "t1", 1, state="serving")
+    assert registries.one.beat("teachers", "s", "t1", TTL_S, incarnation=1) is Beat.DRAIN
+    assert registries.one.members("teachers", "s")[0].draining
+    enter(registries.one, "t1", 2, state="serving")
+    assert registries.one.beat("teachers", "s", "t1", TTL_S, incarnation=2) is Beat.KEPT
+    assert not registries.one.members("teachers", "s")[0].draining
 
 
-def test_many_beats_have_their_answers_in_order(bench: Bench) -> None:
-    registry = bench.registry
+def test_many_beats_have_their_answers_in_order(registries: Registries) -> None:
+    registry = registries.one
     facts = {"incarnation": "7", "want": "1"}
     crowd = {f"j/{n}": facts for n in range(600)}
     assert registry.register_many("students", "s", crowd, 30.0) == []
@@ -57,10 +59,12 @@ def test_many_beats_have_their_answers_in_order(bench: Bench) -> None:
     assert registry.register_many("students", "s", older, 30.0) == ["j/1"]
 
 
-def test_reading_everything_names_those_that_went_within_the_last_minute(bench: Bench) -> None:
-    registry = bench.registry
+def test_reading_everything_names_those_that_went_within_the_last_minute(
+    registries: Registries,
+) -> None:
+    registry = registries.one
     enter(registry, "sleeper")
-    bench.pass_s(TTL_S * 1.1)
+    registries.pass_s(TTL_S * 1.1)
     registry.sweep("teachers", "s")
     enter(registry, "leaver")
     enter(registry, "living")
@@ -72,39 +76,41 @@ def test_reading_everything_names_those_that_went_within_the_last_minute(bench: 
     assert dead.remaining_s <= 0
 
 
-def test_a_reading_says_when_the_next_deadline_passes(bench: Bench) -> None:
-    registry = bench.registry
+def test_a_reading_says_when_the_next_deadline_passes(registries: Registries) -> None:
+    registry = registries.one
     assert registry.changes("teachers", "s").due_s == float("inf")
     enter(registry, "t1")
-    bench.pass_s(TTL_S / 2)
+    registries.pass_s(TTL_S / 2)
     enter(registry, "t2")
     everything = registry.changes("teachers", "s")
     assert 0 < everything.due_s <= TTL_S / 2
     assert 0 < registry.changes("teachers", "s", everything.cursor).due_s <= everything.due_s
-    bench.pass_s(TTL_S * 0.6)
+    registries.pass_s(TTL_S * 0.6)
     assert registry.changes("teachers", "s", everything.cursor).due_s <= 0
     registry.sweep("teachers", "s")
     assert 0 < registry.changes("teachers", "s", everything.cursor).due_s < TTL_S / 2
 
 
-def test_plain_beats_end_with_the_lease_of_another_or_none(bench: Bench) -> None:
-    registry = bench.registry
+def test_plain_beats_end_with_the_lease_of_another_or_none(registries: Registries) -> None:
+    registry = registries.one
     enter(registry, "t1", 1)
     assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=1)
     assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=1)
     registry.leave("teachers", "s", "t1")
     assert not registry.beat("teachers", "s", "t1", TTL_S, incarnation=1)
-    ghost = bench.another
+    ghost = registries.another
     enter(ghost, "t1", 1)
     assert ghost.beat("teachers", "s", "t1", TTL_S, incarnation=1)
     enter(registry, "t1", 2)
-    bench.pass_s(TTL_S / 3)
+    registries.pass_s(TTL_S / 3)
     assert not ghost.beat("teachers", "s", "t1", TTL_S, incarnation=1)
     assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=2)
 
 
-def test_many_that_beat_again_tell_figures_that_managers_need_not_hear_of(bench: Bench) -> None:
-    registry, names = bench.registry, ["j/0", "j/1", "j/2"]
+def test_many_that_beat_again_tell_figures_that_managers_need_not_hear_of(
+    registries: Registries,
+) -> None:
+    registry, names = registries.one, ["j/0", "j/1", "j/2"]
     for name in names:
         registry.register("students", "s", name, {"incarnation": "1", "want": "1"}, TTL_S)
 
@@ -113,14 +119,14 @@ def test_many_that_beat_again_tell_figures_that_managers_need_not_hear_of(bench:
         return registry.beat_many("students", "s", beats, TTL_S)
 
     assert beat(1) == [Beat.KEPT] * 3
-    bench.pass_s(TTL_S / 2)
+    registries.pass_s(TTL_S / 2)
     cursor = registry.changes("students", "s").cursor
     assert beat(2) == [Beat.KEPT] * 3
     assert registry.changes("students", "s", cursor).members == ()
     for member in registry.members("students", "s"):
         assert member.facts["volume_bytes"] == "2"
         assert member.remaining_s > TTL_S * 0.6
-    bench.another.register("students", "s", "j/0", {"incarnation": "2", "want": "1"}, TTL_S)
+    registries.another.register("students", "s", "j/0", {"incarnation": "2", "want": "1"}, TTL_S)
     registry.leave("students", "s", "j/1", 1)
     assert beat(3) == [Beat.UNKNOWN, Beat.UNKNOWN, Beat.KEPT]
     assert {m.member: m.incarnation for m in registry.members("students", "s")} == {
@@ -129,12 +135,12 @@ def test_many_that_beat_again_tell_figures_that_managers_need_not_hear_of(bench:
     }
 
 
-def test_a_ghost_that_was_stopped_is_told_when_it_wakes(bench: Bench) -> None:
-    registry, ghost = bench.registry, bench.another
+def test_a_ghost_that_was_stopped_is_told_when_it_wakes(registries: Registries) -> None:
+    registry, ghost = registries.one, registries.another
     enter(ghost, "t1", 1)
     assert ghost.beat("teachers", "s", "t1", TTL_S, incarnation=1)
     enter(registry, "t1", 2)
     for _ in range(3):
-        bench.pass_s(TTL_S / 3)
+        registries.pass_s(TTL_S / 3)
         assert registry.beat("teachers", "s", "t1", TTL_S, incarnation=2)
     assert not ghost.beat("teachers", "s", "t1", TTL_S, incarnation=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl.scheduler.flow import FlowConfig
@@ -72,6 +72,7 @@ def test_a_source_that_bursts_is_a_slow_source(rng: random.Random) -> None:
     assert set(mesh.wants) == {1}
 
 
+@settings(max_examples=max(10, settings().max_examples // 5))  # each is ten seconds of a mesh
 @given(seed=st.integers(0, 2**32 - 1), upper=st.integers(1, WHOLE - 1), lower=st.booleans())
 def test_ut_below_one_batch_slows_the_stream_and_never_stops_it(
     seed: int, upper: int, lower: bool

@@ -18,7 +18,7 @@ WHOLE = BATCH_BYTES + LABEL_BYTES
 #: line is waited for, pulling pauses, and the fast ones get less than they could do.
 ROOMY = FlowConfig(upper_bytes=200 * WHOLE, lower_bytes=100 * WHOLE)
 SHARE_TOLERANCE = 0.15
-few = settings(max_examples=max(5, settings().max_examples // 10))  # each is a minute of a mesh
+few = settings(max_examples=max(5, settings().max_examples // 25))  # each is a minute of a mesh
 
 
 def answered(mesh: Mesh, seconds: float) -> dict[str, int]:
