@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from edl.coordinator.machines.board import LogEntry
 
 from edl.coordinator.machines import Deployment, MachineBoard, Order, Report, open_board
+from edl.coordinator.machines.board import LogEntry
 from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.machines.redis_board import RedisMachines
 from edl.errors import LeaseSuperseded, UsageError
