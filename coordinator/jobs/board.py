@@ -162,13 +162,6 @@ class JobBoard(Protocol):
             GenerationSuperseded: `generation` is not the current one.
         """
 
-    def release(self, job: str, generation: int, rank: int) -> int:
-        """What a rank has leased and not done goes back, to be leased again; how many shards.
-
-        Raises:
-            GenerationSuperseded: `generation` is not the current one.
-        """
-
     def report(self, job: str, generation: int, rank: int, facts: Facts) -> bool:
         """Say how a rank does; False, and nothing is kept, if the generation is not the current."""
 

@@ -178,15 +178,6 @@ class MemoryBoard:
             del held.held[key]
             return True
 
-    def release(self, job: str, generation: int, rank: int) -> int:
-        with self._lock:
-            held = self._current(job, generation)
-            its = [key for key, holder in held.held.items() if holder == rank]
-            for epoch, shard in its:
-                del held.held[epoch, shard]
-                held.free[epoch].add(shard)
-            return len(its)
-
     # --- what is told
 
     def report(self, job: str, generation: int, rank: int, facts: Facts) -> bool:

@@ -101,9 +101,6 @@ class RedisBoard(RedisSession):
         shard = f"{checks.check_epoch(epoch)}:{start}:{stop}"
         return bool(self._asked(job, "done", generation, shard, rank))
 
-    def release(self, job: str, generation: int, rank: int) -> int:
-        return int(self._asked(job, "release", generation, rank))
-
     # --- what is told
 
     def report(self, job: str, generation: int, rank: int, facts: Facts) -> bool:

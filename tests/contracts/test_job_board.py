@@ -212,7 +212,6 @@ def test_every_key_of_a_job_expires_and_lies_in_one_slot(valkey_url: str) -> Non
     board.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
     board.lease(JOB, 1, 0, 0)
     board.lease(JOB, 1, 0, 1)
-    board.release(JOB, 1, 1)
     board.report(JOB, 1, 0, {})
     board.note(JOB, {})
     board.finish(JOB, {})

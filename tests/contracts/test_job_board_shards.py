@@ -64,10 +64,8 @@ def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(
     assert boards.one.lease(JOB, 1, 0, 0, 5) == (6, 9)
     assert boards.another.lease(JOB, 1, 0, 0, 4) == (6, 9), "it comes late, and nobody listens"
     assert boards.one.done(JOB, 1, 0, 0, 0, 3)
-    assert boards.one.release(JOB, 1, 0) == 1
-    assert boards.one.lease(JOB, 1, 0, 1, 5) == (6, 9)
-    assert boards.one.lease(JOB, 1, 0, 1, 6) == (9, 12)
-    assert boards.one.lease(JOB, 1, 0, 1, 7) is None
+    assert boards.one.lease(JOB, 1, 0, 1, 5) == (9, 12)
+    assert boards.one.lease(JOB, 1, 0, 1, 6) is None
 
 
 def test_a_shard_is_cut_for_who_has_no_use_for_all_of_it(boards: Boards) -> None:
@@ -78,10 +76,8 @@ def test_a_shard_is_cut_for_who_has_no_use_for_all_of_it(boards: Boards) -> None
     assert boards.another.lease(JOB, 1, 2, 1, 1, 5) == (4, 9)
     assert boards.one.done(JOB, 1, 2, 0, 0, 4)
     assert boards.one.lease(JOB, 1, 2, 0, 2, 5) == (9, 10)
-    assert boards.one.release(JOB, 1, 1) == 1, "what was cut off goes back as it is"
-    assert boards.one.lease(JOB, 1, 2, 0, 3, 5) == (4, 9)
-    assert boards.one.lease(JOB, 1, 2, 0, 4) == (10, 12)
-    assert boards.one.lease(JOB, 1, 2, 0, 5, 1) is None
+    assert boards.one.lease(JOB, 1, 2, 0, 3) == (10, 12)
+    assert boards.one.lease(JOB, 1, 2, 0, 4, 1) is None
 
 
 def test_only_who_has_a_shard_is_done_with_it(boards: Boards) -> None:
@@ -94,20 +90,6 @@ def test_only_who_has_a_shard_is_done_with_it(boards: Boards) -> None:
     assert not boards.one.done(JOB, 1, 0, 0, 0, 5)
 
 
-def test_what_a_rank_has_and_has_not_done_goes_back_once(boards: Boards) -> None:
-    begin(boards.one)
-    boards.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 12)]), 3))
-    first, second, others = (boards.one.lease(JOB, 1, 0, rank) for rank in (7, 7, 70))
-    assert first is not None
-    assert boards.one.done(JOB, 1, 0, 7, *first)
-    assert boards.another.release(JOB, 1, 7) == 1
-    assert boards.another.release(JOB, 1, 7) == 0
-    assert boards.one.lease(JOB, 1, 0, 1) == second
-    assert boards.one.lease(JOB, 1, 0, 1) == (9, 12)
-    assert boards.one.lease(JOB, 1, 0, 1) is None
-    assert others == (6, 9)
-
-
 def test_a_generation_that_is_over_gets_and_gives_nothing(boards: Boards) -> None:
     begin(boards.one)
     boards.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
@@ -118,7 +100,6 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(boards: Boards) -> Non
         lambda: boards.one.fill(JOB, 1, 0, [Shard(0, 3)]),
         lambda: boards.one.lease(JOB, 1, 0, 0),
         lambda: boards.one.done(JOB, 1, 0, 0, 0, 3),
-        lambda: boards.one.release(JOB, 1, 0),
     ):
         with pytest.raises(GenerationSuperseded, match=r"generation 1 .* generation 2 is"):
             old()
@@ -126,7 +107,6 @@ def test_a_generation_that_is_over_gets_and_gives_nothing(boards: Boards) -> Non
     assert boards.one.reports(JOB) == []
     # Nothing of the old one is left in the new one.
     assert boards.one.lease(JOB, 2, 0, 0) is None
-    assert boards.one.release(JOB, 2, 0) == 0
     assert boards.one.fill(JOB, 2, 0, [Shard(0, 9)])
     assert not boards.one.done(JOB, 2, 0, 0, 0, 3)
     assert boards.one.lease(JOB, 2, 0, 0, 1) == (0, 9), "its questions begin anew"

@@ -116,7 +116,6 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
     assert board.lease("j", 1, 0, 0) == (0, 2)
     assert board.done("j", 1, 0, 0, 0, 2)
     assert board.lease("j", 1, 0, 0) == (2, 4)
-    assert board.release("j", 1, 0) == 1
     assert board.report("j", 1, 0, {})
     board.note("j", {})
     for reader in (board, RedisBoard(f"redis://edl-manager:m%2F%3A%40@127.0.0.1:{users.port}")):
