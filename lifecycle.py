@@ -91,11 +91,13 @@ class Stop:
 
     Attributes:
         requested: whether it was made.
+        urgent: whether a second signal came; see `stop_on_signals`.
         signal: the number of the signal that made it; None when the program did.
     """
 
     def __init__(self) -> None:
         self.requested = False
+        self.urgent = False
         self.signal: int | None = None
         # Not an Event: a signal handler may interrupt a thread that holds the Event's own lock.
         # SimpleQueue.put is made for that. One token is there for good once the wish is made.
@@ -121,7 +123,9 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stop_on_signals(*, reraise: Iterable[int] = (signal.SIGINT,)) -> Iterator[Stop]:
+def stop_on_signals(
+    *, reraise: Iterable[int] = (signal.SIGINT,), hurries: bool = False
+) -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into a `Stop`, so that the body can end in order.
 
     The first signal sets the flag. A second one ends the process at once, as if it had no handlers:
@@ -131,6 +135,8 @@ def stop_on_signals(*, reraise: Iterable[int] = (signal.SIGINT,)) -> Iterator[St
         reraise: signals that, had one of them set the flag, are sent again at the orderly end, so
             that the exit code says how the program ended. SIGTERM is not among them by default: to
             end when told so is a success.
+        hurries: the body looks at `Stop.urgent`, which the second signal sets; a third one then
+            ends the process.
 
     Raises:
         ValueError: not in the main thread.
@@ -140,9 +146,13 @@ def stop_on_signals(*, reraise: Iterable[int] = (signal.SIGINT,)) -> Iterator[St
 
     def handle(number: int, _: FrameType | None) -> None:
         nonlocal came
+        if came and hurries and not stop.urgent:
+            stop.urgent = True
+            return
         if came:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+            os._exit(128 + number)  # the first process of a container, which it does not end
         came = True
         stop.request(number)
 
@@ -155,6 +165,8 @@ def stop_on_signals(*, reraise: Iterable[int] = (signal.SIGINT,)) -> Iterator[St
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     if stop.signal in tuple(reraise):
         signal.raise_signal(stop.signal)
+        if os.getpid() == 1:  # the first of a container, to which it does nothing
+            raise SystemExit(128 + stop.signal)
 
 
 class Periodic:

@@ -2,7 +2,7 @@
 
 It stands between us and a program that knows nothing of life pipes: passes signals on to it, ends
 as it ended, and is itself watched by the kernel, so that the program dies even when the guard is
-killed.
+killed. Of an orphan nothing stays in its process group.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from .life import LIFE_VARIABLE, die_with_starter, end_with_parent
+from .life import LIFE_VARIABLE, die_with_starter, end_with_parent, parent_has_ended
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NOT_EXECUTABLE = 127  # as shells have it
@@ -29,6 +29,9 @@ def guard(grace_s: float, argv: list[str]) -> int:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     for number in PASSED_ON:  # while the zombie still holds the id, so that no stranger is hit
         signal.signal(number, signal.SIG_IGN)
+    if parent_has_ended() and os.getpgrp() == os.getpid():
+        # A shell that has ended leaves what it has started, which nobody but us is here to end.
+        os.killpg(os.getpid(), signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import stat
 import sys
@@ -24,6 +25,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 _lock = threading.Lock()
 _pipe: tuple[int, int] | None = None  # (read end, write end)
+_watched: int | None = None  # the read end of our parent's pipe
 # Descriptor -> (device, inode): a number that was closed and given to another file is not ours.
 _owned: dict[int, tuple[int, int]] = {}
 
@@ -72,15 +74,26 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
             as the *thread* that started it ends. For programs that load code which may hold the
             interpreter's lock for ever, under which no thread of ours can do anything.
     """
+    global _watched
     fd = take_life_fd()
     if fd is None:
         return False
+    _watched = fd
     if at_once:
         die_with_starter()
     threading.Thread(
         target=_wait_for_orphanhood, args=(fd, grace_s), name="edl-life", daemon=True
     ).start()
     return True
+
+
+def parent_has_ended() -> bool:
+    """Whether it has, of a process that called `end_with_parent` and that `supervise` started."""
+    if _watched is None:
+        return False
+    poller = select.poll()
+    poller.register(_watched, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def die_with_starter() -> None:

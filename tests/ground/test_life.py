@@ -81,6 +81,14 @@ def test_a_guarded_program_that_ignores_sigterm_is_killed_after_the_grace() -> N
     wait_gone([shim, program])
 
 
+def test_what_a_guarded_program_leaves_behind_ends_with_the_parent() -> None:
+    """As `bash train.sh` does, which ends by SIGTERM while its program goes on."""
+    parent, shim = parent_of("sh", "-c", "sleep 60 & echo left $!; wait", guard=True)
+    left = int(parent.expect(r"^left (\d+)", WAIT_S)[1])
+    parent.send_signal(signal.SIGKILL)
+    wait_gone([shim, left])
+
+
 def test_a_guarded_program_dies_when_only_its_guard_is_killed() -> None:
     guard = start(Command("db", SHELL, guard=True))
     program = int(guard.expect(r"^program (\d+)", WAIT_S)[1])

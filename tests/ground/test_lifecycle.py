@@ -62,6 +62,25 @@ def test_ctrl_c_is_raised_again_at_the_orderly_end() -> None:
     assert ended
 
 
+def test_the_first_process_of_a_container_ends_with_the_signals_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Its kernel throws away a signal that it does not handle, even one of its own.
+    ignored: list[int] = []
+
+    def body() -> None:
+        with stop_on_signals(reraise=(signal.SIGTERM,)) as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.wait(WAIT_S)
+            monkeypatch.setattr(os, "getpid", lambda: 1)
+            monkeypatch.setattr(signal, "raise_signal", ignored.append)
+
+    with pytest.raises(SystemExit) as ended:
+        body()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert ignored == [signal.SIGTERM]
+
+
 def test_an_error_of_the_body_is_not_hidden_by_the_signal() -> None:
     def body() -> None:
         with stop_on_signals() as stop:
@@ -342,3 +361,15 @@ def test_log_records_take_one_line_each() -> None:
     assert process.tail()[0].endswith("DEBUG edl.x: detail")
     assert not any("chatter" in line for line in process.tail())
     assert "Traceback (most recent call last):" in process.tail()
+
+
+def test_who_wishes_so_hears_of_the_second_signal_and_ends_by_the_third() -> None:
+    hurries = SERVER.replace("stop_on_signals()", "stop_on_signals(hurries=True)").replace(
+        "time.sleep(60)",
+        "while not stop.urgent: time.sleep(0.01)\n            print('hurry'); time.sleep(60)",
+    )
+    process = start(python(hurries, "hang"))
+    for line in ("ready", "draining", "hurry"):
+        process.expect(line, WAIT_S)
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == -signal.SIGTERM

@@ -30,11 +30,13 @@ def server(registry: CollectorRegistry) -> Iterator[MetricsServer]:
     server.close()
 
 
-def scrape(server: MetricsServer, token: str = "", method: str = "GET") -> tuple[int, str]:
+def scrape(
+    server: MetricsServer, token: str = "", method: str = "GET", path: str = "/metrics"
+) -> tuple[int, str]:
     connection = http.client.HTTPConnection(server.address, timeout=5)
     try:
         connection.request(
-            method, "/metrics", headers={"Authorization": f"Bearer {token}"} if token else {}
+            method, path, headers={"Authorization": f"Bearer {token}"} if token else {}
         )
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -111,6 +113,23 @@ def test_with_a_gate_a_scrape_needs_its_token(registry: CollectorRegistry) -> No
         assert scrape(server, "wrong") == (401, "")
         status, text = scrape(server, "opensesame")
         assert (status, "edl_test_turns_total" in text) == (200, True)
+    finally:
+        server.close()
+
+
+def test_health_is_told_to_everybody_and_nothing_else(registry: CollectorRegistry) -> None:
+    def nobody(token: str) -> None:
+        raise Unauthenticated("no such token")
+
+    well = [False]
+    server = MetricsServer("0", registry, authorize=nobody, ready=lambda: well[0])
+    try:
+        assert scrape(server) == (401, "")
+        assert scrape(server, path="/health/live") == (200, "")
+        assert scrape(server, path="/health/ready") == (503, "")
+        well[0] = True
+        assert scrape(server, path="/health/ready?verbose") == (200, "")
+        assert scrape(server, path="/health") == (401, "")
     finally:
         server.close()
 
