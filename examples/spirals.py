@@ -1,0 +1,127 @@
+"""A student in numpy alone: few points, a third of them mislabelled, and teachers that know better.
+
+python examples/spirals.py redis://127.0.0.1:6379       # with teachers of the service "spirals"
+python examples/spirals.py                              # alone, to compare
+
+`edl up examples/mesh.yaml` runs it with its teachers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from spirals_teacher import ARMS, Array, spirals  # type: ignore[import-not-found]  # beside this
+
+from edl.distill_reader import DistilReader
+
+HIDDEN = 64
+LABELLED = 150  # points that the student has; a third of them with a wrong label
+ROWS = 64
+STEPS = 100  # of an epoch
+
+
+class Points:
+    """Batches of (point [ROWS, 2], label [ROWS]): each time a little beside the labelled points."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(1)
+        self.point, self.label = spirals(LABELLED, self.rng)
+        wrong = self.rng.random(LABELLED) < 1 / 3
+        self.label = np.where(wrong, self.rng.integers(0, ARMS, LABELLED), self.label)
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __iter__(self) -> Iterator[tuple[Array, Array]]:
+        for _ in range(STEPS):
+            row = self.rng.integers(0, LABELLED, ROWS)
+            beside = self.rng.normal(0, 0.1, (ROWS, 2)).astype(np.float32)
+            yield self.point[row] + beside, self.label[row]
+
+
+def softmax(logits: Array) -> Array:
+    exp = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exp / exp.sum(axis=1, keepdims=True))
+
+
+class Student:
+    """Two hidden layers, and Adam."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(2)
+        sizes = [2, HIDDEN, HIDDEN, ARMS]
+        self.weights = [
+            rng.normal(0, np.sqrt(2 / (rows + 1)), (rows + 1, columns))
+            for rows, columns in pairwise(sizes)
+        ]
+        self.mean = [np.zeros_like(weight) for weight in self.weights]
+        self.square = [np.zeros_like(weight) for weight in self.weights]
+        self.steps = 0
+
+    def forward(self, point: Array) -> list[Array]:
+        """What goes into each layer, with a column of ones, and the logits."""
+        values = [4.0 * point]
+        for weight in self.weights:
+            values[-1] = np.hstack([values[-1], np.ones((len(point), 1))])
+            values.append(np.maximum(values[-1] @ weight, 0.0))
+        values[-1] = values[-2] @ self.weights[-1]
+        return values
+
+    def step(self, point: Array, target: Array) -> float:
+        """One step towards `target` [N, ARMS], probabilities; returns the loss."""
+        *inputs, logits = self.forward(point)
+        probability = softmax(logits)
+        slope = (probability - target) / len(point)
+        gradients = []
+        for value, weight in zip(inputs[::-1], self.weights[::-1], strict=True):
+            gradients.append(value.T @ slope)
+            slope = (slope @ weight.T)[:, :-1] * (value[:, :-1] > 0)
+        self.steps += 1
+        for at, gradient in enumerate(gradients[::-1]):
+            self.mean[at] += 0.1 * (gradient - self.mean[at])
+            self.square[at] += 0.001 * (gradient**2 - self.square[at])
+            mean = self.mean[at] / (1 - 0.9**self.steps)
+            square = self.square[at] / (1 - 0.999**self.steps)
+            self.weights[at] -= 3e-3 * mean / (np.sqrt(square) + 1e-8)
+        return float(-(target * np.log(probability + 1e-9)).sum(axis=1).mean())
+
+    def accuracy(self) -> float:
+        """On points that nobody has trained on."""
+        point, arm = spirals(5000, np.random.default_rng(3))
+        return float((self.forward(point)[-1].argmax(axis=1) == arm).mean())
+
+
+def batches(coordinator: str | None, undo: ExitStack) -> Iterable[Any]:
+    """The student's own batches; with the teachers' logits behind them where there is a mesh."""
+    if coordinator is None:
+        return Points()
+    return undo.enter_context(DistilReader(Points(), service="spirals", coordinator=coordinator))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("coordinator", nargs="?")
+    parser.add_argument("--epochs", type=int, default=40)
+    wish = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to leave"))  # the reader closes
+    student = Student()
+    with ExitStack() as undo:
+        loader = batches(wish.coordinator, undo)
+        for epoch in range(1, wish.epochs + 1):
+            for point, label, *soft in loader:
+                hard = np.eye(ARMS)[label]
+                target = 0.1 * hard + 0.9 * softmax(soft[0]) if soft else hard
+                loss = student.step(point, target)
+            print(f"epoch {epoch}: loss {loss:.3f}, accuracy {student.accuracy():.3f}", flush=True)
+    print(f"accuracy on other points: {student.accuracy():.3f}")
+
+
+if __name__ == "__main__":
+    main()

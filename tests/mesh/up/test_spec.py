@@ -1,0 +1,205 @@
+"""A mesh's file: what it makes, and what is said of one that describes none."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edl.commands import app
+from edl.errors import UsageError
+from edl.mesh.up.members import Plan, lines, plan_of
+from edl.mesh.up.spec import read_mesh
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "mesh.yaml"
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "mesh.yaml"
+    file.write_text(text)
+    return file
+
+
+def commands(folder: Path, text: str, url: str | None = None) -> dict[str, str]:
+    """Name -> words of each process."""
+    file = written(folder, text)
+    plan = plan_of(read_mesh(file), file, folder / "own")
+    return {one.part.name: " ".join(plan.words(one, url)) for one in plan.members}
+
+
+def test_teachers_get_what_the_mesh_says(tmp_path: Path) -> None:
+    (tmp_path / "big.onnx").touch()
+    text = """
+        coordinator: {options: --ttl 3}
+        services:
+          a: {model: big, teachers: 2, options: "--threads 2", grace_s: 1 min}
+          b: {model: "net:make", teachers: auto, min_teachers: 1, max_teachers: 4, options: --ttl 3}
+    """
+    found = commands(tmp_path, text, "redis://127.0.0.1:77")
+    common = "--model big --coordinator redis://127.0.0.1:77 --grace 60"
+    assert found == {
+        "coordinator": "coordinator serve --ttl 3 --redis-port 77",
+        "a-1": f"teacher serve --service a {common} --teacher-id a-1 --threads 2",
+        "a-2": f"teacher serve --service a {common} --teacher-id a-2 --threads 2",
+        "b-fleet": "fleet local --service b --model net:make --coordinator redis://127.0.0.1:77"
+        " --grace 10 --min 1 --max 4 -- --ttl 3",
+    }
+    assert commands(tmp_path, text)["coordinator"].endswith("--redis-port 0")
+
+
+def test_a_redis_that_others_use_too(tmp_path: Path) -> None:
+    text = "coordinator: {redis: redis://head:6379}\nservices: {a: {model: 'net:make'}}\n"
+    found = commands(tmp_path, text, "redis://head:6379")
+    assert found["coordinator"] == "coordinator serve --redis redis://head:6379"
+    assert re.search(r"--teacher-id a-1\.[\w-]+-[0-9a-f]{6}$", found["a-1"])
+
+
+def test_students_of_both_kinds(tmp_path: Path) -> None:
+    (tmp_path / "job.py").touch()
+    text = """
+        students:
+          one: {train: job.py --epochs 3}
+          two: {train: "job.py --job j --checkpoint=here --nodes 3", nodes: 2}
+          any: {command: "python my.py '{coordinator}' $HOME"}
+    """
+    found = commands(tmp_path, text, "redis://x:1")
+    train = "student train job.py"
+    own = tmp_path / "own" / "one"
+    assert found["one"] == (
+        f"{train} --epochs 3 --coordinator redis://x:1 --job one --checkpoint {own}"
+    )
+    two = f"{train} --job j --checkpoint=here --nodes 3 --coordinator redis://x:1"
+    assert found["two-1"] == found["two-2"] == two
+    assert found["any"] == f"{Path(sys.executable).parent}/python my.py redis://x:1 $HOME"
+
+
+def test_nodes_of_one_training_find_each_other(tmp_path: Path) -> None:
+    (tmp_path / "job.py").touch()
+    found = commands(tmp_path, "students: {a: {train: job.py, nodes: 2}}")
+    assert found["a-1"] == found["a-2"]
+    assert "--job a --nodes 1:2" in found["a-1"]
+
+
+def test_a_module_is_found_beside_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "services: {a: {model: 'net:make'}}")
+    plan = plan_of(read_mesh(file), file, tmp_path)
+    assert plan.command("a-1", None, tmp_path).env["PYTHONPATH"].split(":")[0] == str(tmp_path)
+    assert plan.command("a-1", None, tmp_path).cwd == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "mesh.yaml:1: expects `services:` or `students:`, or both: there is nothing to run"),
+        ("services: {a: {modell: x}}", "1: services.a.modell: unknown key; did you mean 'model'?"),
+        ("services: {a: {}}", "1: services.a: 'model' is missing"),
+        (
+            "services:\n  a:\n    model: m:n\n    teachers: many",
+            "4: services.a.teachers: expects a whole number of at least 1 and of at most 256 or"
+            " 'auto', got 'many'",
+        ),
+        (
+            "services:\n  a: {model: 'm:n', max_teachers: 2}",
+            "2: services.a: min_teachers, max_teachers: are for `teachers: auto`",
+        ),
+        (
+            "services: {a: {model: 'm:n', teachers: auto, min_teachers: 3, max_teachers: 2}}",
+            "max_teachers: expects min_teachers (3) or more, got 2",
+        ),
+        (
+            "services: {a: {model: 'm:n', options: --service b}}",
+            "services.a: options: --service is what the file says (model, the service's name,"
+            " grace_s): leave it out",
+        ),
+        ("services: {a b: {model: 'm:n'}}", "services: a name is 1 to 64 letters"),
+        ("services: {a: {model: gone}}", "services.a.model: there is no "),
+        ("coordinator: {options: --redis x}\nstudents: {}", "--redis is what the file says"),
+        (
+            "coordinator: {redis: http://x}\nstudents: {a: {command: ls}}",
+            "coordinator.redis: not a",
+        ),
+        ("students: {a: {}}", "1: students.a: expects one of `train: JOB.py --epochs 3`"),
+        ("students: {a: {train: x.py, command: ls}}", "students.a: expects one of"),
+        ("students: {a: {train: --epochs 3}}", "train: expects the job file first, got '--epochs'"),
+        ("students: {a: {train: gone.py}}", "students.a.train: there is no file "),
+        ("students: {a: {command: 'no-such-thing x'}}", "there is no program 'no-such-thing'"),
+        ('students: {a: {command: "sh \'x"}}', "command: expects words as a shell has them"),
+        ("students: {a: {command: ls, env: {A-B: x}}}", "env: expects names of variables, got"),
+        ('students: {a: {command: "ls \\0"}}', "command: no program can be given a NUL character"),
+        (
+            'students: {a: {command: ls, env: {A: "\\0"}}}',
+            "env: no program can be given a NUL character, as A has it",
+        ),
+        ("students: {a: {command: ls}}\nfolder: gone", "folder: there is no folder "),
+        (
+            "services: {a: {model: 'm:n'}}\nstudents: {a-1: {command: ls}}",
+            "two processes would be called 'a-1': rename one",
+        ),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        plan_of(read_mesh(file), file, tmp_path)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(str(file))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mesh_is_described_in_words(tmp_path: Path) -> None:
+    text = """
+        services: {a: {model: 'm:n', teachers: 2}, b: {model: 'm:n', teachers: auto}}
+        students: {s: {command: ls}}
+    """
+    file = written(tmp_path, text)
+    plan = plan_of(read_mesh(file), file, tmp_path)
+    what = "coordinator, 2 teachers, 1 student, teachers of b as they are desired"
+    assert plan.described() == what
+    assert Plan(plan.members[:1], tmp_path).described() == "coordinator"
+
+
+def test_a_dry_run_shows_commands_in_order_and_starts_nothing() -> None:
+    result = CliRunner().invoke(app, ["up", str(EXAMPLE), "--dry-run"], catch_exceptions=False)
+    assert result.exit_code == 0
+    told = result.stdout.splitlines()
+    roles = [line.split(" ")[1].rstrip("s:") for line in told if line.startswith("#")]
+    assert roles == ["coordinator", "teacher", "student"]
+    assert sum("edl teacher serve" in line for line in told) == 2
+    assert told[-1].endswith("python spirals.py redis://127.0.0.1:PORT --epochs 60")
+
+
+def test_what_a_dry_run_shows_are_commands_that_exist(tmp_path: Path) -> None:
+    file = written(tmp_path, "services: {a: {model: 'm:n', teachers: auto}, b: {model: 'm:n'}}")
+    shown = [line for line in lines(plan_of(read_mesh(file), file, tmp_path)) if "edl " in line]
+    for line in shown:
+        words = line.partition("edl ")[2].split()
+        result = CliRunner().invoke(app, [*words[:2], "--help"], env={"COLUMNS": "300"})
+        known = re.findall(r"--[a-z-]+", result.stdout)
+        assert {word for word in words if word.startswith("--")} <= {*known, "--"}
+
+
+def test_a_password_is_not_shown(tmp_path: Path) -> None:
+    text = "coordinator: {redis: 'redis://:secret@h:1'}\nstudents: {a: {command: ls}}"
+    file = written(tmp_path, text)
+    told = "\n".join(lines(plan_of(read_mesh(file), file, tmp_path)))
+    assert "secret" not in told
+
+
+def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
+    url = "redis://:secret@h:1"
+    (tmp_path / "job.py").touch()
+    services = "a: {model: 'm:n'}, b: {model: 'm:n', teachers: auto}"
+    text = f"services: {{{services}}}\nstudents: {{s: {{train: job.py}}}}\n"
+    file = written(tmp_path, f"coordinator: {{redis: '{url}'}}\n{text}")
+    plan = plan_of(read_mesh(file), file, tmp_path)
+    said = {}
+    for member in plan.members:
+        command = plan.command(member.part.name, url, tmp_path)
+        assert not {url, "--coordinator", "--redis"} & set(command.argv), command.argv
+        said[member.part.name] = [name for name, value in command.env.items() if value == url]
+    assert said.pop("coordinator") == ["EDL_COORDINATOR", "EDL_REDIS"]
+    assert set(map(tuple, said.values())) == {("EDL_COORDINATOR",)}
+    assert url not in plan.command("a-1", "redis://h:1", tmp_path).env.values()
