@@ -26,6 +26,9 @@ _CLIENT_S: Final = 5.0
 #: Scrapes at once; whoever comes on top of them is turned away.
 _CLIENTS: Final = 16
 _HOST: Final = "127.0.0.1"
+#: Whether the process lives, and whether it can do its work: for who keeps it running.
+LIVE: Final = "/health/live"
+READY: Final = "/health/ready"
 
 
 class MetricsServer:
@@ -35,6 +38,9 @@ class MetricsServer:
     tell how a mesh is built. Requests that are no HTTP, slow clients and too many of them cost
     nothing but their own connection.
 
+    `/health/live` answers 200, `/health/ready` 200 or 503. They tell nothing else, and ask for no
+    token: who keeps a process running, as a kubelet, has none, nor a certificate for other ports.
+
     Args:
         listen: "PORT" or "HOST:PORT"; port 0: any free one.
         registry: what is served; the caller's own, never the library's global one.
@@ -43,6 +49,7 @@ class MetricsServer:
             AccessError to refuse. With it, any host may be listened on.
         answer: told the path of each request; the JSON that stands there, or None for metrics. It
             raises UsageError where nothing is to be had, UnavailableError where nothing is now.
+        ready: whether the process can do its work now.
 
     Raises:
         UsageError: `listen` is no address of this machine, or other machines reach it and neither
@@ -58,6 +65,7 @@ class MetricsServer:
         insecure: bool = False,
         authorize: Callable[[str], object] | None = None,
         answer: Callable[[str], bytes | None] = lambda path: None,
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
         host, port = split_listen(listen)
         if not insecure and authorize is None and not _is_loopback(host):
@@ -65,7 +73,7 @@ class MetricsServer:
                 f"metrics on {host} can be read from other machines: listen on {_HOST}, or say "
                 "--insecure if the network is trusted"
             )
-        self._server = _Server(host, port, _handler(registry, authorize, answer))
+        self._server = _Server(host, port, _handler(registry, authorize, answer, ready))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="edl-metrics", daemon=True
         )
@@ -175,11 +183,17 @@ def _handler(
     registry: CollectorRegistry,
     authorize: Callable[[str], object] | None,
     answer: Callable[[str], bytes | None],
+    ready: Callable[[], bool],
 ) -> type[MetricsHandler]:
     class Handler(MetricsHandler):
         server_version, sys_version = "edl", ""
 
         def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path in (LIVE, READY):
+                well = path == LIVE or ready()
+                self._send(200 if well else 503, b"", "Cache-Control", "no-store")
+                return
             kind, _, token = self.headers.get("Authorization", "").partition(" ")
             try:
                 if authorize is not None:
@@ -188,7 +202,7 @@ def _handler(
                 self._send(401, b"", "WWW-Authenticate", "Bearer")
                 return
             try:
-                found = answer(self.path.partition("?")[0])
+                found = answer(path)
             except EdlError as error:
                 status = 503 if isinstance(error, AccessError | UnavailableError) else 404
                 told = json.dumps({"error": str(error)}).encode()

@@ -120,6 +120,31 @@ def is_wildcard(host: str) -> bool:
         return False
 
 
+def named_by_address(host: str) -> str:
+    """A host to advertise; with `*.` before it our own address, dashes in it, stands for the star.
+
+    So does the DNS of a Kubernetes cluster name pods (`10-1-2-3.NAMESPACE.pod`), and so one
+    certificate for `*.NAMESPACE.pod` holds for all of them.
+
+    Raises:
+        UsageError: this machine's name has no address that others could reach.
+    """
+    if not host.startswith("*."):
+        return host
+    own = socket.gethostname()
+    with contextlib.suppress(OSError):
+        told = socket.getaddrinfo(own, None, type=socket.SOCK_STREAM)
+        own_ones = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in told]
+        # Of a pod with both, the one of IPv4: the cluster's DNS has names of its first kind alone.
+        for found in sorted(own_ones, key=lambda one: one.version):
+            if not (found.is_loopback or found.is_link_local):
+                return str(found).replace(".", "-").replace(":", "-") + host[1:]
+    raise UsageError(
+        f"--advertise {host} asks for our own address, and {own}, as this machine is called, has "
+        "none but loopback: advertise a name or an address that others reach"
+    )
+
+
 def join_address(host: str, port: int) -> str:
     """`host:port`, with an IPv6 address in brackets."""
     bare = host.strip("[]")

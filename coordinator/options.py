@@ -47,7 +47,8 @@ Advertise = Annotated[
     str | None,
     typer.Option(
         envvar="EDL_ADVERTISE",
-        help="Host name that others reach this machine by.",
+        help="Host name that others reach this machine by; *.NAME puts our own address, with "
+        "dashes, in the place of the star, as Kubernetes names pods.",
         rich_help_panel=_LISTENING,
     ),
 ]

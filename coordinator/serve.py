@@ -21,7 +21,7 @@ from ..proto.security import (
     check_exposure,
     is_loopback,
 )
-from .config import ManagerConfig, check_free, is_wildcard, join_address
+from .config import ManagerConfig, check_free, is_wildcard, join_address, named_by_address
 from .embedded import free_port, keep_embedded
 from .heartbeat import Heartbeat
 from .machines import MachineBoard, open_board
@@ -92,7 +92,7 @@ class ServeConfig:
     def reached_by(self) -> str:
         """The host under which others reach it."""
         if self.advertise:
-            return self.advertise
+            return named_by_address(self.advertise)
         return socket.gethostname() if is_wildcard(self.host) else self.host
 
 
@@ -137,8 +137,7 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
         placer.start()
         undo.callback(placer.stop)
         if config.metrics_listen is not None:
-            answer = partial(page, registry)
-            _serve_metrics(config.metrics_listen, config, metrics, answer, gate, undo)
+            _serve_metrics(config.metrics_listen, config, metrics, registry, manager, gate, undo)
         if config.http is not None:
             _serve_page(config.http, config, MeshSource(manager, registry), gate, undo)
         lease = _lease(registry, address, started_ms, config.manager.ttl_s)
@@ -203,7 +202,8 @@ def _serve_metrics(
     listen: str,
     config: ServeConfig,
     metrics: CoordinatorMetrics,
-    answer: Callable[[str], bytes | None],
+    registry: Registry,
+    manager: Manager,
     gate: Gate,
     undo: ExitStack,
 ) -> None:
@@ -217,7 +217,8 @@ def _serve_metrics(
         metrics.registry,
         insecure=config.insecure,
         authorize=authorize if asks else None,
-        answer=answer,
+        answer=partial(page, registry),
+        ready=lambda: manager.view().answering,
     )
     undo.callback(server.close)
     log.info("metrics at http://%s/metrics", server.address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from ..coordinator.config import is_wildcard, join_address
+from ..coordinator.config import is_wildcard, join_address, named_by_address
 from ..errors import UsageError
 from .config import TeacherConfig
 
@@ -13,11 +13,12 @@ def advertised(config: TeacherConfig, bound_port: int) -> str:
     """`host:port` for students.
 
     Raises:
-        UsageError: `config.advertise` is neither HOST nor HOST:PORT.
+        UsageError: `config.advertise` is neither HOST nor HOST:PORT, or asks for an address of
+            ours, and there is none.
     """
     bound = config.server.host
     host, port = split(config.advertise or (socket.gethostname() if is_wildcard(bound) else bound))
-    return join_address(host, port or bound_port)
+    return join_address(named_by_address(host), port or bound_port)
 
 
 def split(text: str) -> tuple[str, int]:

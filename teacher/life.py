@@ -148,6 +148,7 @@ class Teacher:
             authorize=(lambda token: gate.require(gate.bearer(token), "viewer"))
             if with_tokens
             else None,
+            ready=lambda: self._batcher.ready,
         )
         self._on_progress(f"metrics on http://{self._metrics_server.address}/metrics")
 

@@ -265,7 +265,8 @@ Advertise = Annotated[
         rich_help_panel=_SOCKET,
         help="HOST, or HOST:PORT where a proxy or an address translation stands in front, at which "
         "students reach this teacher. Default: --host, or this machine's name where that is a "
-        "wildcard, and the port that was bound.",
+        "wildcard, and the port that was bound. *.NAME: our own address, with dashes, stands for "
+        "the star, as Kubernetes names pods.",
     ),
 ]
 Insecure = Annotated[

@@ -49,6 +49,13 @@ class World:
         assert result.exit_code == 0, result.output
         return result.output
 
+    def status(self) -> str:
+        """What `edl status` prints."""
+        argv = ["status", "--coordinator", self.url]
+        result = CliRunner().invoke(app, argv, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
     def file(self, name: str, command: str, **keys: object) -> Path:
         lines = [f"name: {name}", f"command: >-\n  {command}"]
         path = self.folder / f"{name}.yaml"

@@ -26,6 +26,7 @@ from edl.tests.system.coordinator_process import (
     ready,
     serve,
 )
+from edl.tests.system.redis_servers import redis_server
 
 
 def test_it_serves_and_ends_by_sigterm_with_all_that_it_started(coordinator: Coordinator) -> None:
@@ -112,6 +113,22 @@ def test_metrics_and_the_page_are_served_where_it_says() -> None:
     ready(process)
     assert "edl_coordinator_" in httpx.get(metrics, timeout=10.0).text
     assert "<html" in httpx.get(page, timeout=10.0).text
+    assert process.stop(grace_s=10.0) == 0
+
+
+def test_it_is_ready_while_redis_answers_and_alive_all_the_time() -> None:
+    with redis_server() as (redis, port):
+        process = serve("--redis", f"redis://127.0.0.1:{port}", "--metrics-listen", 0, *LEASES_ONLY)
+        metrics = process.expect(r"metrics at (http://\S+)/metrics", START_S)[1]
+        ready(process)
+
+        def told(health: str) -> int:
+            return httpx.get(f"{metrics}/health/{health}", timeout=10.0).status_code
+
+        wait_for(lambda: told("ready") == 200)
+        redis.kill()
+        wait_for(lambda: told("ready") == 503)
+        assert told("live") == 200
     assert process.stop(grace_s=10.0) == 0
 
 

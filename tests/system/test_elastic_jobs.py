@@ -52,6 +52,7 @@ def test_from_submission_to_each_end(world: World) -> None:
     ]  # fmt: skip
     assert listed["fleet"]["taken"] == [0, 1]
     assert "1:2" in world.edl("list")
+    assert "elastic jobs: 2 running; fleet on " in world.status()
 
     assert "one: stopped" in world.edl("stop", "one", "--wait", 20)
     world.reaches("both", "running", 2)

@@ -56,11 +56,13 @@ class Trusted:
         finally:
             other.disconnect()
 
-    def metrics(self, token: str = "l00k") -> dict[str, float]:
+    @property
+    def page(self) -> str:
         (said,) = [line for line in self.teacher.process.tail() if line.startswith("metrics on ")]
-        request = urllib.request.Request(
-            said.removeprefix("metrics on "), headers={"Authorization": f"Bearer {token}"}
-        )
+        return said.removeprefix("metrics on ")
+
+    def metrics(self, token: str = "l00k") -> dict[str, float]:
+        request = urllib.request.Request(self.page, headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
@@ -84,6 +86,13 @@ def test_who_has_the_ca_and_a_token_is_served(trusted: Trusted) -> None:
     assert metrics["edl_teacher_model_loaded"] == 1
     assert metrics["edl_teacher_sample_device_seconds"] > 0
     assert "edl_teacher_heartbeat_answering" not in metrics, "it serves alone"
+
+
+def test_its_health_is_told_to_who_has_neither_certificate_nor_token(trusted: Trusted) -> None:
+    for health in ("live", "ready"):
+        asked = trusted.page.replace("/metrics", f"/health/{health}")
+        with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,37 @@ def test_an_ipv6_address_without_a_port(text: str) -> None:
     assert address(text) == "[2001:db8::7]:7000"
 
 
+@pytest.mark.parametrize(
+    ("own", "said", "told"),
+    [
+        ("10.1.2.3", "*.edl.pod", "10-1-2-3.edl.pod:7000"),
+        ("fd00::1", "*.edl.pod:443", "fd00--1.edl.pod:443"),
+        ("10.1.2.3", "a*.edl.pod", "a*.edl.pod:7000"),
+    ],
+)
+def test_a_star_is_our_own_address_as_a_cluster_names_pods(
+    own: str, said: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = [(0, 0, 0, "", ("127.0.1.1", 0)), (0, 0, 0, "", (own, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    assert address(said, host="0.0.0.0") == told
+
+
+def test_a_star_is_the_address_of_the_kind_that_a_cluster_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = [(0, 0, 0, "", ("fd00::1", 0)), (0, 0, 0, "", ("10.1.2.3", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    assert address("*.edl.pod", host="0.0.0.0") == "10-1-2-3.edl.pod:7000"
+
+
+def test_a_star_wants_an_address_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = [(0, 0, 0, "", ("127.0.1.1", 0)), (0, 0, 0, "", ("fe80::1%eth0", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    with pytest.raises(UsageError, match="none but loopback"):
+        address("*.edl.pod")
+
+
 @pytest.mark.parametrize("text", ["gpu7:", "gpu7:0", "gpu7:65536", "gpu7:http", ":443"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no address to advertise"):
