@@ -1,0 +1,62 @@
+#!/bin/sh
+# Makes what compose.yaml mounts: certificates, passwords, Redis users; and .env, which says as whom
+# the containers run. Needs openssl 3, and edl, or an engine that has the image edl-dist.
+#
+#   ./prepare.sh          once; what is there already is kept
+#   rm -r secrets         before it, for all of it anew
+#
+# EDL: the command that is `edl` here; by default the one on PATH, else the one of the image.
+# ENGINE: docker, or podman. DAYS: how long certificates hold, 90 unless it is set. HOSTS: names and
+# addresses by which servers are reached besides their own, where compose.yaml publishes ports.
+set -eu
+umask 077
+cd "$(dirname "$0")"
+mkdir -p secrets
+secrets=$PWD/secrets
+certificates=../tls/certificates.sh
+
+# Files keep their owner in a container: it runs as whoever owns them, and never as root.
+owner=$(id -u):$(id -g)
+[ "$(id -u)" != 0 ] || owner=65532:65532
+[ -f .env ] || echo "EDL_USER=$owner" >.env
+version=$(sed -n 's/^EDL_VERSION=//p' .env)
+
+if [ -z "${EDL:-}" ]; then
+    EDL=edl
+    command -v edl >/dev/null || EDL="${ENGINE:-docker} run --rm --network none --read-only \
+        --user $(id -u):$(id -g) --volume $secrets:$secrets:ro edl-dist:${version:-0.1.0}"
+fi
+
+password() { [ -s "$secrets/$1.password" ] || openssl rand -hex 32 >"$secrets/$1.password"; }
+# shellcheck disable=SC2086  # HOSTS are several words
+certificate() { [ -s "$secrets/$2.pem" ] || "$certificates" "$1" pki "$2" "$3" $4; }
+
+[ -f pki/ca.key ] || "$certificates" ca pki
+cp pki/ca.pem "$secrets/ca.pem"
+for member in redis teacher-1 teacher-2; do
+    certificate teacher "$member" "$member" "${HOSTS:-}"
+done
+certificate manager coordinator coordinator "${HOSTS:-}"
+certificate client ctr student:ctr ""
+certificate client admin admin:compose ""
+for member in redis teacher-1 teacher-2 coordinator ctr admin; do
+    [ ! -f "pki/$member.key" ] || mv "pki/$member.pem" "pki/$member.key" "$secrets/"
+done
+
+for user in manager teacher reader student agent fleet; do
+    password "$user"
+done
+if [ ! -s "$secrets/users.acl" ]; then
+    echo "user default off" >"$secrets/users.acl.new"
+    # shellcheck disable=SC2086  # EDL is a command with its arguments
+    $EDL coordinator acl --service ctr \
+        --manager-password-file "$secrets/manager.password" \
+        --teacher-password-file "$secrets/teacher.password" \
+        --reader-password-file "$secrets/reader.password" \
+        --student-password-file "$secrets/student.password" \
+        --agent-password-file "$secrets/agent.password" \
+        --fleet-password-file "$secrets/fleet.password" >>"$secrets/users.acl.new"
+    mv "$secrets/users.acl.new" "$secrets/users.acl"
+fi
+[ "$(id -u)" != 0 ] || chown -R "$owner" secrets
+echo "secrets are in $secrets, the authority's key in $PWD/pki: keep that one off this machine"

@@ -1,0 +1,89 @@
+"""Pin what the images install: `make constraints`.
+
+    python deploy/constraints/update.py
+
+Writes `constraints.txt`, one version for each package that a runtime extra needs, and
+`licenses.md`, the licence of each. It asks pip what would be installed; nothing is installed and no
+address of an index is written down. Licences are those of the installed packages.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).resolve().parent
+ROOT: Final = FOLDER.parents[1]
+CONSTRAINTS: Final = FOLDER / "constraints.txt"
+LICENSES: Final = FOLDER / "licenses.md"
+#: What a machine of a mesh may need. Not torch and GPU builds: their versions depend on the driver.
+EXTRAS: Final = ("paddle", "onnx", "embedded", "events", "fs", "store", "http", "dashboard", "k8s")
+_HEAD: Final = """\
+# What the images install: made by `make constraints`, held against pyproject.toml by a test.
+# pip install --constraint constraints.txt 'edl-dist[...]'
+"""
+_TITLE: Final = """\
+# Licences of what is installed
+
+Made by `make constraints`; the packages are those of [constraints.txt](constraints.txt).
+
+| package | version | licence |
+|---|---|---|
+"""
+
+
+def main() -> int:
+    """Write both files."""
+    found = sorted(resolved(ROOT, EXTRAS), key=lambda one: one["name"])
+    CONSTRAINTS.write_text(_HEAD + "".join(f"{one['name']}=={one['version']}\n" for one in found))
+    rows = [f"| {one['name']} | {one['version']} | {licence(one['name'])} |\n" for one in found]
+    LICENSES.write_text(_TITLE + "".join(rows))
+    print(f"{len(found)} packages in {CONSTRAINTS.name} and {LICENSES.name}")
+    return 0
+
+
+def resolved(project: Path, extras: Iterable[str]) -> list[dict[str, Any]]:
+    """Core metadata, as JSON, of all that a project's extras need, without the project itself.
+
+    Raises:
+        subprocess.CalledProcessError: pip cannot resolve them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        wanted = f"{project}[{','.join(extras)}]"
+        options = ("--quiet", "--dry-run", "--ignore-installed", "--report", str(report))
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, wanted], check=True)
+        found = json.loads(report.read_text())["install"]
+    return [
+        {**one["metadata"], "name": one["metadata"]["name"].lower().replace("_", "-")}
+        for one in found
+        if one["metadata"]["name"] != "edl-dist"
+    ]
+
+
+def licence(name: str) -> str:
+    """What an installed package says: its expression, else its classifiers, else its short text.
+
+    Raises:
+        PackageNotFoundError: it is not installed; `make install` does that.
+    """
+    metadata = importlib.metadata.metadata(name)
+    if "License-Expression" in metadata:
+        return metadata["License-Expression"]
+    classified = [
+        one.rpartition(" :: ")[2]
+        for one in metadata.get_all("Classifier") or ()
+        if one.startswith("License :: ") and not one.endswith("OSI Approved")
+    ]
+    text = metadata["License"].strip() if "License" in metadata else ""
+    return ", ".join(classified) or (text.splitlines()[0][:60] if text else "not said")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Container files: what stands in one, and its steps carried out without a container engine.
+
+    file = ContainerFile.read(path)
+    image = Build(file, context, folder).stage("cpu")
+
+A build gets a folder in the place of `/`: every absolute path in a RUN or COPY step is turned into
+one below it. Steps find no programs but those that are given to them; what would change a system
+(`apt-get`, `useradd`) is only noted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import translate
+from pathlib import Path
+from typing import Self
+
+#: Of a system, and of no use to what is tested: noted, and taken for done.
+NOTED = ("apt-get", "groupadd", "useradd")
+#: What steps may run of this machine. `python` is added: that of the tests.
+_FOUND = ("sh", "rm", "mkdir", "sed")
+#: An absolute path: no part of a word, a URL or an option's name stands before it.
+_ABSOLUTE = re.compile(r"(?<![\w./}{$)~-])/(?=[a-z])")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_INSTRUCTION = re.compile(r"([A-Z]+)\s+(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An instruction: its word, the rest of it with its lines joined, where it begins."""
+
+    word: str
+    text: str
+    line: int
+
+    @property
+    def argv(self) -> list[str]:
+        """Of an instruction in exec form, as ENTRYPOINT; AssertionError: it is in shell form."""
+        assert self.text.startswith("["), f"line {self.line}: {self.word} goes through a shell"
+        words: list[str] = json.loads(self.text)
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What stands between two FROM."""
+
+    name: str
+    base: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFile:
+    """A container file; `stages` by their names, `arguments` those before the first FROM."""
+
+    path: Path
+    arguments: dict[str, str]
+    stages: dict[str, Stage]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        arguments: dict[str, str] = {}
+        stages: dict[str, Stage] = {}
+        found: list[tuple[str, str, list[Step]]] = []
+        for step in _steps(path.read_text()):
+            if step.word == "FROM":
+                base, _, name = step.text.partition(" AS ")
+                found.append((name or str(len(found)), base, []))
+            elif found:
+                found[-1][2].append(step)
+            else:
+                assert step.word == "ARG", f"line {step.line}: {step.word} before FROM"
+                name, _, value = step.text.partition("=")
+                arguments[name] = value
+        for name, base, steps in found:
+            stages[name] = Stage(name, expand(base, arguments), tuple(steps))
+        return cls(path, arguments, stages)
+
+    def all_steps(self, name: str) -> list[Step]:
+        """The steps of a stage, after those of the stages that it stands on."""
+        stage = self.stages[name]
+        before = self.all_steps(stage.base) if stage.base in self.stages else []
+        return [*before, *stage.steps]
+
+    def last(self, name: str, word: str) -> Step:
+        """The instruction that counts, of those with this word, in the image of a stage."""
+        return [step for step in self.all_steps(name) if step.word == word][-1]
+
+    def environment(self, name: str, before: Mapping[str, str]) -> dict[str, str]:
+        """The variables that the image of a stage sets, on top of those of its base."""
+        found = dict(before)
+        for step in self.all_steps(name):
+            if step.word == "ENV":
+                for pair in shlex.split(step.text):
+                    key, _, value = pair.partition("=")
+                    found[key] = expand(value, found)
+        return found
+
+
+def _steps(text: str) -> Iterator[Step]:
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        whole = line.strip()
+        while whole.endswith("\\"):
+            whole = f"{whole[:-1].rstrip()} {next(lines)[1].strip()}"
+        match = _INSTRUCTION.fullmatch(whole)
+        assert match is not None, f"line {number}: {line}"
+        yield Step(match[1], match[2], number)
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """`text` with `$NAME` and `${NAME}` replaced; what is not known is empty."""
+    return _VARIABLE.sub(lambda found: values.get(found[1] or found[2], ""), text)
+
+
+@dataclass(slots=True)
+class Build:
+    """Carries out the steps of stages.
+
+    Attributes:
+        file: the container file.
+        context: the folder that is built from.
+        folder: empty; everything happens below it.
+        arguments: `--build-arg`s.
+        environment: of this machine's, what steps may see.
+        noted: the commands that were only noted, as they were called.
+    """
+
+    file: ContainerFile
+    context: Path
+    folder: Path
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    noted: list[list[str]] = field(default_factory=list)
+
+    @property
+    def root(self) -> Path:
+        """In the place of `/`, of the stage that was built last."""
+        return self.folder / "root"
+
+    def stage(self, name: str) -> Path:
+        """Build a stage, and whatever it needs, unless that was built before; its root."""
+        for needed in (*self._needs(name), name):
+            if not self._kept(needed).exists():
+                self._build(self.file.stages[needed])
+        if self.root.exists():
+            shutil.rmtree(self.root)
+        self._clone(self._kept(name), self.root)
+        return self.root
+
+    def _needs(self, name: str) -> list[str]:
+        """Other stages that are needed, those first that others need."""
+        stage = self.file.stages[name]
+        direct = [stage.base] if stage.base in self.file.stages else []
+        direct += re.findall(r"--from=(\S+)", " ".join(step.text for step in stage.steps))
+        found: dict[str, None] = {}
+        for one in direct:
+            found.update(dict.fromkeys((*self._needs(one), one)))
+        return list(found)
+
+    def _kept(self, name: str) -> Path:
+        return self.folder / "stages" / name
+
+    def _build(self, stage: Stage) -> None:
+        if self.root.exists():
+            shutil.rmtree(self.root)
+        if stage.base in self.file.stages:
+            self._clone(self._kept(stage.base), self.root)
+        for folder in ("tmp", "var/lib/apt/lists", "usr/local/bin"):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        values: dict[str, str] = {}
+        where = self.root
+        for step in stage.steps:
+            if step.word == "ARG":
+                name, _, default = step.text.partition("=")
+                if name in self.arguments or default:
+                    values[name] = self.arguments.get(name, default)
+            elif step.word == "WORKDIR":
+                where = self.path(step.text)
+                where.mkdir(parents=True, exist_ok=True)
+            elif step.word == "COPY":
+                self._copy(step, where)
+            elif step.word == "RUN":
+                self._run(step, where, values)
+        self._clone(self.root, self._kept(stage.name))
+
+    def path(self, inside: str) -> Path:
+        """Where an absolute path of the image lies."""
+        return self.root / inside.lstrip("/")
+
+    def text(self, inside: str) -> str:
+        """`inside` with all absolute paths in it turned into ours."""
+        return _ABSOLUTE.sub(f"{self.root}/", inside)
+
+    def _copy(self, step: Step, where: Path) -> None:
+        words = shlex.split(step.text)
+        options = dict(one[2:].split("=", 1) for one in words if one.startswith("--"))
+        *sources, target = [one for one in words if not one.startswith("--")]
+        base = self._kept(options["from"]) if "from" in options else None
+        to = self.path(target) if target.startswith("/") else where / target
+        for source in sources:
+            if base is None:
+                copied = self._from_context(source, to, as_folder=target.endswith("/"))
+                assert copied, f"line {step.line}: nothing of {source} is in the context"
+                if "chmod" in options:
+                    to.chmod(int(options["chmod"], 8))
+            else:
+                found = base / source.lstrip("/")
+                assert found.exists(), f"line {step.line}: {source} is not in {options['from']}"
+                self._clone(found, to)
+
+    def _from_context(self, source: str, to: Path, *, as_folder: bool) -> int:
+        """Copy a file or a folder of what the ignore file leaves; how many files that were."""
+        count = 0
+        for name in self.context_files():
+            inside = os.path.relpath(name, source)
+            if inside.startswith(".."):
+                continue
+            if inside == ".":
+                target = to / os.path.basename(name) if as_folder else to
+            else:
+                target = to / inside
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self.context / name, target, follow_symlinks=False)
+            count += 1
+        return count
+
+    def context_files(self) -> list[str]:
+        """Files and links that an engine would be sent, by their paths in the context."""
+        ignored = self.file.path.with_name(self.file.path.name + ".dockerignore").read_text()
+        rules = [
+            (line.startswith("!"), _pattern(line.lstrip("!").strip("/")))
+            for line in map(str.strip, ignored.splitlines())
+            if line and not line.startswith("#")
+        ]
+        found = []
+        for folder, folders, files in os.walk(self.context):
+            inside = os.path.relpath(folder, self.context)
+            # Nothing in them is ever sent, and they are large.
+            folders[:] = [one for one in folders if one not in {"__pycache__", "node_modules"}]
+            folders[:] = [one for one in folders if not one.startswith(".")]
+            links = [one for one in folders if os.path.islink(os.path.join(folder, one))]
+            names = (os.path.normpath(os.path.join(inside, one)) for one in (*files, *links))
+            found += [name for name in names if _kept(name, rules)]
+        return sorted(found)
+
+    def _run(self, step: Step, where: Path, values: Mapping[str, str]) -> None:
+        programs = self._programs()
+        notes = self.folder / "noted"
+        notes.write_text("")
+        # What pip has fetched before stands for the network, as nothing else of an index would.
+        text = self.text(step.text).replace("--no-cache-dir ", "")
+        done = subprocess.run(
+            [programs / "sh", "-ec", text],
+            cwd=where,
+            env={**self.environment, **values, "PATH": str(programs), "NOTES": str(notes)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1500,
+        )
+        what = f"{self.file.path.name}, line {step.line}"
+        assert done.returncode == 0, f"{what}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+        self.noted += [json.loads(line) for line in notes.read_text().splitlines()]
+
+    def _programs(self) -> Path:
+        """A folder with what steps may run."""
+        folder = self.folder / "programs"
+        if folder.exists():
+            return folder
+        folder.mkdir()
+        for name in _FOUND:
+            found = shutil.which(name)
+            assert found is not None, name
+            (folder / name).symlink_to(found)
+        note = "import json, os, sys; out = open(os.environ['NOTES'], 'a'); "
+        note += "print(json.dumps(sys.argv[1:]), file=out)"
+        python = shlex.quote(sys.executable)
+        scripts = {name: f"exec {python} -c {shlex.quote(note)} {name}" for name in NOTED}
+        scripts["python"] = f"exec {python}"  # no link: its environment lies beside it
+        for name, script in scripts.items():
+            (folder / name).write_text(f'#!/bin/sh\n{script} "$@"\n')
+            (folder / name).chmod(0o755)
+        return folder
+
+    @staticmethod
+    def _clone(source: Path, target: Path) -> None:
+        """A copy whose files are the same ones: nobody writes into them, all are replaced."""
+        shutil.copytree(source, target, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """A line of an ignore file: what it matches, and whatever is below."""
+    anywhere = glob.startswith("**/")
+    inside = translate(glob.removeprefix("**/")).removeprefix("(?s:").removesuffix(r")\Z")
+    inside = inside.replace(".*", "[^/]*")
+    return re.compile(f"{'(?:.*/)?' if anywhere else ''}{inside}(?:/.*)?", re.DOTALL)
+
+
+def _kept(name: str, rules: list[tuple[bool, re.Pattern[str]]]) -> bool:
+    """The last rule that matches counts, as engines have it."""
+    kept = True
+    for exception, pattern in rules:
+        if pattern.fullmatch(name):
+            kept = exception
+    return kept

@@ -1,0 +1,188 @@
+"""The units of systemd: valid, hardened, of commands that work, with time enough to end."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from edl.tests.deploy.command_lines import check
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+UNITS = sorted(FOLDER.glob("*.service"))
+NAMES = [unit.name for unit in UNITS]
+EXAMPLES = {
+    "edl-coordinator.service": "coordinator",
+    "edl-teacher@.service": "teacher-resnet101",
+    "edl-agent.service": "agent",
+    "edl-student@.service": "student-resnet",
+}
+#: What the linter says and is not so.
+WRONG = {
+    "Security.UMaskOW": "bits of a mask are what files do not get",
+    "Security.Delegate": "a service that makes no control groups wants none",
+}
+#: Settings that are newer than its list.
+UNKNOWN = ("OOMPolicy",)
+#: What a mesh can do without, and the linter does not always ask for.
+HARDENED = (
+    "NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectClock",
+    "ProtectControlGroups", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules",
+    "ProtectKernelTunables", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID",
+    "LockPersonality", "RemoveIPC",
+)  # fmt: skip
+#: Seconds beyond its grace period that a service has to end, as it closes what it has.
+MARGIN_S = 10
+FINDING = re.compile(r"^.*:(\d+):(\w+) \[([\w.@-]+)\] - (.*)$", re.MULTILINE)
+
+
+def settings(unit: Path) -> dict[str, list[str]]:
+    """Of its section [Service]; some may stand there more than once."""
+    found: dict[str, list[str]] = {}
+    text = unit.read_text().partition("[Service]")[2].partition("\n[")[0]
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def variables(file: Path) -> dict[str, str]:
+    """Of an EnvironmentFile, as systemd reads it."""
+    pairs = (line.partition("=") for line in file.read_text().splitlines() if line[:1] not in "#")
+    return {key: value.strip('"') for key, _, value in pairs}
+
+
+def command(unit: Path) -> tuple[list[str], dict[str, str]]:
+    """What systemd would run with the example of its settings: words and variables."""
+    service = settings(unit)
+    (line,) = service["ExecStart"]
+    instance = EXAMPLES[unit.name].partition("-")[2]
+    env = dict(one.split("=", 1) for one in service.get("Environment", ()))
+    env |= variables(FOLDER / "env" / f"{EXAMPLES[unit.name]}.env")
+    words: list[str] = []
+    for word in shlex.split(line.replace("%i", instance)):
+        if match := re.fullmatch(r"\$(\w+)", word):
+            words += env[match[1]].split()
+        else:
+            words.append(re.sub(r"\$\{(\w+)\}", lambda found: env[found[1]], word))
+    return words, env
+
+
+def lint(unit: Path) -> list[tuple[str, str]]:
+    """Kind and words of what the linter finds."""
+    done = subprocess.run(
+        (sys.executable, "-P", "-m", "systemdlint", "--norootfs", unit),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    found = done.stdout + done.stderr
+    assert "Traceback" not in found, found
+    return [(kind, text) for _, _, kind, text in FINDING.findall(found)]
+
+
+def test_there_is_an_example_of_each_units_settings() -> None:
+    assert set(NAMES) == EXAMPLES.keys()
+    found = {path.stem for path in (FOLDER / "env").iterdir()}
+    assert found == set(EXAMPLES.values())
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
+def test_the_linter_has_nothing_right_to_say(unit: Path) -> None:
+    found = [
+        (kind, text)
+        for kind, text in lint(unit)
+        if kind not in WRONG and not text.startswith(UNKNOWN)
+    ]
+    assert found == []
+
+
+def test_the_linter_would_say_something(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.service"
+    text = UNITS[0].read_text().replace("ProtectHome=yes", "ProtectHome=no")
+    bad.write_text(text.replace("KillMode=mixed", "KillMode=most"))
+    assert {"Security.ProtectHomeOff", "InvalidValue"} <= {kind for kind, _ in lint(bad)}
+
+
+def test_systemd_itself_takes_them(tmp_path: Path) -> None:
+    """Where systemd is installed; programs that are not installed here are named otherwise."""
+    analyze = shutil.which("systemd-analyze")
+    for unit in UNITS:
+        text = unit.read_text().replace("/opt/edl/bin/edl", "/bin/true")
+        (tmp_path / unit.name).write_text(text)
+        parser = ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        parser.read_string(text)
+        assert set(parser) == {"DEFAULT", "Unit", "Service", "Install"}
+    if analyze is not None:
+        units = [str(tmp_path / name) for name in NAMES]
+        done = subprocess.run(
+            (analyze, "verify", *units), capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
+def test_commands_and_variables_are_those_of_edl(unit: Path) -> None:
+    words, env = command(unit)
+    values = check(words, env)
+    if unit.name == "edl-student@.service":
+        assert str(values["job_file"]) == env["TRAIN_FILE"]
+        assert values["job"] == "resnet"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
+def test_who_is_told_to_stop_has_time_for_it(unit: Path) -> None:
+    service = settings(unit)
+    assert service["KillSignal"] == ["SIGTERM"]
+    assert service["KillMode"] == ["mixed"]
+    given_s = int(service["TimeoutStopSec"][0])
+    assert given_s >= check(*command(unit)).get("grace", 0.0) + MARGIN_S
+    assert service["Restart"] == ["on-failure"]
+    assert "2" in service["RestartPreventExitStatus"][0].split()
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
+def test_services_run_as_nobody_and_write_nowhere_else(unit: Path) -> None:
+    service = settings(unit)
+    (user,) = re.findall(r"^u (\S+) ", (FOLDER / "edl.sysusers.conf").read_text(), re.MULTILINE)
+    assert (service["User"], service["Group"]) == ([user], [user])
+    assert service["ProtectSystem"] == ["strict"]
+    assert service["CapabilityBoundingSet"] == [""]
+    assert {name for name in HARDENED if service.get(name) != ["yes"]} == set()
+    families = set(service["RestrictAddressFamilies"][0].split())
+    assert families - {"AF_INET", "AF_INET6", "AF_UNIX"} == (
+        {"AF_NETLINK"} if "student" in unit.name else set()
+    )
+    assert service["StateDirectory"] == ["edl"]
+    assert "ReadWritePaths" not in service
+    # Code that is made while it runs: oneDNN, XNNPACK. Were it forbidden, no model would run.
+    assert "MemoryDenyWriteExecute" not in service
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
+def test_settings_lie_where_only_the_services_may_read(unit: Path) -> None:
+    (file,) = settings(unit)["EnvironmentFile"]
+    folder, mode, owner, group = re.findall(
+        r"^d (\S+) (\S+) (\S+) (\S+)$", (FOLDER / "edl.tmpfiles.conf").read_text(), re.MULTILINE
+    )[0]
+    assert (mode, owner, group) == ("0750", "root", settings(unit)["Group"][0])
+    assert Path(file).parent == Path(folder)
+    _, env = command(unit)
+    for path in re.findall(r"/etc/[\w./-]+", " ".join(env.values())):
+        assert Path(path).parent == Path(folder), path
+
+
+def test_the_drop_in_for_gpus_changes_what_the_units_say() -> None:
+    drop_in = settings(FOLDER / "edl-gpu.conf")
+    assert drop_in["PrivateDevices"] == ["no"]
+    for unit in UNITS:
+        assert settings(unit)["PrivateDevices"] == ["yes"]

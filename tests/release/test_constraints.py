@@ -1,0 +1,66 @@
+"""The pins of the images: all that is needed, in versions that are allowed, of known licences."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from edl.tests.release.conftest import ROOT
+
+FOLDER = ROOT / "deploy" / "constraints"
+PINS = dict(
+    line.split("==")
+    for line in (FOLDER / "constraints.txt").read_text().split("\n")
+    if "==" in line
+)
+#: Licences under which what is linked with ours may be handed on, by words in their names.
+ALLOWED = re.compile(
+    r"Apache|BSD|MIT\b|ISC|PSF|Python Software Foundation|MPL|Mozilla|HPND|Unlicense|0BSD|Zlib|CC0"
+)
+COPYLEFT = re.compile(r"\b(A?GPL|GNU (Affero )?General)")
+
+
+def needed() -> Iterator[Requirement]:
+    """What the project itself names, of the extras that are pinned."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = re.search(r"^EXTRAS.*\((.*)\)$", (FOLDER / "update.py").read_text(), re.MULTILINE)
+    assert extras is not None
+    lines = list(project["dependencies"])
+    for extra in re.findall(r'"([^"]+)"', extras[1]):
+        lines += project["optional-dependencies"][extra]
+    for line in lines:
+        requirement = Requirement(line)
+        if requirement.name != "edl-dist":
+            yield requirement
+
+
+def test_what_the_project_names_is_pinned_in_a_version_that_it_takes() -> None:
+    for requirement in needed():
+        pinned = PINS.get(canonicalize_name(requirement.name))
+        assert pinned is not None, f"{requirement.name}: run `make constraints`"
+        assert requirement.specifier.contains(pinned), f"{requirement}: pinned to {pinned}"
+
+
+def test_pins_are_exact_and_name_no_address() -> None:
+    for line in (FOLDER / "constraints.txt").read_text().splitlines():
+        assert line.startswith("#") or re.fullmatch(r"[a-z0-9.-]+==[0-9][A-Za-z0-9.+]*", line), line
+
+
+def rows() -> list[tuple[str, str, str]]:
+    text = (FOLDER / "licenses.md").read_text()
+    return re.findall(r"^\| ([a-z0-9.-]+) \| (\d[^ ]*) \| (.+) \|$", text, re.MULTILINE)
+
+
+def test_each_licence_is_listed() -> None:
+    assert {name: version for name, version, _ in rows()} == PINS
+
+
+@pytest.mark.parametrize(("name", "licence"), [(name, licence) for name, _, licence in rows()])
+def test_each_licence_allows_to_hand_it_on(name: str, licence: str) -> None:
+    assert ALLOWED.search(licence), f"{name}: {licence}"
+    assert not COPYLEFT.search(licence), f"{name}: {licence}"
