@@ -7,7 +7,9 @@ EdlError
 │   │   └── ContentMismatch   a model is not the one that was declared
 │   ├── JobError            a job file that cannot be used, or a function of it that fails
 │   ├── BatchError          a batch that the reader cannot carry
-│   └── CheckpointMismatch  a checkpoint of another model or optimizer
+│   ├── CheckpointMismatch  a checkpoint of another model or optimizer
+│   ├── ManifestRefused     Kubernetes does not take an object: its schema, a rule
+│   └── ObjectMissing       Kubernetes has no such object
 ├── UnavailableError      something outside is not reachable now           exit code 69
 │   ├── RegistryUnavailable Redis does not answer
 │   ├── CoordinatorUnavailable  no service manager answers
@@ -17,6 +19,7 @@ EdlError
 │   ├── ModelUnavailable    a model cannot be fetched now
 │   ├── NoTeacherAvailable  no teacher came within the stated time
 │   ├── MemoryRefused       the system gives no more shared memory
+│   ├── KubernetesUnavailable  the API server of Kubernetes does not answer
 │   └── PeerLost            another rank of the same world is gone           exit code 75
 ├── WireError             a message that breaks its protocol               exit code 76
 │   └── VersionMismatch     the peer speaks another version
@@ -35,6 +38,8 @@ EdlError
 ├── GenerationSuperseded  a world of ranks that is not the current one speaks
 ├── StoreDamaged          the file of a label store is broken               exit code 65
 ├── CheckpointDamaged     a checkpoint is broken                            exit code 65
+├── ObjectChanged         somebody has changed an object of Kubernetes since it was read
+│   └── ObjectExists        there is one of this name already
 ├── PoisonBatch           a batch that every teacher refuses
 ├── EngineLost            the reader's engine process keeps dying
 └── ProcessFailed         a child process did not start or did not become ready
@@ -75,6 +80,22 @@ class BatchError(UsageError):
 
 class CheckpointMismatch(UsageError):
     """A checkpoint holds another model or optimizer than those that it is loaded into."""
+
+
+class ManifestRefused(UsageError):
+    """Kubernetes does not take an object: its schema, a rule, or a webhook refuses it."""
+
+
+class ObjectMissing(UsageError):
+    """Kubernetes has no object of this name.
+
+    Attributes:
+        unknown_kind: it does not even know its kind: our definitions are not installed.
+    """
+
+    def __init__(self, message: str = "", unknown_kind: bool = False) -> None:
+        super().__init__(message)
+        self.unknown_kind = unknown_kind
 
 
 class UnavailableError(EdlError):
@@ -129,6 +150,10 @@ class NoTeacherAvailable(UnavailableError):
 
 class MemoryRefused(UnavailableError):
     """The system gives no more shared memory."""
+
+
+class KubernetesUnavailable(UnavailableError):
+    """The API server of Kubernetes does not answer, or fails."""
 
 
 class PeerLost(UnavailableError):
@@ -227,6 +252,14 @@ class CheckpointDamaged(EdlError):
     """A checkpoint is broken: a file is missing, shorter, or fails its checksum."""
 
     exit_code = 65  # EX_DATAERR
+
+
+class ObjectChanged(EdlError):
+    """Somebody has changed an object of Kubernetes since it was read: read it again."""
+
+
+class ObjectExists(ObjectChanged):
+    """Kubernetes has an object of this name already."""
 
 
 class PoisonBatch(EdlError):

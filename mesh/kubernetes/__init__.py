@@ -1,0 +1,1 @@
+"""Kubernetes as the mesh sees it: a thin client, and the names of what we keep there."""

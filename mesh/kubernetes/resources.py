@@ -1,0 +1,168 @@
+"""Names of what we keep in Kubernetes: kinds and their paths, labels, times, quantities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ...errors import UsageError
+
+#: An object of Kubernetes as its API sends it: plain JSON.
+Object = dict[str, Any]
+Objects = list[Object]
+
+GROUP: Final = "edl-dist.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of objects, and where its API stands.
+
+    Attributes:
+        api_version: "v1", or group and version.
+        kind: as manifests say it.
+        plural: as paths and RBAC rules say it.
+        namespaced: False: there is one for the whole cluster.
+    """
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Path of the collection, of an object, or of a subresource of it.
+
+        Args:
+            namespace: empty: of all namespaces (collections of namespaced kinds alone).
+            name: empty: the collection.
+            subresource: "status", "scale", "log"; empty: none.
+        """
+        root = "/apis/" if "/" in self.api_version else "/api/"
+        where = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        tail = "".join(f"/{part}" for part in (name, subresource) if part)
+        return f"{root}{self.api_version}{where}/{self.plural}{tail}"
+
+
+TEACHER_SERVICE: Final = Kind(API_VERSION, "TeacherService", "teacherservices")
+DISTILL_JOB: Final = Kind(API_VERSION, "DistillJob", "distilljobs")
+POD: Final = Kind("v1", "Pod", "pods")
+SERVICE: Final = Kind("v1", "Service", "services")
+SECRET: Final = Kind("v1", "Secret", "secrets")
+CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
+EVENT: Final = Kind("v1", "Event", "events")
+NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
+NAMESPACE: Final = Kind("v1", "Namespace", "namespaces", namespaced=False)
+DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
+JOB: Final = Kind("batch/v1", "Job", "jobs")
+LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
+CRD: Final = Kind(
+    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False
+)
+#: All that the client knows without being told.
+KINDS: Final = (
+    TEACHER_SERVICE, DISTILL_JOB, POD, SERVICE, SECRET, CONFIG_MAP, EVENT, NODE, NAMESPACE,
+    DEPLOYMENT, JOB, LEASE, CRD,
+)  # fmt: skip
+
+#: Recommended labels, and ours.
+NAME_LABEL: Final = "app.kubernetes.io/name"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+SERVICE_LABEL: Final = f"{GROUP}/service"
+JOB_LABEL: Final = f"{GROUP}/job"
+NODE_LABEL: Final = f"{GROUP}/node"
+APP: Final = "edl-dist"
+OPERATOR: Final = "edl-operator"
+
+
+def labels_of(component: str, **ours: str) -> dict[str, str]:
+    """Labels of an object that the operator makes.
+
+    Args:
+        component: "teacher" or "student".
+        ours: values of `service`, `job`, `node`.
+    """
+    names = {"service": SERVICE_LABEL, "job": JOB_LABEL, "node": NODE_LABEL}
+    return {
+        NAME_LABEL: APP,
+        COMPONENT_LABEL: component,
+        PART_OF_LABEL: APP,
+        MANAGED_BY_LABEL: OPERATOR,
+        **{names[key]: value for key, value in ours.items()},
+    }
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """A label selector that takes objects with all of these: "a=b,c=d"."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def owner_reference(owner: Mapping[str, Any]) -> Object:
+    """What makes an object go with its owner, and says whose it is."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def is_controlled_by(found: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
+    """Whether this very owner, not one before it of the same name, controls an object."""
+    references = found["metadata"].get("ownerReferences", ())
+    return any(
+        one.get("controller") and one.get("uid") == owner["metadata"]["uid"] for one in references
+    )
+
+
+def rfc3339(seconds: float) -> str:
+    """A time as Kubernetes writes it, by microseconds, which its leases take too."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def rfc3339_s(seconds: float) -> str:
+    """The same by whole seconds, as in conditions and other `date-time` fields."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since 1970 of a time that Kubernetes, or one of the functions above, has written.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, TypeError):
+        raise UsageError(f"{text!r:.60} is no time as RFC 3339 has them") from None
+
+
+_FACTORS: Final = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
+    "E": 1e18, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
+    "Ei": 2.0**60,
+}  # fmt: skip
+_QUANTITY: Final = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)([numkMGTPE]|[KMGTPE]i|)"
+)
+
+
+def quantity(value: str | int | float) -> float:
+    """The number that a quantity says: "500m" is 0.5, "2Gi" is 2147483648.
+
+    Raises:
+        UsageError: it is no quantity.
+    """
+    match = _QUANTITY.fullmatch(str(value).strip())
+    if match is None:
+        raise UsageError(f"{value!r:.60} is no quantity of Kubernetes, such as 500m, 2 or 4Gi")
+    return float(match[1]) * _FACTORS[match[2]]
