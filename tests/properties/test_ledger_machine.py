@@ -1,4 +1,4 @@
-"""Whatever teachers, source and student do, the ledger keeps its promises (DESIGN 1, 2 and 5)."""
+"""Whatever teachers, source and student do, the ledger keeps its promises."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""How the mesh is run elsewhere: files for containers, systemd and Kubernetes, and the operator."""

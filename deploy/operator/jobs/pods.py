@@ -1,0 +1,195 @@
+"""The pod of one node of a DistillJob."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from ....errors import UsageError
+from ....mesh.jobs.spec import JobSpec
+from ....mesh.kubernetes.resources import Object, labels_of, owner_reference
+from ..capacity import requests_of
+from ..templates import USER, literal, merged
+
+CONTAINER: Final = "node"
+#: Where a volume claim of checkpoints is found; without one it is the pod's own.
+CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
+#: A machine of which nothing is heard for so long has lost its nodes, seconds.
+_SILENCE_S: Final = 30
+#: Kubernetes knows no larger quantity.
+_MOST: Final = 2.0**63
+
+
+def spec_of(job: Object) -> JobSpec:
+    """What a DistillJob describes, held against what such a file may say.
+
+    Raises:
+        UsageError: it cannot be run; says why.
+    """
+    spec, meta = job.get("spec", {}), job["metadata"]
+    try:
+        return JobSpec(
+            name=meta["name"],
+            train=spec.get("train", ""),
+            command=spec.get("command", ""),
+            min_nodes=spec.get("minNodes", 1),
+            max_nodes=spec.get("maxNodes", 1),
+            env=spec.get("env") or {},
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(str(error)) from None
+
+
+def pod_of(job: Object, number: int, coordinator: str | None) -> Object:
+    """The manifest of a node's pod.
+
+    Args:
+        job: the DistillJob.
+        number: of the node.
+        coordinator: Redis URL of the mesh, unless the job names one.
+
+    Raises:
+        UsageError: the job cannot be run; says why.
+    """
+    name, spec = job["metadata"]["name"], job["spec"]
+    template = spec.get("podTemplate") or {}
+    url = spec.get("coordinator") or coordinator
+    try:
+        pod_spec = merged(_pod_spec(job, number, url), template.get("spec") or {})
+        told = template.get("metadata") or {}
+        labels = {**(told.get("labels") or {}), **labels_of("student", job=name, node=str(number))}
+        annotations = dict(told.get("annotations") or {})
+        _check_reach(job, pod_spec)
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        raise UsageError(f"podTemplate is no template of a pod: {error}") from None
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-{number}",
+            "namespace": job["metadata"]["namespace"],
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(job)],
+        },
+        # A node that has ended is started as another one, or not at all: that is ours to decide.
+        "spec": {**pod_spec, "restartPolicy": "Never"},
+    }
+
+
+def needs_of(job: Object, coordinator: str | None) -> dict[str, float]:
+    """What a node takes of a machine; arguments and errors are those of `pod_of`."""
+    try:
+        needs = requests_of(pod_of(job, 0, coordinator)["spec"])
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"podTemplate is no template of a pod: {error}") from None
+    for kind, amount in needs.items():
+        if not 0 <= amount <= _MOST:
+            raise UsageError(f"resources: a node cannot request {amount:g} {kind}")
+    return needs
+
+
+def tolerations_of(job: Object, coordinator: str | None) -> list[Object]:
+    """Taints of machines that its nodes put up with; none where it cannot be run."""
+    try:
+        found = pod_of(job, 0, coordinator)["spec"]["tolerations"]
+    except UsageError:
+        return []
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _pod_spec(job: Object, number: int, url: str | None) -> Object:
+    spec = job["spec"]
+    claim = spec.get("checkpoint")
+    kept: Object = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        # As the first process of a container a program that does not heed SIGTERM never gets it.
+        "shareProcessNamespace": not spec.get("train"),
+        "terminationGracePeriodSeconds": spec.get("graceSeconds", 60),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{trouble}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": _SILENCE_S,
+            }
+            for trouble in ("unreachable", "not-ready")
+        ],
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": spec["image"],
+                **_program(job),
+                "env": _env(job, number, url),
+                "resources": spec.get("resources") or {},
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [
+                    {"name": "tmp", "mountPath": "/tmp"},
+                    {"name": "state", "mountPath": "/var/lib/edl"},
+                    {"name": "checkpoints", "mountPath": CHECKPOINTS},
+                    {"name": "shm", "mountPath": "/dev/shm"},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "state", "emptyDir": {}},
+            {"name": "checkpoints", **kept},
+            # Readers keep their batches in shared memory; a container has 64 MB unless it says so.
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+
+
+def _check_reach(job: Object, pod_spec: Object) -> None:
+    """Nodes of a training find each other, by what the template says if need be.
+
+    Raises:
+        UsageError: they would not.
+    """
+    own = next(one for one in pod_spec["containers"] if one["name"] == CONTAINER)
+    told = any(one["name"] == "EDL_COORDINATOR" for one in own["env"]) or own.get("envFrom")
+    if job["spec"].get("train") and not told:
+        raise UsageError(
+            "its nodes meet in the mesh's Redis: name it as spec.coordinator, or start the operator"
+            " with --coordinator"
+        )
+
+
+def _program(job: Object) -> dict[str, list[str]]:
+    """What the container runs: the image's own program with these arguments, or another one."""
+    described = spec_of(job)
+    if not described.trains:
+        return {"command": [literal(word) for word in shlex.split(described.command)]}
+    words = shlex.split(described.train)
+    argv = ["student", "train", *(literal(word) for word in words)]
+    argv += ["--job", described.name, "--nodes", f"{described.min_nodes}:{described.max_nodes}"]
+    argv += ["--coordinator", "$(EDL_COORDINATOR)"]  # so that a template may take it from a Secret
+    if not any(word.split("=")[0] == "--checkpoint" for word in words):
+        # Another job of this name, later, begins at its beginning.
+        own = f"{described.name}-{job['metadata']['uid'][:8]}"
+        argv += ["--checkpoint", f"{CHECKPOINTS}/{own}"]
+    return {"args": argv}
+
+
+def _env(job: Object, number: int, url: str | None) -> list[Object]:
+    own = {"EDL_JOB": job["metadata"]["name"], "EDL_JOB_NODE": str(number), "HOME": "/tmp"}
+    if url:
+        own["EDL_COORDINATOR"] = url
+    both = {**own, **{key: literal(value) for key, value in spec_of(job).env.items()}}
+    return [{"name": key, "value": value} for key, value in both.items()]

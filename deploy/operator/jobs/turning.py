@@ -1,0 +1,88 @@
+"""One turn of all DistillJobs: look, decide, act."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ....errors import EdlError, LeaseSuperseded, UnavailableError
+from ....mesh.kubernetes.client import Client
+from ....scheduler.job_pods import PodsConfig, decide_pods
+from ..config import OperatorConfig
+from .act import carry_out
+from .observe import Surroundings, observe
+from .trainings import Trainings
+
+log = logging.getLogger(__name__)
+
+#: A job that was changed while it was looked at is looked at again, so often.
+_LOOKS: Final = 3
+
+
+class DistillJobs:
+    """See the module. Used by one thread, of the operator that leads.
+
+    Args:
+        client: of the cluster.
+        config: how the operator works.
+        pods: how jobs share the cluster; None: as `config` says, and as usual.
+        trainings: says how far they are; None: as they tell it in Redis.
+        cluster_s: machines and others' pods are read so often, seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: OperatorConfig,
+        pods: PodsConfig | None = None,
+        trainings: Trainings | None = None,
+        cluster_s: float = 2.0,
+    ) -> None:
+        self._client, self._config = client, config
+        self._pods = (
+            pods
+            if pods is not None
+            else PodsConfig(config.elastic, place_within_s=config.place_within_s)
+        )
+        self._trainings = trainings if trainings is not None else Trainings()
+        self._surroundings = Surroundings(client, cluster_s, config.coordinator)
+
+    def turn(self, now: float) -> None:
+        """Bring all jobs nearer to what they shall be.
+
+        Args:
+            now: seconds since 1970; the ledgers' times are of this clock.
+
+        Raises:
+            LeaseSuperseded: this operator leads no more.
+            EdlError: the cluster does not answer, or does not allow what is needed.
+        """
+        for _ in range(_LOOKS):
+            if self._once(now):
+                return
+
+    def close(self) -> None:
+        """End connections to Redis; the client is the caller's."""
+        self._trainings.close()
+
+    def _once(self, now: float) -> bool:
+        """One look; whether all that was decided has been done."""
+        scene = observe(self._client, self._config, self._surroundings, self._trainings.look, now)
+        orders = decide_pods(scene.pool, scene.jobs, now, self._pods)
+        done = True
+        # First those that give, so that what they hold is free sooner.
+        for one in sorted(orders, key=lambda order: not order.leave):
+            try:
+                done &= carry_out(
+                    self._client,
+                    scene.resources[one.job],
+                    scene.pods[one.job],
+                    one,
+                    self._config.coordinator,
+                    now,
+                )
+            except (LeaseSuperseded, UnavailableError):
+                raise
+            except EdlError as error:  # this one's trouble is not the others'
+                log.warning("job %s: %s", one.job, error)
+        return done

@@ -1,0 +1,43 @@
+"""What the operator shows Prometheus of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class OperatorMetrics:
+    """Metrics of one operator.
+
+    Args:
+        leads: whether it leads now.
+
+    Attributes:
+        registry: what is served.
+    """
+
+    def __init__(self, leads: Callable[[], bool] = lambda: False) -> None:
+        self.registry = CollectorRegistry()
+        leading = Gauge(
+            "edl_operator_leading", "1 at the operator that acts, else 0", registry=self.registry
+        )
+        leading.set_function(lambda: float(leads()))
+        self._turns = Counter(
+            "edl_operator_turns",
+            "Times that everything was looked at, by how it ended: done, failed",
+            ["part", "result"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "edl_operator_turn_seconds",
+            "Seconds of one look at everything, and of what followed",
+            ["part"],
+            registry=self.registry,
+            buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0),
+        )
+
+    def turned(self, part: str, well: bool, seconds: float) -> None:
+        """One part of a turn is over."""
+        self._turns.labels(part, "done" if well else "failed").inc()
+        self._seconds.labels(part).observe(seconds)

@@ -1,0 +1,50 @@
+"""What a pod has that may run on machines which their owners take back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ....mesh.kubernetes.resources import Object
+
+#: Taints by which clouds keep others from machines that they take back, and labels of these.
+_SPOT_TAINTS: Final = (
+    ("cloud.google.com/gke-spot", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+    ("spot", None),
+)
+_SPOT_LABELS: Final = (
+    ("cloud.google.com/gke-spot", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+    ("eks.amazonaws.com/capacityType", "SPOT"),
+    ("karpenter.sh/capacity-type", "spot"),
+)
+#: From a machine of which nothing is heard, pods are moved after so long, seconds.
+_SILENCE_S: Final = 10
+
+
+def spot_fields() -> Object:
+    """Fields of its spec: taints that it tolerates, machines that it prefers."""
+    tolerations: list[Object] = [
+        {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+        if value is None
+        else {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
+        for key, value in _SPOT_TAINTS
+    ]
+    for trouble in ("unreachable", "not-ready"):
+        tolerations.append(
+            {
+                "key": f"node.kubernetes.io/{trouble}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": _SILENCE_S,
+            }
+        )
+    preferred = [
+        {
+            "weight": 100,
+            "preference": {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]},
+        }
+        for key, value in _SPOT_LABELS
+    ]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    return {"tolerations": tolerations, "affinity": affinity}

@@ -1,0 +1,138 @@
+"""What a TeacherService's status says, and which of its changes are events."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ....mesh.kubernetes.resources import Object, selector
+from ....scheduler.teacher_count import Cause, Count
+from ..conditions import Condition, merged
+from ..happenings import Happening
+from .manifests import selector_of
+
+#: Why a number is or is not followed, as condition ScalingActive.
+_SCALING: Final[dict[Cause, tuple[bool, str]]] = {
+    "by-hand": (False, "ByHand"),
+    "desired": (True, "FollowsCoordinator"),
+    "unknown": (False, "NoNumber"),
+    "no-room": (True, "NoRoom"),
+}
+
+
+def status_of(resource: Object, deployment: Object | None, count: Count, now: float) -> Object:
+    """The status of a service that can be had.
+
+    Args:
+        resource: the TeacherService as it was read.
+        deployment: as it was read; None: there is none yet.
+        count: how many teachers there are to be from now on.
+        now: seconds since 1970.
+    """
+    there = _count(deployment, "replicas")
+    ready = _count(deployment, "readyReplicas")
+    active, why = _SCALING[count.cause]
+    conditions = [
+        _available(count.count, ready),
+        _progressing(deployment, count.count, there, ready),
+        Condition("ScalingActive", active, why, count.reason),
+    ]
+    return {
+        "replicas": there,
+        "readyReplicas": ready,
+        "desired": count.count,
+        "reason": count.reason,
+        **_always(resource, conditions, now),
+    }
+
+
+def refusal_of(resource: Object, deployment: Object | None, why: str, now: float) -> Object:
+    """The status of a service that cannot be had as its spec says: what runs goes on."""
+    before = resource.get("status") or {}
+    there, ready = _count(deployment, "replicas"), _count(deployment, "readyReplicas")
+    conditions = [
+        _available(before.get("desired", 0), ready),
+        Condition("Progressing", False, "InvalidSpec", "nothing is changed until the spec is"),
+        Condition("ScalingActive", False, "InvalidSpec", "nothing is changed until the spec is"),
+        Condition("InvalidSpec", True, "InvalidSpec", why),
+    ]
+    return {
+        **{key: before[key] for key in ("desired",) if key in before},
+        "replicas": there,
+        "readyReplicas": ready,
+        "reason": why,
+        **_always(resource, conditions, now),
+    }
+
+
+def happenings_of(resource: Object, status: Object) -> list[Happening]:
+    """What is new in a status, for who reads `kubectl describe`."""
+    before = resource.get("status") or {}
+    was, now = _by_type(before), _by_type(status)
+    found = []
+    if "desired" in status and before.get("desired") != status["desired"]:
+        first = "desired" not in before
+        text = f"{_teachers(status['desired'])}: {status['reason']}"
+        if not first:
+            text = f"{_teachers(status['desired'])}, not {before['desired']}: {status['reason']}"
+        found.append(Happening(resource, "Scaled", text))
+    invalid, former = now.get("InvalidSpec"), was.get("InvalidSpec")
+    if invalid is not None and (former is None or former["message"] != invalid["message"]):
+        found.append(Happening(resource, "InvalidSpec", invalid["message"], "Warning"))
+    stuck, former = now["Progressing"], was.get("Progressing", {})
+    if stuck["reason"] == "Stuck" and former.get("message") != stuck["message"]:
+        found.append(Happening(resource, "Stuck", stuck["message"], "Warning"))
+    silent = now["ScalingActive"]["reason"] == "NoNumber"
+    if silent and was.get("ScalingActive", {}).get("reason") == "FollowsCoordinator":
+        text = "the coordinator says no number: the last one stays"
+        found.append(Happening(resource, "NoNumber", text, "Warning"))
+    settled = status.get("desired", 0) > 0 and now["Available"]["reason"] == "AllReady"
+    if settled and was.get("Available", {}).get("reason") != "AllReady":
+        found.append(Happening(resource, "Ready", f"{_teachers(status['desired'])} serving"))
+    return found
+
+
+def _always(resource: Object, conditions: list[Condition], now: float) -> Object:
+    generation = resource["metadata"].get("generation", 1)
+    before = (resource.get("status") or {}).get("conditions") or ()
+    return {
+        "selector": selector(selector_of(resource)),
+        "observedGeneration": generation,
+        "conditions": merged(before, conditions, generation, now),
+    }
+
+
+def _available(desired: int, ready: int) -> Condition:
+    if desired == 0:
+        return Condition("Available", True, "ScaledToZero", "no teacher is wanted")
+    words = f"{ready} of {_teachers(desired)} serving"
+    if ready == 0:
+        return Condition("Available", False, "NoneReady", words)
+    return Condition("Available", True, "AllReady" if ready >= desired else "SomeReady", words)
+
+
+def _progressing(deployment: Object | None, desired: int, there: int, ready: int) -> Condition:
+    if deployment is None:
+        return Condition("Progressing", True, "Creating", "the Deployment is made")
+    for one in deployment.get("status", {}).get("conditions", ()):
+        failed = one["type"] == "ReplicaFailure" and one["status"] == "True"
+        if failed or one.get("reason") == "ProgressDeadlineExceeded":
+            return Condition("Progressing", False, "Stuck", one.get("message", ""))
+    if there > desired:
+        return Condition("Progressing", True, "Leaving", f"{there - desired} to leave")
+    updated = _count(deployment, "updatedReplicas")
+    if ready < desired or updated < desired:
+        text = f"{ready} of {desired} serving, {updated} of this spec"
+        return Condition("Progressing", True, "Starting", text)
+    return Condition("Progressing", False, "Settled", "as many as there are to be")
+
+
+def _count(deployment: Object | None, what: str) -> int:
+    return int((deployment or {}).get("status", {}).get(what) or 0)
+
+
+def _by_type(status: Object) -> dict[str, dict[str, Any]]:
+    return {one["type"]: one for one in status.get("conditions") or ()}
+
+
+def _teachers(count: int) -> str:
+    return "1 teacher" if count == 1 else f"{count} teachers"

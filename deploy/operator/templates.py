@@ -1,0 +1,100 @@
+"""Manifests: what a user's template adds to ours, and whether what is there is what is wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...errors import UsageError
+from ...mesh.kubernetes.resources import GROUP, Object, quantity
+
+#: The user of our images.
+USER: Final = 65532
+#: Says which manifest an object was made from, so that a field which is wanted no more is noticed.
+MADE_FROM: Final = f"{GROUP}/made-from"
+#: Lists of a pod that are merged: by what, or one behind the other.
+_KEYED: Final = {
+    "containers": "name",
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+}
+_APPENDED: Final = frozenset({"tolerations"})
+
+
+def merged(ours: Any, theirs: Any, key: str = "") -> Any:
+    """Theirs over ours: maps by key, containers by name; what is alike beside them is replaced.
+
+    Raises:
+        ValueError: what has to be a list is none.
+    """
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        both = {**ours, **theirs}
+        return {
+            name: merged(ours[name], value, name) if name in ours and name in theirs else value
+            for name, value in both.items()
+        }
+    if isinstance(ours, list) and isinstance(theirs, list):
+        if key in _APPENDED:
+            return [*ours, *theirs]
+        if key in _KEYED:
+            return _merged_lists(ours, theirs, key)
+    if isinstance(ours, list) and (key in _KEYED or key in _APPENDED):
+        raise ValueError(f"{key}: expects a list")
+    return theirs
+
+
+def _merged_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
+    name = _KEYED[key]
+    known = {one[name]: one for one in ours}
+    for one in theirs:
+        whole = key != "containers" or one[name] not in known
+        known[one[name]] = one if whole else merged(known[one[name]], one)
+    return list(known.values())
+
+
+def literal(word: str) -> str:
+    """A word in which Kubernetes finds no variable."""
+    return word.replace("$(", "$$(")
+
+
+def marked(manifest: Object) -> Object:
+    """The manifest, with what it is made from."""
+    text = json.dumps(manifest, sort_keys=True).encode()
+    meta = manifest["metadata"]
+    annotations = {
+        **meta.get("annotations", {}),
+        MADE_FROM: hashlib.sha256(text).hexdigest()[:16],
+    }
+    return {**manifest, "metadata": {**meta, "annotations": annotations}}
+
+
+def covers(found: Any, wanted: Any, key: str = "") -> bool:
+    """Whether an object has all that is wanted of it; what else it has is others'."""
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            covers(found.get(name), value, key if key in ("requests", "limits") else name)
+            for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        if not isinstance(found, list):
+            return not wanted and found is None
+        if key in _KEYED:
+            by = _KEYED[key]
+            known = {one.get(by): one for one in found}
+            return all(covers(known.get(one.get(by)), one) for one in wanted)
+        return len(found) == len(wanted) and all(map(covers, found, wanted))
+    if key in ("requests", "limits") and found is not None:
+        return _same_amount(found, wanted)
+    if wanted in ("", 0, False, {}) and found is None:  # a server leaves out what says nothing
+        return True
+    return bool(found == wanted)
+
+
+def _same_amount(found: Any, wanted: Any) -> bool:
+    try:
+        return quantity(found) == quantity(wanted)
+    except UsageError:
+        return bool(found == wanted)

@@ -1,0 +1,162 @@
+"""What wakes the operator: changes of its resources, their Deployments and pods, seen by kopf.
+
+kopf watches, reconnects and ends; what follows from a change is the loop's. So nothing is lost when
+a change is missed: the next turn looks at everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ...mesh.kubernetes.client import ALL_NAMESPACES, Client, Connection
+from ...mesh.kubernetes.resources import (
+    DEPLOYMENT,
+    DISTILL_JOB,
+    MANAGED_BY_LABEL,
+    OPERATOR,
+    POD,
+    TEACHER_SERVICE,
+    Kind,
+)
+
+if TYPE_CHECKING:
+    import kopf
+
+log = logging.getLogger(__name__)
+
+#: Of our definitions every change counts, of the others those of what the operator has made.
+_OURS: Final = (TEACHER_SERVICE, DISTILL_JOB)
+_MADE: Final = (POD, DEPLOYMENT)
+#: A watch is asked for anew after so long: one that broke without a word is noticed by then.
+_WATCH_S: Final = 300
+_END_S: Final = 10.0
+
+
+class Watching:
+    """Watches in a thread of its own, and calls `wake` with each change.
+
+    Args:
+        connection: to the cluster.
+        namespace: in which; "": in all.
+        wake: called from that thread.
+        again_s: until it is tried again, where there is nothing to watch yet or kopf has given up.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        namespace: str,
+        wake: Callable[[], object],
+        again_s: float = 10.0,
+    ) -> None:
+        self._connection = connection
+        self._namespace = namespace
+        self._wake = wake
+        self._again_s = again_s
+        self._stopping = threading.Event()
+        self._trouble = ""
+        self._thread = threading.Thread(target=self._run, name="edl-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin; once only."""
+        # A line for each change, or for each try of each watch while a server is away, which the
+        # loop says once.
+        logging.getLogger("kopf").setLevel(logging.CRITICAL)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End, within seconds."""
+        self._stopping.set()
+        self._thread.join(_END_S)
+        if self._thread.is_alive():
+            log.warning("watching has not ended in time")
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._find()
+                self._trouble = ""
+                asyncio.run(self._watch())
+            except Exception as error:
+                if str(error) != self._trouble:
+                    log.warning("changes are not seen, only looked for: %s", error)
+                self._trouble = str(error)
+            self._stopping.wait(self._again_s)
+
+    def _find(self) -> None:
+        """Look for our definitions: kopf does so once, and never watches what it has not found.
+
+        Raises:
+            EdlError: they are not there yet, or cannot be seen.
+        """
+        with Client(self._connection, timeout_s=_END_S / 2) as client:
+            for kind in _OURS:
+                client.list(kind, namespace=self._namespace)
+
+    async def _watch(self) -> None:
+        import kopf
+
+        registry = kopf.OperatorRegistry()
+        wake = self._wake
+
+        async def changed(**_: Any) -> None:
+            wake()
+
+        for kind in _OURS:
+            kopf.on.event(*_resource(kind), registry=registry, id=kind.plural)(changed)
+        for kind in _MADE:
+            labels = {MANAGED_BY_LABEL: OPERATOR}
+            on = kopf.on.event(*_resource(kind), registry=registry, id=kind.plural, labels=labels)
+            on(changed)
+        connection = self._connection
+
+        async def login(**_: Any) -> kopf.ConnectionInfo:
+            return connection_info(connection)
+
+        kopf.on.login(registry=registry, id="edl")(login)
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        settings.watching.server_timeout = _WATCH_S
+        everywhere = self._namespace == ALL_NAMESPACES
+        await kopf.operator(
+            registry=registry,
+            settings=settings,
+            standalone=True,
+            clusterwide=everywhere,
+            namespaces=() if everywhere else (self._namespace,),
+            stop_flag=self._stopping,
+        )
+
+
+def connection_info(connection: Connection) -> kopf.ConnectionInfo:
+    """Where kopf finds the API server, and who it is there: as our own client."""
+    import kopf
+
+    found = connection.configuration
+    settings: dict[str, Any] = found.auth_settings()  # type: ignore[assignment]
+    bearer = next((one["value"] for one in settings.values() if one["value"]), "")
+    return kopf.ConnectionInfo(
+        server=found.host,
+        ca_path=found.ssl_ca_cert,
+        insecure=not found.verify_ssl,
+        scheme="Bearer" if bearer else None,
+        token=bearer.partition(" ")[2] or None,
+        certificate_path=found.cert_file,
+        private_key_path=found.key_file,
+        default_namespace=connection.namespace,
+    )
+
+
+def _resource(kind: Kind) -> tuple[str, str, str]:
+    group, _, version = kind.api_version.rpartition("/")
+    return group, version, kind.plural

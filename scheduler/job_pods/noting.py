@@ -1,0 +1,137 @@
+"""Takes note of pods that have ended, each once, and of those that the cluster cannot place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..job_states import Life, ending_of
+from .values import Happening, JobSeen, Ledger, PodsConfig
+
+_WHY_CHARS = 600
+#: Between the end of a node and the start of another one, at most, seconds.
+_LONGEST_PAUSE_S = 60.0
+
+
+def life_of(job: JobSeen, ledger: Ledger) -> Life:
+    """What has become of a job's nodes."""
+    return Life(job.wanted.retries, ledger.failures, ledger.done, ledger.hopeless)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job in the midst of a decision.
+
+    Attributes:
+        job: as it was seen.
+        ledger: with all that has happened to its pods.
+        told: of that.
+        held: the cluster cannot place its fewest nodes: it waits, and takes no room.
+    """
+
+    job: JobSeen
+    ledger: Ledger
+    told: tuple[Happening, ...]
+    held: bool
+
+    @property
+    def life(self) -> Life:
+        """What has become of its nodes."""
+        return life_of(self.job, self.ledger)
+
+
+def case_of(job: JobSeen, now: float, config: PodsConfig) -> Case:
+    """A job, once note was taken of what has happened to its pods."""
+    job = replace(job, ledger=_by_our_clock(job.ledger, now, config))
+    ledger, told = _note_ends(job, now, config)
+    ledger, more = _note_unplaced(job, ledger, now, config)
+    held = ledger.fits is not None and ledger.fits < job.wanted.least
+    return Case(job, ledger, (*told, *more), held and life_of(job, ledger).grows)
+
+
+def _by_our_clock(ledger: Ledger, now: float, config: PodsConfig) -> Ledger:
+    """Without times that lie further ahead than they can: a clock ahead of ours wrote them."""
+
+    def within(at_s: float | None, ahead_s: float) -> float | None:
+        return None if at_s is None else min(at_s, now + ahead_s)
+
+    return replace(
+        ledger,
+        changed_s=within(ledger.changed_s, 0.0),
+        waiting_since_s=within(ledger.waiting_since_s, 0.0),
+        retry_s=within(ledger.retry_s, max(_LONGEST_PAUSE_S, config.lost_pause_s)),
+        fits_until_s=min(ledger.fits_until_s, now + config.place_again_s),
+    )
+
+
+def _note_ends(job: JobSeen, now: float, config: PodsConfig) -> tuple[Ledger, list[Happening]]:
+    pods = {pod.number: pod for pod in job.pods}
+    told: list[Happening] = []
+    # Numbers of pods that are gone are forgotten: a number never comes again.
+    ledger = replace(job.ledger, counted=frozenset(n for n in job.ledger.counted if n in pods))
+    if ledger.retry_s is not None and now >= ledger.retry_s:
+        ledger = replace(ledger, retry_s=None)
+    for number in sorted(pods):
+        pod = pods[number]
+        if not pod.ended or number in ledger.counted:
+            continue
+        ledger = replace(ledger, counted=ledger.counted | {number})
+        if pod.code is None:
+            if not pod.going:
+                why = f"node {number} was ended: {pod.said or 'nobody says why'}"[:_WHY_CHARS]
+                told.append(Happening("NodeLost", why))
+                ledger = replace(ledger, retry_s=_later(ledger, now + _pause_s(job, config)))
+                ledger = ledger if life_of(job, ledger).broken else replace(ledger, why=why)
+            continue
+        ending = ending_of(pod.code, pod.going, job.wanted.trains)
+        life = life_of(job, ledger).after(ending)
+        ledger = replace(ledger, failures=life.failures, done=life.done, hopeless=life.hopeless)
+        if ending in ("failed", "hopeless"):
+            last = f"its last lines: {pod.said}" if pod.said else "it said nothing"
+            why = f"node {number} ended with exit code {pod.code}; {last}"[:_WHY_CHARS]
+            ledger = replace(ledger, why=why, retry_s=_later(ledger, now + life.delay_s))
+            told.append(Happening("NodeFailed", why, warns=True))
+        elif ending == "done":
+            told.append(Happening("NodeDone", f"node {number} has ended well"))
+    return ledger, told
+
+
+def _pause_s(job: JobSeen, config: PodsConfig) -> float:
+    """Before another node is started for one that the cluster ended.
+
+    Longer where those before it were ended too, and none has come to run since: a machine that
+    takes pods and refuses them would be sent one after another.
+    """
+    newest = max((pod.number for pod in job.staying if pod.runs), default=0)
+    before = sum(
+        pod.ended and pod.code is None and not pod.going and pod.number > newest
+        for pod in job.pods
+        if pod.number in job.ledger.counted
+    )
+    pause_s = config.lost_pause_s
+    return min(pause_s * 2.0 ** min(before, 10), max(_LONGEST_PAUSE_S, pause_s))
+
+
+def _later(ledger: Ledger, at_s: float) -> float:
+    return at_s if ledger.retry_s is None else max(ledger.retry_s, at_s)
+
+
+def _note_unplaced(
+    job: JobSeen, ledger: Ledger, now: float, config: PodsConfig
+) -> tuple[Ledger, list[Happening]]:
+    """After a patience a job has to do with what could be placed; later more is asked for again."""
+    if not life_of(job, ledger).grows:
+        return ledger, []
+    unplaced = [pod for pod in job.staying if pod.unplaced_since_s is not None]
+    if not any(now - (pod.unplaced_since_s or 0.0) >= config.place_within_s for pod in unplaced):
+        if ledger.fits is not None and now >= ledger.fits_until_s:
+            ledger = replace(ledger, fits=None, fits_until_s=0.0)
+        return ledger, []
+    fits = len(job.staying) - len(unplaced)
+    why = f"node {unplaced[0].number} has no place: {unplaced[0].said}"[:_WHY_CHARS]
+    told = Happening(
+        "Unplaceable",
+        f"{why}; it does with {fits} nodes for {config.place_again_s:.0f} s",
+        warns=True,
+    )
+    until_s = now + config.place_again_s
+    return replace(ledger, fits=fits, fits_until_s=until_s, why=why), [told]

@@ -1,0 +1,138 @@
+"""DistillJobs on a test's cluster: an operator's turns, in a time that the test says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from edl.deploy.operator.config import OperatorConfig
+from edl.deploy.operator.jobs import DistillJobs
+from edl.deploy.operator.jobs.trainings import Trainings
+from edl.mesh.kubernetes.client import Client
+from edl.mesh.kubernetes.resources import DISTILL_JOB, EVENT, JOB_LABEL, POD, Object
+from edl.scheduler.elastic import ElasticConfig
+from edl.scheduler.job_pods import PodsConfig, Progress
+from edl.tests.deploy.kube_api.cluster import Cluster
+
+REDIS = "redis://head:6379"
+AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), lost_pause_s=0)
+
+
+class Said(Trainings):
+    """How far all trainings are, as a test says."""
+
+    progress = Progress()
+
+    def look(self, url: str, job: str, nodes: int) -> Progress:
+        return self.progress
+
+
+class JobsWorld:
+    """See the module.
+
+    Args:
+        cluster: of the test.
+        pods: how jobs share it.
+    """
+
+    def __init__(self, cluster: Cluster, pods: PodsConfig = AT_ONCE) -> None:
+        self.cluster, self.pods_config = cluster, pods
+        self.config = OperatorConfig(cluster.namespace, REDIS)
+        self.trainings = Said()
+        self.now = time.time()
+        self.jobs = self.operator(cluster.client)
+
+    def operator(self, client: Client) -> DistillJobs:
+        """One that has just been started."""
+        return DistillJobs(client, self.config, self.pods_config, self.trainings, 0.0)
+
+    def submit(self, name: str, least: int, most: int, cpu: str = "1", **more: Any) -> Object:
+        spec = {
+            "image": "edl-dist",
+            "command": "work --hard",
+            "minNodes": least,
+            "maxNodes": most,
+            "resources": {"requests": {"cpu": cpu}},
+            **more,
+        }
+        if "train" in more:
+            del spec["command"]
+        return self.cluster.create(DISTILL_JOB, name, spec)
+
+    def ask(self, name: str, **spec: Any) -> None:
+        """Change what is asked of a job."""
+        self.cluster.client.patch(DISTILL_JOB, name, {"spec": spec})
+
+    def turn(self, seconds: float = 1.0) -> None:
+        """The operator looks and acts once; then the cluster does its part."""
+        self.now += seconds
+        self.jobs.turn(self.now)
+        self.cluster.play()
+
+    def rest(self, seconds: float = 1.0) -> None:
+        """Turns until nothing changes any more."""
+        before, quiet = self.picture(), 0
+        for _ in range(40):
+            self.turn(seconds)
+            after = self.picture()
+            before, quiet = after, quiet + 1 if after == before else 0
+            if quiet == 2:
+                return
+        raise AssertionError(f"still changing: {before}")
+
+    def picture(self) -> Any:
+        """All that is there, by versions."""
+        kinds = (DISTILL_JOB, POD)
+        listed = [one["metadata"] for kind in kinds for one in self.cluster.client.list(kind)]
+        return [(meta["name"], meta["resourceVersion"]) for meta in listed]
+
+    def status(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.cluster.client.get(DISTILL_JOB, name).get("status", {})
+        return found
+
+    def pods(self, name: str) -> list[Object]:
+        """Pods of a job that are there, by number."""
+        return sorted(
+            self.cluster.pods(**{JOB_LABEL: name}), key=lambda one: number(one["metadata"]["name"])
+        )
+
+    def nodes(self, name: str) -> list[int]:
+        """Numbers of the nodes that stay."""
+        return [
+            number(one["metadata"]["name"])
+            for one in self.pods(name)
+            if "deletionTimestamp" not in one["metadata"]
+            and one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        ]
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """Words and messages of what has happened to a job."""
+        return [
+            (one["reason"], one["message"])
+            for one in self.cluster.client.list(EVENT)
+            if one["involvedObject"]["name"] == name
+        ]
+
+    def unplaced(self, pod: str, since_s: float) -> None:
+        """The cluster's scheduler finds no machine for a pod."""
+        from edl.mesh.kubernetes.resources import rfc3339_s
+
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+            "lastTransitionTime": rfc3339_s(since_s),
+        }
+        self.cluster.client.patch(
+            POD,
+            pod,
+            {"status": {"phase": "Pending", "conditions": [condition]}},
+            subresource="status",
+        )
+
+
+def number(pod: str) -> int:
+    """Of a node, by the name of its pod."""
+    return int(pod.rpartition("-")[2])

@@ -1,0 +1,103 @@
+"""TeacherServices under an operator whose turns a test makes itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edl.deploy.operator.config import OperatorConfig
+from edl.deploy.operator.teachers import TeacherServices
+from edl.mesh.kubernetes.client import Client
+from edl.mesh.kubernetes.resources import DEPLOYMENT, EVENT, POD, SERVICE, TEACHER_SERVICE, Object
+from edl.tests.deploy.kube_api.cluster import Cluster
+
+URL = "redis://head:6379"
+SPEC: Object = {
+    "image": "edl-dist:1",
+    "model": "/models/resnet",
+    "service": "resnet101",
+    "maxReplicas": 8,
+    "args": ["--insecure"],
+    "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+}
+NAME = "resnet"
+
+
+class Said:
+    """What coordinators say, as a test has it."""
+
+    def __init__(self, **numbers: int | None) -> None:
+        self.numbers: dict[str, int | None] = dict(numbers)
+        self.asked: set[tuple[str, str]] = set()
+
+    def of(self, url: str, service: str) -> int | None:
+        """Of the one mesh that there is."""
+        return self.numbers.get(service)
+
+    def keep(self, wanted: set[tuple[str, str]]) -> None:
+        """Noted."""
+        self.asked = wanted
+
+
+class Operator:
+    """Turns of TeacherServices on one cluster; each operator is a new process.
+
+    Attributes:
+        said: what coordinators say.
+        now: seconds since 1970, a second more with each turn.
+    """
+
+    def __init__(self, cluster: Cluster, said: Said | None = None, **config: Any) -> None:
+        self.cluster = cluster
+        self.said = said or Said()
+        self.config = OperatorConfig(cluster.namespace, URL, **config)
+        self.now = 1_900_000_000.0
+
+    def turn(self, client: Client | None = None) -> None:
+        """One turn of an operator that has just been started."""
+        self.now += 1
+        TeacherServices(client or self.cluster.client, self.config, self.said).turn(self.now)
+
+    def settle(self, name: str = NAME) -> Object:
+        """Turns, and the cluster's own work, until nothing changes; the service then."""
+        before = None
+        for _ in range(20):
+            self.turn()
+            self.cluster.play()
+            found = state(self.cluster, name)
+            if found == before:
+                return self.service(name)
+            before = found
+        raise AssertionError(f"it does not settle: {before}")
+
+    def service(self, name: str = NAME) -> Object:
+        """As it is now."""
+        return self.cluster.client.get(TEACHER_SERVICE, name)
+
+
+def state(cluster: Cluster, name: str = NAME) -> Object:
+    """All that an operator has brought about, without what differs between two runs anyway."""
+    client = cluster.client
+    found = client.find(TEACHER_SERVICE, name)
+    status = dict((found or {}).get("status") or {})
+    status["conditions"] = [
+        {key: one[key] for key in ("type", "status", "reason", "message")}
+        for one in status.get("conditions", ())
+    ]
+    deployments = {one["metadata"]["name"]: one["spec"] for one in client.list(DEPLOYMENT)}
+    services = {one["metadata"]["name"]: one["spec"] for one in client.list(SERVICE)}
+    phases = sorted(one["status"].get("phase", "") for one in client.list(POD))
+    return {
+        "status": status, "deployments": deployments, "services": services, "pods": phases,
+    }  # fmt: skip
+
+
+def conditions(service: Object) -> dict[str, tuple[str, str]]:
+    """Status and reason of each condition."""
+    found = service["status"]["conditions"]
+    return {one["type"]: (one["status"], one["reason"]) for one in found}
+
+
+def events(cluster: Cluster) -> list[tuple[str, str]]:
+    """Reason and message of all events, the earliest first."""
+    listed = sorted(cluster.client.list(EVENT), key=lambda one: one["firstTimestamp"])
+    return [(one["reason"], one["message"]) for one in listed]

@@ -1,0 +1,284 @@
+"""DistillJobs on an API server: they grow and shrink, end, fail, and survive their operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edl.errors import ManifestRefused
+from edl.mesh.kubernetes.resources import DISTILL_JOB, JOB_LABEL, NODE, POD
+from edl.tests.deploy.kube_api.cluster import Cluster
+
+from .jobs_world import JobsWorld
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> JobsWorld:
+    return JobsWorld(cluster)
+
+
+def test_two_jobs_under_pressure(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="2")
+    world.cluster.node("m2", cpu="2")
+    world.submit("first", 1, 4)
+    world.rest()
+    assert world.nodes("first") == [1, 2, 3, 4]
+    status = world.status("first")
+    assert (status["state"], status["nodes"], status["ready"]) == ("running", 4, 4)
+    assert status["selector"] == f"{JOB_LABEL}=first"
+    assert status["observedGeneration"] == 1
+    assert {one["type"]: one["status"] for one in status["conditions"]} == {
+        "Ready": "True",
+        "Progressing": "False",
+        "Degraded": "False",
+    }
+    world.submit("second", 2, 4)
+    world.turn()
+    assert world.nodes("first") == [1, 2]
+    assert world.status("first")["reason"] == "gives 2 nodes to make room for second"
+    assert world.status("second")["reason"] == "waits for nodes that are leaving to make room"
+    world.rest()
+    assert world.nodes("second") == [1, 2]
+    assert ("Scaled", "4 -> 2 nodes: gives 2 nodes to make room for second") in world.events(
+        "first"
+    )
+    world.cluster.node("m3", cpu="2")
+    world.rest()
+    assert (len(world.nodes("first")), len(world.nodes("second"))) == (3, 3)
+    world.submit("urgent", 2, 2, priority=10)
+    world.rest()
+    assert [len(world.nodes(name)) for name in ("first", "second", "urgent")] == [2, 2, 2]
+    world.ask("urgent", stopped=True)
+    world.rest()
+    assert world.status("urgent")["state"] == "stopped"
+    assert [len(world.nodes(name)) for name in ("first", "second")] == [3, 3]
+
+
+def test_what_others_hold_and_teachers_want_is_not_the_jobs(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="4")
+    world.submit("a", 1, 9)
+    world.rest()
+    assert len(world.nodes("a")) == 4
+    spec = {"containers": [{"name": "x", "image": "x", "resources": {"requests": {"cpu": "2"}}}]}
+    labels = {"app.kubernetes.io/part-of": "edl-dist", "app.kubernetes.io/component": "teacher"}
+    client = world.cluster.client
+    client.create(POD, {"metadata": {"name": "stranger"}, "spec": spec})
+    world.rest()
+    assert len(world.nodes("a")) == 4, "what a stranger asks for in vain moves nobody"
+    client.delete(POD, "stranger")
+    client.create(POD, {"metadata": {"name": "teacher", "labels": labels}, "spec": spec})
+    world.rest()
+    assert len(world.nodes("a")) == 2
+    assert client.get(POD, "teacher")["spec"]["nodeName"]
+    client.delete(POD, "teacher", grace_s=0)
+    world.rest()
+    assert len(world.nodes("a")) == 4
+
+
+def test_scaled_by_hand_as_kubectl_scale_does(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="4")
+    world.submit("a", 2, 4)
+    world.rest()
+    scale = {"spec": {"replicas": 3}}
+    world.cluster.client.patch(DISTILL_JOB, "a", scale, subresource="scale")
+    world.rest()
+    assert world.nodes("a") == [1, 2, 3]
+    assert world.status("a")["observedGeneration"] == 2
+    world.ask("a", nodes=1)
+    world.rest()
+    assert world.nodes("a") == [1, 2], "not below its fewest"
+    world.ask("a", nodes=None)
+    world.rest()
+    assert world.nodes("a") == [1, 2, 5, 6]
+
+
+def test_a_job_ends_well_and_its_pods_are_kept_to_be_read(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="4")
+    world.submit("a", 1, 2)
+    world.rest()
+    world.cluster.end("a-1", 0)
+    world.rest()
+    assert world.nodes("a") == [2]
+    world.cluster.end("a-2", 0)
+    world.rest()
+    status = world.status("a")
+    assert (status["state"], status["nodes"], status["done"]) == ("succeeded", 0, True)
+    assert status["endedAt"] >= status["startedAt"]
+    assert len(world.pods("a")) == 2
+    assert [word for word, _ in world.events("a")].count("Succeeded") == 1
+    for pod in world.pods("a"):
+        world.cluster.client.delete(POD, pod["metadata"]["name"])
+    world.rest()
+    assert world.status("a")["state"] == "succeeded"
+    assert world.pods("a") == []
+
+
+def test_a_node_that_fails_is_tried_again_and_then_the_job_has_failed(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="4")
+    world.submit("a", 1, 1, retries=1)
+    world.rest()
+    world.cluster.end("a-1", 7)
+    world.turn(0.1)
+    assert world.nodes("a") == []
+    assert world.status("a")["reason"].startswith("a node is started again: node 1 ended with exit")
+    world.rest()
+    assert world.nodes("a") == [2]
+    assert world.status("a")["failures"] == 1
+    world.cluster.end("a-2", 7)
+    world.rest()
+    status = world.status("a")
+    assert (status["state"], status["failures"]) == ("failed", 2)
+    degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "Failed")
+    assert [word for word, _ in world.events("a")].count("Failed") == 1
+
+
+def test_a_training_that_can_never_work_fails_at_once(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="4")
+    world.submit("a", 1, 2, train="job.py --epochs 3", retries=9)
+    world.rest()
+    world.cluster.end("a-2", 2)
+    world.rest()
+    assert world.status("a")["state"] == "failed"
+    assert world.nodes("a") == []
+
+
+def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(
+    world: JobsWorld,
+) -> None:
+    lost = world.cluster.node("m1", cpu="1")
+    world.cluster.node("m2", cpu="2")
+    world.cluster.node("m3", cpu="2")
+    world.submit("a", 1, 4)
+    world.rest()
+    assert world.nodes("a") == [1, 2, 3, 4]
+    world.cluster.client.delete(POD, "a-2")  # as an eviction does it
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+    world.cluster.client.patch(POD, "a-3", {"status": evicted}, subresource="status")
+    world.cluster.lose(lost)
+    world.rest()
+    assert len(world.nodes("a")) == 4
+    assert world.nodes("a")[-1] >= 6
+    status = world.status("a")
+    assert (status["state"], status["failures"]) == ("running", 0)
+    assert ("NodeLost", "node 3 was ended: Evicted: low on memory") in world.events("a")
+
+
+def test_what_cannot_be_placed_holds_nobody_up(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="3")
+    world.cluster.node("m2", cpu="3")  # 6 together, and room for one node of 2 on each
+    world.submit("wide", 1, 3, cpu="2")
+    world.turn()
+    world.turn()
+    assert len(world.nodes("wide")) == 3
+    world.unplaced("wide-3", world.now)
+    world.turn()
+    assert "node 3 waits: 0/2 nodes are available" in world.status("wide")["reason"]
+    world.rest()
+    assert world.nodes("wide") == [1, 2, 3], "for a while it is waited for"
+    world.now += 120
+    world.rest()
+    assert world.nodes("wide") == [1, 2]
+    assert world.status("wide")["placeable"] == 2
+    world.submit("small", 2, 2)
+    world.rest()
+    assert world.nodes("wide") == [1, 2]
+    assert world.nodes("small") == [1, 2]
+    assert "Unplaceable" in [word for word, _ in world.events("wide")]
+    world.now += 300
+    world.turn()
+    assert "placeable" not in world.status("wide")
+
+
+def test_a_job_that_comes_after_one_of_its_name_has_its_own_pods(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="9")
+    world.submit("a", 1, 2)
+    world.rest()
+    world.cluster.client.delete(DISTILL_JOB, "a")
+    world.submit("a", 1, 2)
+    for _ in range(2):
+        world.turn()
+    own = world.cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"]
+    world.cluster.collect_garbage()
+    world.rest()
+    assert world.nodes("a") == [3, 4]
+    assert {one["metadata"]["ownerReferences"][0]["uid"] for one in world.pods("a")} == {own}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"train": "job.py", "command": "work"}, "expects one of train"),
+        ({"command": "work", "minNodes": 3, "maxNodes": 2}, "expects spec.minNodes or more"),
+        ({"command": "work", "minNodes": 0}, "minNodes"),
+        ({"command": "work", "maxNodes": "many"}, "maxNodes"),
+        ({"command": "work", "priority": 5000}, "priority"),
+        ({"command": "work", "image": ""}, "image"),
+        ({"command": "work", "coordinator": "head:6379"}, "coordinator"),
+        ({"command": "work", "env": {"A": 1}}, "env"),
+    ],
+)
+def test_what_the_schema_refuses(cluster: Cluster, spec: dict[str, object], says: str) -> None:
+    said = ""
+    try:
+        cluster.create(DISTILL_JOB, "a", {"image": "edl-dist", **spec})
+    except ManifestRefused as error:
+        said = str(error)
+    if not said:  # servers before 1.25 know no rules
+        assert cluster.server is None
+        world = JobsWorld(cluster)
+        world.turn()
+        said = world.status("a")["reason"]
+        says = "expects"
+    assert says in said
+    assert cluster.pods() == []
+
+
+def test_what_the_schema_cannot_see_is_said_in_the_status(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="4")
+    world.submit("a", 1, 2, train="job.py --nodes 3")
+    world.submit("b", 1, 2, command="sh -c 'unbalanced")
+    world.rest()
+    for name, says in (("a", "--nodes is what"), ("b", "No closing quotation")):
+        status = world.status(name)
+        assert status["state"] == "creating"
+        assert says in status["reason"]
+        assert world.nodes(name) == []
+    world.ask("b", command="sh -c balanced")
+    world.rest()
+    assert world.status("b")["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"resources": {"requests": {"cpu": "1e999"}}}, "cannot request inf cpu"),
+        ({"podTemplate": {"spec": {"containers": {}}}}, "podTemplate is no template of a pod"),
+        ({"podTemplate": {"spec": {"overhead": {"cpu": "-9"}}}}, "cannot request -8 cpu"),
+    ],
+)
+def test_one_that_nobody_can_run_is_not_the_others_trouble(
+    world: JobsWorld, spec: dict[str, Any], says: str
+) -> None:
+    world.cluster.node("m1", cpu="2")
+    world.submit("a", 1, 2, **spec)
+    world.submit("b", 1, 2)
+    world.rest()
+    assert says in world.status("a")["reason"]
+    assert world.nodes("a") == []
+    assert world.nodes("b") == [1, 2]
+
+
+def test_machines_that_no_job_puts_up_with_are_not_counted(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="2")
+    head = world.cluster.node("head", cpu="8")
+    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    world.cluster.client.patch(NODE, head, {"spec": {"taints": [taint]}})
+    world.submit("a", 1, 8)
+    world.rest()
+    assert len(world.nodes("a")) == 2
+    tolerations = [{"key": taint["key"], "operator": "Exists"}]
+    world.ask("a", podTemplate={"spec": {"tolerations": tolerations}})
+    world.rest()
+    assert len(world.nodes("a")) == 8

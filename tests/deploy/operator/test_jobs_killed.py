@@ -1,0 +1,305 @@
+"""An operator of DistillJobs that is killed between any two calls, and one that others overtake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edl.deploy.operator.config import OperatorConfig
+from edl.deploy.operator.jobs import DistillJobs
+from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused
+from edl.mesh.kubernetes.resources import DISTILL_JOB, NAMESPACE, POD
+from edl.tests.deploy.kube_api.cluster import Cluster, Killed, cluster_in
+
+from .jobs_world import REDIS, JobsWorld
+
+
+class Doom:
+    """Kills the operator that is about to make its write of number `at`; notes all writes."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.writes: list[str] = []
+
+    def __call__(self, method: str, path: str) -> None:
+        if method == "GET":
+            return
+        if len(self.writes) == self.at:
+            self.at = -1
+            raise Killed
+        self.writes.append(f"{method} {path}")
+
+
+class MortalWorld(JobsWorld):
+    """Its operator is started again by the next turn after it was killed."""
+
+    killed = 0
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.pods_seen: set[tuple[str, str]] = set()
+
+    def turn(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        try:
+            self.jobs.turn(self.now)
+        except Killed:
+            self.killed += 1
+            self.jobs = self.operator(self.cluster.client)
+        metas = [pod["metadata"] for pod in self.cluster.client.list(POD)]
+        self.pods_seen |= {(meta["name"], meta["uid"]) for meta in metas}
+        self.cluster.play()
+
+    def used_twice(self) -> list[str]:
+        """Names that more than one pod has had."""
+        names = [name for name, _ in self.pods_seen]
+        return sorted({name for name in names if names.count(name) > 1})
+
+
+@contextmanager
+def world_of(folder: Path, doom: Doom) -> Iterator[MortalWorld]:
+    folder.mkdir()
+    with cluster_in(folder) as cluster, cluster.calling(doom) as client:
+        world = MortalWorld(cluster)
+        world.jobs = world.operator(client)
+        yield world
+
+
+def life(world: MortalWorld) -> list[object]:
+    """Two jobs come, grow, make room, lose a node, are scaled, and end; what is told of it."""
+    world.cluster.node("m1", cpu="3")
+    world.submit("a", 1, 3, retries=1)
+    world.rest()
+    world.submit("b", 1, 1, retries=0, priority=1)
+    world.rest()
+    world.cluster.end(f"a-{world.nodes('a')[0]}", 3)
+    world.rest()
+    world.cluster.end(f"b-{world.nodes('b')[0]}", 0)
+    world.ask("a", nodes=2)
+    world.rest()
+    told: list[object] = []
+    for name in ("a", "b"):
+        status = world.status(name)
+        keys = ("state", "nodes", "ready", "leaving", "target", "failures", "done")
+        told.append({key: status.get(key) for key in keys})
+        told.append(len(world.nodes(name)))
+        assert len(world.nodes(name)) == status["target"]
+    return told
+
+
+def _killed_at(folder: Path, points: Callable[[int], range]) -> None:
+    calm = Doom(-1)
+    with world_of(folder / "calm", calm) as world:
+        told = life(world)
+    assert told == [
+        {
+            "state": "running", "nodes": 2, "ready": 2, "leaving": 0, "target": 2,
+            "failures": 1, "done": False,
+        },
+        2,
+        {
+            "state": "succeeded", "nodes": 0, "ready": 0, "leaving": 0, "target": 0,
+            "failures": 0, "done": True,
+        },
+        0,
+    ]  # fmt: skip
+    for at in points(len(calm.writes)):
+        with world_of(folder / f"at-{at}", Doom(at)) as world:
+            assert life(world) == told, f"killed before {calm.writes[at]}"
+            assert world.killed == 1
+            assert world.used_twice() == []
+
+
+def test_killed_before_each_fifth_write_it_comes_to_the_same_end(tmp_path: Path) -> None:
+    _killed_at(tmp_path, lambda writes: range(0, writes, 5))
+
+
+@pytest.mark.nightly
+def test_killed_before_any_write_it_comes_to_the_same_end(tmp_path: Path) -> None:
+    _killed_at(tmp_path, range)
+
+
+def test_a_job_that_is_changed_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    cluster.node("m1", cpu="4")
+    world.submit("a", 1, 4)
+    changed: list[str] = []
+
+    def change(method: str, path: str) -> None:
+        if method == "PATCH" and path.endswith("/status") and not changed:
+            changed.append(path)
+            world.ask("a", nodes=2)
+
+    with cluster.calling(change) as client:
+        world.operator(client).turn(world.now)
+    assert world.nodes("a") == [1, 2]
+    assert len(changed) == 1
+
+
+def test_a_node_that_ends_as_it_is_about_to_be_told_is_taken_note_of(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    cluster.node("m1", cpu="2")
+    world.submit("a", 1, 2)
+    world.rest()
+    world.ask("a", nodes=1)
+
+    def end(method: str, path: str) -> None:
+        if method == "DELETE":
+            cluster.end("a-2", 0)
+
+    with cluster.calling(end) as client:
+        world.operator(client).turn(world.now)
+    world.rest()
+    assert world.status("a")["done"] is True
+    assert world.nodes("a") == [1]
+
+
+def test_a_pod_that_the_cluster_does_not_take_fails_the_job_in_the_end(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    cluster.node("m1", cpu="2")
+    world.submit("a", 2, 2, retries=1)
+
+    def refuse(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/pods"):
+            raise ManifestRefused("volumes[0].name: Required value")
+
+    with cluster.calling(refuse) as client:
+        world.jobs = world.operator(client)
+        world.rest()
+    status = world.status("a")
+    assert (status["state"], status["failures"]) == ("failed", 2)
+    assert status["reason"].endswith("cannot be started: volumes[0].name: Required value")
+    assert "NodeRefused" in [word for word, _ in world.events("a")]
+
+
+def test_a_quota_holds_a_node_up_and_fails_nothing(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    cluster.node("m1", cpu="2")
+    world.submit("a", 1, 2)
+    spent = True
+
+    def refuse(method: str, path: str) -> None:
+        if spent and method == "POST" and path.endswith("/pods"):
+            raise Forbidden("exceeded quota: pods")
+
+    with cluster.calling(refuse) as client:
+        world.jobs = world.operator(client)
+        world.turn()
+        world.turn()
+        assert world.nodes("a") == []
+        assert "exceeded quota" in world.status("a")["reason"]
+        assert world.status("a")["failures"] == 0
+        world.now += 300
+        world.rest()
+        told = [message for word, message in world.events("a") if word == "NodeRefused"]
+        assert told == ["node 1 cannot be started: exceeded quota: pods"], "said once"
+        spent = False
+        world.rest()
+        assert world.nodes("a") == []
+        world.now += 300
+        world.rest()
+    assert len(world.nodes("a")) == 2
+    assert world.status("a")["state"] == "running"
+
+
+def test_what_a_quota_keeps_from_a_job_is_others(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    cluster.node("m1", cpu="4")
+    world.submit("a", 1, 4)
+    allowed = 1
+
+    def refuse(method: str, path: str) -> None:
+        nonlocal allowed
+        if method == "POST" and path.endswith("/pods"):
+            allowed -= 1
+            if allowed < 0:
+                raise Forbidden("exceeded quota: pods")
+
+    with cluster.calling(refuse) as client:
+        world.jobs = world.operator(client)
+        world.rest()
+    assert world.nodes("a") == [1]
+    status = world.status("a")
+    assert (status["state"], status["target"]) == ("running", 1)
+    assert "exceeded quota" in status["reason"]
+    world.submit("b", 3, 3)
+    world.jobs = world.operator(cluster.client)
+    world.rest()
+    assert len(world.nodes("b")) == 3
+    assert world.nodes("a") == [1]
+
+
+def test_without_an_api_server_a_turn_is_an_error_and_the_next_goes_on(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    cluster.node("m1", cpu="2")
+    world.submit("a", 1, 2)
+
+    def away(method: str, path: str) -> None:
+        if method == "POST" and world.nodes("a"):
+            raise KubernetesUnavailable("nobody answers")
+
+    with cluster.calling(away) as client, pytest.raises(KubernetesUnavailable):
+        world.operator(client).turn(world.now)
+    assert world.nodes("a") == [1]
+    world.rest()
+    assert world.nodes("a") == [1, 3], "the number that was given out is used up"
+
+
+def test_jobs_of_one_name_in_two_namespaces_are_two(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    world.config = OperatorConfig("", REDIS)
+    world.jobs = world.operator(cluster.client)
+    cluster.node("m1", cpu="4")
+    world.submit("a", 1, 2)
+    other = "edl-other"
+    cluster.client.create(NAMESPACE, {"metadata": {"name": other}})
+    spec = {"image": "x", "command": "work", "maxNodes": 2}
+    cluster.client.create(DISTILL_JOB, {"metadata": {"name": "a"}, "spec": spec}, other)
+    world.turn()
+    assert world.nodes("a") == [1, 2]
+    pods = cluster.client.list(POD, namespace=other)
+    assert [one["metadata"]["name"] for one in pods] == ["a-1", "a-2"]
+    world.rest()
+    assert world.status("a")["state"] == "running"
+    cluster.client.delete(NAMESPACE, other)
+
+
+def test_others_are_read_now_and_then_and_jobs_each_time(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    cluster.node("m1", cpu="1")
+    world.submit("a", 1, 2)
+    jobs = DistillJobs(cluster.client, world.config, world.pods_config, world.trainings, 5.0)
+    jobs.turn(world.now)
+    cluster.play()
+    cluster.node("m2", cpu="1")
+    jobs.turn(world.now + 4)
+    assert world.nodes("a") == [1]
+    assert world.status("a")["ready"] == 1
+    jobs.turn(world.now + 5)
+    assert world.nodes("a") == [1, 2]
+    cluster.play()
+    cluster.node("m3", cpu="1")
+    world.ask("a", maxNodes=3)
+    jobs.turn(world.now + 6)
+    assert world.nodes("a") == [1, 2, 3], "what is asked anew is decided on a fresh look"
+    jobs.close()
+
+
+def test_a_cluster_that_grows_gets_pods_that_wait_and_a_patience(cluster: Cluster) -> None:
+    world = JobsWorld(cluster)
+    world.config = replace(world.config, growing_cluster=True)
+    world.jobs = world.operator(cluster.client)
+    cluster.node("m1", cpu="1")
+    world.submit("a", 1, 3)
+    world.turn()
+    world.turn()
+    assert world.nodes("a") == [1, 2, 3]
+    cluster.node("m2", cpu="1")
+    world.rest()
+    world.unplaced("a-3", world.now - 120)
+    world.rest()
+    assert world.nodes("a") == [1, 2]

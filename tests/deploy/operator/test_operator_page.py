@@ -1,0 +1,72 @@
+"""docs/operator.md and the example say what is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer.main
+import yaml
+
+from edl.commands import app
+from edl.deploy.operator.metrics import OperatorMetrics
+from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object
+from edl.tests.deploy.kube_api.cluster import Cluster, definitions
+from edl.tests.deploy.operator.teaching import Operator, Said, conditions
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "operator.md").read_text()
+
+
+def _of_the_page() -> Object:
+    return _resource(re.search(r"```yaml\n(apiVersion: edl.*?)```", PAGE, re.S)[1])  # type: ignore[index]
+
+
+def _resource(text: str) -> Object:
+    found: Object = yaml.safe_load(text)
+    assert (found["apiVersion"], found["kind"]) == ("edl-dist.io/v1alpha1", "TeacherService")
+    return found
+
+
+@pytest.mark.parametrize("which", ["page", "example"])
+def test_the_examples_become_teachers(cluster: Cluster, which: str) -> None:
+    example = (ROOT / "deploy" / "kubernetes" / "examples" / "teacherservice.yaml").read_text()
+    resource = _of_the_page() if which == "page" else _resource(example)
+    name = resource["metadata"]["name"]
+    known = definitions()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert set(resource["spec"]) <= set(known["properties"]["spec"]["properties"])
+    cluster.create(TEACHER_SERVICE, name, resource["spec"])
+    cluster.node("m1", cpu="8", memory="64Gi")
+    operator = Operator(cluster, Said(**{name: 1}))
+    operator.turn()
+    assert "InvalidSpec" not in conditions(operator.service(name))
+    made = cluster.client.get(DEPLOYMENT, name)
+    kubernetes_validate.validate(made, "1.30", strict=True)
+    pod = made["spec"]["template"]["spec"]
+    mounted = [one["name"] for one in pod["containers"][0]["volumeMounts"]]
+    assert set(mounted) <= {one["name"] for one in pod["volumes"]}
+    assert "models" in mounted
+
+
+def test_the_page_has_every_option_field_reason_and_metric() -> None:
+    group: Any = typer.main.get_command(app)
+    run = group.commands["operator"].commands["run"]
+    options = {name for one in run.params for name in one.opts if name.startswith("--")}
+    spec = definitions()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    metrics = {
+        sample.name
+        for metric in OperatorMetrics().registry.collect()
+        for sample in metric.samples
+        if not sample.name.endswith("_created")
+    } | {"edl_operator_turns_total", "edl_operator_turn_seconds"}
+    for word in (options - {"--verbose", "--leader-elect"}) | set(spec["spec"]["properties"]):
+        assert f"`{word}`" in PAGE, word
+    for word in metrics | {"--no-leader-elect"}:
+        assert f"`{word}`" in PAGE, word
+    telling = (ROOT / "deploy" / "operator" / "teachers" / "telling.py").read_text()
+    others = {"Warning", "True", "ReplicaFailure", "ProgressDeadlineExceeded"}  # not our words
+    for word in set(re.findall(r'"([A-Z][a-z]+[A-Za-z]*)"', telling)) - others:
+        assert f"`{word}`" in PAGE, word

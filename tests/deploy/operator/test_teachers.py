@@ -1,0 +1,383 @@
+"""A TeacherService becomes teachers: as many as are desired, and again after whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+
+import kubernetes_validate
+import pytest
+
+from edl.errors import Forbidden, ManifestRefused
+from edl.mesh.kubernetes.resources import (
+    DEPLOYMENT,
+    POD,
+    SERVICE,
+    TEACHER_SERVICE,
+    Object,
+)
+from edl.scheduler.elastic import ElasticConfig
+from edl.tests.deploy import command_lines
+from edl.tests.deploy.kube_api.cluster import Cluster, Killed
+from edl.tests.deploy.operator.teaching import (
+    NAME,
+    SPEC,
+    Operator,
+    Said,
+    conditions,
+    events,
+    state,
+)
+
+
+def _deployment(cluster: Cluster) -> Object:
+    return cluster.client.get(DEPLOYMENT, NAME)
+
+
+def test_a_service_becomes_a_deployment_that_a_cluster_takes(cluster: Cluster) -> None:
+    cluster.node("m1")
+    operator = Operator(cluster, Said(resnet101=2))
+    made = cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "spot": True})
+    service = operator.settle()
+    assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (2, 2)
+    assert service["status"]["observedGeneration"] == made["metadata"]["generation"]
+    assert conditions(service) == {
+        "Available": ("True", "AllReady"),
+        "Progressing": ("False", "Settled"),
+        "ScalingActive": ("True", "FollowsCoordinator"),
+    }
+    assert [reason for reason, _ in events(cluster)] == ["Scaled", "Ready"]
+    for kind in (DEPLOYMENT, SERVICE):
+        found = cluster.client.get(kind, NAME)
+        owner = found["metadata"]["ownerReferences"][0]
+        assert (owner["uid"], owner["controller"]) == (made["metadata"]["uid"], True)
+        for version in ("1.30", "1.37"):
+            kubernetes_validate.validate(found, version, strict=True)
+    pod = _deployment(cluster)["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    variables = {one["name"]: one.get("value", "value") for one in container["env"]}
+    command_lines.check(
+        ["edl", *container["args"]],
+        {name: value for name, value in variables.items() if name.startswith("EDL_")},
+    )
+    assert variables["EDL_COORDINATOR"] == "redis://head:6379"
+    assert pod["terminationGracePeriodSeconds"] > SPEC.get("graceSeconds", 30)
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert {"key": "spot", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
+    selector = service["status"]["selector"]
+    assert len(cluster.client.list(POD, selector)) == 2
+    cluster.client.delete(TEACHER_SERVICE, NAME)
+    cluster.collect_garbage()
+    operator.turn()
+    assert cluster.client.list(DEPLOYMENT) == cluster.client.list(SERVICE) == []
+
+
+def test_nothing_is_written_while_nothing_changes(cluster: Cluster) -> None:
+    cluster.node("m1")
+    operator = Operator(cluster, Said(resnet101=2))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    operator.settle()
+    seen: list[str] = []
+    with cluster.calling(lambda method, _: seen.append(method)) as client:
+        operator.turn(client)
+        operator.turn(client)
+    assert set(seen) == {"GET"}
+    assert len(seen) == 6  # services, what was made of them; no look at machines
+
+
+def test_a_hand_wins_over_the_number_until_it_lets_go(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="16", memory="64Gi")
+    operator = Operator(cluster, Said(resnet101=2))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    operator.settle()
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"replicas": 5}}, subresource="scale")
+    service = operator.settle()
+    assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (5, 5)
+    assert conditions(service)["ScalingActive"] == ("False", "ByHand")
+    assert operator.said.asked == set()
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"replicas": None}})
+    assert operator.settle()["status"]["readyReplicas"] == 2
+    texts = [text for reason, text in events(cluster) if reason == "Scaled"]
+    assert texts == ["2 teachers: 2 desired", "5 teachers, not 2: by hand",
+                     "2 teachers, not 5: 2 desired"]  # fmt: skip
+
+
+def test_the_coordinators_number_is_followed_within_bounds(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="16", memory="64Gi")
+    said = Said()
+    operator = Operator(cluster, said)
+    cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "minReplicas": 2, "maxReplicas": 4})
+    assert operator.settle()["status"]["desired"] == 2
+    assert conditions(operator.service())["ScalingActive"] == ("False", "NoNumber")
+    for number, expected in ((3, 3), (9, 4), (1, 2), (0, 0), (None, 0), (4, 4), (None, 4)):
+        said.numbers["resnet101"] = number
+        service = operator.settle()
+        assert service["status"]["desired"] == service["status"]["readyReplicas"] == expected
+    assert conditions(service)["ScalingActive"] == ("False", "NoNumber")
+    said.numbers["resnet101"] = 0
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"scaleToZero": False}})
+    assert operator.settle()["status"]["desired"] == 2
+    assert operator.said.asked == {("redis://head:6379", "resnet101")}
+
+
+def test_no_more_teachers_than_the_cluster_carries(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="4")
+    other: Object = {"resources": {"requests": {"cpu": "1500m"}}, "name": "x", "image": "x"}
+    cluster.create(POD, "other", {"containers": [other]})
+    cluster.play()
+    said = Said(resnet101=6)
+    operator = Operator(cluster, said)
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    service = operator.settle()
+    assert service["status"]["desired"] == service["status"]["readyReplicas"] == 2
+    assert "room for 2" in service["status"]["reason"]
+    assert conditions(service)["ScalingActive"] == ("True", "NoRoom")
+    cluster.client.delete(POD, "other", grace_s=0)
+    assert operator.settle()["status"]["desired"] == 4
+    careful = Operator(cluster, said, elastic=ElasticConfig(max_load=0.5))
+    assert careful.settle()["status"]["desired"] == 4  # what there is stays
+    cluster.node("m2", cpu="4")
+    assert careful.settle()["status"]["desired"] == 4
+    growing = Operator(cluster, said, growing_cluster=True)
+    growing.turn()
+    assert growing.service()["status"]["desired"] == 6
+
+
+def test_jobs_leave_room_for_teachers(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="2")
+    node: Object = {"resources": {"requests": {"cpu": "2"}}, "name": "node", "image": "x"}
+    labels = {"edl-dist.io/job": "j"}
+    meta = {"name": "j-0", "labels": labels}
+    cluster.client.create(POD, {"metadata": meta, "spec": {"containers": [node]}})
+    cluster.play()
+    operator = Operator(cluster, Said(resnet101=2))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    service = operator.settle()
+    assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (2, 0)
+    assert conditions(service)["Available"] == ("False", "NoneReady")
+
+
+def test_what_others_change_is_put_right_and_what_is_theirs_stays(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="16", memory="64Gi")
+    operator = Operator(cluster, Said(resnet101=2))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    operator.settle()
+    was = _deployment(cluster)["spec"]
+    theirs = {"metadata": {"annotations": {"team": "vision"}}}
+    sidecar = [*was["template"]["spec"]["containers"], {"name": "sidecar", "image": "s"}]
+    cluster.client.patch(
+        DEPLOYMENT,
+        NAME,
+        {**theirs, "spec": {"replicas": 7, "template": {"spec": {"containers": sidecar}}}},
+    )
+    cluster.client.patch(SERVICE, NAME, {"spec": {"selector": {"app": "wrong"}}})
+    operator.settle()
+    found = _deployment(cluster)
+    assert found["spec"]["replicas"] == 2
+    assert found["metadata"]["annotations"]["team"] == "vision"
+    names = [one["name"] for one in found["spec"]["template"]["spec"]["containers"]]
+    assert names == ["teacher", "sidecar"]
+    assert "app.kubernetes.io/instance" in cluster.client.get(SERVICE, NAME)["spec"]["selector"]
+    cluster.client.delete(DEPLOYMENT, NAME)
+    operator.settle()
+    assert _deployment(cluster)["spec"]["replicas"] == 2
+
+
+def test_a_changed_spec_is_carried_out_and_what_it_says_no_more_goes(cluster: Cluster) -> None:
+    cluster.node("m1")
+    operator = Operator(cluster, Said(resnet101=1))
+    extras: Object = {
+        "metadata": {"annotations": {"a": "1"}},
+        "spec": {
+            "nodeSelector": {"gpu": "yes"},
+            "volumes": [{"name": "models", "emptyDir": {}}],
+            "containers": [
+                {"name": "teacher", "volumeMounts": [{"name": "models", "mountPath": "/models"}]}
+            ],
+        },
+    }
+    cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "env": {"A": "1"}, "podTemplate": extras})
+    operator.turn()
+    spec = _deployment(cluster)["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"gpu": "yes"}
+    assert [one["name"] for one in spec["volumes"]] == ["tmp", "state", "models"]
+    assert len(spec["containers"][0]["volumeMounts"]) == 3
+    changes = {"env": None, "podTemplate": None, "image": "edl-dist:2"}
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": changes})
+    operator.turn()
+    spec = _deployment(cluster)["spec"]["template"]["spec"]
+    assert "nodeSelector" not in spec
+    assert [one["name"] for one in spec["volumes"]] == ["tmp", "state"]
+    container = spec["containers"][0]
+    assert container["image"] == "edl-dist:2"
+    assert "A" not in {one["name"] for one in container["env"]}
+    assert operator.service()["status"]["observedGeneration"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"args": []}, "nothing asks who calls"),
+        ({"args": ["--insecure", "--port=1"]}, "spec.args: --port is said by the operator"),
+        ({"resources": {"requests": {"cpu": "much"}}}, "spec.resources.requests.cpu"),
+        ({"podTemplate": {"spec": {"containers": "none"}}}, "spec.podTemplate"),
+        ({"podTemplate": {"spec": {"containers": {}}}}, "containers: expects a list"),
+    ],
+)
+def test_what_no_schema_catches_is_said_and_what_runs_goes_on(
+    cluster: Cluster, changes: Object, words: str
+) -> None:
+    cluster.node("m1")
+    operator = Operator(cluster, Said(resnet101=1))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    operator.settle()
+    running = _deployment(cluster)["spec"]
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": changes})
+    service = operator.settle()
+    told = {one["type"]: one for one in service["status"]["conditions"]}
+    assert told["InvalidSpec"]["status"] == "True"
+    assert words in told["InvalidSpec"]["message"]
+    assert told["Available"]["status"] == "True"
+    assert ("InvalidSpec", told["InvalidSpec"]["message"]) in events(cluster)
+    assert _deployment(cluster)["spec"] == running
+    back = {"args": ["--insecure"], "resources": SPEC["resources"], "podTemplate": None}
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": back})
+    assert "InvalidSpec" not in conditions(operator.settle())
+
+
+def test_rules_between_fields_are_held_by_the_server_or_the_operator(cluster: Cluster) -> None:
+    wrong = {**SPEC, "minReplicas": 5, "maxReplicas": 4}
+    if cluster.knows_rules:
+        with pytest.raises(ManifestRefused, match=r"maxReplicas: expects spec\.minReplicas"):
+            cluster.create(TEACHER_SERVICE, NAME, wrong)
+        with pytest.raises(ManifestRefused, match="a Service and pods are called so"):
+            cluster.create(TEACHER_SERVICE, "0.dotted", SPEC)
+    else:
+        cluster.create(TEACHER_SERVICE, NAME, wrong)
+        operator = Operator(cluster, Said())
+        operator.turn()
+        assert conditions(operator.service())["InvalidSpec"] == ("True", "InvalidSpec")
+
+
+def test_a_name_that_is_somebody_elses_is_left_alone(cluster: Cluster) -> None:
+    operator = Operator(cluster, Said(resnet101=1))
+    theirs: Object = {
+        "replicas": 3,
+        "selector": {"matchLabels": {"a": "1"}},
+        "template": {
+            "metadata": {"labels": {"a": "1"}},
+            "spec": {"containers": [{"name": "x", "image": "x"}]},
+        },
+    }
+    cluster.create(DEPLOYMENT, NAME, theirs)
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    for _ in range(3):
+        operator.turn()
+    found = _deployment(cluster)
+    assert (found["spec"]["replicas"], found["metadata"]["generation"]) == (3, 1)
+    messages = [text for reason, text in events(cluster) if reason == "InvalidSpec"]
+    assert len(messages) == 1
+    assert "not this service's" in messages[0]
+    cluster.client.delete(DEPLOYMENT, NAME)
+    operator.turn()
+    assert _deployment(cluster)["spec"]["replicas"] == 0  # there is no machine
+
+
+# Dead after a call is dead before the next one, as far as the cluster can tell.
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_killed_between_any_two_calls_it_comes_to_the_same_end(
+    cluster: Cluster, after: bool
+) -> None:
+    cluster.node("m1", cpu="16", memory="64Gi")
+    said = Said(resnet101=2)
+
+    def story(operator: Operator, name: str, kill_at: int, after: bool) -> bool:
+        """Created, scaled by its number, by hand, refused: at each a turn; whether one died."""
+        died = False
+        cluster.create(TEACHER_SERVICE, name, SPEC)
+        with cluster.mortal(kill_at, after=after) as client:
+            for change, number in (
+                ({}, 2), ({"replicas": 1}, 4), ({"args": []}, 4),
+                ({"args": ["--insecure"], "replicas": None}, 3),
+            ):  # fmt: skip
+                said.numbers["resnet101"] = number
+                if change:
+                    cluster.client.patch(TEACHER_SERVICE, name, {"spec": change})
+                try:
+                    if not died:
+                        operator.turn(client)
+                except Killed:
+                    died = True
+                if died:
+                    operator.turn()  # the next process
+        return died
+
+    def end(kill_at: int) -> tuple[bool, Object]:
+        operator = Operator(cluster, said)
+        died = story(operator, NAME, kill_at, after)
+        operator.settle()
+        found = state(cluster)
+        cluster.client.delete(TEACHER_SERVICE, NAME)
+        cluster.collect_garbage()
+        cluster.play()
+        return died, found
+
+    _, expected = end(10_000)
+    assert expected["status"]["desired"] == 3
+    assert expected["pods"] == ["Running"] * 3
+    for calls in itertools.count():
+        died, found = end(calls)
+        assert found == expected, f"killed at call {calls}"
+        if not died:
+            break
+    assert calls > 20
+
+
+def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster) -> None:
+    def hook(method: str, path: str) -> None:
+        if method == "PATCH" and path.endswith(f"/deployments/{NAME}"):
+            raise Forbidden("Kubernetes does not allow it: exceeded quota")
+
+    operator = Operator(cluster, Said(resnet101=1, other=1), growing_cluster=True)
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    cluster.create(TEACHER_SERVICE, "xother", {**SPEC, "service": "other"})
+    with cluster.calling(hook) as client:
+        operator.turn(client)
+    assert "exceeded quota" in operator.service()["status"]["reason"]
+    assert cluster.client.get(DEPLOYMENT, "xother")["spec"]["replicas"] == 1
+    operator.turn()
+    assert "InvalidSpec" not in conditions(operator.service())
+    assert _deployment(cluster)["spec"]["replicas"] == 1
+
+
+def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
+    cluster: Cluster,
+) -> None:
+    operator = Operator(cluster, Said(resnet101=1), growing_cluster=True)
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    operator.turn()
+    slept: list[str] = []
+
+    def hook(method: str, path: str) -> None:
+        if path.endswith("/status") and not slept:  # its successor works meanwhile
+            slept.append(path)
+            operator.said.numbers["resnet101"] = 4
+            operator.turn()
+
+    operator.said.numbers["resnet101"] = 2
+    with cluster.calling(hook) as client:
+        operator.turn(client)
+    assert slept
+    assert operator.service()["status"]["desired"] == 4
+    assert _deployment(cluster)["spec"]["replicas"] == 4
+
+
+def test_without_the_right_to_see_machines_room_is_no_bound(cluster: Cluster) -> None:
+    def hook(method: str, path: str) -> None:
+        if path.endswith(("/nodes", "/pods")):
+            raise Forbidden("nodes is forbidden")
+
+    operator = Operator(cluster, Said(resnet101=6))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    with cluster.calling(hook) as client:
+        operator.turn(client)
+    assert _deployment(cluster)["spec"]["replicas"] == 6

@@ -1,0 +1,195 @@
+"""Laws of elastic jobs whose nodes are pods, whenever who decides is killed."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl.scheduler.elastic import ElasticConfig
+from edl.scheduler.job_pods import PodsConfig
+
+from ..scheduler.pod_world import AT_ONCE, Killed, PodWorld
+
+#: Each example is a whole life of a cluster.
+FEW = settings(max_examples=40, deadline=None)
+Step = tuple[str, int, int]
+
+SHAPES = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 2), st.integers(1, 2)),
+    min_size=1,
+    max_size=4,
+)
+HAPPENS = ("fail", "lose", "evict", "done", "ask", "stop", "go", "room", "reserve", "wait", "kill")
+STEPS: st.SearchStrategy[list[Step]] = st.lists(
+    st.tuples(st.sampled_from(HAPPENS), st.integers(0, 3), st.integers(0, 8)), max_size=10
+)
+CONFIGS = st.builds(
+    lambda freeze_s, gap, load: PodsConfig(
+        ElasticConfig(freeze_s=freeze_s, rebalance_gap=gap, max_load=load), lost_pause_s=0
+    ),
+    st.sampled_from([0.0, 30.0]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.sampled_from([1.0, 0.75]),
+)
+
+
+def world_of(shapes: list[tuple[int, int, int, int]], room: int, config: PodsConfig) -> PodWorld:
+    world = PodWorld(room, config)
+    for index, (least, more, priority, cpu) in enumerate(shapes):
+        needs = {"cpu": float(cpu)}
+        world.submit(f"job{index}", least, least + more, priority=priority, needs=needs)
+    return world
+
+
+def happen(world: PodWorld, step: Step) -> None:
+    """One thing that nobody here has decided."""
+    what, index, amount = step
+    name = f"job{index % len(world.wanted)}"
+    staying = world.staying(name)
+    match what:
+        case "fail" | "lose" | "done" if staying:
+            code = {"fail": 3, "lose": None, "done": 0}[what]
+            world.end(name, staying[amount % len(staying)], code)
+        case "evict" if staying:
+            number = staying[amount % len(staying)]
+            world.pods[name][number] = replace(world.pods[name][number], going=True)
+        case "ask":
+            world.ask(name, asked=amount or None)
+        case "stop" | "go":
+            world.ask(name, stop=what == "stop")
+        case "room":
+            world.room = amount
+        case "reserve":
+            world.reserved = amount / 2
+        case "wait":
+            world.live(amount * 10.0)
+        case "kill":
+            world.calls = 0
+            with contextlib.suppress(Killed):
+                world.turn(kill_at=1 + amount)
+            world.live(0)
+
+
+def check(world: PodWorld) -> None:
+    """What holds after every whole turn."""
+    limit = max(0.0, world.room * world.config.elastic.max_load - world.reserved) + 1e-6
+    cpu = {name: wanted.needs["cpu"] for name, wanted in world.wanted.items()}
+    assert sum(world.ledgers[name].target * cpu[name] for name in cpu) <= limit
+    for name, wanted in world.wanted.items():
+        target, staying = world.ledgers[name].target, len(world.staying(name))
+        assert target <= wanted.most
+        assert target == 0 or target >= wanted.least or world.orders[name].ledger.done
+        assert staying <= target
+        if wanted.stop:
+            assert staying == 0
+
+
+@FEW
+@given(SHAPES, st.integers(0, 14), STEPS, CONFIGS)
+def test_whatever_happens_jobs_stay_within_their_limits_and_the_clusters(
+    shapes: list[tuple[int, int, int, int]], room: int, steps: list[Step], config: PodsConfig
+) -> None:
+    world = world_of(shapes, room, config)
+    for step in [("wait", 0, 0), *steps]:
+        happen(world, step)
+        world.turn()
+        check(world)
+        world.live()
+
+
+@FEW
+@given(SHAPES, st.integers(0, 14), STEPS, CONFIGS)
+def test_a_decision_that_is_carried_out_is_followed_by_none(
+    shapes: list[tuple[int, int, int, int]], room: int, steps: list[Step], config: PodsConfig
+) -> None:
+    world = world_of(shapes, room, config)
+    for step in steps:
+        happen(world, step)
+        world.turn()
+        world.live()
+        again = world.decide()
+        world.turn()
+        for one in world.decide():
+            # What was told to leave is still there, and its room is nobody else's yet.
+            assert not one.start
+            assert not one.leave
+            assert not one.happenings
+            assert one.ledger == world.ledgers[one.job]
+        assert [one.job for one in again] == list(world.wanted)
+
+
+@FEW
+@given(SHAPES, st.integers(0, 14), STEPS, st.lists(st.integers(1, 6), max_size=30))
+def test_killed_between_any_two_calls_it_comes_to_the_same_end(
+    shapes: list[tuple[int, int, int, int]], room: int, steps: list[Step], kills: list[int]
+) -> None:
+    steps = [step for step in steps if step[0] not in ("lose", "evict", "kill")]
+    calm, shaken = world_of(shapes, room, AT_ONCE), world_of(shapes, room, AT_ONCE)
+    pending = list(kills)
+    for step in [("wait", 0, 0), *steps]:
+        for world in (calm, shaken):
+            happen(world, step)
+        while pending:
+            shaken.calls = 0
+            with contextlib.suppress(Killed):
+                shaken.turn(kill_at=pending.pop())
+            if len(pending) % 3 == 0:
+                break
+            if len(pending) % 2 == 0:
+                shaken.live()
+        calm.rest(40)
+        shaken.rest(40)
+        assert shaken.counts() == calm.counts()
+    for name in calm.wanted:
+        assert shaken.state(name) == calm.state(name)
+        assert shaken.ledgers[name].failures == calm.ledgers[name].failures
+        assert shaken.made[name] == sorted(set(shaken.made[name]))
+
+
+@FEW
+@given(st.integers(1, 4), st.integers(0, 6), st.integers(0, 5), st.lists(st.integers(1, 8)))
+def test_no_retry_is_counted_twice(nodes: int, retries: int, fails: int, kills: list[int]) -> None:
+    world = PodWorld(nodes)
+    world.submit("a", nodes, nodes, retries=retries)
+    world.rest()
+    failed = 0
+    for _ in range(fails):
+        if not world.staying("a"):
+            break
+        world.end("a", world.staying("a")[0], 1)
+        failed += 1
+        for kill_at in kills:
+            world.calls = 0
+            with contextlib.suppress(Killed):
+                world.turn(kill_at)
+            world.live(0)
+        world.rest(40)
+    assert world.ledgers["a"].failures == failed
+    assert (world.state("a") == "failed") == (failed > retries)
+
+
+@FEW
+@given(SHAPES, st.integers(1, 14), st.integers(0, 4))
+def test_what_cannot_be_placed_keeps_nobody_from_running(
+    shapes: list[tuple[int, int, int, int]], room: int, placeable: int
+) -> None:
+    world = world_of(shapes, room, AT_ONCE)
+    world.placeable = placeable
+    fits = {
+        name
+        for name, wanted in world.wanted.items()
+        if wanted.least <= placeable and wanted.least * wanted.needs["cpu"] <= room
+    }
+    ran = set()
+    for _ in range(20):
+        world.turn()
+        for name in world.wanted:
+            ran |= {name for pod in world.pods[name].values() if pod.stays and pod.runs}
+            for pod in world.pods[name].values():
+                since_s = pod.unplaced_since_s
+                assert not pod.stays or since_s is None or world.now - since_s < 60
+        world.live(30)
+    assert ran or not fits

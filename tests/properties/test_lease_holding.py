@@ -1,0 +1,106 @@
+"""Laws of a lease: never two that act, and always one again, whoever dies or hangs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.scheduler.lease_holding import RENEWING, Lease, Sight, leads, move, seen, written
+
+DURATION_S = 15.0
+
+
+@dataclass
+class Server:
+    """The lease, by compare-and-set of its version."""
+
+    lease: Lease | None = None
+    versions: int = 0
+
+    def write(self, holder: str, expected: str | None) -> Lease | None:
+        """The lease as it is now; None: somebody else was faster."""
+        if (None if self.lease is None else self.lease.version) != expected:
+            return None
+        self.versions += 1
+        self.lease = Lease(str(self.versions), holder, DURATION_S)
+        return self.lease
+
+
+@dataclass
+class Candidate:
+    """One that looks, and whose answers may come late; its clock is `ahead_s` of the others'."""
+
+    name: str
+    ahead_s: float
+    sight: Sight = field(default_factory=Sight)
+
+    def leads(self, now: float) -> bool:
+        return leads(self.sight, now + self.ahead_s)
+
+    def look(self, server: Server, began_s: float, answered_s: float) -> None:
+        found = server.lease
+        self.sight = seen(self.sight, found, self.name, answered_s + self.ahead_s)
+        if move(self.sight, self.name, answered_s + self.ahead_s) == "wait":
+            return
+        done = server.write(self.name, None if found is None else found.version)
+        if done is not None:
+            self.sight = written(self.sight, done, self.name, began_s + self.ahead_s)
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 2), st.floats(0, 12), st.floats(0, 5)), min_size=1, max_size=40
+)
+
+
+@given(steps, st.tuples(*[st.floats(-1e6, 1e6)] * 3), st.integers(3, 40))
+def test_never_two_act(
+    story: list[tuple[int, float, float]], ahead: tuple[float, ...], deleted_at: int
+) -> None:
+    server, now = Server(), 0.0
+    all_of_them = [Candidate(name, own) for name, own in zip("abc", ahead, strict=True)]
+    first = [(0, 0.0, 0.0), (1, 0.0, 0.0), (2, 0.0, 0.0)]  # each knows the lease
+    for number, (who, pause_s, late_s) in enumerate(first + story):
+        now += pause_s
+        if number == deleted_at:
+            server.lease = None
+        began_s, now = now, now + late_s
+        all_of_them[who].look(server, began_s, now)
+        assert sum(one.leads(now) for one in all_of_them) <= 1
+
+
+@given(st.floats(0, 100), st.floats(-1e6, 1e6))
+def test_after_a_death_another_leads_in_time(gap_s: float, ahead_s: float) -> None:
+    server = Server()
+    first, second = Candidate("a", 0.0), Candidate("b", ahead_s)
+    first.look(server, gap_s, gap_s)  # and is never heard of again
+    now, limit_s = gap_s, gap_s + DURATION_S * (1 + 2 * RENEWING)
+    while not second.leads(now):
+        second.look(server, now, now)
+        assert now <= limit_s
+        now += DURATION_S * RENEWING
+    assert now >= gap_s + DURATION_S * 0.99  # not before the lease of the first has run out
+
+
+def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
+    sight = seen(Sight(), Lease("1", "", 1.0), "b", 0.0)
+    assert move(sight, "b", 0.0) == "take"
+    assert move(seen(Sight(), None, "b", 0.0), "b", 0.0) == "make"
+
+
+def test_a_lease_that_is_deleted_is_its_holders_for_as_long_as_it_may_not_know() -> None:
+    before = Lease("1", "a", DURATION_S)
+    other = seen(seen(Sight(), before, "b", 0.0), None, "b", 1.0)
+    assert move(other, "b", 1.0) == move(seen(other, None, "b", 9.0), "b", 15.9) == "wait"
+    assert move(other, "b", 16.0) == "make"
+    holder = seen(written(Sight(), before, "a", 0.0), None, "a", 1.0)
+    assert move(holder, "a", 1.0) == "make"
+
+
+def test_an_answer_that_was_lost_is_no_lead_until_it_is_renewed() -> None:
+    mine = Lease("1", "a", DURATION_S)
+    sight = seen(Sight(), mine, "a", 0.0)
+    assert move(sight, "a", 0.0) == "renew"
+    assert not leads(sight, 0.0)
+    assert leads(written(sight, Lease("2", "a", DURATION_S), "a", 0.0), 5.0)
