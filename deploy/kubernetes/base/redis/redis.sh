@@ -1,0 +1,37 @@
+# Starts one Redis of the mesh: as the master, or as a replica of whoever is that.
+# SELF: its own host:port among REDIS_NODES; by default that of its pod.
+set -eu
+. "$(dirname "$0")/place.sh"
+: "${SELF:=$HOSTNAME.edl-redis:6379}"
+umask 077
+
+# It comes back empty. While the sentinels still take it for the master, they have not noticed that it
+# was away: they make one of the others the master in a moment, which has all that there was.
+tries=0
+while [ "$(told_master)" = "$SELF" ] && [ $tries -lt 10 ]; do
+    tries=$((tries + 1))
+    sleep 1
+done
+master=$(find_master)
+{
+    tls_lines "${SELF##*:}"
+    cat <<END
+protected-mode no
+dir $DATA
+save ""
+appendonly no
+maxmemory ${REDIS_MAXMEMORY:-0}
+# Leases must not be thrown out when memory runs short.
+maxmemory-policy noeviction
+aclfile $SECRETS/users.acl
+masteruser replica
+masterauth $(cat "$SECRETS/replica-password")
+# There is little to copy, and until then a replica replaces nobody.
+repl-diskless-sync-delay 0
+# Names last longer than addresses of pods, and certificates hold for names.
+replica-announce-ip ${SELF%:*}
+replica-announce-port ${SELF##*:}
+END
+    [ "$master" = "$SELF" ] || echo "replicaof ${master%:*} ${master##*:}"
+} >"$DATA/redis.conf"
+exec "$SERVER" "$DATA/redis.conf"

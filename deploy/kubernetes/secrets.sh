@@ -1,0 +1,51 @@
+#!/bin/sh
+# Prints the Secrets that the manifests mount: a password for each Redis user, and Redis's own list.
+#
+#   ./secrets.sh ctr | kubectl create --namespace edl-dist -f -        SERVICE...: the services
+#
+# Once for a mesh: each run makes others. Nothing is written to a disk of this machine but for a
+# moment, in a folder of its own. Needs openssl, and edl. EDL: the command that is `edl` here.
+set -eu
+umask 077
+[ $# -ge 1 ] || { sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
+
+work=$(mktemp -d)
+trap 'rm -r "$work"' EXIT
+
+password() { # user of Redis
+    openssl rand -hex 32 | tee "$work/$1.password" | tr -d '\n' | openssl dgst -sha256 -r | cut -d ' ' -f 1
+}
+
+secret() { # name, then key and file in turn
+    printf -- '---\napiVersion: v1\nkind: Secret\nmetadata:\n  name: %s\n' "$1"
+    printf '  labels: {app.kubernetes.io/part-of: edl-dist}\ntype: Opaque\ndata:\n'
+    shift
+    while [ $# -gt 0 ]; do
+        printf '  %s: %s\n' "$1" "$(openssl base64 -A <"$2")"
+        shift 2
+    done
+}
+
+for user in reader student agent fleet manager; do password "$user" >/dev/null; done
+{
+    echo "user default off"
+    # What replicas need of their master, and sentinels of all.
+    echo "user replica on #$(password replica) resetchannels +psync +replconf +ping"
+    echo "user sentinel on #$(password sentinel) allchannels +multi +slaveof +replicaof +ping +exec" \
+        "+subscribe +publish +config|rewrite +role +info +client|setname +client|kill +script|kill"
+    for service; do
+        password "teacher-$service" >/dev/null
+        ${EDL:-edl} coordinator acl --service "$service" \
+            --teacher-password-file "$work/teacher-$service.password" \
+            --reader-password-file "$work/reader.password" \
+            --student-password-file "$work/student.password" \
+            --agent-password-file "$work/agent.password" \
+            --fleet-password-file "$work/fleet.password" \
+            --manager-password-file "$work/manager.password" >"$work/lines"
+        [ "$service" = "$1" ] && cat "$work/lines" || head -n 1 "$work/lines"
+    done
+} >"$work/users.acl"
+secret edl-redis-server users.acl "$work/users.acl" \
+    replica-password "$work/replica.password" sentinel-password "$work/sentinel.password"
+for user in manager student reader; do secret "edl-redis-$user" password "$work/$user.password"; done
+for service; do secret "edl-redis-teacher-$service" password "$work/teacher-$service.password"; done

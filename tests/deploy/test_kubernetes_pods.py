@@ -1,0 +1,322 @@
+"""What runs in the pods of `deploy/kubernetes/`: command lines, images, rights, room, ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from edl.coordinator.registry.redis_url import parse
+from edl.metrics import LIVE, READY
+from edl.supervise import start
+from edl.tests.deploy import command_lines
+from edl.tests.deploy.kubernetes import (
+    BUILDS,
+    COMPONENT,
+    KUBERNETES,
+    NAMESPACE,
+    ROOT,
+    Object,
+    Pod,
+    build,
+    environment,
+    expanded,
+    named,
+    of_kind,
+    pods,
+)
+from edl.tests.ground.programs import python
+
+IMAGE = "edl-dist"
+#: Arguments that name a place which the process writes.
+WRITTEN = ("--checkpoint",)
+#: Takes a moment to finish what it has.
+DRAINING = """
+import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("ready", flush=True)
+signal.sigwait({signal.SIGTERM})
+time.sleep(0.5)
+"""
+builds = pytest.mark.parametrize("name", BUILDS)
+
+
+def entrypoint() -> list[str]:
+    """Of the image, without what collects its orphans."""
+    text = (ROOT / "deploy" / "containers" / "Containerfile").read_text()
+    found = re.search(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
+    assert found
+    words: list[str] = json.loads(found[1])
+    return words[words.index("--") + 1 :]
+
+
+def command_of(
+    pod: Pod, container: Object, objects: tuple[Object, ...]
+) -> tuple[list[str], dict[str, str]]:
+    """The words that a container of ours runs, and its variables."""
+    variables = environment(pod, container, objects)
+    words = [*container.get("command", entrypoint()), *container.get("args", ())]
+    return [expanded(word, variables) for word in words], variables
+
+
+def ours(objects: tuple[Object, ...]) -> list[tuple[Pod, Object]]:
+    return [
+        (pod, container)
+        for pod in pods(objects)
+        for container in pod.containers
+        if container["image"].partition(":")[0] == IMAGE
+    ]
+
+
+@builds
+def test_each_command_line_is_one_that_edl_takes(name: str) -> None:
+    objects = build(name)
+    checked = 0
+    for pod, container in ours(objects):
+        argv, variables = command_of(pod, container, objects)
+        if not command_lines.is_ours(argv):  # of the example: it is made, and waited for
+            assert argv[:3] == ["tini", "--", "sh"], f"{pod.owner} runs {argv}"
+            assert name in ("dev", "whole")
+            continue
+        command_lines.check(argv, variables)
+        checked += 1
+    assert checked >= 2
+
+
+@builds
+def test_files_that_a_command_names_are_on_a_volume_and_what_it_writes_can_be_written(
+    name: str,
+) -> None:
+    objects = build(name)
+    for pod, container in ours(objects):
+        argv, variables = command_of(pod, container, objects)
+        mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+        words = [*argv[1:], *(f"{key}={value}" for key, value in variables.items())]
+        for word in words:
+            for place in re.findall(r"(?:^|=)(/[^&?,=]+)", word):
+                holders = [at for at in mounts if Path(place).is_relative_to(at)]
+                assert holders, f"{pod.owner}: {place} is on no volume"
+                if word.startswith(WRITTEN):
+                    assert not mounts[max(holders, key=len)].get("readOnly"), (pod.owner, place)
+        assert "/tmp" in mounts
+        assert variables["HOME"] == "/tmp"
+
+
+@builds
+def test_redis_urls_name_users_with_passwords_and_servers_that_are_there(
+    name: str, tmp_path: Path
+) -> None:
+    objects = build(name)
+    found = 0
+    for pod, container in ours(objects):
+        variables = environment(pod, container, objects)
+        for url in (variables.get("EDL_REDIS"), variables.get("EDL_COORDINATOR")):
+            if url is None:
+                continue
+            found += 1
+            for file in re.findall(r"=(/etc/edl/[^&]+)", url):
+                made = tmp_path / file[1:]
+                made.parent.mkdir(parents=True, exist_ok=True)
+                made.write_text("x")
+                made.chmod(0o440)
+            parsed = parse(url.replace("=/etc/edl", f"={tmp_path}/etc/edl"))
+            if user := parsed.login.get("username"):
+                secret = user.replace("edl-", "edl-redis-", 1)
+                mounted = {
+                    one["secret"]["secretName"] for one in pod.spec["volumes"] if "secret" in one
+                }
+                assert secret in mounted, f"{pod.owner} is {user}"
+            if any(
+                one["metadata"]["name"] == "edl-redis" for one in of_kind(objects, "StatefulSet")
+            ):
+                for host, port in parsed.hosts:
+                    _check_there(host, port, objects)
+    assert found >= 2
+
+
+def _check_there(host: str, port: int, objects: tuple[Object, ...]) -> None:
+    """That a pod is called so by its StatefulSet and its Service."""
+    pod, _, service = host.partition(".")
+    owner, _, number = pod.rpartition("-")
+    made = named(objects, "StatefulSet", owner)["spec"]
+    assert int(number) < made["replicas"]
+    assert made["serviceName"] == service
+    assert port in {one["port"] for one in named(objects, "Service", service)["spec"]["ports"]}
+
+
+@builds
+def test_images_have_versions_and_no_registry_is_named(name: str) -> None:
+    for pod in pods(build(name)):
+        for container in pod.containers:
+            image, _, tag = container["image"].partition(":")
+            assert tag, (pod.owner, container["image"])
+            assert tag != "latest"
+            assert image in (IMAGE, "valkey/valkey"), "a host would stand before the first slash"
+            assert container.get("imagePullPolicy") is None
+            if image == IMAGE:
+                assert tag.removesuffix("-gpu") == _version()
+
+
+def _version() -> str:
+    import edl
+
+    return edl.__version__
+
+
+@builds
+def test_pods_are_restricted_and_say_what_they_need(name: str) -> None:
+    """What the profile `restricted` of pod security asks for, and a root that cannot be written."""
+    objects = build(name)
+    space = named(objects, "Namespace", NAMESPACE)
+    assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for pod in pods(objects):
+        token = pod.labels[COMPONENT] == "operator"
+        assert pod.spec["automountServiceAccountToken"] is token, pod.owner
+        whole = pod.spec["securityContext"]
+        assert whole["runAsNonRoot"] is True, pod.owner
+        assert whole["runAsUser"] > 0, pod.owner
+        assert whole["seccompProfile"] == {"type": "RuntimeDefault"}, pod.owner
+        for key in ("hostNetwork", "hostPID", "hostIPC"):
+            assert key not in pod.spec, pod.owner
+        for container in pod.containers:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, pod.owner
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), pod.owner
+            assert "memory" in container["resources"]["limits"], pod.owner
+        for volume in pod.spec["volumes"]:
+            assert "hostPath" not in volume, pod.owner
+            assert "emptyDir" not in volume or "sizeLimit" in volume["emptyDir"], pod.owner
+            if "secret" in volume:  # passwords that everybody may read are refused by us
+                assert volume["secret"]["defaultMode"] & 0o007 == 0, pod.owner
+    for account in of_kind(objects, "ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+
+
+@builds
+def test_servers_are_asked_for_their_health_where_they_tell_it(name: str) -> None:
+    objects = build(name)
+    with_tls = bool(of_kind(objects, "Certificate"))
+    for pod, container in ours(objects):
+        component = pod.labels[COMPONENT]
+        if container != pod.main or component not in ("coordinator", "teacher", "operator"):
+            continue
+        of_http = component == "teacher" and not with_tls
+        live, ready = ("/v2/health/live", "/v2/health/ready") if of_http else (LIVE, READY)
+        port = "http" if of_http else "metrics"
+        # A teacher has started when its self-test is passed; others live before they are ready.
+        started = ready if component == "teacher" else live
+        probes = {"startupProbe": started, "livenessProbe": live, "readinessProbe": ready}
+        for probe, path in probes.items():
+            assert container[probe]["httpGet"] == {"path": path, "port": port}, (pod.owner, probe)
+        argv, variables = command_of(pod, container, objects)
+        values = command_lines.check(argv, variables)
+        options = {"grpc": "port", "http": "http", "metrics": "metrics_listen"}
+        for named_, option in options.items():
+            number = str(values.get(option)).rpartition(":")[2]
+            assert number == str(pod.port(named_)), (pod.owner, named_)
+
+
+@builds
+def test_a_teacher_that_is_told_to_go_has_time_to_drain(name: str) -> None:
+    objects = build(name)
+    for pod, container in ours(objects):
+        if container != pod.main or pod.labels[COMPONENT] != "teacher":
+            continue
+        argv, variables = command_of(pod, container, objects)
+        grace_s = command_lines.check(argv, variables)["grace"]
+        assert pod.spec["terminationGracePeriodSeconds"] >= grace_s + 10
+        shell, flag, script = container["lifecycle"]["preStop"]["exec"]["command"]
+        assert (shell, flag) == ("sh", "-c")
+        # It says SIGTERM to the first process, which tini passes on, and lasts until that has gone.
+        assert shlex.split(script)[:3] == ["kill", "-TERM", "1;"]
+        assert "while kill -0 1" in script
+        if name in ("spot", "whole"):
+            assert grace_s <= 20
+            assert pod.spec["terminationGracePeriodSeconds"] <= 30, "the notice of a spot machine"
+
+
+def test_the_hook_lasts_until_the_first_process_has_gone() -> None:
+    """Else Kubernetes's own SIGTERM, a second one, would end a drain at once."""
+    teacher = next(pod for pod in pods(build("base")) if pod.labels[COMPONENT] == "teacher")
+    *shell, script = teacher.main["lifecycle"]["preStop"]["exec"]["command"]
+    process = start(python(DRAINING, name="draining"))
+    process.expect("ready", 20.0)
+    begun = time.monotonic()
+    done = subprocess.run([*shell, re.sub(r" 1\b", f" {process.pid}", script)], timeout=30)
+    assert done.returncode == 0
+    assert time.monotonic() - begun >= 0.5, "it was still there"
+    assert process.wait(10.0) == 0
+
+
+def test_overlays_are_what_they_say() -> None:
+    dev, gpu, spot, base = (build(name) for name in ("dev", "gpu", "spot", "base"))
+    counts = {
+        one["metadata"]["name"]: one["spec"].get("replicas")
+        for one in of_kind(dev, "Deployment", "StatefulSet")
+    }
+    assert counts == {"edl-coordinator": 1, "edl-teacher-ctr": 1, "edl-redis": 1}
+    assert not of_kind(dev, "PodDisruptionBudget")
+    assert not [v for pod in pods(dev) for v in pod.spec["volumes"] if "secret" in v]
+    for pod in pods(gpu):
+        limits = pod.main["resources"]["limits"]
+        image = pod.main["image"]
+        expected = pod.labels[COMPONENT] in ("teacher", "student")
+        assert ("nvidia.com/gpu" in limits) == expected, pod.owner
+        assert ("nvidia.com/gpu.present" in pod.spec.get("nodeSelector", {})) == expected
+        if image.startswith(IMAGE):
+            assert image.endswith("-gpu") == expected
+    budgets = {one["metadata"]["name"] for one in of_kind(base, "PodDisruptionBudget")}
+    assert budgets - {one["metadata"]["name"] for one in of_kind(spot, "PodDisruptionBudget")} == {
+        "edl-teacher-ctr"
+    }
+    for pod in pods(spot):
+        borrowed = pod.labels[COMPONENT] == "teacher"
+        assert ("priorityClassName" in pod.spec) == ("tolerations" in pod.spec) == borrowed
+
+
+@pytest.mark.parametrize("name", ["base", "whole"])
+def test_of_what_a_mesh_needs_there_is_more_than_one_and_they_do_not_all_go_at_once(
+    name: str,
+) -> None:
+    objects = build(name)
+    coordinator = named(objects, "Deployment", "edl-coordinator")["spec"]
+    assert coordinator["replicas"] == 2
+    budget = named(objects, "PodDisruptionBudget", "edl-coordinator")["spec"]
+    assert budget["minAvailable"] == 1
+    for one in ("edl-redis", "edl-sentinel"):
+        assert named(objects, "StatefulSet", one)["spec"]["replicas"] == 3
+        assert named(objects, "PodDisruptionBudget", one)["spec"]["maxUnavailable"] == 1
+    keys = {
+        spread["topologyKey"]
+        for pod in pods(objects)
+        if pod.labels[COMPONENT] in ("coordinator", "teacher")
+        for spread in pod.spec["topologySpreadConstraints"]
+    }
+    assert keys == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
+
+
+@pytest.mark.parametrize("name", ["base", "whole"])
+def test_redis_finds_its_files_where_its_scripts_look(name: str) -> None:
+    text = (KUBERNETES / "base" / "redis" / "place.sh").read_text()
+    looked = dict(re.findall(r'^: "\$\{(SECRETS|TLS_FILES|DATA):=([^}]+)\}"', text, re.MULTILINE))
+    assert len(looked) == 3
+    for pod in pods(build(name)):
+        if pod.labels[COMPONENT] not in ("redis", "sentinel"):
+            continue
+        mounts = {one["mountPath"]: one for one in pod.main["volumeMounts"]}
+        wanted = {*looked.values()} - (set() if name == "whole" else {looked["TLS_FILES"]})
+        assert wanted <= set(mounts), pod.owner
+        assert not mounts[looked["DATA"]].get("readOnly")
+        interpreter, script = pod.main["command"]
+        folder, _, file = script.rpartition("/")
+        assert interpreter == "sh"
+        assert folder in mounts
+        assert (KUBERNETES / "base" / "redis" / file).is_file()

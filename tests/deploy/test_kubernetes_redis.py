@@ -1,0 +1,257 @@
+"""Redis with its sentinels as the pods of `deploy/kubernetes/` start it: the very scripts."""
+
+from __future__ import annotations
+
+import base64
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+
+from edl.coordinator.embedded import free_port, server_program
+from edl.coordinator.registry import connect
+from edl.coordinator.registry.redis_url import open_client, parse
+from edl.supervise import Command, Process, start
+from edl.tests.deploy import kubernetes_redis_cli
+from edl.tests.deploy.kubernetes import KUBERNETES
+from edl.tests.ground.programs import wait_for
+
+SCRIPTS = KUBERNETES / "base" / "redis"
+SERVERS = 2
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What `secrets.sh ctr` has printed: Secret -> key -> value."""
+    edl = tmp_path_factory.mktemp("bin") / "edl"
+    edl.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m edl "$@"\n')
+    edl.chmod(0o755)
+    printed = subprocess.run(
+        [KUBERNETES / "secrets.sh", "ctr", "toys"],
+        capture_output=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "EDL": str(edl)},
+        timeout=60,
+    ).stdout
+    return {
+        one["metadata"]["name"]: {
+            key: base64.b64decode(value) for key, value in one["data"].items()
+        }
+        for one in yaml.safe_load_all(printed)
+    }
+
+
+@dataclass
+class Mesh:
+    """Servers and sentinels as pods start them, on ports of their own."""
+
+    folder: Path
+    nodes: list[str]
+    sentinels: list[str]
+    running: dict[str, Process]
+
+    @property
+    def url(self) -> str:
+        password = self.folder / "secrets" / "manager"
+        return (
+            f"redis+sentinel://edl-manager@{','.join(self.sentinels)}/mesh?password_file={password}"
+        )
+
+    def begin(self, node: str, stack: ExitStack) -> None:
+        script = "redis.sh" if node in self.nodes else "sentinel.sh"
+        data = self.folder / node.replace(":", "-")
+        data.mkdir(exist_ok=True)
+        environment = {
+            "REDIS_TLS": "no",
+            "REDIS_NODES": " ".join(self.nodes),
+            "SENTINEL_NODES": " ".join(self.sentinels),
+            "SELF": node,
+            "SECRETS": str(self.folder / "secrets"),
+            "DATA": str(data),
+            "SERVER": server_program(),
+            "CLI": str(self.folder / "valkey-cli"),
+        }
+        argv = ("sh", str(SCRIPTS / script))
+        process = start(Command(f"{script} {node}", argv, environment, guard=True))
+        stack.callback(process.stop, grace_s=1.0)
+        self.running[node] = process
+
+    def info(self, node: str) -> dict[str, Any]:
+        """`INFO replication`, as the sentinels' user; nothing while it does not answer."""
+        host, _, port = node.rpartition(":")
+        password = (self.folder / "secrets" / "sentinel-password").read_text().strip()
+        try:
+            with redis.Redis(host, int(port), username="sentinel", password=password) as client:
+                found: dict[str, Any] = client.info("replication")
+                return found
+        except redis.RedisError:
+            return {}
+
+    def masters(self) -> set[str]:
+        """Who is the master, as each sentinel says."""
+        return {master_of(node).get("ip:port", "") for node in self.sentinels}
+
+
+def master_of(sentinel: str) -> dict[str, Any]:
+    host, _, port = sentinel.rpartition(":")
+    try:
+        with redis.Redis(host, int(port), decode_responses=True) as client:
+            found = client.sentinel_master("mesh")
+    except redis.RedisError:
+        return {}
+    return {**found, "ip:port": f"{found['ip']}:{found['port']}"}
+
+
+def offset_of(mesh: Mesh, node: str) -> object:
+    return mesh.info(node).get("master_repl_offset")
+
+
+@contextmanager
+def mesh_of(folder: Path, secrets: dict[str, dict[str, bytes]], sentinels: int) -> Iterator[Mesh]:
+    (folder / "secrets").mkdir()
+    for key, value in secrets["edl-redis-server"].items():
+        (folder / "secrets" / key).write_bytes(value)
+    password = folder / "secrets" / "manager"
+    password.write_bytes(secrets["edl-redis-manager"]["password"])
+    password.chmod(0o440)
+    cli = folder / "valkey-cli"
+    cli.write_text(f'#!/bin/sh\nexec {sys.executable} -I {kubernetes_redis_cli.__file__} "$@"\n')
+    cli.chmod(stat.S_IRWXU)
+    ports = [f"127.0.0.1:{free_port()}" for _ in range(SERVERS + sentinels)]
+    mesh = Mesh(folder, ports[:SERVERS], ports[SERVERS:], {})
+    with ExitStack() as stack:
+        # All at once, as pods are: who looks for a master finds none.
+        for node in ports:
+            mesh.begin(node, stack)
+        wait_for(lambda: mesh.masters() == {mesh.nodes[0]}, 30.0)
+        wait_for(lambda: mesh.info(mesh.nodes[1]).get("master_link_status") == "up", 30.0)
+        # Which is what they hear by INFO, so Redis lets them in.
+        wait_for(lambda: all(master_of(one).get("runid") for one in mesh.sentinels), 30.0)
+        yield mesh
+
+
+def test_pods_that_start_together_find_one_master_and_members_find_it(
+    tmp_path: Path, secrets: dict[str, dict[str, bytes]]
+) -> None:
+    with mesh_of(tmp_path, secrets, sentinels=1) as mesh:
+        registry = connect(mesh.url)
+        try:
+            assert registry.time_ms() > 0
+        finally:
+            registry.close()
+        # A sentinel tells strangers who the master is, and takes no orders from them.
+        host, _, port = mesh.sentinels[0].rpartition(":")
+        with redis.Redis(host, int(port)) as stranger:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                stranger.execute_command("SENTINEL", "FAILOVER", "mesh")
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                stranger.execute_command("SENTINEL", "SET", "mesh", "quorum", "1")
+        # And Redis lets nobody in without a password.
+        host, _, port = mesh.nodes[0].rpartition(":")
+        with redis.Redis(host, int(port)) as stranger, pytest.raises(redis.RedisError):
+            stranger.ping()
+
+
+@pytest.mark.nightly
+def test_a_dead_master_is_replaced_and_comes_back_as_a_replica(
+    tmp_path: Path, secrets: dict[str, dict[str, bytes]]
+) -> None:
+    with mesh_of(tmp_path, secrets, sentinels=3) as mesh, ExitStack() as stack:
+        first, second = mesh.nodes
+        for one in mesh.sentinels:
+            wait_for(lambda s=one: master_of(s).get("num-other-sentinels") == 2, 15.0)  # type: ignore[misc]
+        client = open_client(parse(mesh.url), 2.0)
+        client.set("edl:kept", "yes")
+        wait_for(lambda: mesh.info(second).get("slave_repl_offset") == offset_of(mesh, first), 15.0)
+        # Back before anybody has noticed, and empty: the other one takes over all the same.
+        mesh.running[first].kill()
+        mesh.begin(first, stack)
+        wait_for(lambda: mesh.masters() == {second}, 30.0)
+        wait_for(lambda: mesh.info(first).get("role") == "slave", 15.0)
+        assert mesh.info(second)["role"] == "master"
+        assert client.get("edl:kept") == "yes"
+        client.close()
+        # A sentinel that starts anew watches the one that is master by now, not the first of all.
+        sentinel = mesh.sentinels[0]
+        mesh.running[sentinel].kill()
+        mesh.begin(sentinel, stack)
+        wait_for(lambda: master_of(sentinel).get("ip:port") == second, 15.0)
+        wait_for(lambda: master_of(sentinel).get("num-other-sentinels") == 2, 15.0)
+
+
+def test_each_user_of_the_urls_has_a_secret(secrets: dict[str, dict[str, bytes]]) -> None:
+    users = secrets["edl-redis-server"]["users.acl"].decode().splitlines()
+    assert users[0] == "user default off"
+    names = [line.split()[1] for line in users[1:]]
+    assert sorted(names) == sorted({*names})  # the lines of a second service stand once
+    assert {"edl-teacher-ctr", "edl-teacher-toys", "edl-manager", "edl-reader"} <= {*names}
+    assert not any("<sha256" in line for line in users)  # which Redis would refuse
+    passwords = [one["password"] for name, one in secrets.items() if name != "edl-redis-server"]
+    assert len({*passwords}) == len(passwords) == 5
+    assert all(len(one.strip()) == 64 for one in passwords)
+
+
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("script", ["redis.sh", "sentinel.sh"])
+def test_with_tls_there_is_no_plain_port_and_everybody_is_asked_by_tls(
+    script: str, tls: bool, tmp_path: Path
+) -> None:
+    """By what the scripts write and ask; the server of these tests is built without TLS."""
+    server, cli = tmp_path / "server", tmp_path / "cli"
+    server.write_text('#!/bin/sh\ncat "$1"\n')
+    # Sentinels do not answer, and of the servers the second says that it is the master.
+    cli.write_text(
+        f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\n'
+        'case "$*" in *26379*) exit 1 ;; *edl-redis-1*role) echo master ;; *) echo PONG ;; esac\n'
+    )
+    for program in (server, cli):
+        program.chmod(stat.S_IRWXU)
+    for secret in ("sentinel-password", "replica-password"):
+        (tmp_path / secret).write_text("hidden\n")
+    pod = f"edl-{script.removesuffix('.sh')}-0"
+    done = subprocess.run(
+        ["sh", SCRIPTS / script],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOSTNAME": pod,
+            "REDIS_TLS": "yes" if tls else "no",
+            "SECRETS": str(tmp_path),
+            "DATA": str(tmp_path),
+            "SERVER": str(server),
+            "CLI": str(cli),
+        },
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    port = "6379" if script == "redis.sh" else "26379"
+    assert (f"tls-port {port}" in lines) == tls
+    assert (f"port {port}" in lines) != tls
+    assert ("port 0" in lines) == tls
+    assert ("tls-replication yes" in lines) == tls
+    if script == "redis.sh":
+        assert "replicaof edl-redis-1.edl-redis 6379" in lines
+        assert f"replica-announce-ip {pod}.edl-redis" in lines
+    else:
+        assert "sentinel monitor mesh edl-redis-1.edl-redis 6379 2" in lines
+        assert f"sentinel announce-ip {pod}.edl-sentinel" in lines
+        others = [line for line in lines if line.startswith("sentinel known-replica mesh")]
+        assert [line.split()[-2] for line in others] == [
+            "edl-redis-0.edl-redis",
+            "edl-redis-2.edl-redis",
+        ]
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked
+    assert all(("--tls --cacert /etc/edl/tls/ca.crt" in line) == tls for line in asked)
+    assert not any("hidden" in line for line in asked), "others see what programs are called with"
+    assert stat.S_IMODE((tmp_path / f"{script.removesuffix('.sh')}.conf").stat().st_mode) == 0o600
