@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...proto import coordinator_pb2 as pb
     from .jobs_view import JobState
     from .machines_view import MachinesState
+    from .queue_view import QueueState
 
 _REFRESH_S: Final = 1.0
 #: Rows of a table that people still read.
@@ -41,20 +42,23 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh each second until Ctrl-C.")] = (
         False
     ),
+    queue: Annotated[
+        str, typer.Option(envvar="EDL_QUEUE", help="Of the elastic jobs that are counted.")
+    ] = "main",
     coordinator: Coordinator = DEFAULT_URL,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Show teachers, students, who serves whom, machines, and trainings on several nodes."""
+    """Show teachers, students, who serves whom, machines, trainings, and elastic jobs in a line."""
     quiet_grpc()
     from ..calling.client import fetch_status
 
     most = 0 if all_ or json else _ROWS
     security = client_security(tls_ca, tls_cert, tls_key, token_file)
     fetch = partial(fetch_status, coordinator, service, max_members=most, security=security)
-    ask = partial(_look, fetch, coordinator, service)
+    ask = partial(_look, fetch, coordinator, service, queue)
     try:
         if json:
             _print_json(ask, service, watch)
@@ -69,18 +73,19 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What there is: the mesh, as a manager tells it; machines and trainings, as Redis has them.
+    """What there is: the mesh, as a manager tells it; the rest as Redis has it.
 
-    `machines` is None where nobody may read them.
+    `machines` and `queue` are None where nobody may read them.
     """
 
     mesh: pb.MeshStatus
     jobs: Sequence[JobState]
     no_manager: str = ""
     machines: MachinesState | None = None
+    queue: QueueState | None = None
 
 
-def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str) -> _Seen:
+def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _Seen:
     """Raises CoordinatorUnavailable where no manager answers and nothing trains either."""
     from ...errors import CoordinatorUnavailable
     from ...proto import coordinator_pb2 as pb
@@ -88,11 +93,15 @@ def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str) -> _Seen:
     try:
         mesh = fetch()
     except CoordinatorUnavailable as error:  # a training needs Redis alone
-        if service or not (jobs := _jobs(url)):
+        jobs, queued = (_jobs(url), _queue(url, queue)) if not service else ((), None)
+        if not (jobs or queued):
             raise
-        return _Seen(pb.MeshStatus(), jobs, str(error), _machines(url))
+        return _Seen(pb.MeshStatus(), jobs, str(error), _machines(url), queued)
     machines = _machines(url)
-    return _Seen(mesh, () if service else _jobs(url), machines=machines and machines.of(service))
+    machines = machines and machines.of(service)
+    if service:
+        return _Seen(mesh, (), machines=machines)
+    return _Seen(mesh, _jobs(url), machines=machines, queue=_queue(url, queue))
 
 
 def _found(seen: _Seen, service: str) -> _Seen:
@@ -130,27 +139,43 @@ def _machines(url: str) -> MachinesState | None:
         board.close()
 
 
+def _queue(url: str, queue: str) -> QueueState | None:
+    from ...errors import AccessError
+    from ..queue import open_queue
+    from .queue_view import read_queue
+
+    board = open_queue(url, queue)
+    try:
+        return read_queue(board, queue)
+    except AccessError:  # as above
+        return None
+    finally:
+        board.close()
+
+
 def _to_json(seen: _Seen) -> dict[str, Any]:
-    from . import jobs_view, machines_view
+    from . import jobs_view, machines_view, queue_view
     from .status_view import to_json
 
     machines = machines_view.to_json(seen.machines or machines_view.MachinesState())
     jobs = [jobs_view.to_json(one) for one in seen.jobs]
-    return {**to_json(seen.mesh), **machines, "jobs": jobs}
+    queue = queue_view.to_json(seen.queue) if seen.queue is not None else None
+    return {**to_json(seen.mesh), **machines, "jobs": jobs, "elastic_jobs": queue}
 
 
 def _render(seen: _Seen, service: str, most: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from . import jobs_view, machines_view
+    from . import jobs_view, machines_view, queue_view
     from .status_view import render
 
     mesh: RenderableType = (
         Text(seen.no_manager, style="dim") if seen.no_manager else render(seen.mesh, service)
     )
     machines = [machines_view.render(seen.machines, most)] if seen.machines else []
-    return Group(mesh, *machines, *(jobs_view.render(one, most) for one in seen.jobs))
+    queue = [Text(queue_view.line(seen.queue), style="bold")] if seen.queue else []
+    return Group(mesh, *machines, *queue, *(jobs_view.render(one, most) for one in seen.jobs))
 
 
 def _print_json(ask: Callable[[], _Seen], service: str, again: bool) -> None:

@@ -11,7 +11,8 @@ The JSON form:
                   "assigned": [teacher ids], "lease_remaining_s": float, "reason": str}, ...]},
    ...],
  "machines": [...], "deployments": [...], as `machines_view.py` says,
- "jobs": [trainings, as `jobs_view.py` says]}
+ "jobs": [trainings, as `jobs_view.py` says],
+ "elastic_jobs": as `queue_view.py` says, null where nobody may read them}
 ```
 
 Fields have the names of `coordinator.proto`; new ones may be added, none is renamed or removed.

@@ -1,4 +1,4 @@
-"""`edl job submit|list|scale|stop|logs|events|reserve`: elastic jobs that share a fleet."""
+"""`edl job submit|list|scale|stop|logs|events|reserve`: elastic jobs, on a fleet or a cluster."""
 
 from __future__ import annotations
 
@@ -12,77 +12,89 @@ import typer
 from ...coordinator.config import DEFAULT_URL
 from ...coordinator.ops.options import Coordinator, Json, console
 from ...errors import UsageError
-from .options import Name, Queue
+from .options import Context, Kubeconfig, Name, On, Queue
 
 if TYPE_CHECKING:
-    from ...coordinator.queue import QueueBoard, QueuedJob
+    from ...coordinator.queue import QueuedJob
+    from .backend import JobBackend
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()
 def job() -> None:
-    """Elastic jobs that share the slots of a fleet (`edl fleet jobs`)."""
+    """Elastic jobs that share the slots of a fleet (`edl fleet jobs`), or a Kubernetes cluster."""
 
 
 @app.command()
 def submit(
+    ctx: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="JOB.yaml", help="What it is: see docs/elastic-jobs.md.")
     ],
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show what would run; change nothing."),
+        typer.Option(
+            "--dry-run",
+            help="Show what would run, for kubernetes as a manifest; change nothing.",
+        ),
     ] = False,
+    on: On = "queue",
+    context: Context = "",
+    kubeconfig: Kubeconfig = None,
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Add a job to the queue; a fleet runs it as soon as there is room for its fewest nodes."""
-    from .spec import read_job
-    from .views import manifest
+    """Add a job; it runs as soon as there is room for its fewest nodes.
 
-    spec = read_job(file)
+    For kubernetes, nodes are told the Redis URL that the operator has, or that --coordinator says
+    here.
+    """
+    from contextlib import closing
+    from dataclasses import replace
+
+    from .backend import Where
+    from .spec import read_job
+
+    where = Where.of(on, context, kubeconfig, queue, coordinator)
+    if where.kubernetes and not _said(ctx, "coordinator"):
+        # What leads to Redis from here, as a variable says it, mostly leads nowhere from a pod.
+        where = replace(where, coordinator="")
+    spec = read_job(file, here=not where.kubernetes)
     if dry_run:
-        for line in manifest(spec):
-            typer.echo(line)
-        return
-    with _open(coordinator, queue) as board:
-        number = board.submit(spec.name, spec.to_json())
-        if number is None:
-            raise UsageError(
-                f"there is a job {spec.name} that has not ended: 'edl job stop {spec.name}' ends"
-                " it, another `name:` is another job"
-            )
-        runner = board.runner()
-    typer.echo(f"job {spec.name} is number {number} of queue {queue}")
-    if runner is None:
-        typer.echo("nobody runs jobs now: 'edl fleet jobs --slots N' does")
-    elif spec.min_nodes > (slots := int(runner.facts.get("slots", 0))):
-        typer.echo(f"it needs {spec.min_nodes} slots, and the fleet has {slots}: it waits for more")
+        lines = list(where.plan(spec))
+    else:
+        with closing(where.open()) as backend:
+            lines = backend.submit(spec)
+    for line in lines:
+        typer.echo(line)
 
 
 @app.command("list")
 def list_jobs(
-    json: Json = False, queue: Queue = "main", coordinator: Coordinator = DEFAULT_URL
+    json: Json = False,
+    on: On = "queue",
+    context: Context = "",
+    kubeconfig: Kubeconfig = None,
+    queue: Queue = "main",
+    coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
     """Show all jobs: their state, nodes and limits, how long they waited, and why."""
     import json as format_
 
     from . import views
 
-    with _open(coordinator, queue) as board:
-        jobs, runner = board.jobs(), board.runner()
-        reservations, now_ms = board.reservations(), board.time_ms()
+    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+        found = backend.listing()
     if json:
-        found = views.to_json(jobs, runner, reservations, now_ms)
-        print(format_.dumps(found, indent=2))
+        print(format_.dumps(views.to_json(found), indent=2))
         return
     out = console()
-    out.print(views.fleet_line(runner, reservations), soft_wrap=True, highlight=False)
-    if jobs:
-        out.print(views.table(jobs, now_ms))
+    out.print(found.head, soft_wrap=True, highlight=False, markup=False)
+    if found.jobs:
+        out.print(views.table(found.jobs, found.now_ms))
     else:
-        typer.echo(f"no job in queue {queue}: 'edl job submit JOB.yaml' adds one")
+        typer.echo(found.empty)
 
 
 @app.command()
@@ -92,26 +104,20 @@ def scale(
         str,
         typer.Argument(metavar="N|auto", help="So many nodes, within its limits; or auto."),
     ],
+    on: On = "queue",
+    context: Context = "",
+    kubeconfig: Kubeconfig = None,
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
     """Have a job run with N nodes once there is room; auto: with as many as there is room for."""
-    from dataclasses import replace
-
-    from .spec import JobSpec
-
     if nodes != "auto" and not nodes.isdecimal():
         raise UsageError(f"expects a number of nodes or 'auto', got {nodes!r}")
-    with _open(coordinator, queue) as board:
-        found = _find(board, name, queue)
-        spec = JobSpec.from_json(found.spec)
-        count = None if nodes == "auto" else int(nodes)
-        if count is not None and not spec.min_nodes <= count <= spec.max_nodes:
-            raise UsageError(
-                f"job {name} runs with {spec.min_nodes} to {spec.max_nodes} nodes, not with"
-                f" {count}; 'edl job stop {name}' ends it"
-            )
-        _ask(board.wish(name, replace(found.wish, nodes=count)), name)
+    count = None if nodes == "auto" else int(nodes)
+    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+        found = backend.find(name)
+        _check_limits(found, count)
+        _ask(backend.scale(found, count), name)
     asked = "as many nodes as there is room for" if count is None else f"{count} nodes"
     typer.echo(f"job {name} is to run with {asked}")
 
@@ -122,23 +128,24 @@ def stop(
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wait so long for its end.", min=0.0)
     ] = 0.0,
+    on: On = "queue",
+    context: Context = "",
+    kubeconfig: Kubeconfig = None,
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
     """End a job: its nodes leave at a safe point, and a training keeps its checkpoint."""
-    from dataclasses import replace
-
     from .following import wait_for_end
 
-    with _open(coordinator, queue) as board:
-        found = _find(board, name, queue)
-        _ask(board.wish(name, replace(found.wish, stop=True)), name)
+    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+        found = backend.find(name)
+        _ask(backend.stop(found), name)
         if wait:
-            ended = wait_for_end(board, found, wait)
+            ended = wait_for_end(backend, found, wait)
             typer.echo(f"job {name}: {ended.state}")
             return
-        running = board.runner() is not None
-    typer.echo(f"job {name} is to stop" + ("" if running else ", once a fleet runs: nobody does"))
+        note = backend.stop_note()
+    typer.echo(f"job {name} is to stop{note}")
 
 
 @app.command()
@@ -147,16 +154,17 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what comes, until the job ends.")
     ] = False,
+    on: On = "queue",
+    context: Context = "",
+    kubeconfig: Kubeconfig = None,
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
     """Show what the nodes of a job printed last, each line with its node."""
-    from .following import log_lines
-
-    with _open(coordinator, queue) as board:
-        found = _find(board, name, queue)
+    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+        found = backend.find(name)
         try:
-            for line in log_lines(board, found, follow):
+            for line in backend.log_lines(found, follow):
                 print(line, flush=True)
         except KeyboardInterrupt:
             if not follow:  # which is ended in no other way
@@ -167,17 +175,19 @@ def logs(
 def events(
     last: Annotated[int, typer.Option(min=1, help="So many, the latest.")] = 50,
     json: Json = False,
+    on: On = "queue",
+    context: Context = "",
+    kubeconfig: Kubeconfig = None,
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Show what happened to the jobs of the queue, and why."""
+    """Show what happened to the jobs, and why."""
     import json as format_
 
-    from ...coordinator.queue.board import EVENTS_KEPT
     from .views import event_line
 
-    with _open(coordinator, queue) as board:
-        found = board.events(count=EVENTS_KEPT)[-last:]
+    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+        found = backend.events(last)
     for event in found:
         if json:
             print(format_.dumps({"at_ms": event.at_ms, **event.body}))
@@ -193,36 +203,60 @@ def reserve(
         float | None,
         typer.Option("--for", metavar="SECONDS", min=0.1, help="Default: until Ctrl-C."),
     ] = None,
+    on: On = "queue",
+    context: Context = "",
+    kubeconfig: Kubeconfig = None,
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
 ) -> None:
-    """Take slots back from the jobs, for an online service, as long as this command runs.
+    """Take slots back from the jobs of a fleet, for an online service, as long as this runs.
 
-    Says which slots, and their cores, as soon as the nodes there have left.
+    Says which slots, and their cores, as soon as the nodes there have left. On Kubernetes there are
+    no slots: priorities of pods say who goes first.
     """
+    from contextlib import closing
+
+    from ...coordinator.queue import open_queue
     from ...lifecycle import stop_on_signals
+    from .backend import Where
     from .reserving import hold
 
-    with _open(coordinator, queue) as board, stop_on_signals() as wish:
+    if Where.of(on, context, kubeconfig, queue, coordinator).kubernetes:
+        raise UsageError(
+            "on Kubernetes there are no slots to reserve: elastic jobs make room for teachers of a"
+            " TeacherService by themselves, and for pods of others that have a `priorityClassName`"
+            " above theirs; docs/elastic-jobs.md says more"
+        )
+    with closing(open_queue(coordinator, queue)) as board, stop_on_signals() as wish:
         hold(board, name, slots, for_, wish, typer.echo)
 
 
+def _said(ctx: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 @contextmanager
-def _open(coordinator: str, queue: str) -> Iterator[QueueBoard]:
-    from ...coordinator.queue import open_queue
+def _open(
+    on: str, context: str, kubeconfig: Path | None, queue: str, coordinator: str
+) -> Iterator[JobBackend]:
+    from .backend import Where
 
-    board = open_queue(coordinator, queue)
+    backend = Where.of(on, context, kubeconfig, queue, coordinator).open()
     try:
-        yield board
+        yield backend
     finally:
-        board.close()
+        backend.close()
 
 
-def _find(board: QueueBoard, name: str, queue: str) -> QueuedJob:
-    found = next((one for one in board.jobs() if one.name == name), None)
-    if found is None:
-        raise UsageError(f"there is no job {name!r} in queue {queue}: 'edl job list' shows all")
-    return found
+def _check_limits(job: QueuedJob, count: int | None) -> None:
+    least, most = int(job.spec.get("min_nodes", 1)), int(job.spec.get("max_nodes", 1))
+    if count is not None and not least <= count <= most:
+        raise UsageError(
+            f"job {job.name} runs with {least} to {most} nodes, not with {count};"
+            f" 'edl job stop {job.name}' ends it"
+        )
 
 
 def _ask(taken: bool, name: str) -> None:

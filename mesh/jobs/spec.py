@@ -14,11 +14,13 @@ from typing import Annotated, Any, Final, Self
 from ...errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
+from .quantities import checked
 
 #: What of `edl student train` the runner says itself.
 _OURS: Final = ("--nodes", "--job", "--coordinator", "--dry-run")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OF_A_CLUSTER: Final = ("image", "resources", "checkpoint_claim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class JobSpec:
         grace_s: a node that is told to leave has so long, then it is killed, seconds.
         env: variables of its nodes.
         folder: in which its nodes run; in the file relative to that. Default: the file's own.
+        image: on a cluster, the container image that its nodes run in.
+        resources: on a cluster, what each node needs, as `quantities.checked` has it.
+        checkpoint_claim: on a cluster, the volume claim for a training's checkpoints.
     """
 
     name: str
@@ -49,6 +54,9 @@ class JobSpec:
     grace_s: Annotated[float, Number("s", at_least=0, at_most=3600)] = 60.0
     env: Mapping[str, str] = field(default_factory=dict)
     folder: Path = Path()
+    image: str = ""
+    resources: Mapping[str, int | float | str] = field(default_factory=dict)
+    checkpoint_claim: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -67,6 +75,7 @@ class JobSpec:
             )
         if odd := [name for name in self.env if not _VARIABLE.fullmatch(name)]:
             raise ValueError(f"env: expects names of variables, got {odd[0]!r}")
+        object.__setattr__(self, "resources", checked(self.resources))
         self._check_words()
 
     def _check_words(self) -> None:
@@ -91,9 +100,26 @@ class JobSpec:
         """Whether its nodes are `edl student train`."""
         return bool(self.train.strip())
 
+    @property
+    def of_a_cluster(self) -> list[str]:
+        """The keys of it that only a cluster heeds."""
+        return [name for name in _OF_A_CLUSTER if getattr(self, name)]
+
+    def for_a_fleet(self) -> Self:
+        """The same without what only a cluster heeds."""
+        return replace(self, image="", resources={}, checkpoint_claim="")
+
+    def fleet_note(self) -> str:
+        """What a fleet leaves out of it, in words; empty: nothing."""
+        left = self.of_a_cluster
+        is_, it = ("is", "it") if len(left) == 1 else ("are", "them")
+        return f"{', '.join(left)} {is_} of a cluster: a fleet leaves {it} out" if left else ""
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, which `from_json` makes the same of."""
-        return {**asdict(self), "folder": str(self.folder), "env": dict(self.env)}
+        told = {**asdict(self), "folder": str(self.folder), "env": dict(self.env)}
+        # What is not said is not told, so that fleets of versions without these keys take it.
+        return {key: one for key, one in told.items() if one or key not in _OF_A_CLUSTER}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -125,13 +151,20 @@ class JobSpec:
         return tuple(argv)
 
 
-def read_job(path: Path) -> JobSpec:
+def read_job(path: Path, *, here: bool = True) -> JobSpec:
     """The job that a file describes, its folder absolute.
+
+    Args:
+        path: of the file.
+        here: its nodes will find on their machines what lies here; False: what their image holds,
+            so that nothing is looked for, and the folder stays as the file says it.
 
     Raises:
         UsageError: see `files.read`; or its folder, or the file that it trains, is not there.
     """
     spec = read(path, JobSpec)
+    if not here:
+        return spec
     folder = path.parent if spec.folder == Path() else spec.folder
     spec = replace(spec, folder=Path(os.path.abspath(folder)))
     if not spec.folder.is_dir():

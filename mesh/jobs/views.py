@@ -14,6 +14,8 @@ from .spec import JobSpec
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from .backend import Listing
+
 _COLORS = {
     "creating": "yellow",
     "running": "green",
@@ -67,16 +69,10 @@ def fleet_line(runner: Runner | None, reservations: Sequence[Reservation]) -> st
     return line
 
 
-def to_json(
-    jobs: Sequence[QueuedJob],
-    runner: Runner | None,
-    reservations: Sequence[Reservation],
-    now_ms: int,
-) -> dict[str, Any]:
+def to_json(listing: Listing) -> dict[str, Any]:
     """The same for programs."""
     return {
-        "fleet": None if runner is None else {"runner": runner.runner_id, **runner.facts},
-        "reservations": [{"name": one.name, "slots": one.slots} for one in reservations],
+        **listing.more,
         "jobs": [
             {
                 "name": job.name,
@@ -85,10 +81,10 @@ def to_json(
                 "asked_nodes": job.wish.nodes,
                 "asked_to_stop": job.wish.stop,
                 "submitted_ms": job.submitted_ms,
-                "pending_s": round(job.pending_s(now_ms), 3),
+                "pending_s": round(job.pending_s(listing.now_ms), 3),
                 **job.progress.to_json(),
             }
-            for job in jobs
+            for job in listing.jobs
         ],
     }
 
@@ -108,8 +104,8 @@ def event_line(event: Entry) -> str:
     return f"{at}  {dict(body)}"
 
 
-def manifest(spec: JobSpec) -> Iterator[str]:
-    """What would be run, in lines."""
+def plan(spec: JobSpec) -> Iterator[str]:
+    """What a fleet would run, in lines."""
     least, most = spec.min_nodes, spec.max_nodes
     nodes = f"{least} nodes" if least == most else f"{least} to {most} nodes"
     yield f"job {spec.name}: {nodes}, priority {spec.priority}"
@@ -118,4 +114,6 @@ def manifest(spec: JobSpec) -> Iterator[str]:
     for name, value in spec.env.items():
         yield f"with {name}={value}"
     yield f"told to leave, it has {spec.grace_s:g} s; {spec.retries} nodes may end badly"
+    if note := spec.fleet_note():
+        yield note
     yield "nothing was submitted"

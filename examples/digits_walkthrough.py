@@ -1,0 +1,182 @@
+# %% [markdown]
+# # A mesh in one notebook
+#
+# A teacher learns to read digits and becomes an ONNX file. Two processes of this machine serve it.
+# A student that has images, and hardly any labels, learns from what they say; one of them is killed
+# while it does. Open this file as a notebook (VS Code, Spyder, Jupyter with jupytext), or run it:
+#
+#     pip install "edl-dist[onnx,embedded,bench]" onnx
+#     python examples/digits_walkthrough.py
+
+# %%
+"""A walk through distilling: a teacher in ONNX, a mesh on this machine, a student in numpy."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from sklearn.datasets import load_digits
+from sklearn.neural_network import MLPClassifier
+
+from edl.distill_reader import DistilReader
+from edl.mesh.local import LocalMesh, TeacherSpec
+
+Array = np.ndarray[Any, Any]
+
+# %% [markdown]
+# ## Who has which digits
+#
+# The teacher learns from 900 images with their labels. The student has 600 others, and the labels
+# of 40 of them. The rest tells how good each of them is.
+
+# %%
+order = np.random.default_rng(0).permutation(1797)
+digits = load_digits()
+image: Array = digits.images[order].reshape(-1, 64).astype(np.uint8)
+label: Array = digits.target[order]
+taught, own, held_out = slice(0, 900), slice(900, 1500), slice(1500, None)
+LABELLED = 40
+
+# %% [markdown]
+# ## The teacher
+#
+# Any model that a teacher can open will do (docs/models.md). This one takes images as bytes, as
+# they are, and turns them into floats itself: a quarter of the traffic.
+
+# %%
+network = MLPClassifier((128,), learning_rate_init=0.01, tol=1e-3, random_state=0)
+network.fit(image[taught] / 16.0, label[taught])
+print(f"teacher: {network.score(image[held_out] / 16.0, label[held_out]):.3f} of held-out digits")
+
+
+def to_onnx(network: MLPClassifier, path: Path) -> None:
+    """Write the network as a graph: uint8 [N, 64] -> float32 [N, 10], logits."""
+    names = ["w1", "w2", "b1", "b2", "scale"]
+    arrays = [*network.coefs_, *network.intercepts_, np.array(1 / 16)]
+    nodes = [
+        helper.make_node("Cast", ["image"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["floats", "scale"], ["scaled"]),
+        helper.make_node("Gemm", ["scaled", "w1", "b1"], ["hidden"]),
+        helper.make_node("Relu", ["hidden"], ["positive"]),
+        helper.make_node("Gemm", ["positive", "w2", "b2"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "digits",
+        [helper.make_tensor_value_info("image", TensorProto.UINT8, ["N", 64])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 10])],
+        [
+            numpy_helper.from_array(np.asarray(array, np.float32), name)
+            for name, array in zip(names, arrays, strict=True)
+        ],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
+
+
+folder = tempfile.TemporaryDirectory()
+to_onnx(network, Path(folder.name) / "digits.onnx")
+
+# %% [markdown]
+# ## A mesh
+#
+# A coordinator, which brings a Redis of its own, and two teachers: processes of this machine, which
+# end with this one whatever happens. `edl status --coordinator URL` in a terminal shows them.
+
+# %%
+mesh = LocalMesh()
+mesh.start()
+spec = TeacherSpec("digits", f"{folder.name}/digits.onnx")
+for name in ("t1", "t2"):
+    mesh.start_teacher(name, spec)
+for name in ("t1", "t2"):
+    print(f"teacher {name} serves at {mesh.wait_ready(name)}")
+
+# %% [markdown]
+# ## What a reader hands out
+#
+# The student's own batches, with what a teacher says of each behind them. Here a batch is
+# `(image,)`: there is no label. `feeds=[0]` would choose what teachers get to see, if there were
+# more.
+
+# %%
+batches = [(image[own][at : at + 50],) for at in range(0, 600, 50)]
+reader = DistilReader(batches, service="digits", coordinator=mesh.url)
+batch, logits = next(iter(reader))
+print(f"a batch {batch.dtype}{list(batch.shape)} with logits {logits.dtype}{list(logits.shape)}")
+print(f"the teacher reads {logits[:8].argmax(axis=1)}, written was {label[own][:8]}")
+
+# %% [markdown]
+# ## The student
+#
+# Softmax regression: 650 parameters against the teacher's 9,610. Its loss is the cross entropy to
+# what the teacher holds likely at a temperature of 2: not that an image is a 7 alone, but how much
+# it looks like a 1 as well.
+
+
+# %%
+def softmax(logits: Array) -> Array:
+    exp = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exp / exp.sum(axis=1, keepdims=True))
+
+
+class Student:
+    """Probabilities [N, 10] of images [N, 64]."""
+
+    def __init__(self) -> None:
+        self.weight = np.zeros((65, 10))
+
+    def __call__(self, image: Array) -> Array:
+        return softmax(self.inputs(image) @ self.weight)
+
+    def step(self, image: Array, target: Array, rate: float = 0.5) -> None:
+        slope = self(image) - target
+        self.weight -= rate * self.inputs(image).T @ slope / len(image)
+
+    def accuracy(self) -> float:
+        return float((self(image[held_out]).argmax(axis=1) == label[held_out]).mean())
+
+    @staticmethod
+    def inputs(image: Array) -> Array:
+        return np.hstack([image / 16.0, np.ones((len(image), 1))])
+
+
+alone = Student()
+for _ in range(600):
+    alone.step(image[own][:LABELLED], np.eye(10)[label[own][:LABELLED]])
+print(f"student with {LABELLED} labels: {alone.accuracy():.3f} of held-out digits")
+
+# %% [markdown]
+# ## It learns, and a teacher dies
+#
+# In the second epoch the first teacher is killed, as a spot machine may be. What it was asked is
+# asked of the other one: each batch comes, once, in its order. `reader.stats` counts what was sent
+# again.
+
+# %%
+student = Student()
+for epoch in range(30):
+    rows = 0
+    for at, (batch, logits) in enumerate(reader):
+        student.step(batch, softmax(logits / 2.0))
+        rows += len(batch)
+        if (epoch, at) == (1, 3):
+            mesh.kill("t1")
+    assert rows == 600, "no batch is lost, and none comes twice"
+print(f"student with teachers: {student.accuracy():.3f} of held-out digits")
+print(reader.stats.line())
+
+# %% [markdown]
+# ## The end
+#
+# Without these lines the processes end with the notebook's kernel.
+
+# %%
+reader.close()
+mesh.stop()
+folder.cleanup()

@@ -1,0 +1,112 @@
+# %% [markdown]
+# # Before it runs: how many teachers, what for, and what if they die
+#
+# Nothing is started here: a plan is computed, and the mesh of the plan is played in virtual time,
+# by the rules that live meshes run. Open this file as a notebook, or run it; it needs `edl-dist`
+# alone:
+#
+#     python examples/planning_walkthrough.py
+
+# %%
+"""A walk through planning: devices and rates, a plan, what if, and the same mesh on a bad day."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from edl.mesh.plan.scenario import scenario_of
+from edl.scheduler.cluster import Cluster, DeviceKind, Link
+from edl.scheduler.planner import plan
+from edl.scheduler.simulator import Fault, simulate
+from edl.scheduler.workload import Job, Rate
+
+# %% [markdown]
+# ## What there is
+#
+# Four machines that train, and spot machines that come and go, so that they may be teachers alone.
+# Rates are measured: `edl profile` does, on the devices that you have. These are those of a
+# ResNet50 on a V100, and of its teacher, a ResNet101, on a P4.
+
+# %%
+cluster = Cluster(
+    (
+        DeviceKind("v100", 4, 2.48, link=Link(3.1e9, 50e-6), roles=("student",)),
+        DeviceKind("p4", 40, 0.22, link=Link(1.25e9, 100e-6, jitter=0.2), tenure="spot"),
+    )
+)
+job = Job(
+    name="resnet50",
+    samples=1_281_167,
+    epochs=90,
+    students=4,
+    batch=(32,),
+    sample_bytes=224 * 224 * 3,
+    label_bytes=4000,
+    student={"v100": Rate(samples_per_s=340, jitter=0.03)},
+    teacher={"v100": Rate(samples_per_s=900), "p4": Rate(samples_per_s=72, jitter=0.05)},
+)
+
+# %% [markdown]
+# ## The plan
+#
+# The paper's ratio n = ceil(t_t / t_s) is the start; the plan knows, besides, what is lost on the
+# way.
+
+# %%
+planned = plan(cluster, job)
+assert planned.mesh is not None
+assert planned.prediction is not None
+teachers = planned.mesh.teachers
+print(f"by the ratio {planned.needed} teachers for a student; planned: {teachers} for 4")
+for way in planned.ways:
+    if not way.why_not:
+        hours = way.total_s / 3600
+        print(
+            f"{way.method:<12}{way.samples_per_s:8,.0f} samples/s {hours:6.1f} h {way.cost:8.2f} $"
+        )
+print("; ".join(planned.verdict.reasons))
+
+# %% [markdown]
+# ## What if there were fewer?
+#
+# Below the ratio the students wait for labels. Where the curve is flat, teachers cost and bring
+# nothing.
+
+# %%
+for count in (8, 12, 16, 20, 24, 28):
+    fewer = plan(cluster, job, teachers=count)
+    assert fewer.prediction is not None
+    bar = "#" * round(fewer.prediction.samples_per_s / 25)
+    print(f"{count:3} teachers {fewer.prediction.samples_per_s:8,.0f} samples/s {bar}")
+
+# %% [markdown]
+# ## The same mesh, played
+#
+# The simulator follows each batch through the reader's own rules: which teacher gets it, when one
+# is late, what is sent again. On a good day it says nearly what the plan said.
+
+# %%
+good_day = replace(
+    scenario_of(cluster, job, planned.mesh, planned.prediction), batches=300, duration_s=None
+)
+calm = simulate(good_day, random.Random)
+print(
+    f"planned {planned.prediction.samples_per_s:,.0f}, played {calm.samples_per_s:,.0f} samples/s"
+)
+
+# %% [markdown]
+# ## A bad day
+#
+# After five seconds every third teacher is taken away without a word, and nobody replaces it.
+# Readers ask the others at once; what is left has to do.
+
+# %%
+third = teachers // 3
+bad_day = replace(good_day, faults=(Fault(5.0, "p4", "crash", count=third),))
+rough = simulate(bad_day, random.Random)
+resends = sum(student.resends for student in rough.students)
+starved = sum(student.starved_s for student in rough.students)
+print(f"without {third} of {teachers}: {rough.samples_per_s:,.0f} samples/s")
+print(f"{resends} requests were sent again; students waited {starved:.1f} s in all")
+assert all(a.batches == b.batches for a, b in zip(calm.students, rough.students, strict=True))

@@ -1,0 +1,97 @@
+# %% [markdown]
+# # Trainings that share eight cards
+#
+# Three jobs come to a pool of eight slots, then a web service wants some back. First each job waits
+# until all that it asked for is free, as most schedulers have it; then they grow and shrink between
+# a least and a most, as `edl fleet jobs` and the operator have it. The rule is theirs, only the
+# time is virtual. Open this file as a notebook, or run it; it needs `edl-dist` alone:
+#
+#     python examples/sharing_walkthrough.py
+
+# %%
+"""A walk through elastic jobs: one pool, three jobs, with and without elasticity, and a service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from edl.scheduler.elastic import SLOTS, ElasticConfig
+from edl.scheduler.elastic_simulation import (
+    Reservation,
+    SimulatedJob,
+    SimulatedPool,
+    Simulation,
+    simulate,
+)
+
+# %% [markdown]
+# ## The jobs
+#
+# Work is in seconds that one node would take alone. A node takes five seconds to start, and the job
+# stands still for three while it forms another world: growing is not free.
+
+# %%
+a_job = partial(SimulatedJob, start_s=5.0, join_s=5.0, reform_s=3.0)
+jobs = [
+    a_job("large", 2400, min_nodes=2, max_nodes=8),
+    a_job("middle", 1200, min_nodes=2, max_nodes=6, submitted_s=60),
+    a_job("small", 300, min_nodes=1, max_nodes=2, submitted_s=90),
+]
+pool = SimulatedPool({SLOTS: 8}, config=ElasticConfig(freeze_s=30.0))
+gang = replace(pool, config=ElasticConfig(mode="gang"))
+
+
+def show(title: str, told: Simulation, jobs: Sequence[SimulatedJob], every_s: int = 20) -> None:
+    """A line for each job: how many of its nodes work, each 20 s; when it began and ended."""
+    print(title)
+    until_s = max(run.ended_s or 0.0 for run in told.runs)
+    for job, run in zip(jobs, told.runs, strict=True):
+        line = ""
+        for at_s in range(0, int(until_s), every_s):
+            past = [moment for moment in told.moments if moment.at_s <= at_s]
+            line += str(past[-1].working.get(job.name, 0) or ".") if past else "."
+        began_s, ended_s = run.started_s or 0.0, run.ended_s or 0.0
+        waited_s = began_s - job.submitted_s
+        print(f"  {job.name:<7}{line}  waited {waited_s:4.0f} s, ended at {ended_s:4.0f} s")
+
+
+# %% [markdown]
+# ## All or nothing
+#
+# The large job has all eight slots; the others wait for its end.
+
+# %%
+rigid = simulate(gang, jobs)
+show("gang", rigid, jobs)
+
+# %% [markdown]
+# ## Elastic
+#
+# Who comes begins at once with its fewest nodes, which the large job gives. Who is fulfilled least
+# grows first when nodes are free again. The last end comes no sooner, as all slots were busy
+# before: it is the waiting that goes.
+
+# %%
+elastic = simulate(pool, jobs)
+show("elastic", elastic, jobs)
+waited = [
+    sum((run.started_s or 0.0) - run.job.submitted_s for run in told.runs) / len(jobs)
+    for told in (rigid, elastic)
+]
+print(f"mean waiting time: {waited[0]:.0f} s all or nothing, {waited[1]:.0f} s elastic")
+
+# %% [markdown]
+# ## A service wants slots back
+#
+# Two minutes after the start it holds four of them for two minutes. Jobs get out of its way, one of
+# them wholly, and come back.
+
+# %%
+service = (Reservation(120.0, {SLOTS: 4}), Reservation(240.0, {SLOTS: 0}))
+shared = simulate(replace(pool, reservations=service), jobs)
+show("elastic, beside a service", shared, jobs)
+busy = [moment for moment in shared.moments if 125 <= moment.at_s < 240]
+most = max(sum(moment.working.values()) for moment in busy)
+print(f"while it holds 4 of 8 slots, jobs have {most} at most")

@@ -1,0 +1,260 @@
+"""What `edl job` says and asks is the same for a fleet's queue in Redis and for a cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from typer.testing import CliRunner
+
+from edl.coordinator.queue import Progress
+from edl.coordinator.queue.redis_board import RedisQueue
+from edl.errors import UnavailableError, UsageError
+from edl.mesh.jobs.backend import Where
+from edl.mesh.jobs.cli import app
+from edl.mesh.kubernetes.resources import (
+    DISTILL_JOB,
+    EVENT,
+    POD,
+    labels_of,
+    owner_reference,
+    rfc3339,
+)
+from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
+
+
+class Stage(Protocol):
+    """Where jobs run, and who runs them: played by a test, as it says."""
+
+    options: Sequence[str]
+
+    def where(self) -> Where:
+        """The same as the options."""
+
+    def becomes(self, name: str, progress: Progress) -> None:
+        """What whoever runs it says of a job."""
+
+    def prints(self, name: str, node: int, *lines: str) -> None:
+        """A node prints."""
+
+    def happens(self, name: str, what: str) -> None:
+        """An event."""
+
+
+class Fleet:
+    """A queue in Redis, and its runner."""
+
+    def __init__(self, url: str) -> None:
+        self.options = ("--coordinator", url)
+        self.board = RedisQueue(url)
+        self.board._redis.flushall()
+        assert self.board.take("r", {"host": "here", "slots": 4}, 60.0)
+
+    def where(self) -> Where:
+        return Where.of("queue", "", None, "main", self.options[1])
+
+    def becomes(self, name: str, progress: Progress) -> None:
+        job = next(one for one in self.board.jobs() if one.name == name)
+        assert self.board.tell("r", name, job.number, progress)
+
+    def prints(self, name: str, node: int, *lines: str) -> None:
+        assert self.board.log("r", name, [f"node {node} | {line}" for line in lines])
+
+    def happens(self, name: str, what: str) -> None:
+        self.board.note({"kind": "job", "job": name, "what": what})
+
+
+class OnCluster:
+    """An API server, and what an operator and kubelets write there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.client = cluster, cluster.client
+        where = f"kubernetes:{cluster.namespace}"
+        self.options = ("--on", where, "--kubeconfig", str(cluster.kubeconfig))
+        self._printed = 0
+
+    def where(self) -> Where:
+        return Where.of(self.options[1], "", self.cluster.kubeconfig, "main", "")
+
+    def becomes(self, name: str, progress: Progress) -> None:
+        job = self.client.get(DISTILL_JOB, name)
+        status: dict[str, Any] = {
+            "state": progress.state,
+            "reason": progress.reason,
+            "nodes": progress.running,
+            "target": progress.target,
+            "failures": progress.failures,
+            "startedAt": rfc3339(progress.first_ms / 1000) if progress.first_ms else None,
+            "endedAt": rfc3339(progress.ended_ms / 1000) if progress.ended_ms else None,
+            "observedGeneration": job["metadata"]["generation"],
+        }
+        self.client.patch(DISTILL_JOB, name, {"status": status}, subresource="status")
+
+    def prints(self, name: str, node: int, *lines: str) -> None:
+        pod, job = f"{name}-{node}", self.client.get(DISTILL_JOB, name)
+        assert self.cluster.server is not None
+        logs = self.cluster.server.store.logs
+        key = (self.cluster.namespace, pod)
+        if key not in logs:
+            labels = labels_of("student", job=name, node=str(node))
+            meta = {"name": pod, "labels": labels, "ownerReferences": [owner_reference(job)]}
+            spec = {"containers": [{"name": "node", "image": "x"}]}
+            self.client.create(POD, {"metadata": meta, "spec": spec})
+            self.cluster.say(pod, "Running")
+        for line in lines:
+            self._printed += 1
+            text = f"{logs.get(key, '')}{rfc3339(1.8e9 + self._printed / 1000)} {line}\n"
+            logs[key] = text
+
+    def happens(self, name: str, what: str) -> None:
+        job = self.client.get(DISTILL_JOB, name)
+        meta = job["metadata"]
+        about = {"kind": "DistillJob", "name": name, "uid": meta["uid"]}
+        reason, _, message = what.partition(": ")
+        event = {
+            "metadata": {"name": f"{name}.{len(what)}"},
+            "involvedObject": {**about, "namespace": meta["namespace"]},
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+        }
+        self.client.create(EVENT, event)
+
+
+@pytest.fixture(params=["fleet", "cluster"])
+def stage(
+    request: pytest.FixtureRequest, valkey_url: str, tmp_path: Path
+) -> Iterator[Fleet | OnCluster]:
+    if request.param == "fleet":
+        fleet = Fleet(valkey_url)
+        yield fleet
+        fleet.board.close()
+        return
+    with cluster_in(tmp_path) as cluster:
+        if cluster.server is None:
+            pytest.skip("without kubelets a real API server has no logs")
+        yield OnCluster(cluster)
+
+
+class Said:
+    """`edl job` against a stage."""
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self._options, self._folder = stage.options, folder
+
+    def __call__(self, command: str, *words: object) -> str:
+        argv = [command, *map(str, words), *self._options]
+        result = CliRunner().invoke(app, argv, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def file(self, name: str, *lines: str) -> Path:
+        path = self._folder / f"{name}.yaml"
+        text = [f"name: {name}", "command: work --hard", "image: x:1", "max_nodes: 3", *lines]
+        path.write_text("\n".join(text))
+        return path
+
+    def job(self, name: str) -> dict[str, Any]:
+        listed = json.loads(self("list", "--json"))
+        return next(one for one in listed["jobs"] if one["name"] == name)
+
+
+@pytest.fixture
+def edl(stage: Stage, tmp_path: Path) -> Said:
+    return Said(stage, tmp_path)
+
+
+def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
+    """What is listed, asked for, and refused, in each of its states."""
+    assert "'edl job submit JOB.yaml" in edl("list")
+    dry = edl("submit", edl.file("a", "priority: 7"), "--dry-run")
+    assert "a" in dry
+    assert json.loads(edl("list", "--json"))["jobs"] == []
+
+    assert "job a is " in edl("submit", edl.file("a", "priority: 7"))
+    with pytest.raises(UsageError, match="there is a job a that has not ended: 'edl job stop a'"):
+        edl("submit", edl.file("a"))
+    edl("submit", edl.file("b", "min_nodes: 2"))
+    first = edl.job("a")
+    assert [one["name"] for one in json.loads(edl("list", "--json"))["jobs"]] == ["a", "b"]
+    assert (first["state"], first["running"], first["asked_nodes"]) == ("creating", 0, None)
+    assert (first["spec"]["command"], first["spec"]["priority"]) == ("work --hard", 7)
+
+    now_ms = first["submitted_ms"] + 4500
+    stage.becomes("a", Progress("scaling", 3, 1, "grows by 2", now_ms, failures=1))
+    row = next(line for line in edl("list").splitlines() if " a " in line)
+    for words in ("scaling", "1 -> 3", "1:3", "7", "4.5 s", "grows by 2"):
+        assert words in row
+
+    edl("scale", "a", 2)
+    assert edl.job("a")["asked_nodes"] == 2
+    assert "1:3 (asked 2)" in edl("list")
+    with pytest.raises(UsageError, match="job a runs with 1 to 3 nodes, not with 4"):
+        edl("scale", "a", 4)
+    with pytest.raises(UsageError, match="expects a number of nodes or 'auto'"):
+        edl("scale", "a", "more")
+    edl("scale", "a", "auto")
+    assert edl.job("a")["asked_nodes"] is None
+
+    with pytest.raises(UnavailableError, match=r"job a has not ended in 0\.01 s"):
+        edl("stop", "a", "--wait", 0.01)
+    assert edl.job("a")["asked_to_stop"]
+    assert not edl.job("b")["asked_to_stop"]
+    stage.becomes("a", Progress("stopped", 0, 0, "it was asked to stop", now_ms, now_ms + 1))
+    assert (edl.job("a")["state"], edl.job("a")["pending_s"]) == ("stopped", 4.5)
+    for ask in (("scale", "a", 2), ("stop", "a")):
+        with pytest.raises(UsageError, match="job a has ended already"):
+            edl(*ask)
+    for ask in (("scale", "c", 2), ("stop", "c"), ("logs", "c")):
+        with pytest.raises(UsageError, match="there is no job 'c' in "):
+            edl(*ask)
+
+    edl("submit", edl.file("a"))  # the name is free again
+    again = edl.job("a")
+    assert (again["state"], again["asked_to_stop"], again["failures"]) == ("creating", False, 0)
+
+
+def test_what_nodes_print_and_what_happens(stage: Stage, edl: Said) -> None:
+    edl("submit", edl.file("a"))
+    edl("submit", edl.file("b"))
+    assert edl("logs", "a") == ""
+    stage.prints("a", 1, "up")
+    stage.prints("a", 2, "up", "[step 1]")
+    stage.prints("b", 1, "of another job")
+    stage.prints("a", 1, "step 1")
+    assert edl("logs", "a").splitlines() == [
+        "node 1 | up", "node 2 | up", "node 2 | [step 1]", "node 1 | step 1",
+    ]  # fmt: skip
+    stage.becomes("a", Progress("succeeded", reason="a node has ended well", ended_ms=1))
+    assert len(edl("logs", "a", "--follow").splitlines()) == 4
+
+    stage.happens("a", "Scaled: to 2 nodes")
+    stage.happens("b", "Waits: behind a")
+    told = edl("events")
+    assert re.search(r"^\d\d:\d\d:\d\d  a: Scaled: to 2 nodes$", told, re.MULTILINE)
+    assert "b: Waits: behind a" in told
+    last = json.loads(edl("events", "--last", 1, "--json").splitlines()[-1])
+    assert {"at_ms", "kind", "job", "what"} == last.keys()
+
+
+def test_following_goes_on_until_the_job_ends(
+    stage: Stage, edl: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("following", "kubernetes.backend"):
+        monkeypatch.setattr(f"edl.mesh.jobs.{module}._LOOK_S", 0.02)
+    edl("submit", edl.file("a"))
+    stage.prints("a", 1, "up")
+    with closing(stage.where().open()) as backend:
+        lines = backend.log_lines(backend.find("a"), follow=True)
+        assert next(lines) == "node 1 | up"
+        stage.prints("a", 2, "up")
+        stage.prints("a", 1, "step 1")
+        assert [next(lines), next(lines)] == ["node 2 | up", "node 1 | step 1"]
+        stage.prints("a", 1, "done")
+        stage.becomes("a", Progress("succeeded", ended_ms=1))
+        assert list(lines) == ["node 1 | done"]

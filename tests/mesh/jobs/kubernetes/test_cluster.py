@@ -1,0 +1,180 @@
+"""`edl job` on a cluster: manifests that an API server takes, and what is said where it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import edl
+from edl.errors import (
+    Forbidden,
+    KubernetesUnavailable,
+    ManifestRefused,
+    ObjectMissing,
+    UsageError,
+)
+from edl.mesh.jobs.backend import Where
+from edl.mesh.jobs.cli import app
+from edl.mesh.jobs.kubernetes.translate import to_resource
+from edl.mesh.jobs.spec import JobSpec
+from edl.mesh.kubernetes.resources import DISTILL_JOB
+from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
+from edl.tests.deploy.kube_api.store import Refusal
+from edl.tests.ground.programs import wait_for
+
+EXAMPLE = Path(edl.__file__).resolve().parent / "examples" / "jobs" / "ctr.yaml"
+Edl = Callable[..., str]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster_in(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def edl_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Edl:
+    """`edl job ...` as a user has it who has set two variables."""
+    monkeypatch.setenv("EDL_JOBS_ON", f"kubernetes:{cluster.namespace}")
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    return run
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_dry_run_is_what_kubectl_may_apply(cluster: Cluster, edl_job: Edl) -> None:
+    printed = edl_job("submit", EXAMPLE, "--dry-run")
+    assert printed.startswith("# folder is of a fleet's machine")
+    assert cluster.client.list(DISTILL_JOB) == []
+    manifest = yaml.safe_load(printed)
+    made = cluster.client.create(DISTILL_JOB, manifest)
+    assert made["spec"].items() >= manifest["spec"].items(), "nothing was pruned"
+    listed = json.loads(edl_job("list", "--json"))["jobs"][0]
+    assert (listed["name"], listed["spec"]["resources"]["cpu"]) == ("ctr", "2")
+    assert "no operator has seen it yet" in listed["reason"]
+    assert "no operator has seen it yet" in edl_job("list")
+
+
+def test_the_dry_run_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    manifest = yaml.safe_load(run("submit", EXAMPLE, "--dry-run", "--on", "kubernetes"))
+    assert manifest["metadata"] == {"name": "ctr"}
+
+
+def test_nodes_are_told_a_redis_that_was_named_here(
+    edl_job: Edl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDL_COORDINATOR", "redis://127.0.0.1:1")  # how this machine reaches it
+    dry = ("submit", EXAMPLE, "--dry-run")
+    assert "coordinator" not in yaml.safe_load(edl_job(*dry))["spec"]
+    told = yaml.safe_load(edl_job(*dry, "--coordinator", "redis://redis:6379"))
+    assert told["spec"]["coordinator"] == "redis://redis:6379"
+
+
+def test_a_spec_that_the_server_refuses_is_said_in_a_line(
+    cluster: Cluster, edl_job: Edl, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"name: a\ncommand: x\nimage: {'x' * 2000}\n")
+    with pytest.raises(ManifestRefused, match=r"spec\.image.*1024") as caught:
+        edl_job("submit", file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_without_our_definitions(cluster: Cluster, edl_job: Edl) -> None:
+    assert cluster.server is not None
+    del cluster.server.store.known[DISTILL_JOB.api_version, DISTILL_JOB.plural]
+    for words in (("list",), ("submit", EXAMPLE), ("logs", "a"), ("events",), ("stop", "a")):
+        with pytest.raises(ObjectMissing, match="kubectl apply -k deploy/operator/crds"):
+            edl_job(*words)
+
+
+def test_a_namespace_that_is_not_there(cluster: Cluster, edl_job: Edl) -> None:
+    with pytest.raises(UsageError, match='namespaces "nowhere" not found'):
+        edl_job("submit", EXAMPLE, "--on", "kubernetes:nowhere")
+
+
+def test_a_right_that_is_missing_is_named(edl_job: Edl, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = 'distilljobs.edl-dist.io is forbidden: User "u" cannot list resource "distilljobs"'
+
+    def refuse(*_: object) -> None:
+        raise Refusal(403, "Forbidden", says)
+
+    with monkeypatch.context() as forbidden:
+        forbidden.setattr("edl.tests.deploy.kube_api.server._Handler._route", refuse)
+        with pytest.raises(Forbidden, match=says):
+            edl_job("list")
+
+
+def test_no_cluster_to_talk_to(
+    cluster: Cluster, edl_job: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=r"no Kubernetes to talk to.*--context"):
+        edl_job("list", "--context", "nowhere")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="no Kubernetes to talk to"):
+        edl_job("list")
+    for text in ("a: [", "hello", "[1, 2]", "contexts: 5\ncurrent-context: a"):
+        (tmp_path / "odd").write_text(text)
+        with pytest.raises(UsageError, match=r"no kubeconfig|no Kubernetes to talk to") as caught:
+            edl_job("list", "--kubeconfig", tmp_path / "odd")
+        assert "\n" not in str(caught.value)
+    away = cluster.kubeconfig.read_text().replace(
+        cluster.connection.configuration.host, "http://127.0.0.1:1"
+    )
+    (tmp_path / "away").write_text(away)
+    with pytest.raises(KubernetesUnavailable, match=r"127\.0\.0\.1:1 does not answer"):
+        edl_job("list", "--kubeconfig", tmp_path / "away")
+
+
+def test_nothing_is_reserved_on_a_cluster(edl_job: Edl) -> None:
+    with pytest.raises(UsageError, match=r"no slots to reserve.*priorityClassName"):
+        edl_job("reserve", 1)
+
+
+def test_conditions_tell_what_events_have_forgotten(cluster: Cluster, edl_job: Edl) -> None:
+    cluster.client.create(DISTILL_JOB, to_resource(JobSpec("a", command="x", image="i")))
+    condition = {
+        "type": "Ready", "status": "True", "reason": "Running", "message": "has all it can use",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    other = {**condition, "type": "Degraded", "status": "False"}
+    status = {"observedGeneration": 1, "state": "running", "conditions": [condition, other]}
+    cluster.client.patch(DISTILL_JOB, "a", {"status": status}, subresource="status")
+    told = edl_job("events").splitlines()
+    assert told[0].endswith("  a: Ready: has all it can use")
+    assert told[1].endswith("  a: was submitted")
+    assert edl_job("events", "--last", 1).splitlines() == told[1:]
+
+
+def test_who_follows_outlives_an_api_server_that_is_away_for_a_while(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._LOOK_S", 0.01)
+    cluster.client.create(DISTILL_JOB, to_resource(JobSpec("a", command="x", image="i")))
+    assert cluster.server is not None
+    requests = cluster.server.requests
+    where = Where.of(f"kubernetes:{cluster.namespace}", "", cluster.kubeconfig, "main", "")
+    with closing(where.open()) as backend, ThreadPoolExecutor(1) as pool:
+        job = backend.find("a")
+        with cluster.server.outage():
+            lines = pool.submit(lambda: list(backend.log_lines(job, follow=True)))
+            asked = len(requests)
+            wait_for(lambda: len(requests) > asked + 3)
+        status = {"observedGeneration": 1, "state": "succeeded"}
+        cluster.client.patch(DISTILL_JOB, "a", {"status": status}, subresource="status")
+        assert lines.result(20) == []
+        monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._AWAY_S", 0.0)
+        with cluster.server.outage(), pytest.raises(KubernetesUnavailable):
+            list(backend.log_lines(job, follow=True))

@@ -1,0 +1,115 @@
+"""A job's file and its resource say the same, and what a cluster cannot run is an error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import UsageError
+from edl.mesh.jobs.backend import Where
+from edl.mesh.jobs.kubernetes.manifest import manifest
+from edl.mesh.jobs.kubernetes.translate import GPU, facts_of, to_resource
+from edl.mesh.jobs.spec import JobSpec
+
+_WORDS = st.lists(st.from_regex(r"[a-z0-9./=_-]{1,12}", fullmatch=True), min_size=1, max_size=4)
+_NODES = st.tuples(st.integers(1, 4096), st.integers(1, 4096)).map(sorted)
+_RESOURCES = st.fixed_dictionaries(
+    {},
+    optional={
+        "cpu": st.integers(0, 512) | st.sampled_from(["500m", "0.25", "1.5"]),
+        "memory": st.sampled_from(["512Mi", "4Gi", "10G", "1.5Ti"]),
+        "gpu": st.integers(0, 16),
+        "amd.com/gpu": st.integers(0, 16),
+    },
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> JobSpec:
+    least, most = draw(_NODES)
+    words = " ".join(draw(_WORDS))
+    trains = draw(st.booleans())
+    return JobSpec(
+        draw(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?", fullmatch=True)),
+        train=f"job.py {draw(st.sampled_from(['', '--epochs 3']))}".strip() if trains else "",
+        command="" if trains else words,
+        min_nodes=least,
+        max_nodes=most,
+        priority=draw(st.integers(-1000, 1000)),
+        retries=draw(st.integers(0, 1000)),
+        grace_s=float(draw(st.integers(0, 3600))),
+        env=draw(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.text())),
+        image=draw(st.sampled_from(["edl-dist:1", "host:5000/a/b@sha256:00"])),
+        resources=draw(_RESOURCES),
+        checkpoint_claim=draw(st.sampled_from(["", "checkpoints"])),
+    )
+
+
+@given(jobs())
+def test_a_job_comes_back_from_its_resource_as_it_was(spec: JobSpec) -> None:
+    resource = json.loads(json.dumps(to_resource(spec, "here")))
+    assert JobSpec(**facts_of(resource)) == spec
+    assert resource["metadata"] == {"name": spec.name, "namespace": "here"}
+
+
+@given(jobs())
+def test_the_manifest_is_the_resource(spec: JobSpec) -> None:
+    where = Where(True, "here", coordinator="redis://redis:6379")
+    text = "\n".join(manifest(spec, where))
+    assert yaml.safe_load(text) == to_resource(spec, "here", "redis://redis:6379")
+
+
+def test_a_node_has_what_it_asks_for_and_idle_cores_besides() -> None:
+    spec = JobSpec("a", command="x", image="i", resources={"cpu": 2, "memory": "4Gi", "gpu": 1})
+    claims = to_resource(spec)["spec"]["resources"]
+    assert claims["requests"] == {"cpu": "2", "memory": "4Gi", GPU: "1"}
+    assert claims["limits"] == {"memory": "4Gi", GPU: "1"}
+    assert "resources" not in to_resource(JobSpec("a", command="x", image="i"))["spec"]
+
+
+def test_parts_of_a_second_of_grace_are_a_whole_one() -> None:
+    assert (
+        to_resource(JobSpec("a", command="x", image="i", grace_s=0.2))["spec"]["graceSeconds"] == 1
+    )
+
+
+def test_what_stands_in_a_file_and_is_left_out_is_said() -> None:
+    lines = list(manifest(JobSpec("a", command="x", image="i", folder=Path("jobs")), Where(True)))
+    assert lines[0].startswith("# folder is of a fleet's machine")
+    assert lines[1].startswith("# resources name neither cpu nor gpu")
+    whole = JobSpec("a", command="x", image="i", resources={"gpu": 1})
+    assert not [line for line in manifest(whole, Where(True)) if line.startswith("#")]
+    assert "namespace" not in yaml.safe_load("\n".join(lines))["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (JobSpec("a", command="x"), "image: a job on Kubernetes names the image"),
+        (JobSpec("A", command="x", image="i"), "name: on Kubernetes 1 to 52 small letters"),
+        (JobSpec("a_b", command="x", image="i"), "name: on Kubernetes"),
+        (JobSpec("a" * 53, command="x", image="i"), "name: on Kubernetes"),
+    ],
+)
+def test_what_no_cluster_runs(spec: JobSpec, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        to_resource(spec)
+
+
+@pytest.mark.parametrize("on", ["", "k8s", "kubernetes:", "kubernetes:A b", "queue:main"])
+def test_a_place_that_is_none(on: str) -> None:
+    with pytest.raises(UsageError, match="expects queue, kubernetes or kubernetes:NAMESPACE"):
+        Where.of(on, "", None, "main", "redis://127.0.0.1:1")
+
+
+def test_a_place() -> None:
+    given = (None, "main", "redis://127.0.0.1:1")
+    assert Where.of("kubernetes:team-a", "there", *given).namespace == "team-a"
+    assert Where.of("kubernetes", "", *given).namespace == ""
+    with pytest.raises(UsageError, match="--context is of --on kubernetes"):
+        Where.of("queue", "there", *given)
