@@ -1,4 +1,4 @@
-"""What the pages point at exists: files, headings, tests, flags, make targets, parsable Python."""
+"""What the pages point at exists: files, headings, flags, make targets, parsable Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_python_blocks_are_python(page: Path) -> None:
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+    for block in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(), flags=re.DOTALL):
         ast.parse(block)
 
 
@@ -41,16 +41,6 @@ def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     named = set(re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), flags=re.MULTILINE))
     assert named <= targets
-
-
-def test_every_promise_names_a_test_that_exists() -> None:
-    text = (ROOT / "docs" / "how-it-works.md").read_text()
-    named = re.findall(r"^\|.*\| `(?:(tests/\S+?\.py)::)?(test_\w+)` \|$", text, re.MULTILINE)
-    assert len(named) > 15
-    file = ""
-    for in_file, test in named:
-        file = in_file or file
-        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
 
 
 @pytest.mark.parametrize("name", ["teacher", "coordinator"])

@@ -1,0 +1,156 @@
+"""mkdocs hook: the whole command line and its variables, from what `--help` is made of.
+
+`reference/cli.md` and `reference/environment.md` hold a mark each, in the place of which they get
+what `commands()` and `variables()` write. So neither can be behind the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+OPTIONS: Final = "Options"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option or argument, as its help tells of it.
+
+    Attributes:
+        names: flags with the type of their value.
+        text: what it is.
+        variable: of the environment; empty: none.
+        default: as the help shows it; empty: none.
+        limits: of its value, or that it is required; empty: none.
+        panel: under which it stands in the help.
+    """
+
+    names: str
+    text: str
+    variable: str
+    default: str
+    limits: str
+    panel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command with all that its help tells."""
+
+    path: str
+    text: str
+    usage: str
+    options: tuple[Option, ...]
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put what is generated in the place of its mark."""
+    for mark, write in MARKS.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, write())
+    return markdown
+
+
+def walk() -> Iterator[Command]:
+    """Every command of `edl`, groups before what they hold."""
+    import typer
+
+    from edl.commands import app
+
+    yield from _walk(typer.main.get_command(app), "edl", None)
+
+
+def commands() -> str:
+    """All commands in Markdown: a heading, the help and tables of options for each."""
+    return "\n\n".join(_section(command) for command in walk())
+
+
+def variables() -> str:
+    """A table of all variables: which commands read them, and what for."""
+    readers: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for command in walk():
+        for option in command.options:
+            for name in filter(None, option.variable.split(", ")):
+                readers[name][_sentence(option.text)].append(command.path)
+    rows = ["| variable | read by | what it is |", "|---|---|---|"]
+    for name, texts in sorted(readers.items()):
+        paths = dict.fromkeys(path for found in texts.values() for path in found)
+        where = ", ".join(f"[`{path}`](cli.md#{_anchor(path)})" for path in paths)
+        rows.append(f"| `{name}` | {where} | {_cell(' / '.join(texts))} |")
+    return "\n".join(rows)
+
+
+MARKS: Final[dict[str, Callable[[], str]]] = {
+    "<!-- all commands -->": commands,
+    "<!-- all variables -->": variables,
+}
+
+
+def _walk(command: Any, path: str, parent: Any) -> Iterator[Command]:
+    context = command.make_context(path.split()[-1], [], parent=parent, resilient_parsing=True)
+    usage = " ".join([path, *command.collect_usage_pieces(context)])
+    found = (_option(one, context) for one in command.get_params(context))
+    options = tuple(one for one in found if one is not None)
+    yield Command(path, _words(command.help or ""), usage, options)
+    for name in getattr(command, "list_commands", lambda _: ())(context):
+        yield from _walk(command.get_command(context, name), f"{path} {name}", context)
+
+
+def _option(parameter: Any, context: Any) -> Option | None:
+    """What the help says of a parameter; None of one that it hides, and of --help."""
+    record = parameter.get_help_record(context)
+    if record is None or parameter.name == "help":
+        return None
+    names, told = record
+    text, _, extra = _words(told).partition("  [")
+    if told.startswith("["):
+        text, extra = "", _words(told)[1:]
+    facts = re.split(r"; (?=default: |env var: |required$|\S+[<>]=?)", extra.removesuffix("]"))
+    variable = next((one[9:] for one in facts if one.startswith("env var: ")), "")
+    default = next((one[9:] for one in facts if one.startswith("default: ")), "")
+    others = [one for one in facts if one and not one.startswith(("env var: ", "default: "))]
+    panel = getattr(parameter, "rich_help_panel", None) or OPTIONS
+    return Option(names, text, variable, default, ", ".join(others), panel)
+
+
+def _section(command: Command) -> str:
+    level = "##" if command.path.count(" ") < 2 else "###"
+    lines = [f"{level} `{command.path}`", "", command.text, "", f"    {command.usage}"]
+    panels: dict[str, list[Option]] = defaultdict(list)
+    for option in command.options:
+        panels[option.panel].append(option)
+    for panel, options in panels.items():
+        lines += ["", *([f"**{panel}**", ""] if panel != OPTIONS else [])]
+        lines += ["| option | what it is | default | variable |", "|---|---|---|---|"]
+        for one in options:
+            text = f"{one.text} ({one.limits})" if one.limits else one.text
+            cells = (f"`{one.names}`", _cell(text), _quoted(one.default), _quoted(one.variable))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _words(text: str) -> str:
+    """A help text without the marks of terminals."""
+    return text.replace("\\[", "[").replace("\b", "").strip()
+
+
+def _sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".")
+
+
+def _cell(text: str) -> str:
+    """A text as it is, in a cell of a table."""
+    for mark in ("\\", "*", "<", "[", "|"):
+        text = text.replace(mark, "&lt;" if mark == "<" else f"\\{mark}")
+    return " ".join(text.split())
+
+
+def _quoted(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _anchor(path: str) -> str:
+    return path.replace(" ", "-")
