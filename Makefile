@@ -45,11 +45,24 @@ SERVING_ENV ?= .venv-serving
 serving-env: install ## an environment in which Paddle Serving runs, in SERVING_ENV (GPU=1: for GPUs)
 	$(BIN)/python -m edl.teacher.paddle_serving.environment $(SERVING_ENV) $(if $(filter 1,$(GPU)),--gpu)
 
+.PHONY: docs
+docs: install ## the site, in build/site; whatever is wrong in a page is an error (seconds)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+.PHONY: dist
+dist: install ## sdist and wheel, in dist/
+	$(BIN)/python -m build --no-isolation
+
+.PHONY: constraints
+constraints: install ## pin what the images install, and list the licences of it
+	$(BIN)/python deploy/constraints/update.py
+
 .PHONY: check
 check: install ## format, lint, types, floors, generated stubs up to date
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy docs/hooks/*.py
 	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/python -m edl.proto.generate --check
 

@@ -12,6 +12,7 @@ from .coordinator.cli import app as coordinator
 from .coordinator.ops.cli import doctor, drain, events
 from .coordinator.ops.deploy_cli import service_app
 from .coordinator.ops.status_cli import status
+from .deploy.operator.cli import app as operator
 from .distill_reader.store.cli import app as store
 from .mesh.agent.cli import app as agent
 from .mesh.chaos.cli import chaos
@@ -21,6 +22,7 @@ from .mesh.jobs.cli import app as job
 from .mesh.plan.cli import plan
 from .mesh.profile.cli import profile
 from .mesh.simulate.cli import simulate
+from .mesh.up.cli import down, up
 from .student.checkpoint.cli import app as checkpoint
 from .student.cli import app as student
 from .teacher.cli import app as teacher
@@ -44,7 +46,10 @@ app.add_typer(
     checkpoint, name="checkpoint", help="Look into the checkpoints of a student's training."
 )
 app.add_typer(job, name="job", help="Elastic jobs that share a fleet: submit, list, scale, stop.")
+app.add_typer(operator, name="operator")
 app.add_typer(fleet, name="fleet", help="Start and stop processes of the mesh on this machine.")
+app.command("up")(up)
+app.command("down")(down)
 app.command("status")(status)
 app.command("events")(events)
 app.command("drain")(drain)

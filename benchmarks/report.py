@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Op = Literal[">=", "<=", "=="]
 Row = Mapping[str, str | float | int | bool]
 
-#: Fewer pairs than this say too little to fail anybody (DESIGN section 9).
+#: Fewer pairs than this say too little to fail anybody.
 MIN_ROUNDS = 15
 RESAMPLES = 2000
 LIBRARIES = ("numpy", "grpcio", "protobuf", "redis", "paddlepaddle", "paddlepaddle-gpu")

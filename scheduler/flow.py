@@ -1,7 +1,7 @@
 """Algorithm 1 of the paper (hybrid scheduling): what is pulled, and how many teachers are wanted.
 
 `decide` runs on every event of the reader and at least some times a second. The paper's lines stand
-where they are carried out, here and in `wanting`. What is made precise (DESIGN section 2):
+where they are carried out, here and in `wanting`. What is made precise:
 
 * The volume is counted in bytes, of batches that are labelled and not yet taken.
 * A pause holds back *new* batches only. Resends are the ledger's, which knows of no pause, so the

@@ -1,4 +1,4 @@
-"""Where every row is: events in, instructions out (DESIGN promises 1, 2 and 5).
+"""Where every row is: events in, instructions out.
 
 A batch is unlabelled, labelled, delivered, and gone when the student has taken it. While it is
 unlabelled, each of its rows waits, or is in flight in one request, or has its label. Whatever

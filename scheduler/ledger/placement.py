@@ -34,7 +34,7 @@ def soonest(rows: int, able: Sequence[Teacher]) -> Teacher | None:
 
 
 def is_poison(batch: Batch, teachers: Iterable[Teacher], awaited: int) -> bool:
-    """Whether enough teachers, or all there are, have refused `batch` (DESIGN promise 5).
+    """Whether enough teachers, or all there are, have refused `batch`.
 
     "All there are" leaves out the revoked, who get nothing new, and those on trial, who may not
     label; it counts the resting, who will be back, and so many who are `awaited`. With no teacher
