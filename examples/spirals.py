@@ -17,14 +17,24 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from spirals_teacher import ARMS, Array, spirals  # type: ignore[import-not-found]  # beside this
 
 from edl.distill_reader import DistilReader
 
+ARMS = 3
 HIDDEN = 64
 LABELLED = 150  # points that the student has; a third of them with a wrong label
 ROWS = 64
 STEPS = 100  # of an epoch
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def spirals(count: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Points [count, 2], float32, and their arms [count], int64."""
+    arm = rng.integers(0, ARMS, count)
+    along = np.sqrt(rng.uniform(0.05, 1.0, count))
+    angle = 1.75 * 2 * np.pi * along + arm * 2 * np.pi / ARMS + rng.normal(0, 0.15, count)
+    point = along[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    return point.astype(np.float32), arm
 
 
 class Points:

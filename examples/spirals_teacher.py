@@ -7,22 +7,11 @@ edl-teacher serve --model spirals_teacher:network --service spirals --coordinato
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
+from spirals import ARMS, Array, spirals  # type: ignore[import-not-found]  # beside this
 
-ARMS = 3
 FEATURES = 500
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def spirals(count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Points [count, 2], float32, and their arms [count], int64."""
-    arm = rng.integers(0, ARMS, count)
-    along = np.sqrt(rng.uniform(0.05, 1.0, count))
-    angle = 1.75 * 2 * np.pi * along + arm * 2 * np.pi / ARMS + rng.normal(0, 0.15, count)
-    point = along[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    return point.astype(np.float32), arm
 
 
 def network() -> tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]:

@@ -60,6 +60,7 @@ def test_cores_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbers("5,7") == (5, 7)
 
 
+@pytest.mark.nightly  # most of half a minute of one core
 @pytest.mark.timeout(120)
 def test_every_way_trains_the_real_models() -> None:
     own, others = cores.divided(1)

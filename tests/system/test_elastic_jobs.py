@@ -94,7 +94,7 @@ def test_a_runner_that_dies_takes_its_nodes_along_and_the_next_one_goes_on(world
     first.kill()
     wait_gone(nodes)
     second.expect("runs jobs on 2 slots", 20)
-    wait_for(lambda: "node 4 | up 4" in world.printed("both"))
+    wait_for(lambda: {"node 3 | up 3", "node 4 | up 4"} <= set(world.printed("both")))
     world.reaches("both", "running", 2)
 
     second.stop(grace_s=20.0)  # in order: nodes are told to leave, and the job waits
