@@ -1,19 +1,17 @@
-"""How programs of ours begin and end: signals, periodic work, exit codes, log lines."""
+"""How programs of ours begin and end: signals, periodic work, log lines."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from edl.lifecycle import Periodic, Stop, stop_on_signals
-from edl.supervise import Process, start
+from edl.supervise import start
 
 from .programs import WAIT_S, python, wait_for
 
@@ -124,6 +122,18 @@ def test_a_second_signal_ends_it_at_once(number: int) -> None:
     assert process.wait(WAIT_S) == -number
 
 
+def test_who_wishes_so_hears_of_the_second_signal_and_ends_by_the_third() -> None:
+    hurries = SERVER.replace("stop_on_signals()", "stop_on_signals(hurries=True)").replace(
+        "time.sleep(60)",
+        "while not stop.urgent: time.sleep(0.01)\n            print('hurry'); time.sleep(60)",
+    )
+    process = start(python(hurries, "hang"))
+    for line in ("ready", "draining", "hurry"):
+        process.expect(line, WAIT_S)
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == -signal.SIGTERM
+
+
 def test_periodic_work_goes_on_after_an_error() -> None:
     calls: list[float] = []
 
@@ -188,143 +198,6 @@ def test_a_beat_needs_an_interval(interval_s: float) -> None:
         Periodic("edl-test", interval_s, lambda: None)
 
 
-CLI = """
-    import sys, typer
-    from edl.errors import RegistryUnavailable
-    from edl.lifecycle import run_cli
-
-    app = typer.Typer(no_args_is_help=True, add_completion=False)
-
-    @app.command()
-    def fail(verbose: bool = False) -> None:
-        raise RegistryUnavailable("Redis at redis://x does not answer")
-
-    @app.command()
-    def crash() -> None:
-        raise ValueError("two")
-
-    @app.command()
-    def interrupt() -> None:
-        print("ready")
-        import time
-        time.sleep(60)
-
-    @app.command()
-    def check() -> None:
-        raise typer.Exit(1)
-
-    @app.command()
-    def flood() -> None:
-        while True:
-            print("x" * 1000)
-
-    @app.command()
-    def lost() -> None:
-        raise BrokenPipeError("the peer has gone")
-
-    @app.command()
-    def good(count: int = 0) -> None:
-        print("good")
-
-    def make() -> typer.Typer:
-        return app
-    run_cli(make if "crash" in sys.argv else app)
-"""
-
-
-def run(*args: str, **env: str) -> Process:
-    process = start(python(CLI, *args, env=env))
-    process.wait(WAIT_S)
-    return process
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "line"),
-    [
-        (["good"], 0, "good"),
-        (["fail"], 69, "edl: Redis at redis://x does not answer"),
-        (["crash"], 1, "edl: ValueError: two (EDL_DEBUG=1 shows where)"),
-        (["lost"], 1, "edl: BrokenPipeError: the peer has gone (EDL_DEBUG=1 shows where)"),
-        (["check"], 1, None),
-        (["nope"], 2, "edl: No such command 'nope'."),
-        (["good", "--nope"], 2, "edl: No such option: --nope"),
-    ],
-)
-def test_a_command_line_ends_with_one_line_and_its_code(
-    args: list[str], code: int, line: str | None
-) -> None:
-    process = run(*args)
-    assert process.tail() == ([] if line is None else [line])
-    assert process.returncode == code
-
-
-def test_a_wrong_value_is_named_in_one_line() -> None:
-    process = run("good", "--count", "x")
-    (line,) = process.tail()
-    assert line.startswith("edl: Invalid value for '--count': ")
-    assert process.returncode == 2
-
-
-@pytest.mark.parametrize(
-    ("args", "env"), [(["crash"], {"EDL_DEBUG": "1"}), (["fail", "--verbose"], {})]
-)
-def test_the_traceback_is_shown_when_asked_for(args: list[str], env: dict[str, str]) -> None:
-    lines = run(*args, **env).tail(100)
-    assert lines[0] == "Traceback (most recent call last):"
-    assert lines[-1].startswith("edl: ")
-
-
-def test_without_a_command_the_help_is_shown() -> None:
-    process = run()
-    assert process.returncode == 2
-    assert "Usage:" in "\n".join(process.tail(50))
-    assert not any(line.startswith("edl:") for line in process.tail(50))
-
-
-def test_ctrl_c_ends_a_command_line_with_130() -> None:
-    process = start(python(CLI, "interrupt"))
-    process.expect("ready", WAIT_S)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(WAIT_S) == 130
-    assert process.tail() == ["ready", "edl: interrupted"]
-
-
-@pytest.mark.parametrize("amid", ["edl.lifecycle", "typer", "edl.teacher", "any"])
-@pytest.mark.parametrize("name", ["edl", "edl-teacher"])
-def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(
-    name: str, amid: str, rng: random.Random
-) -> None:
-    """Amid the import of that module, or of one of the first hundreds."""
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    module, _, function = scripts[name].partition(":")
-    number = rng.randrange(1, 200) if amid == "any" else 0
-    code = f"""
-        import os, signal, sys
-        class Interrupts:
-            count = 0
-            def find_spec(self, name, *_):
-                self.count += 1
-                if name == {amid!r} or self.count == {number}:
-                    os.kill(os.getpid(), signal.SIGINT)
-        from {module} import {function}
-        sys.meta_path.insert(0, Interrupts())
-        {function}()
-    """
-    process = start(python(code))
-    assert process.wait(WAIT_S) == 130
-    assert process.tail() == [f"{name}: interrupted"]
-
-
-def test_a_reader_that_has_enough_is_no_error() -> None:
-    argv = python(CLI, "flood").argv
-    script = 'program=$1; shift; "$program" "$@" | head -n 1; echo ${PIPESTATUS[0]}'
-    process = start(
-        python("import os, sys; os.execvp('bash', sys.argv[1:])", "bash", "-c", script, "x", *argv)
-    )
-    assert process.wait(WAIT_S) == 0
-    assert process.tail()[1:] == ["141"]
-
-
 def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
     code = """
         import resource
@@ -361,15 +234,3 @@ def test_log_records_take_one_line_each() -> None:
     assert process.tail()[0].endswith("DEBUG edl.x: detail")
     assert not any("chatter" in line for line in process.tail())
     assert "Traceback (most recent call last):" in process.tail()
-
-
-def test_who_wishes_so_hears_of_the_second_signal_and_ends_by_the_third() -> None:
-    hurries = SERVER.replace("stop_on_signals()", "stop_on_signals(hurries=True)").replace(
-        "time.sleep(60)",
-        "while not stop.urgent: time.sleep(0.01)\n            print('hurry'); time.sleep(60)",
-    )
-    process = start(python(hurries, "hang"))
-    for line in ("ready", "draining", "hurry"):
-        process.expect(line, WAIT_S)
-        process.send_signal(signal.SIGTERM)
-    assert process.wait(WAIT_S) == -signal.SIGTERM

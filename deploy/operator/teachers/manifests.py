@@ -105,6 +105,8 @@ def service_manifest_of(resource: Object) -> Object:
         "metadata": _meta(resource),
         "spec": {
             "clusterIP": "None",
+            # a teacher is asked by its name to be admitted, before its pod counts as ready
+            "publishNotReadyAddresses": True,
             "selector": selector_of(resource),
             "ports": [
                 {"name": name, "port": number, "protocol": "TCP", "targetPort": name}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import kubernetes_validate
 import pytest
 
-from edl.errors import Forbidden, ManifestRefused
+from edl.errors import ManifestRefused
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
     POD,
@@ -17,7 +15,7 @@ from edl.mesh.kubernetes.resources import (
 )
 from edl.scheduler.elastic import ElasticConfig
 from edl.tests.deploy import command_lines
-from edl.tests.deploy.kube_api.cluster import Cluster, Killed
+from edl.tests.deploy.kube_api.cluster import Cluster
 from edl.tests.deploy.operator.teaching import (
     NAME,
     SPEC,
@@ -25,7 +23,6 @@ from edl.tests.deploy.operator.teaching import (
     Said,
     conditions,
     events,
-    state,
 )
 
 
@@ -280,104 +277,3 @@ def test_a_name_that_is_somebody_elses_is_left_alone(cluster: Cluster) -> None:
     cluster.client.delete(DEPLOYMENT, NAME)
     operator.turn()
     assert _deployment(cluster)["spec"]["replicas"] == 0  # there is no machine
-
-
-# Dead after a call is dead before the next one, as far as the cluster can tell.
-@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_killed_between_any_two_calls_it_comes_to_the_same_end(
-    cluster: Cluster, after: bool
-) -> None:
-    cluster.node("m1", cpu="16", memory="64Gi")
-    said = Said(resnet101=2)
-
-    def story(operator: Operator, name: str, kill_at: int, after: bool) -> bool:
-        """Created, scaled by its number, by hand, refused: at each a turn; whether one died."""
-        died = False
-        cluster.create(TEACHER_SERVICE, name, SPEC)
-        with cluster.mortal(kill_at, after=after) as client:
-            for change, number in (
-                ({}, 2), ({"replicas": 1}, 4), ({"args": []}, 4),
-                ({"args": ["--insecure"], "replicas": None}, 3),
-            ):  # fmt: skip
-                said.numbers["resnet101"] = number
-                if change:
-                    cluster.client.patch(TEACHER_SERVICE, name, {"spec": change})
-                try:
-                    if not died:
-                        operator.turn(client)
-                except Killed:
-                    died = True
-                if died:
-                    operator.turn()  # the next process
-        return died
-
-    def end(kill_at: int) -> tuple[bool, Object]:
-        operator = Operator(cluster, said)
-        died = story(operator, NAME, kill_at, after)
-        operator.settle()
-        found = state(cluster)
-        cluster.client.delete(TEACHER_SERVICE, NAME)
-        cluster.collect_garbage()
-        cluster.play()
-        return died, found
-
-    _, expected = end(10_000)
-    assert expected["status"]["desired"] == 3
-    assert expected["pods"] == ["Running"] * 3
-    for calls in itertools.count():
-        died, found = end(calls)
-        assert found == expected, f"killed at call {calls}"
-        if not died:
-            break
-    assert calls > 20
-
-
-def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster) -> None:
-    def hook(method: str, path: str) -> None:
-        if method == "PATCH" and path.endswith(f"/deployments/{NAME}"):
-            raise Forbidden("Kubernetes does not allow it: exceeded quota")
-
-    operator = Operator(cluster, Said(resnet101=1, other=1), growing_cluster=True)
-    cluster.create(TEACHER_SERVICE, NAME, SPEC)
-    cluster.create(TEACHER_SERVICE, "xother", {**SPEC, "service": "other"})
-    with cluster.calling(hook) as client:
-        operator.turn(client)
-    assert "exceeded quota" in operator.service()["status"]["reason"]
-    assert cluster.client.get(DEPLOYMENT, "xother")["spec"]["replicas"] == 1
-    operator.turn()
-    assert "InvalidSpec" not in conditions(operator.service())
-    assert _deployment(cluster)["spec"]["replicas"] == 1
-
-
-def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
-    cluster: Cluster,
-) -> None:
-    operator = Operator(cluster, Said(resnet101=1), growing_cluster=True)
-    cluster.create(TEACHER_SERVICE, NAME, SPEC)
-    operator.turn()
-    slept: list[str] = []
-
-    def hook(method: str, path: str) -> None:
-        if path.endswith("/status") and not slept:  # its successor works meanwhile
-            slept.append(path)
-            operator.said.numbers["resnet101"] = 4
-            operator.turn()
-
-    operator.said.numbers["resnet101"] = 2
-    with cluster.calling(hook) as client:
-        operator.turn(client)
-    assert slept
-    assert operator.service()["status"]["desired"] == 4
-    assert _deployment(cluster)["spec"]["replicas"] == 4
-
-
-def test_without_the_right_to_see_machines_room_is_no_bound(cluster: Cluster) -> None:
-    def hook(method: str, path: str) -> None:
-        if path.endswith(("/nodes", "/pods")):
-            raise Forbidden("nodes is forbidden")
-
-    operator = Operator(cluster, Said(resnet101=6))
-    cluster.create(TEACHER_SERVICE, NAME, SPEC)
-    with cluster.calling(hook) as client:
-        operator.turn(client)
-    assert _deployment(cluster)["spec"]["replicas"] == 6
