@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .errors import EdlError
 from .interrupts import EXIT_INTERRUPTED, raise_again
+from .standard_streams import write_whole_lines
 
 if TYPE_CHECKING:
     import typer
@@ -219,6 +220,7 @@ def run_cli(app: typer.Typer | Callable[[], typer.Typer], *, name: str = "edl") 
             in the same way. Ctrl-C until then is what `interrupts` is for.
         name: what each line begins with.
     """
+    write_whole_lines()
     debug = bool(os.environ.get("EDL_DEBUG")) or "--verbose" in sys.argv[1:]
     try:
         sys.exit(_invoke(app, name))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ProcessFailed, UsageError
-from ..supervise import hold_standard_fds
+from ..standard_streams import hold_standard_fds
 from .callbacks import Callback, Callbacks
 from .config import ReaderConfig
 from .engine_client import EngineClient

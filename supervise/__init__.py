@@ -11,7 +11,7 @@ from .background import Background
 from .command import Command, python_command
 from .identity import Identity, identity_of, wait_gone
 from .keeper import Keeper, full_jitter_s
-from .life import end_with_parent, hold_standard_fds, own_fd
+from .life import end_with_parent, own_fd
 from .process import Process, describe_exit, start, stop_all
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "describe_exit",
     "end_with_parent",
     "full_jitter_s",
-    "hold_standard_fds",
     "identity_of",
     "own_fd",
     "python_command",

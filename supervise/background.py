@@ -8,8 +8,9 @@ import subprocess
 from typing import Final
 
 from ..errors import ProcessFailed
+from ..standard_streams import hold_standard_fds
 from .command import Command
-from .life import LIFE_VARIABLE, hold_standard_fds
+from .life import LIFE_VARIABLE
 
 _EXIT_UNKNOWN: Final = 1
 

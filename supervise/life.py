@@ -18,6 +18,8 @@ import sys
 import threading
 import time
 
+from ..standard_streams import hold_standard_fds
+
 #: Environment variable in which a child finds the descriptor of its read end.
 LIFE_VARIABLE = "EDL_LIFE_FD"
 ORPHAN_GRACE_S = 10.0
@@ -28,16 +30,6 @@ _pipe: tuple[int, int] | None = None  # (read end, write end)
 _watched: int | None = None  # the read end of our parent's pipe
 # Descriptor -> (device, inode): a number that was closed and given to another file is not ours.
 _owned: dict[int, tuple[int, int]] = {}
-
-
-def hold_standard_fds() -> None:
-    """Let 0, 1 and 2 be taken: what a child inherits under such a number would be its output.
-
-    A trainer that was made a daemon, or started with `<&-`, may have closed them.
-    """
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
 
 
 def life_fd() -> int:

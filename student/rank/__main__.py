@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ...errors import EdlError, GenerationSuperseded, JobError, PeerLost, UsageError
+from ...standard_streams import write_whole_lines
 from ...supervise import end_with_parent
 from ..job.blame import blamed, told, trace_of
 from ..link import RankLink
@@ -137,6 +138,7 @@ class Rank:
 
 def main(fd: int) -> int:
     end_with_parent(ORPHAN_GRACE_S)
+    write_whole_lines()
     from ...lifecycle import configure_logging
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle

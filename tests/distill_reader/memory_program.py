@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from edl.distill_reader import DistilReader
+from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
 from edl.tests.scripted_teacher import logits_of
 
@@ -50,4 +51,5 @@ def main(limit_mib: int, who: str, teacher: str) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
+    write_whole_lines()
     main(int(sys.argv[1]), *sys.argv[2:])

@@ -17,6 +17,7 @@ import numpy as np
 import paddle
 
 from edl.distill_reader import DistilReader
+from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
 
 SAMPLES, BATCH = 50, 4
@@ -57,4 +58,5 @@ def save(checkpoint: Path, held: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
+    write_whole_lines()
     main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edl.distill_reader import Callback, DistilReader, LabelStore
+from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
 from edl.tests.distill_reader.test_reader import Batches, until
 
@@ -111,4 +112,5 @@ def main(ending: str, teacher: str, folder: str) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
+    write_whole_lines()
     main(*sys.argv[1:])

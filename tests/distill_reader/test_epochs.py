@@ -201,7 +201,8 @@ def test_what_the_source_has_yielded_is_let_go_while_the_buffer_is_full(
     with DistilReader.from_batch_generator(
         lambda: batches, service="s", teachers=[teacher.address], upper_bytes=4000
     ) as reader:
-        next(iter(reader))
+        epoch = iter(reader)  # it would be left, and no more pulled, if nobody held it
+        next(epoch)
         until(lambda: len(batches.yielded) > 2 and all(one() is None for one in batches.yielded))
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 
 from edl.distill_reader import DistilReader
+from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
 from edl.tests.distill_reader.test_reader import Batches
 
@@ -21,4 +22,5 @@ def main(teacher: str, trace: str) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
+    write_whole_lines()
     main(*sys.argv[1:])

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 
 from edl.distill_reader import DistilReader
+from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
 from edl.tests.distill_reader.test_reader import Batches
 
@@ -122,4 +123,5 @@ def main(ending: str, where: str, source: str) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
+    write_whole_lines()
     main(*sys.argv[1:])

@@ -17,7 +17,9 @@ from .programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_for, wait_gon
 #: A parent that starts what it is told to, says their ids, and waits for its death.
 PARENT = """
     import sys, time
+    from edl.standard_streams import write_whole_lines
     from edl.supervise import Command, start
+    write_whole_lines()
     guard, grace_s, *argv = sys.argv[1:]
     command = Command("inner", tuple(argv), guard=bool(int(guard)), orphan_grace_s=float(grace_s))
     child = start(command, echo=print)
