@@ -79,3 +79,30 @@ def load_of(
         demand_per_s=demand_per_s,
         recovering=recovering,
     )
+
+
+def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -> bool:
+    """Whether a leader may say for the first time how many teachers a service should have.
+
+    While members come back, perhaps as the registry was emptied, it waits until all are there to be
+    counted. Where students have never had a teacher, and none is there, nobody comes back: the
+    service is new.
+
+    Args:
+        recovering: members may be missing that were there before.
+        students: of the service, as far as they are there.
+        holding: of those, how many hold teachers.
+        teachers: of the service, as far as they are there.
+    """
+    is_new = students > 0 and not holding and not teachers
+    return is_new or not recovering
+
+
+def left_to_fleets(desired: int, others: int) -> int:
+    """Teachers that fleets are to run of those that a service should have.
+
+    Args:
+        desired: teachers that the service should have.
+        others: that serve, and that nobody's fleet has started.
+    """
+    return max(0, desired - others)

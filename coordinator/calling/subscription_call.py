@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -56,12 +55,7 @@ class SubscriptionCall:
         self._call = stub(self._channel).Subscribe(self._reports(), metadata=metadata)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.ended = True
         if self._channel is not None:
             self._channel.close()

@@ -21,7 +21,7 @@ from ...scheduler.autoscale import (
     resumed,
 )
 from ...scheduler.autoscale_values import ServiceLoad
-from ...scheduler.service_load import StudentLoad, Waits, load_of
+from ...scheduler.service_load import StudentLoad, Waits, load_of, may_begin
 from ..registry import LogEntry, Member, Registry
 from .term import Term
 
@@ -90,9 +90,9 @@ class Autoscaler:
         began_s = time.perf_counter()
         if lead != self._lead:
             self._take_over(lead, now)
-        if self._memory.desired is None and term.recovering and not _is_new(term):
+        if self._memory.desired is None and not _may_begin(term):
             self._due_s = now + _LOOK_S
-            return  # perhaps the registry was emptied: who is there is counted when all are back
+            return
         self._read_sums(term.students.mirror.members)
         view = self.load(term)
         before, former = self.desired, self._memory.desired
@@ -154,11 +154,14 @@ class Autoscaler:
                 self._waits = self._waits.grown(before.waits, sums.waits)
 
 
-def _is_new(term: Term) -> bool:
-    """Whether students are there that have never had a teacher, and no teacher is."""
+def _may_begin(term: Term) -> bool:
     students = term.students.mirror.members.values()
-    holding = any(one.facts.get("teachers") for one in students)
-    return bool(students) and not holding and not term.teachers.mirror.members
+    return may_begin(
+        recovering=term.recovering,
+        students=len(students),
+        holding=sum(bool(one.facts.get("teachers")) for one in students),
+        teachers=len(term.teachers.mirror.members),
+    )
 
 
 def _sums(member: Member) -> _Sums:

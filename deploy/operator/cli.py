@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from ...coordinator.options import Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ...scheduler.elastic import ElasticConfig
+from . import options
+from .config import OperatorConfig
 
-_USUAL = ElasticConfig()
-_CLUSTER = "The cluster"
-_LEAD = "Several operators"
-_JOBS = "How jobs share"
+_USUAL = OperatorConfig()
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -25,130 +22,25 @@ def operator() -> None:
 
 @app.command()
 def run(
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            envvar="EDL_NAMESPACE",
-            metavar="NAME",
-            help="Whose resources are made true. Default: the one of the context, or of the pod.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    all_namespaces: Annotated[
-        bool,
-        typer.Option(
-            "--all-namespaces",
-            "-A",
-            help="Those of every namespace; the lease stays in --namespace.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = False,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="KUBECONFIG",
-            metavar="FILE",
-            help="Says where the cluster is. Default: ~/.kube/config, or within a pod its account.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Of the kubeconfig. Default: its current one.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    growing_cluster: Annotated[
-        bool,
-        typer.Option(
-            "--growing-cluster",
-            envvar="EDL_GROWING_CLUSTER",
-            help="Machines come when pods wait for them: what is free now is no bound.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = False,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            envvar="EDL_COORDINATOR",
-            metavar="URL",
-            help="Redis URL of the mesh, for resources that name none.",
-        ),
-    ] = None,
-    interval: Annotated[
-        float,
-        typer.Option(
-            envvar="EDL_INTERVAL",
-            metavar="SECONDS",
-            help="Between two looks at everything; changes are seen at once.",
-        ),
-    ] = 5.0,
-    max_load: Annotated[
-        float,
-        typer.Option(
-            envvar="EDL_MAX_LOAD",
-            help="The share of what the cluster has that jobs and all others may take together.",
-            rich_help_panel=_JOBS,
-        ),
-    ] = _USUAL.max_load,
-    freeze: Annotated[
-        float,
-        typer.Option(
-            envvar="EDL_FREEZE",
-            metavar="SECONDS",
-            help="A job that was changed keeps its nodes for so long, unless it has to make room.",
-            rich_help_panel=_JOBS,
-        ),
-    ] = _USUAL.freeze_s,
-    place_within: Annotated[
-        float,
-        typer.Option(
-            envvar="EDL_PLACE_WITHIN",
-            metavar="SECONDS",
-            help="A job does without nodes that the cluster cannot place for so long.",
-            rich_help_panel=_JOBS,
-        ),
-    ] = 120.0,
-    leader_elect: Annotated[
-        bool,
-        typer.Option(
-            "--leader-elect/--no-leader-elect",
-            help="Act only while holding the Lease edl-operator.",
-            rich_help_panel=_LEAD,
-        ),
-    ] = True,
-    lease_duration: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            envvar="EDL_LEASE_DURATION",
-            metavar="SECONDS",
-            help="After so long without a sign of life of the one that acts another one does.",
-            rich_help_panel=_LEAD,
-        ),
-    ] = 15,
-    metrics_listen: Annotated[
-        str | None,
-        typer.Option(
-            envvar="EDL_METRICS_LISTEN",
-            metavar="[HOST:]PORT",
-            help="Serve Prometheus metrics and health here; a port alone is one of this machine"
-            " only.",
-        ),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Serve metrics beyond this machine without credentials."),
-    ] = False,
+    namespace: options.Namespace = None,
+    all_namespaces: options.AllNamespaces = False,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+    growing_cluster: options.GrowingCluster = False,
+    coordinator: options.Coordinator = None,
+    interval: options.Interval = _USUAL.interval_s,
+    max_load: options.MaxLoad = _USUAL.elastic.max_load,
+    freeze: options.Freeze = _USUAL.elastic.freeze_s,
+    place_within: options.PlaceWithin = _USUAL.place_within_s,
+    leader_elect: options.LeaderElect = True,
+    lease_duration: options.LeaseDuration = 15,
+    metrics_listen: options.MetricsListen = None,
+    insecure: options.Insecure = False,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Make TeacherServices and DistillJobs true until SIGTERM or Ctrl-C.
 
@@ -160,7 +52,6 @@ def run(
     from ...coordinator.ops.options import quiet_grpc
     from ...lifecycle import configure_logging, stop_on_signals
     from ...mesh.kubernetes.client import ALL_NAMESPACES, connect
-    from .config import OperatorConfig
     from .run import RunConfig
     from .run import run as run_operator
 

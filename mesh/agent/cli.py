@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from ...coordinator.config import DEFAULT_URL
+from ...coordinator.options import Verbose
 from ...errors import UsageError
 from ...lifecycle import configure_logging, stop_on_signals
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, Tokens
@@ -118,7 +119,6 @@ Logs = Annotated[
     Path | None,
     typer.Option(file_okay=False, rich_help_panel=_TEACHERS, help="Folder for their output."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]
 
 
 @app.callback(invoke_without_command=True)

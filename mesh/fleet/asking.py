@@ -11,6 +11,7 @@ from ...errors import EdlError
 from ...lifecycle import Periodic
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity
+from ...scheduler.service_load import left_to_fleets
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Asking:
             if status.name == self._service:
                 registered = frozenset(one.teacher_id for one in status.teachers)
                 if status.HasField("desired_teachers"):
-                    self._latest = max(0, status.desired_teachers - others(status))
+                    self._latest = left_to_fleets(status.desired_teachers, others(status))
         self._registered = registered
 
 

@@ -12,6 +12,7 @@ import typer
 
 from ...coordinator.config import DEFAULT_TTL_S, DEFAULT_URL
 from ...coordinator.ops.options import Coordinator, quiet_grpc
+from ...coordinator.options import Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ...supervise import end_with_parent
 
@@ -52,7 +53,7 @@ def local(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run teachers of a service on this machine: as many as the coordinator desires.
 

@@ -12,6 +12,7 @@ import typer
 
 from ...coordinator.config import DEFAULT_URL
 from ...coordinator.ops.options import Coordinator
+from ...coordinator.options import Verbose
 from ...supervise import end_with_parent
 from .options import Queue
 
@@ -67,7 +68,7 @@ def jobs(
     ] = None,
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run the jobs of a queue on this machine: start their nodes, grow, shrink and end them.
 

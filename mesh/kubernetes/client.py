@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from ...errors import KubernetesUnavailable, ObjectChanged, ObjectMissing
 from .resources import OPERATOR, POD, Kind, Object, Objects
 from .transport import Connection, Transport, connect
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 __all__ = ["ALL_NAMESPACES", "Client", "Connection", "connect"]
 
@@ -56,12 +53,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

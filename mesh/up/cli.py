@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...coordinator.options import Verbose
+
 if TYPE_CHECKING:
     from ...lifecycle import Stop
     from .keeping import Keeping
@@ -44,7 +46,7 @@ def up(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the commands; start nothing.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Start a mesh: its coordinator, then teachers, then students; and keep it.
 

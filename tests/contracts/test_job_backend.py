@@ -25,7 +25,7 @@ from edl.mesh.kubernetes.resources import (
     owner_reference,
     rfc3339,
 )
-from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
+from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 
 
 class Stage(Protocol):
@@ -72,7 +72,7 @@ class Fleet:
 class OnCluster:
     """An API server, and what an operator and kubelets write there."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Emulated) -> None:
         self.cluster, self.client = cluster, cluster.client
         where = f"kubernetes:{cluster.namespace}"
         self.options = ("--on", where, "--kubeconfig", str(cluster.kubeconfig))
@@ -97,7 +97,6 @@ class OnCluster:
 
     def prints(self, name: str, node: int, *lines: str) -> None:
         pod, job = f"{name}-{node}", self.client.get(DISTILL_JOB, name)
-        assert self.cluster.server is not None
         logs = self.cluster.server.store.logs
         key = (self.cluster.namespace, pod)
         if key not in logs:
@@ -135,9 +134,7 @@ def stage(
         yield fleet
         fleet.board.close()
         return
-    with cluster_in(tmp_path) as cluster:
-        if cluster.server is None:
-            pytest.skip("without kubelets a real API server has no logs")
+    with emulated_in(tmp_path) as cluster:
         yield OnCluster(cluster)
 
 

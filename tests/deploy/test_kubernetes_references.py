@@ -28,8 +28,6 @@ from edl.tests.deploy.kubernetes import (
 
 #: Keys of what cert-manager writes.
 CERTIFICATE_KEYS = {"ca.crt", "tls.crt", "tls.key"}
-#: A label that users put on pods of their own (docs/kubernetes.md).
-USERS_OWN = "edl-dist.io/client"
 
 builds = pytest.mark.parametrize("name", BUILDS)
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edl.scheduler.service_load import StudentLoad, Waits, load_of
+from edl.scheduler.service_load import StudentLoad, Waits, left_to_fleets, load_of, may_begin
+
+COUNTS = st.integers(0, 50)
 
 
 def test_the_average_teacher_of_each_student_counts_by_what_it_trains() -> None:
@@ -30,3 +34,24 @@ def test_waits_of_those_that_have_left_stay_and_sums_that_begin_anew_take_nothin
     waits = Waits(5.0, 7.0).grown(Waits(1.0, 1.0), Waits(3.0, 1.5))
     assert waits == Waits(7.0, 7.5)
     assert waits.grown(Waits(9.0, 9.0), Waits(0.0, 9.5)) == Waits(7.0, 8.0)
+
+
+@given(COUNTS, COUNTS, COUNTS)
+def test_who_has_all_members_may_begin(students: int, holding: int, teachers: int) -> None:
+    assert may_begin(recovering=False, students=students, holding=holding, teachers=teachers)
+
+
+@given(COUNTS, COUNTS, COUNTS)
+def test_while_members_come_back_only_a_new_service_may_begin(
+    students: int, holding: int, teachers: int
+) -> None:
+    begins = may_begin(recovering=True, students=students, holding=holding, teachers=teachers)
+    assert begins == (students > 0 and holding == teachers == 0)
+
+
+@given(COUNTS, COUNTS)
+def test_fleets_run_what_others_leave(desired: int, others: int) -> None:
+    left = left_to_fleets(desired, others)
+    assert 0 <= left <= desired
+    assert left + others >= desired
+    assert left + others == desired or left == 0

@@ -65,8 +65,9 @@ class Cluster:
         client: one that nothing happens to.
     """
 
-    def __init__(self, folder: Path, undo: ExitStack) -> None:
-        real = os.environ.get(VARIABLE)
+    server: ApiServer | None
+
+    def __init__(self, folder: Path, undo: ExitStack, real: str | None = None) -> None:
         self.server = None if real else undo.enter_context(ApiServer())
         self.kubeconfig = Path(real) if real else folder / "kubeconfig"
         self._nodes: set[str] = set()
@@ -321,8 +322,24 @@ def _requests(pod: Object) -> dict[str, float]:
     return found
 
 
+class Emulated(Cluster):
+    """One of the emulator alone: tests may look into the server, and change what it has."""
+
+    server: ApiServer
+
+
 @contextmanager
 def cluster_in(folder: Path) -> Iterator[Cluster]:
-    """A cluster for the time of a `with`; `folder` is where its kubeconfig is written."""
+    """A cluster for the time of a `with`; `folder` is where its kubeconfig is written.
+
+    It is one of the real API server that a variable names, if one does.
+    """
     with ExitStack() as undo:
-        yield Cluster(folder, undo)
+        yield Cluster(folder, undo, os.environ.get(VARIABLE))
+
+
+@contextmanager
+def emulated_in(folder: Path) -> Iterator[Emulated]:
+    """`cluster_in`, of the emulator in any case."""
+    with ExitStack() as undo:
+        yield Emulated(folder, undo)

@@ -25,7 +25,7 @@ from edl.mesh.jobs.cli import app
 from edl.mesh.jobs.kubernetes.translate import to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB
-from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
+from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.deploy.kube_api.store import Refusal
 from edl.tests.ground.programs import wait_for
 
@@ -34,13 +34,13 @@ Edl = Callable[..., str]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with cluster_in(tmp_path) as found:
+def cluster(tmp_path: Path) -> Iterator[Emulated]:
+    with emulated_in(tmp_path) as found:
         yield found
 
 
 @pytest.fixture
-def edl_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Edl:
+def edl_job(cluster: Emulated, monkeypatch: pytest.MonkeyPatch) -> Edl:
     """`edl job ...` as a user has it who has set two variables."""
     monkeypatch.setenv("EDL_JOBS_ON", f"kubernetes:{cluster.namespace}")
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
@@ -53,7 +53,7 @@ def run(*words: object) -> str:
     return result.output
 
 
-def test_the_dry_run_is_what_kubectl_may_apply(cluster: Cluster, edl_job: Edl) -> None:
+def test_the_dry_run_is_what_kubectl_may_apply(cluster: Emulated, edl_job: Edl) -> None:
     printed = edl_job("submit", EXAMPLE, "--dry-run")
     assert printed.startswith("# folder is of a fleet's machine")
     assert cluster.client.list(DISTILL_JOB) == []
@@ -83,7 +83,7 @@ def test_nodes_are_told_a_redis_that_was_named_here(
 
 
 def test_a_spec_that_the_server_refuses_is_said_in_a_line(
-    cluster: Cluster, edl_job: Edl, tmp_path: Path
+    cluster: Emulated, edl_job: Edl, tmp_path: Path
 ) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(f"name: a\ncommand: x\nimage: {'x' * 2000}\n")
@@ -92,15 +92,14 @@ def test_a_spec_that_the_server_refuses_is_said_in_a_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_cluster_without_our_definitions(cluster: Cluster, edl_job: Edl) -> None:
-    assert cluster.server is not None
+def test_a_cluster_without_our_definitions(cluster: Emulated, edl_job: Edl) -> None:
     del cluster.server.store.known[DISTILL_JOB.api_version, DISTILL_JOB.plural]
     for words in (("list",), ("submit", EXAMPLE), ("logs", "a"), ("events",), ("stop", "a")):
         with pytest.raises(ObjectMissing, match="kubectl apply -k deploy/operator/crds"):
             edl_job(*words)
 
 
-def test_a_namespace_that_is_not_there(cluster: Cluster, edl_job: Edl) -> None:
+def test_a_namespace_that_is_not_there(cluster: Emulated, edl_job: Edl) -> None:
     with pytest.raises(UsageError, match='namespaces "nowhere" not found'):
         edl_job("submit", EXAMPLE, "--on", "kubernetes:nowhere")
 
@@ -118,7 +117,7 @@ def test_a_right_that_is_missing_is_named(edl_job: Edl, monkeypatch: pytest.Monk
 
 
 def test_no_cluster_to_talk_to(
-    cluster: Cluster, edl_job: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Emulated, edl_job: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match=r"no Kubernetes to talk to.*--context"):
         edl_job("list", "--context", "nowhere")
@@ -143,7 +142,7 @@ def test_nothing_is_reserved_on_a_cluster(edl_job: Edl) -> None:
         edl_job("reserve", 1)
 
 
-def test_conditions_tell_what_events_have_forgotten(cluster: Cluster, edl_job: Edl) -> None:
+def test_conditions_tell_what_events_have_forgotten(cluster: Emulated, edl_job: Edl) -> None:
     cluster.client.create(DISTILL_JOB, to_resource(JobSpec("a", command="x", image="i")))
     condition = {
         "type": "Ready", "status": "True", "reason": "Running", "message": "has all it can use",
@@ -159,11 +158,10 @@ def test_conditions_tell_what_events_have_forgotten(cluster: Cluster, edl_job: E
 
 
 def test_who_follows_outlives_an_api_server_that_is_away_for_a_while(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Emulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._LOOK_S", 0.01)
     cluster.client.create(DISTILL_JOB, to_resource(JobSpec("a", command="x", image="i")))
-    assert cluster.server is not None
     requests = cluster.server.requests
     where = Where.of(f"kubernetes:{cluster.namespace}", "", cluster.kubeconfig, "main", "")
     with closing(where.open()) as backend, ThreadPoolExecutor(1) as pool:
