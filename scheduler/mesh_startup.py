@@ -19,7 +19,6 @@ Role = Literal["coordinator", "teacher", "student"]
 #: due: to be started, now or after a pause; starting: not ready yet; running: ready; leaving: told
 #: to end. The others are ends: done (a student, well), failed (given up), left (as it was told).
 Phase = Literal["due", "starting", "running", "leaving", "done", "failed", "left"]
-Outcome = Literal["done", "failed", "stopped"]
 
 ALIVE: Final = ("starting", "running", "leaving")
 #: In which order they start.
@@ -128,8 +127,9 @@ class Mesh:
 
     @property
     def up(self) -> bool:
-        """Whether all of it is there: everything runs, or is a student that has ended well."""
-        return not self.stopping and all(one.phase in ("running", "done") for one in self.standings)
+        """Whether all of it is there: everything runs, or is a student that has ended."""
+        there = all(one.phase in ("running", "done", "failed") for one in self.standings)
+        return there and self.broken is None and not self.stopping
 
     @property
     def over(self) -> bool:
@@ -143,12 +143,12 @@ class Mesh:
         return next((one for one in failed if one.part.role != "student"), None)
 
     @property
-    def outcome(self) -> Outcome:
-        """What a mesh that is over has come to."""
-        if any(one.phase == "failed" for one in self.standings):
-            return "failed"
-        students = self.with_role("student")
-        return "done" if students and all(one.phase == "done" for one in students) else "stopped"
+    def exit_code(self) -> int:
+        """Of one that is over: that of the student that failed first, 1 after a signal; else 0."""
+        failed = [one for one in self.with_role("student") if one.phase == "failed"]
+        if not failed:
+            return 0
+        return max(1, min(failed, key=lambda one: one.since_s).code or 1)
 
 
 def mesh_of(parts: Iterable[Part], keep: bool = False) -> Mesh:

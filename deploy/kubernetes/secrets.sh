@@ -47,5 +47,7 @@ for user in reader student agent fleet manager; do password "$user" >/dev/null; 
 } >"$work/users.acl"
 secret edl-redis-server users.acl "$work/users.acl" \
     replica-password "$work/replica.password" sentinel-password "$work/sentinel.password"
-for user in manager student reader; do secret "edl-redis-$user" password "$work/$user.password"; done
+for user in manager student reader agent fleet; do
+    secret "edl-redis-$user" password "$work/$user.password"
+done
 for service; do secret "edl-redis-teacher-$service" password "$work/teacher-$service.password"; done

@@ -8,7 +8,6 @@ every link is rewritten. What does not exist stays as it is, for mkdocs to warn 
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -37,12 +36,11 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Add what pages link to and is not under `docs/`, and what those pages link to, and so on."""
     left = [(DOCS + file.src_uri, file.content_string) for file in files.documentation_pages()]
-    left += [(name, "") for name in NAMED]
+    left.append(("", " ".join(f"[]({name})" for name in NAMED)))
     seen: set[str] = set()
     while left:
         page, text = left.pop()
-        targets = [page] if page in NAMED else [where for _, where in _targets(page, text)]
-        for path in targets:
+        for path in _targets(page, text):
             if path.startswith(DOCS) or path in seen or not (ROOT / path).exists():
                 continue
             seen.add(path)
@@ -61,7 +59,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     source = DOCS + place if source == place else source.removesuffix(".listing.md")
 
     def rewritten(link: re.Match[str]) -> str:
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link["path"]))
+        path = _meant(source, link["path"])
         if link["path"].startswith("/") or not (ROOT / path).exists():
             return link[0]
         there = posixpath.relpath(site_uri(path), posixpath.dirname(place) or ".")
@@ -99,14 +97,16 @@ def _file(path: str, config: Any) -> File:
     return File.generated(config, uri, content=text, inclusion=listed)
 
 
-def _targets(page: str, text: str) -> Iterator[tuple[str, str]]:
-    """The links of a page: as written, and the path in the repository that is meant."""
-    folder = posixpath.dirname(page)
+def _targets(page: str, text: str) -> Iterator[str]:
+    """Where the links of a page lead, as paths in the repository."""
     for code, piece in _pieces(text):
-        if code:
-            continue
-        for link in _LINK.finditer(piece):
-            yield link["path"], os.path.normpath(posixpath.join(folder, link["path"]))
+        if not code:
+            yield from (_meant(page, link["path"]) for link in _LINK.finditer(piece))
+
+
+def _meant(page: str, target: str) -> str:
+    """The path in the repository of what a page names."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
 
 
 def _pieces(text: str) -> Iterator[tuple[bool, str]]:

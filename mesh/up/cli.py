@@ -71,6 +71,7 @@ def up(
             *(["--logs", str(keeping.logs)] if logs is not None else []),
             *(["--keep"] if keep else []),
             *(["--follow"] if follow else []),
+            *(["--verbose"] if verbose else []),
             *(["--", *names] if names else []),
         ]
         _in_background(keeping, options)

@@ -33,7 +33,8 @@ def end(
 
     Args:
         place: of the mesh.
-        within_s: for an orderly end; then it is killed. None: as long as its own graces allow.
+        within_s: for an orderly end; then all of it is killed. None: as long as its own graces
+            allow.
         say: takes what there is to tell.
         keep_logs: leave the logs and checkpoints that the place has.
         orphans_s: for processes whose keeper is gone; then they are killed.
@@ -44,18 +45,25 @@ def end(
     Raises:
         ProcessFailed: something of it does not even end when it is killed.
     """
+    began_s = time.monotonic()
+
+    def left_s(most_s: float) -> float:
+        if within_s is None:
+            return most_s
+        return min(most_s, max(0.0, began_s + within_s - time.monotonic()))
+
     with place.held() as ours:
         state = place.read()
         # Who holds no lock and yet runs has had its file removed by hand: it is the keeper still.
         if ours and (state is None or not state.keeper.runs):
             left = [] if state is None else state.processes
-            end_remains(left, say, orphans_s)
+            end_remains(left, say, left_s(orphans_s))
             _clear(place, keep_logs)
             return bool(left)
     state = _keeper_of(place)
     if state is not None:
         _end_keeper(state, state.grace_s if within_s is None else within_s, say)
-        end_remains((place.read() or state).processes, say, orphans_s)
+        end_remains((place.read() or state).processes, say, left_s(orphans_s))
     with place.held() as ours:
         if ours:  # else somebody has started it anew
             _clear(place, keep_logs)
@@ -97,14 +105,13 @@ def _keeper_of(place: Place) -> State | None:
 
 def _end_keeper(state: State, within_s: float, say: Callable[[str], None]) -> None:
     keeper = state.keeper
-    if within_s <= 0:
-        keeper.send(signal.SIGKILL)
-    elif state.phase != "leaving":  # else a second wish would hurry it
-        keeper.send(signal.SIGTERM)
-    keeper.send(signal.SIGCONT)  # one that Ctrl-Z has suspended could not act on it
-    if not wait_gone([keeper], within_s):
-        return
-    say(f"process {keeper.pid} has not ended within {within_s:g} s and is killed")
+    if within_s > 0:
+        if state.phase != "leaving":  # else a second wish would hurry it
+            keeper.send(signal.SIGTERM)
+        keeper.send(signal.SIGCONT)  # one that Ctrl-Z has suspended could not act on it
+        if not wait_gone([keeper], within_s):
+            return
+        say(f"process {keeper.pid} has not ended within {within_s:g} s and is killed")
     keeper.send(signal.SIGKILL)
     if wait_gone([keeper], _KILL_S):
         raise ProcessFailed(f"killed, yet still there: process {keeper.pid}")

@@ -139,8 +139,8 @@ class _Record:
         self._keeping, self._display = keeping, display
         self._told = False
 
-    def write(self, view: View) -> None:
-        """The mesh stands so now."""
+    def write(self, view: View) -> bool:
+        """The mesh stands so now; whether that is written down."""
         try:
             self._keeping.place.write(self._keeping.state(view))
             self._told = False
@@ -148,6 +148,7 @@ class _Record:
             if not self._told:
                 self._display.say(f"the mesh goes on, but is not written down: {error}")
             self._told = True
+        return not self._told
 
 
 def _prepare(keeping: Keeping) -> None:
@@ -173,6 +174,4 @@ def _judged(view: View, display: Plain) -> int:
         kind = UsageError if broken.code == USAGE_CODE else ProcessFailed
         raise kind(f"{broken.part.name} {wording.how(broken.code)}" + (f": {last}" if last else ""))
     display.say("the mesh has ended")
-    failed = [one for one in view.mesh.with_role("student") if one.phase == "failed"]
-    codes = [one.code or 1 for one in failed]
-    return max(1, codes[0]) if codes else 0
+    return view.mesh.exit_code

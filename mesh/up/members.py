@@ -9,6 +9,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -233,10 +234,11 @@ def _training(name: str, student: StudentSpec, checkpoints: Path) -> list[str]:
 
 def _unseen(words: tuple[str, ...], url: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """A URL with a password as a variable: everybody on this machine may read a command line."""
-    if masked(url) == url or url not in words:
-        return words, {}
-    at = words.index(url)
-    return (*words[: at - 1], *words[at + 1 :]), {_VARIABLES[words[at - 1]]: url}
+    if masked(url) != url:
+        for at, (option, value) in enumerate(pairwise(words)):
+            if option in _VARIABLES and value == url:
+                return (*words[:at], *words[at + 2 :]), {_VARIABLES[option]: url}
+    return words, {}
 
 
 def _options(words: tuple[str, ...]) -> set[str]:

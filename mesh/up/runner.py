@@ -84,7 +84,8 @@ class Runner:
         plan: what it consists of.
         logs: folder for the output of each process.
         display: is told what happens.
-        changed: called with each view that is not as the one before, for what is written down.
+        changed: called with each view that is not as the one before, for what is written down;
+            and again with the next one until it returns that it is.
         keep: the mesh stays when all students have ended.
         rng: spreads the pauses before what has died starts again.
     """
@@ -94,7 +95,7 @@ class Runner:
         plan: Plan,
         logs: Path,
         display: Display,
-        changed: Callable[[View], None] = lambda view: None,
+        changed: Callable[[View], bool] = lambda view: True,
         *,
         keep: bool = False,
         rng: random.Random | None = None,
@@ -107,6 +108,7 @@ class Runner:
         self._ready: queue.SimpleQueue[tuple[str, Running, re.Match[str]]] = queue.SimpleQueue()
         self._url = plan.redis
         self._up_s: float | None = None
+        self._unwritten = False
         self._begun_s = time.monotonic()
 
     def run(self, wish: Stop) -> View:
@@ -143,8 +145,8 @@ class Runner:
             )
         view = self._view()
         self._display.show(view)
-        if self._mesh != before:
-            self._changed(view)
+        if self._mesh != before or self._unwritten:
+            self._unwritten = not self._changed(view)
 
     def _view(self) -> View:
         return View(self._mesh, self._running, self._url or "", self._up_s, time.monotonic())

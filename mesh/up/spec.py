@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -43,7 +44,9 @@ class CoordinatorSpec:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_words("options", self.options, ("--redis",), "redis")
+        words = check_words("options", self.options, ("--redis",), "redis")
+        if "--redis-port=0" in words or ("--redis-port", "0") in pairwise(words):
+            raise ValueError("options: without --redis-port it is any free port: leave it out")
         check_env(self.env)
 
 
@@ -224,6 +227,8 @@ def check_words(
         raise ValueError(f"{key}: expects words as a shell has them: {error}") from None
     if "\0" in text:
         raise ValueError(f"{key}: no program can be given a NUL character")
+    if URL in text and key != "command":
+        raise ValueError(f"{key}: {URL} is for `command`; edl's own programs are told it anyway")
     for option in (word.split("=")[0] for word in words):
         if option in ours:
             raise ValueError(f"{key}: {option} is what the file says ({said_by}): leave it out")

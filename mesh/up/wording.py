@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 from ...scheduler.mesh_startup import ALIVE, Mesh, Standing
+from ...supervise import describe_exit
 
 #: Of a line that others print.
 _LONGEST = 200
@@ -83,10 +83,7 @@ def how(code: int | None) -> str:
     """In words, how a process ended."""
     if code is None:
         return "has not ended"
-    if code < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        return f"was ended by {names.get(-code, f'signal {-code}')}"
-    return f"ended with exit code {code}"
+    return f"{'was ' if code < 0 else ''}{describe_exit(code)}"
 
 
 def state_of(one: Standing, now_s: float) -> str:

@@ -193,9 +193,13 @@ def test_each_user_of_the_urls_has_a_secret(secrets: dict[str, dict[str, bytes]]
     names = [line.split()[1] for line in users[1:]]
     assert sorted(names) == sorted({*names})  # the lines of a second service stand once
     assert {"edl-teacher-ctr", "edl-teacher-toys", "edl-manager", "edl-reader"} <= {*names}
+    nobodys = {"replica", "sentinel"}  # Redis is among itself by these
+    assert {f"edl-redis-{name.removeprefix('edl-')}" for name in {*names} - nobodys} == {
+        name for name in secrets if name != "edl-redis-server"
+    }
     assert not any("<sha256" in line for line in users)  # which Redis would refuse
     passwords = [one["password"] for name, one in secrets.items() if name != "edl-redis-server"]
-    assert len({*passwords}) == len(passwords) == 5
+    assert len({*passwords}) == len(passwords) == 7
     assert all(len(one.strip()) == 64 for one in passwords)
 
 

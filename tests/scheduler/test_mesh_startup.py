@@ -69,7 +69,7 @@ def test_it_ends_the_other_way_round() -> None:
     assert orders == Orders(tell=("c",))
     mesh, _ = decide(end(mesh, "c", 0), 1.0)
     assert mesh.over
-    assert mesh.outcome == "stopped"
+    assert mesh.exit_code == 0, "nothing has failed"
 
 
 def test_who_is_late_is_killed_and_all_are_when_it_is_urgent() -> None:
@@ -113,7 +113,7 @@ def test_what_is_never_ready_is_given_up_and_the_mesh_with_it() -> None:
     assert mesh.broken is not None
     mesh, orders = decide(mesh, 100.0)
     assert (mesh.stopping, orders.tell) == (True, ("c",))
-    assert end(mesh, "c", 0).outcome == "failed"
+    assert end(mesh, "c", 0).over
 
 
 def test_options_that_cannot_work_are_not_tried_again() -> None:
@@ -149,7 +149,29 @@ def test_a_student_fails_when_it_has_been_tried_often_enough() -> None:
     assert not decide(mesh, 0.0)[0].stopping, "the other one goes on"
     mesh, orders = decide(end(mesh, "v", 0), 0.0)
     assert orders.tell == ("c",)
-    assert mesh.outcome == "failed"
+    assert mesh.exit_code == 1
+
+
+def test_a_mesh_is_up_without_a_student_that_was_given_up_while_teachers_loaded() -> None:
+    more = (*SMALL, Part("t2", "teacher", "s"), Part("v", "student", retries=0))
+    mesh = after(mesh_of(more), "c", "t", "u", "v")
+    mesh = end(mesh, "v", 2)
+    assert mesh.of("v").phase == "failed"
+    assert not mesh.up, "a teacher is still missing"
+    assert after(mesh, "t2").up
+    assert not after(end(started(mesh, "t2", 0.0), "t2", 2)).up, (
+        "which is given up, and all with it"
+    )
+
+
+@pytest.mark.parametrize(("first", "second", "code"), [(7, 3, 7), (-9, 3, 1), (3, -9, 3)])
+def test_the_exit_code_is_that_of_the_student_that_failed_first(
+    first: int, second: int, code: int
+) -> None:
+    parts = (COORDINATOR, *(Part(name, "student", retries=0) for name in "uvw"))
+    mesh = end(after(mesh_of(parts), "c", "u", "v", "w"), "w", 0)
+    mesh = end(end(mesh, "v", first, now=1.0), "u", second, now=2.0)
+    assert mesh.exit_code == code
 
 
 def test_it_stays_when_it_is_to_be_kept_or_has_no_students() -> None:

@@ -63,7 +63,7 @@ class Edl:
 
     def up(self) -> dict[str, int]:
         """Wait until all is there; the number of each process by its name."""
-        wait_for(lambda: self.state.get("phase") == "up", UP_S)
+        wait_for(lambda: self.state.get("phase") == "up", WAIT_S)
         return {one["name"]: one["process"]["pid"] for one in self.state["entries"]}
 
     def files(self) -> list[str]:
@@ -123,6 +123,7 @@ def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(edl: Ed
     os.kill(pids["spirals-1"], signal.SIGKILL)
     mesh.expect(r"^spirals-1 was ended by SIGKILL and starts again at once", WAIT_S)
     mesh.expect(r"^spirals-1 is ready again \(start 2\)", WAIT_S)
+    wait_for(lambda: {one["phase"] for one in edl.state["entries"]} == {"running"}, WAIT_S)
     state = edl.state
     assert state["keeper"]["pid"] == mesh.pid
     mesh.kill()

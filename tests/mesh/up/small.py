@@ -11,8 +11,8 @@ from edl.scheduler.mesh_startup import Part
 
 SERVES = """
     import signal, sys, time
-    print(sys.argv[1], flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print(sys.argv[1], flush=True)
     time.sleep(600)
 """
 COORDINATOR = "coordinator ready: redis://r:1 manager h:1"

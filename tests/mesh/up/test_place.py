@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from edl.errors import UsageError
-from edl.mesh.up.ending import end, meant
+from edl.mesh.up.ending import ORPHANS_S, end, meant
 from edl.mesh.up.keeping import already_up
 from edl.mesh.up.place import Entry, Place, State, all_places
 from edl.supervise import Identity, identity_of, start
-from edl.tests.ground.programs import DOCILE, python
+from edl.tests.ground.programs import DOCILE, STUBBORN, python
 
 STRANGER = Identity(os.getpid(), "another-boot/1")
 
@@ -113,6 +114,21 @@ def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
     assert place.logs.exists()
     assert not end(place, None, said.append)
     assert not place.folder.exists()
+
+
+def test_what_is_to_end_at_once_is_not_waited_for(tmp_path: Path) -> None:
+    stubborn = [start(python(STUBBORN, 60)) for _ in range(2)]
+    for child in stubborn:
+        child.expect("ready", 20.0)
+    keeper, left = (identity_of(child.pid) for child in stubborn)
+    assert keeper is not None
+    place, said = place_of(tmp_path), list[str]()
+    place.write(state_of(tmp_path, keeper, Entry("a", "x", "running", left)))
+    began_s = time.monotonic()
+    assert end(place, 0.0, said.append)
+    assert [child.wait(20.0) for child in stubborn] == [-9, -9]
+    assert time.monotonic() - began_s < ORPHANS_S
+    assert not any("has not ended" in line for line in said)
 
 
 def test_a_mesh_that_leaves_already_is_not_hurried(tmp_path: Path) -> None:

@@ -30,15 +30,20 @@ class Kept:
         self.said: list[str] = []
         self.views: list[View] = []
         self.ended: View | None = None
+        self.writable = True
         self.wish = Stop()
         names = {one.part.name: one.group for one in members}
         plan = Plan(members, folder)
         display = Plain(self.said.append, Follow(["u"] if "u" in names else None, names))
         self.runner = Runner(
-            plan, folder / "logs", display, self.views.append, keep=keep, rng=random.Random(1)
+            plan, folder / "logs", display, self._seen, keep=keep, rng=random.Random(1)
         )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+
+    def _seen(self, view: View) -> bool:
+        self.views.append(view)
+        return self.writable
 
     def _run(self) -> None:
         self.ended = self.runner.run(self.wish)
@@ -85,7 +90,7 @@ def test_it_comes_in_order_heals_and_goes_in_order(tmp_path: Path) -> None:
         "ending: students leave first, then teachers, then the coordinator",
         *(f"{name} has left" for name in ("u", "t", "coordinator")),
     ]
-    assert (ended.mesh.outcome, ended.url) == ("stopped", "redis://r:1")
+    assert (ended.mesh.exit_code, ended.url) == (0, "redis://r:1")
     assert (tmp_path / "logs" / "t.log").read_text() == f"{TEACHER}\n{TEACHER}\n"
     assert all(view.running["u"].identity is None for view in mesh.views[-1:])
 
@@ -94,7 +99,7 @@ def test_it_ends_when_its_students_have(tmp_path: Path) -> None:
     fails = "import sys; print('no data'); sys.exit(7)"
     with kept(tmp_path, coordinator(), student(fails)) as mesh:
         ended = mesh.over()
-    assert ended.mesh.outcome == "failed"
+    assert ended.mesh.exit_code == 7
     assert ended.mesh.of("u").code == 7
     assert ended.mesh.of("coordinator").code == 0
     log = tmp_path / "logs" / "u.log"
@@ -108,7 +113,25 @@ def test_it_stays_when_it_is_kept(tmp_path: Path) -> None:
     with kept(tmp_path, coordinator(), student("print('learned')"), keep=True) as mesh:
         mesh.until("^u is done; its last line: learned")
         mesh.until("^up in")
-        assert mesh.end().mesh.outcome == "done"
+        assert mesh.end().mesh.exit_code == 0
+
+
+def test_what_could_not_be_written_down_is_offered_again_though_nothing_has_changed(
+    tmp_path: Path,
+) -> None:
+    with kept(tmp_path, coordinator()) as mesh:
+        mesh.until("^up in")
+        mesh.writable = False
+        process = mesh.views[-1].running["coordinator"].process
+        assert process is not None
+        process.kill()
+        mesh.until(r"^coordinator is ready again")
+        count = len(mesh.views)
+        wait_for(lambda: len(mesh.views) >= count + 3)
+        mesh.writable = True
+        wait_for(lambda: mesh.views[-1].mesh.up)
+        mesh.end()
+    assert mesh.views[-1].mesh.over
 
 
 def test_all_is_killed_when_it_is_urgent(tmp_path: Path) -> None:

@@ -114,6 +114,16 @@ def test_a_module_is_found_beside_the_file(tmp_path: Path) -> None:
             "services.a: options: --service is what the file says (model, the service's name,"
             " grace_s): leave it out",
         ),
+        (
+            "services: {a: {model: 'm:n', options: '--backup {coordinator}'}}",
+            "services.a: options: {coordinator} is for `command`; edl's own programs are told it",
+        ),
+        (
+            "students: {a: {train: 'x.py --set {coordinator}'}}",
+            "students.a: train: {coordinator} is for `command`",
+        ),
+        ("coordinator: {options: --redis-port 0}\nstudents: {}", "any free port: leave it out"),
+        ("coordinator: {options: --redis-port=0}\nstudents: {}", "any free port: leave it out"),
         ("services: {a b: {model: 'm:n'}}", "services: a name is 1 to 64 letters"),
         ("services: {a: {model: gone}}", "services.a.model: there is no "),
         ("coordinator: {options: --redis x}\nstudents: {}", "--redis is what the file says"),
@@ -203,3 +213,14 @@ def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
     assert said.pop("coordinator") == ["EDL_COORDINATOR", "EDL_REDIS"]
     assert set(map(tuple, said.values())) == {("EDL_COORDINATOR",)}
     assert url not in plan.command("a-1", "redis://h:1", tmp_path).env.values()
+
+
+def test_a_url_that_stands_in_the_users_own_words_stays_there(tmp_path: Path) -> None:
+    url = "redis://:secret@h:1"
+    (tmp_path / "job.py").touch()
+    text = f"coordinator: {{redis: '{url}'}}\nstudents: {{s: {{train: 'job.py --set x {url}'}}}}"
+    file = written(tmp_path, text)
+    command = plan_of(read_mesh(file), file, tmp_path).command("s", url, tmp_path)
+    assert " ".join(command.argv).count(f"job.py --set x {url}") == 1
+    assert "--coordinator" not in command.argv
+    assert command.env["EDL_COORDINATOR"] == url
