@@ -17,7 +17,7 @@ import psutil
 
 #: Set in this process's environment, so that descendants are known after their parent has died.
 MARK = "EDL_TEST_PROCESS"
-SETTLE_S = 5.0
+SETTLE_S = 20.0
 SHARED_MEMORY = Path("/dev/shm")
 ROOT = Path(__file__).resolve().parents[1]
 LINKED_ROOT = ROOT / "src" / "edl"
@@ -69,7 +69,7 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
         pause_s = min(2 * pause_s, 0.05)
     else:
         return []
-    mine = Belongings(found.threads, found.processes, _without_neighbours(found.segments))
+    mine = Belongings(found.threads, found.processes, without_neighbours(found.segments))
     leaks = mine.since(before)
     for process in found.processes - before.processes:
         if _describe(process):
@@ -168,8 +168,11 @@ def _segments(ours: set[int]) -> Iterator[str]:
             yield name
 
 
-def _without_neighbours(names: frozenset[str]) -> frozenset[str]:
-    """`names` less those that a stranger has mapped: another user, a parallel run of tests."""
+def without_neighbours(names: frozenset[str]) -> frozenset[str]:
+    """`names` less those that are a stranger's: of another user, a parallel run of tests.
+
+    A stranger's is what somebody else has mapped, and what goes by itself meanwhile.
+    """
     ours = {process.pid for process in _descendants()} | {os.getpid()}
     theirs: set[str] = set()
     for process in psutil.process_iter():
@@ -177,4 +180,7 @@ def _without_neighbours(names: frozenset[str]) -> frozenset[str]:
             continue
         with contextlib.suppress(OSError):  # ended meanwhile; another user's
             theirs.update(Path(f"/proc/{process.pid}/maps").read_text().split())
-    return frozenset(name for name in names if str(SHARED_MEMORY / name) not in theirs)
+    paths = {name: SHARED_MEMORY / name for name in names}
+    return frozenset(
+        name for name, path in paths.items() if str(path) not in theirs and path.exists()
+    )

@@ -16,7 +16,7 @@ from edl.scheduler.students.ranges import Ranges
 from edl.scheduler.students.shards import Shard, cut
 from edl.tests.contracts.conftest import Boards
 
-TTL_S = 0.25
+TTL_S = 1.0
 JOB = "digits"
 
 

@@ -15,7 +15,7 @@ from edl.errors import LeaseSuperseded, UsageError
 from edl.tests.contracts.holds import KINDS, Holds, held
 
 Machines = Holds[MachineBoard]
-TTL_S = 0.25
+TTL_S = 1.0
 DEPLOYED = Deployment(
     "resnet",
     "s3://bucket/resnet",

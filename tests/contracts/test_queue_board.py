@@ -14,7 +14,7 @@ from edl.errors import RegistryUnavailable, UsageError
 from edl.tests.contracts.holds import KINDS, Holds, held
 
 Queues = Holds[QueueBoard]
-TTL_S = 0.25
+TTL_S = 1.0
 
 
 @pytest.fixture(params=KINDS)

@@ -11,7 +11,7 @@ from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import LeaseSuperseded, RegistryUnavailable, UsageError
 from edl.tests.contracts.conftest import Registries
 
-TTL_S = 0.25
+TTL_S = 1.0
 
 
 def enter(registry: Registry, member: str, incarnation: int = 1, **facts: str) -> None:

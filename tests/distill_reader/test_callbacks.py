@@ -127,8 +127,17 @@ def test_a_reader_tells_of_its_batches_and_teachers(teacher: ScriptedTeacher) ->
 
 
 def test_a_liar_is_told_of(teacher: ScriptedTeacher) -> None:
-    liar = ScriptedTeacher(lambda request: {"logits": np.full((ROWS, 10), np.nan, np.float32)})
-    recorder = Recorder()
+    asked, recorder = threading.Event(), Recorder()
+
+    def lie(_: Any) -> Any:
+        asked.set()
+        return {"logits": np.full((ROWS, 10), np.nan, np.float32)}
+
+    def there_second() -> bool:
+        return asked.wait(30.0)
+
+    liar = ScriptedTeacher(lie)
+    teacher.is_ready = there_second
     try:
         with reader_of(Batches(30), teacher, liar, callbacks=[recorder]) as reader:
             list(reader)

@@ -62,7 +62,7 @@ def test_without_a_teacher_of_its_numerics_it_has_none(
 ) -> None:
     merging = teachers["merged-onnx-fp32-1"]
     with (
-        reader_of(Batches(3), merging, wait_timeout_s=1.0) as reader,
+        reader_of(Batches(3), merging, wait_timeout_s=3.0) as reader,
         pytest.raises(NoTeacherAvailable, match="of other numerics"),
     ):
         list(reader)

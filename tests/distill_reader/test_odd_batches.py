@@ -102,6 +102,7 @@ def test_impossible_device_times_are_not_believed(teacher: ScriptedTeacher, told
         assert 0 < reader.stats.t_t_s < 10
 
 
+@pytest.mark.serial
 def test_a_teacher_that_answers_no_message_at_all_is_not_asked_again(
     teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

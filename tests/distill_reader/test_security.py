@@ -77,7 +77,7 @@ def test_a_wrong_token_is_told_in_words_and_mended_by_a_new_one(
     authority: Authority, guarded: ScriptedTeacher, tmp_path: Path
 ) -> None:
     token = write_secret(tmp_path / "token", "bad-token\n")
-    with reader_of(authority, token, guarded, timeout_s=1.0) as reader:
+    with reader_of(authority, token, guarded, timeout_s=3.0) as reader:
         with pytest.raises(NoTeacherAvailable, match="does not let this reader in"):
             list(reader)
         assert guarded.requests == 0

@@ -129,7 +129,7 @@ def test_they_are_waited_for_a_second_at_most(teacher: ScriptedTeacher) -> None:
         os.kill(reader.engine_pid, signal.SIGSTOP)
         reader._pipeline.engine.ask_for_figures()
         begun = time.monotonic()
-        for _ in range(4):
+        for _ in range(40):
             assert reader.stats.delivered == 7
-        assert time.monotonic() - begun < 2.5 * FIGURES_S, "once, and not at each look"
+        assert time.monotonic() - begun < 20 * FIGURES_S, "once, and not at each look"
         os.kill(reader.engine_pid, signal.SIGCONT)

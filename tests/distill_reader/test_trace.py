@@ -174,8 +174,17 @@ def test_an_interrupted_training_leaves_a_whole_trace(teacher: ScriptedTeacher, 
 
 
 def test_a_failure_is_drawn_with_what_was_said(path: Path) -> None:
-    liar = ScriptedTeacher(lambda request: {"other": label(request)["logits"]})
-    good = ScriptedTeacher()
+    asked = threading.Event()
+
+    def lie(request: Any) -> Any:
+        asked.set()
+        return {"other": label(request)["logits"]}
+
+    def there_second() -> bool:
+        return asked.wait(30.0)
+
+    liar, good = ScriptedTeacher(lie), ScriptedTeacher()
+    good.is_ready = there_second
     try:
         with reader_of(Batches(10), liar, good, fetches=["logits"], trace=path) as reader:
             list(reader)

@@ -6,6 +6,7 @@ import itertools
 import random
 import signal
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,9 @@ class Recorder:
         self.ended.append((process, code))
 
 
-def keeper_of(command: Command, recorder: Recorder, *, healthy_s: float = 60.0) -> Keeper:
+def keeper_of(
+    command: Command | Callable[[], Command], recorder: Recorder, *, healthy_s: float = 60.0
+) -> Keeper:
     return Keeper(
         command,
         on_start=recorder.on_start,
@@ -94,16 +97,14 @@ def test_a_child_that_stayed_long_enough_begins_the_count_anew() -> None:
 
 
 def test_a_function_gives_a_fresh_command_for_each_start() -> None:
-    numbers = itertools.count()
-    keeper = Keeper(lambda: python("import sys; print(sys.argv[1])", next(numbers)), base_s=0.001)
-    first = keeper.start()
-    wait_for(lambda: keeper.process is not first)
-    second = keeper.process
-    assert second is not None
-    second.wait(WAIT_S)
+    numbers, recorder = itertools.count(), Recorder()
+    keeper = keeper_of(
+        lambda: python("import sys; print(sys.argv[1])", next(numbers)), recorder, healthy_s=0.0
+    )
+    keeper.start()
+    wait_for(lambda: len(recorder.ended) >= 2)
     keeper.stop()
-    assert first.tail() == ["0"]
-    assert second.tail() == ["1"]
+    assert [process.tail() for process in recorder.started[:2]] == [["0"], ["1"]]
 
 
 def test_stop_does_not_wait_for_a_long_pause() -> None:

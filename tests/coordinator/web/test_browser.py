@@ -190,6 +190,7 @@ def test_a_name_that_looks_like_markup_is_only_text(
     assert name in browser.one("#hosts").text
 
 
+@pytest.mark.serial
 def test_500_teachers_are_drawn_in_time(browser: Browser) -> None:
     script = scene(500)
     server = WebServer(script, "0")

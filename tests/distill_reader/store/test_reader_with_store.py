@@ -151,7 +151,7 @@ def test_what_the_store_lacks_waits_for_a_teacher(
     with reader_of(Shuffled(range(60), 10), store, teacher) as reader:
         list(reader)
     teacher.stop()
-    with reader_of(Shuffled(range(SAMPLES), 10), store, wait_timeout_s=0.5) as reader:
+    with reader_of(Shuffled(range(SAMPLES), 10), store, wait_timeout_s=3.0) as reader:
         iterator = iter(reader)
         for _ in range(6):
             x, _, soft = next(iterator)
@@ -329,7 +329,7 @@ def test_left_epochs_leave_no_wrong_label(teacher: ScriptedTeacher, store: Label
                 if count == seed % 5:
                     break
     teacher.stop()
-    with reader_of(Shuffled(range(SAMPLES), 10), store, wait_timeout_s=0.5) as reader:
+    with reader_of(Shuffled(range(SAMPLES), 10), store, wait_timeout_s=3.0) as reader:
         try:
             for x, _, soft in reader:
                 np.testing.assert_array_equal(soft, logits_of(x))

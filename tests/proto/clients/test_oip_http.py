@@ -180,6 +180,7 @@ def test_nonsense_is_no_answer(said: bytes, error: type[EdlError]) -> None:
             client.close()
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "said",
     [

@@ -22,6 +22,7 @@ from edl.proto.datatypes import to_bytes
 from edl.proto.lent_arena import LentArena
 from edl.proto.places import Place
 from edl.supervise import python_command, start
+from edl.tests.leaks import SHARED_MEMORY, without_neighbours
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.teacher.bench import WAIT_S, Bench
 from edl.tests.teacher.fakes import array
@@ -43,9 +44,9 @@ def test_the_same_labels_come_by_both_lanes_and_only_one_sends_the_batch(
 def test_nothing_has_a_name_that_could_be_left_behind(
     arena: LentArena, client: SameHostClient
 ) -> None:
-    before = os.listdir("/dev/shm")
+    before = frozenset(os.listdir(SHARED_MEMORY))
     doubled(client, lying(arena))
-    assert os.listdir("/dev/shm") == before
+    assert without_neighbours(frozenset(os.listdir(SHARED_MEMORY)) - before) == frozenset()
 
 
 def test_memory_that_has_grown_is_registered_again(
@@ -79,8 +80,8 @@ def test_a_teacher_that_does_not_answer_is_waited_for_once(
     lying(arena, np.zeros(GROWTH_BYTES, np.uint8))
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded):
-        client.infer(Request({"x": lying(arena)}), 0.5)
-    assert time.monotonic() - began < 0.9
+        client.infer(Request({"x": lying(arena)}), 2.0)
+    assert time.monotonic() - began < 3.9
     assert received(bench) < 200, "nothing is sent that nobody would wait for"
 
 
