@@ -229,7 +229,8 @@ class _Placing:
         """One more machine for a wish, if there is any way.
 
         Where it can use none of those that are left, somebody may who has one that it can use: so
-        which machines were given first decides nothing.
+        which machines were given first decides nothing. Who got one just now is asked before who
+        has had it.
         """
         if (best := self._best(wish)) is not None:
             self._give(best, wish)
@@ -238,7 +239,7 @@ class _Placing:
         if not self._free:
             return False
         of_others = [(one, other) for one, other, _ in self._given.values()]
-        for one, other in sorted(of_others, key=lambda pair: (pair[0].serves, pair[0].machine_id)):
+        for one, other in sorted(of_others, key=lambda pair: _hold(*pair)):
             usable = other.service not in asked and wish.service not in one.refuses
             if usable and self._give_one(other, asked):
                 self._has[other.service] -= 1
@@ -269,6 +270,11 @@ class _Placing:
         if one.service in one.refuses:
             return f"it could not start a teacher of {one.service}"
         return f"{one.service} wants {self._wishes[one.service].wanted} of the machines"
+
+
+def _hold(one: Place, wish: Wish) -> tuple[object, ...]:
+    """What speaks for leaving a machine to whom it was given; the smaller is taken first."""
+    return _holds(one, wish), one.serves, one.machine_id
 
 
 def _holds(one: Place, wish: Wish) -> bool:

@@ -147,7 +147,7 @@ def printed() -> dict[str, set[str]]:
     """The Secrets of `secrets.sh ctr`, as its text makes them; its test runs it."""
     text = (KUBERNETES / "secrets.sh").read_text()
     server = re.search(r"secret edl-redis-server ((?:.|\\\n)*?)\n[a-z]", text)
-    users = re.search(r"for user in ([a-z ]+); do secret \"edl-redis-\$user\" password", text)
+    users = re.search(r"for user in ([a-z ]+); do\s+secret \"edl-redis-\$user\" password", text)
     assert server
     assert users
     keys = re.findall(r"([a-z.-]+) \"\$work", server[1])
