@@ -1,14 +1,18 @@
-"""How many teachers a service gets in a cluster: by hand, or as are desired, within bounds."""
+"""How many teachers a service gets in a cluster: by hand, or as are desired, within bounds.
+
+And how much room a cluster has, for them and for elastic jobs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor
 from typing import Literal
 
 from .elastic import Pool
 from .headcount import wanted
+from .job_pods.values import Machine
 
 #: by-hand: somebody has said it; desired: the coordinator has; unknown: nobody has lately, so it
 #: stays; no-room: the coordinator wants more than the cluster carries.
@@ -73,6 +77,37 @@ def count_of(wish: Wish, desired: int | None, last: int | None, room: int | None
     if count > bound:
         return Count(bound, "no-room", f"{reason}; the cluster has room for {room}")
     return Count(count, "desired", reason)
+
+
+def pool_of(
+    machines: Iterable[Mapping[str, float]],
+    others: Iterable[tuple[Machine, bool, Mapping[str, float]]],
+) -> Pool:
+    """What a cluster has, and what of it others hold or want back.
+
+    Teachers that wait for a machine want room back; of other pods only those count that have a
+    machine: what a stranger asks for in vain moves nobody.
+
+    Args:
+        machines: what each of those has that count, of each kind.
+        others: of each pod of others that has not ended: the machine that it has, whether it is a
+            teacher that stays, and what it requests.
+    """
+    capacity = _sums(machines)
+    held = _sums(
+        requests
+        for machine, teaches, requests in others
+        if machine == "counted" or (machine == "none" and teaches)
+    )
+    return Pool(capacity, {k: v for k, v in held.items() if k in capacity and v > 0})
+
+
+def _sums(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in amounts:
+        for kind, amount in one.items():
+            found[kind] = found.get(kind, 0.0) + amount
+    return found
 
 
 def room_for(pool: Pool, needs: Mapping[str, float], max_load: float) -> int | None:

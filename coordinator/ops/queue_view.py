@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..queue import QueueBoard, Runner
+
+#: Said where a fleet would be told of.
+NOBODY: Final = "nobody runs jobs now: 'edl fleet jobs --slots N' does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def line(state: QueueState) -> str:
     """For people."""
     counts = [f"{state.jobs[one]} {word}" for one, word in _WORDS.items() if state.jobs[one]]
     told = to_json(state)
-    fleet = "nobody runs jobs now: 'edl fleet jobs --slots N' does"
+    fleet = NOBODY
     if state.runner is not None:
         fleet = f"fleet on {told['fleet'] or '?'}: {told['taken']} of {told['slots']} slots taken"
     where = "" if state.queue == "main" else f" of queue {state.queue}"

@@ -13,24 +13,28 @@ from typing import Any, Final
 from ...mesh.kubernetes.resources import (
     APP,
     COMPONENT_LABEL,
+    GPU,
     PART_OF_LABEL,
     Object,
     quantity,
 )
 from ...scheduler.elastic import Pool
 from ...scheduler.job_pods.values import Machine
+from ...scheduler.teacher_count import pool_of
 
 _GIB: Final = 2.0**30
 #: Of Kubernetes -> ours, and how many of its units one of ours is.
 _KINDS: Final = {
     "memory": ("GiB of memory", _GIB),
     "ephemeral-storage": ("GiB of disk", _GIB),
-    "nvidia.com/gpu": ("gpu", 1.0),
+    GPU: ("gpu", 1.0),
 }
 PODS: Final = "pods"
 #: What a cluster that grows as pods wait for machines has of each kind: no bound.
 _PLENTY: Final = 1e12
 ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+#: A field selector of pods that hold room, or may come to.
+NOT_ENDED: Final = ",".join(f"status.phase!={phase}" for phase in sorted(ENDED_PHASES))
 
 
 def amounts(resources: Mapping[str, Any]) -> dict[str, float]:
@@ -134,26 +138,18 @@ class Machines:
         return "closed" if name in self.closed else "silent"
 
     def pool(self, pods: Iterable[Object], ours: Callable[[Object], bool]) -> Pool:
-        """What there is, and what is others'.
-
-        Teachers of the mesh that wait for a machine want room back; of other pods only those count
-        that have a machine: what a stranger asks for in vain moves nobody.
+        """What there is, and what is others'; see `pool_of`.
 
         Args:
             pods: of all namespaces.
-            ours: whether a pod is a node of an elastic job.
+            ours: whether a pod is one of those that share the pool.
         """
-        capacity: dict[str, float] = {}
-        for has in self.counted.values():
-            capacity = _sum(capacity, has)
-        reserved: dict[str, float] = {}
-        for pod in pods:
-            if pod.get("status", {}).get("phase") in ENDED_PHASES or ours(pod):
-                continue
-            machine = self.of_pod(pod)
-            if machine == "counted" or (machine == "none" and _is_teacher(pod)):
-                reserved = _sum(reserved, requests_of(pod["spec"]))
-        return Pool(capacity, {k: v for k, v in reserved.items() if k in capacity and v > 0})
+        others = (
+            (self.of_pod(pod), _is_teacher(pod), requests_of(pod["spec"]))
+            for pod in pods
+            if pod.get("status", {}).get("phase") not in ENDED_PHASES and not ours(pod)
+        )
+        return pool_of(self.counted.values(), others)
 
 
 def unbounded(kinds: Iterable[str]) -> Pool:

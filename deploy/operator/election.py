@@ -118,6 +118,9 @@ class Election:
                 self._wrote(self._client.replace(LEASE, self._renewed(found)), began_s)
 
     def _wrote(self, done: Object, began_s: float) -> None:
+        # A lead that has lapsed since the last look is one that begins anew: who rested meanwhile
+        # has to be woken.
+        self._led = self._led and self.leads()
         self._sight = written(self._sight, _lease(done), self._me, began_s)
 
     def _give_back(self) -> None:

@@ -11,14 +11,15 @@ from typing import Final, Protocol
 
 from ...errors import EdlError, LeaseSuperseded
 from ...lifecycle import LOOK_UP_S, Stop
-from ...scheduler.backoff import delay_s
+from ...scheduler.backoff import RandomLike, Rest, next_s
 from .metrics import OperatorMetrics
+from .troubles import Troubles
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two turns, at least: many changes at once are one turn.
 _PAUSE_S: Final = 0.1
-#: Bounds of the pauses after turns that failed, seconds.
+#: Bounds of a part's pauses after turns that failed, seconds.
 _BASE_S, _CAP_S = 1.0, 30.0
 
 
@@ -48,7 +49,7 @@ class Wake:
 
 
 class Loop:
-    """Turns of all parts; each part's trouble is its own.
+    """Turns of all parts; each part's trouble is its own, and so is its rest after it.
 
     Args:
         parts: by name, in their order.
@@ -57,6 +58,7 @@ class Loop:
         wake: ends a pause.
         metrics: told of each turn.
         rng: spreads the pauses after failures.
+        clock: seconds that do not go back.
     """
 
     def __init__(
@@ -66,44 +68,45 @@ class Loop:
         interval_s: float,
         wake: Wake,
         metrics: OperatorMetrics,
-        rng: random.Random | None = None,
+        rng: RandomLike = random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts = parts
         self._leads = leads
         self._interval_s = interval_s
         self._wake = wake
         self._metrics = metrics
-        self._rng = rng or random.Random()
-        self._failures = 0
-        self._trouble: dict[str, str] = {}
+        self._rng, self._clock = rng, clock
+        self._rests = dict.fromkeys(parts, Rest())
+        self._troubles = Troubles()
 
     def run(self, stop: Stop) -> None:
         """Go on until `stop` is requested."""
         while not stop.requested:
             pause_s = self._interval_s
             if self._leads():
-                well = self.turn(time.time())
-                if not well:
-                    pause_s = _PAUSE_S + delay_s(self._failures, self._rng, _BASE_S, _CAP_S)
-            else:
-                self._failures = 0  # as one that begins, when it leads again
+                pause_s = self.turn(time.time())
+            else:  # as one that begins, when it leads again
+                self._rests = dict.fromkeys(self._parts, Rest())
             if stop.wait(_PAUSE_S):
                 break
-            if self._failures:
-                stop.wait(pause_s)  # what changes meanwhile does not make it any better
-            else:
-                self._wake.wait(stop, pause_s - _PAUSE_S)
+            self._wake.wait(stop, pause_s - _PAUSE_S)
 
-    def turn(self, now: float) -> bool:
-        """One turn; False: a part of it failed and is to be tried again."""
-        well = True
+    def turn(self, now: float) -> float:
+        """One turn of the parts that do not rest: what changes makes those no better that do.
+
+        Returns:
+            Seconds until the next turn, where nothing wakes the loop before.
+        """
         for name, part in self._parts.items():
+            rest = self._rests[name]
+            if rest.until_s > self._clock():
+                continue
             began_s = time.perf_counter()
-            done = self._part(name, part, now)
-            self._metrics.turned(name, done, time.perf_counter() - began_s)
-            well &= done
-        self._failures = 0 if well else self._failures + 1
-        return well
+            well = self._part(name, part, now)
+            self._metrics.turned(name, well, time.perf_counter() - began_s)
+            self._rests[name] = rest.after(well, self._clock(), self._rng, _BASE_S, _CAP_S)
+        return next_s(self._rests.values(), self._clock(), self._interval_s)
 
     def _part(self, name: str, part: Part, now: float) -> bool:
         try:
@@ -112,13 +115,11 @@ class Loop:
             log.info("%s", error)
             return True  # it is another one's turn
         except EdlError as error:
-            if self._trouble.get(name) != str(error):
-                log.warning("%s wait: %s", name, error)
-            self._trouble[name] = str(error)
+            log.log(self._troubles.level(name, error), "%s wait: %s", name, error)
             return False
         except Exception:  # a resource that nobody has thought of must not stop all others for good
             log.exception("%s failed; they are tried again", name)
             return False
-        if self._trouble.pop(name, ""):
+        if self._troubles.over(name):
             log.info("%s go on", name)
         return True

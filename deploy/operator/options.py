@@ -71,7 +71,8 @@ Interval = Annotated[
     typer.Option(
         envvar="EDL_INTERVAL",
         metavar="SECONDS",
-        help="Between two looks at everything; changes are seen at once.",
+        help="Between two looks at everything. Changes of resources, and of what was made of them,"
+        " are seen at once; of machines by then.",
     ),
 ]
 MaxLoad = Annotated[

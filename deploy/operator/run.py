@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...coordinator.jobs import open_board
 from ...errors import LeaseSuperseded
 from ...lifecycle import Stop
 from ...mesh.kubernetes.client import Client, Connection
@@ -19,7 +18,6 @@ from ...metrics import MetricsServer
 from .config import OperatorConfig
 from .election import Election
 from .jobs import DistillJobs
-from .jobs.trainings import Trainings
 from .loop import Loop, Part, Wake
 from .metrics import OperatorMetrics
 from .teachers import TeacherServices
@@ -89,9 +87,11 @@ def run(connection: Connection, config: RunConfig, stop: Stop) -> None:
         client = undo.enter_context(Client(connection, timeout_s=_ANSWER_S, hook=check))
         numbers = Numbers(config.security)
         undo.callback(numbers.stop)
+        jobs = DistillJobs(client, config.operator)
+        undo.callback(jobs.close)
         parts: dict[str, Part] = {
             "teachers": TeacherServices(client, config.operator, numbers),
-            "jobs": DistillJobs(client, config.operator, trainings=Trainings(open_board)),
+            "jobs": jobs,
         }
         from .watching import Watching
 

@@ -26,7 +26,7 @@ class Sight:
 
 
 def look(board: JobBoard, job: str, nodes: int) -> Sight:
-    """Look at a training.
+    """Look at a training; where the board does not answer nothing is known.
 
     Args:
         board: of the mesh.
@@ -34,10 +34,19 @@ def look(board: JobBoard, job: str, nodes: int) -> Sight:
         nodes: that it has on this machine.
     """
     try:
-        reports = [one.facts for one in board.reports(job)]
-        generation = board.generation(job)
+        return read(board, job, nodes)
     except EdlError:
         return Sight()
+
+
+def read(board: JobBoard, job: str, nodes: int) -> Sight:
+    """As `look`, for who tells silence from a training that begins.
+
+    Raises:
+        EdlError: the board does not answer; see `JobBoard`.
+    """
+    reports = [one.facts for one in board.reports(job)]
+    generation = board.generation(job)
     stepped = [facts for facts in reports if int(facts.get("step") or 0) > 0]
     if not stepped or generation is None:
         return Sight()

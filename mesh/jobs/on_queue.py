@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from ...coordinator.ops.queue_view import NOBODY
 from ...coordinator.queue import Entry, Progress, QueueBoard, QueuedJob, Wish, open_queue
 from ...coordinator.queue.board import EVENTS_KEPT
 from ...errors import UsageError
@@ -16,8 +17,6 @@ from .views import fleet_line
 
 if TYPE_CHECKING:
     from .backend import Where
-
-NOBODY = "nobody runs jobs now: 'edl fleet jobs --slots N' does"
 
 
 class QueueJobs:

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...coordinator.ops.queue_view import NOBODY
 from ...coordinator.queue import Entry, QueuedJob, Reservation, Runner
 from .spec import JobSpec
 
@@ -57,7 +58,7 @@ def _nodes(job: QueuedJob) -> str:
 def fleet_line(runner: Runner | None, reservations: Sequence[Reservation]) -> str:
     """Who runs jobs, and how many slots are taken."""
     if runner is None:
-        return "nobody runs jobs now: 'edl fleet jobs --slots N' does"
+        return NOBODY
     facts = runner.facts
     kept = facts.get("kept", {})
     line = (

@@ -29,13 +29,12 @@ class Client:
 
     Args:
         connection: from `connect`.
-        timeout_s: for each answer.
+        timeout_s: for each answer, and for each piece of a log.
         hook: called with method and path before each request; what it raises stops the request.
         transport: another one than that, which then brings time and hook with it.
 
     Attributes:
         namespace: where objects are, where nobody says another.
-        context: of the kubeconfig; empty: within a pod.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class Client:
     ) -> None:
         self._transport = transport or Transport(connection, timeout_s=timeout_s, hook=hook)
         self.namespace = connection.namespace
-        self.context = connection.context
 
     def __enter__(self) -> Self:
         return self
@@ -164,17 +162,17 @@ class Client:
         body: Mapping[str, Any],
         namespace: str | None = None,
         *,
-        manager: str = OPERATOR,
         force: bool = True,
     ) -> Object:
         """Make an object, or make those fields of it ours that `body` has (server-side apply).
+
+        They are the operator's from then on; what it had said before and says no more is taken
+        away.
 
         Args:
             kind: its kind.
             body: the fields that we want, and no others.
             namespace: None: the one that it says, else the client's own.
-            manager: whose fields they are from now on; what it had said before and says no more is
-                taken away.
             force: take fields from others.
 
         Raises:
@@ -185,7 +183,7 @@ class Client:
         return self._transport.json(
             "PATCH",
             self._path(kind, namespace or meta.get("namespace"), meta["name"]),
-            {"fieldManager": manager, "force": str(force).lower()},
+            {"fieldManager": OPERATOR, "force": str(force).lower()},
             full,
             "application/apply-patch+yaml",
         )
@@ -241,22 +239,18 @@ class Client:
         pod: str,
         namespace: str | None = None,
         *,
-        follow: bool = False,
         since_time: str = "",
         tail_lines: int | None = None,
         container: str = "",
-        previous: bool = False,
     ) -> Iterator[str]:
-        """Lines that a pod's container has printed, each after its time and a space.
+        """Lines that a pod's container has printed so far, each after its time and a space.
 
         Args:
             pod: its name.
             namespace: None: the client's own.
-            follow: go on with what comes, until the container ends.
             since_time: only what came after, RFC 3339.
             tail_lines: only so many of the last.
             container: its name; empty: the only one.
-            previous: of the container before, which has failed.
 
         Raises:
             ObjectMissing: there is no such pod.
@@ -265,10 +259,8 @@ class Client:
         from urllib3.exceptions import HTTPError
 
         query: dict[str, str | int] = {"timestamps": "true"}
-        query.update({"follow": "true"} if follow else {})
         query.update({"sinceTime": since_time} if since_time else {})
         query.update({"container": container} if container else {})
-        query.update({"previous": "true"} if previous else {})
         query.update({} if tail_lines is None else {"tailLines": tail_lines})
         answer = self._transport.send(
             "GET", self._path(POD, namespace, pod, "log"), query, stream=True

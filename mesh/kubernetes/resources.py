@@ -80,6 +80,10 @@ JOB_LABEL: Final = f"{GROUP}/job"
 NODE_LABEL: Final = f"{GROUP}/node"
 APP: Final = "edl-dist"
 OPERATOR: Final = "edl-operator"
+#: The container of a job's pod that is the node; others are a template's, or a cluster's own.
+NODE_CONTAINER: Final = "node"
+#: The kind of resource of which a machine has one for each card.
+GPU: Final = "nvidia.com/gpu"
 
 
 def labels_of(component: str, **ours: str) -> dict[str, str]:
@@ -116,12 +120,10 @@ def owner_reference(owner: Mapping[str, Any]) -> Object:
     }
 
 
-def is_controlled_by(found: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
-    """Whether this very owner, not one before it of the same name, controls an object."""
+def is_controlled_by(found: Mapping[str, Any], uid: str) -> bool:
+    """Whether the owner of this uid, not one before it of the same name, controls an object."""
     references = found["metadata"].get("ownerReferences", ())
-    return any(
-        one.get("controller") and one.get("uid") == owner["metadata"]["uid"] for one in references
-    )
+    return any(one.get("controller") and one.get("uid") == uid for one in references)
 
 
 def rfc3339(seconds: float) -> str:

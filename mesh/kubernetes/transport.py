@@ -37,12 +37,10 @@ class Connection:
     Attributes:
         configuration: the official client's: address, certificates, credentials that are renewed.
         namespace: in which objects are, where nobody says another.
-        context: of the kubeconfig; empty: within a pod.
     """
 
     configuration: Configuration
     namespace: str
-    context: str = ""
 
 
 def connect(
@@ -91,7 +89,7 @@ def connect(
     if context is not None:
         active = next(one for one in contexts if one["name"] == context)
     own = active["context"].get("namespace") or "default"
-    return Connection(configuration, namespace or own, active["name"])
+    return Connection(configuration, namespace or own)
 
 
 def _own_namespace() -> str:
@@ -106,7 +104,7 @@ class Transport:
 
     Args:
         connection: from `connect`.
-        timeout_s: for each answer.
+        timeout_s: for each answer, and for each piece of one that is a stream.
         hook: called with method and path before each request; what it raises stops the request.
     """
 
@@ -166,12 +164,12 @@ class Transport:
             query: what stands behind the question mark.
             body: sent as JSON.
             content_type: of the body.
-            stream: the answer's body is still to be read, however long it takes to come.
+            stream: the answer's body is still to be read; each piece of it comes in time, or
+                reading it raises an HTTPError of urllib3.
 
         Raises:
             EdlError: as `Client` says.
         """
-        from urllib3 import Timeout
         from urllib3.exceptions import HTTPError
 
         if self._hook is not None:
@@ -186,14 +184,15 @@ class Transport:
                 url,
                 body=None if body is None else json.dumps(body),
                 headers=headers,
-                timeout=Timeout(connect=self._timeout_s, read=None if stream else self._timeout_s),
+                timeout=self._timeout_s,
                 retries=False,
                 preload_content=not stream,
             )
+            refused = answer.data if answer.status >= 300 else None
         except HTTPError as error:
             raise KubernetesUnavailable(f"Kubernetes at {host} does not answer: {error}") from None
-        if answer.status >= 300:
-            raise _refusal(method, path, answer.status, answer.data)
+        if refused is not None:
+            raise _refusal(method, path, answer.status, refused)
         return answer
 
     def _credentials(self) -> dict[str, str]:

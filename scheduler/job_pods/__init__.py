@@ -8,6 +8,7 @@ may be killed between any two calls.
 from __future__ import annotations
 
 from .deciding import decide_pods
+from .noting import refused
 from .values import Happening, JobSeen, JobWanted, Ledger, Orders, PodsConfig, PodSeen, Progress
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "PodsConfig",
     "Progress",
     "decide_pods",
+    "refused",
 ]

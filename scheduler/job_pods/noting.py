@@ -1,4 +1,4 @@
-"""Takes note of pods that have ended, each once, and of those that the cluster cannot place."""
+"""Takes note of pods that have ended, each once; of those that are refused, or have no place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def case_of(job: JobSeen, now: float, config: PodsConfig) -> Case:
     ledger, told = _note_ends(job, now, config)
     ledger, more = _note_unplaced(job, ledger, now, config)
     held = ledger.fits is not None and ledger.fits < job.wanted.least
-    return Case(job, ledger, (*told, *more), held and life_of(job, ledger).grows)
+    held = held and life_of(job, ledger).grows and not job.wanted.wrong
+    return Case(job, ledger, (*told, *more), held)
 
 
 def _by_our_clock(ledger: Ledger, now: float, config: PodsConfig) -> Ledger:
@@ -115,12 +116,33 @@ def _later(ledger: Ledger, at_s: float) -> float:
     return at_s if ledger.retry_s is None else max(ledger.retry_s, at_s)
 
 
+def refused(
+    ledger: Ledger, nodes: int, why: str, now: float, config: PodsConfig, *, never: bool
+) -> Ledger:
+    """The ledger of a job of which the cluster has refused a pod.
+
+    Args:
+        ledger: as it was kept before.
+        nodes: that the job has.
+        why: it was refused.
+        now: seconds.
+        config: of all jobs.
+        never: such a pod is never taken: it counts as a node that failed. Else it has no place, so
+            that its room is others' until it is asked for again.
+    """
+    ledger = replace(ledger, why=why[:_WHY_CHARS])
+    if never:
+        life = Life(failures=ledger.failures).after("failed")
+        return replace(ledger, failures=life.failures, retry_s=_later(ledger, now + life.delay_s))
+    return replace(ledger, fits=nodes, fits_until_s=now + config.place_again_s)
+
+
 def _note_unplaced(
     job: JobSeen, ledger: Ledger, now: float, config: PodsConfig
 ) -> tuple[Ledger, list[Happening]]:
     """After a patience a job has to do with what could be placed; later more is asked for again."""
-    if not life_of(job, ledger).grows:
-        return ledger, []
+    if not life_of(job, ledger).grows or job.wanted.wrong:
+        return ledger, []  # what runs, or waits, of a wrong spec is left alone
     unplaced = [pod for pod in job.staying if pod.unplaced_since_s is not None]
     if not any(now - (pod.unplaced_since_s or 0.0) >= config.place_within_s for pod in unplaced):
         if ledger.fits is not None and now >= ledger.fits_until_s:

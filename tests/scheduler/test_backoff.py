@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.backoff import delay_s
+from edl.scheduler.backoff import Rest, delay_s, next_s
 
 
 @dataclass(frozen=True)
@@ -43,3 +43,21 @@ def test_clients_that_fail_together_come_back_apart(rng: random.Random) -> None:
 def test_nothing_negative(attempt: int, base_s: float, cap_s: float) -> None:
     with pytest.raises(ValueError, match="nothing negative"):
         delay_s(attempt, Draws(0.5), base_s, cap_s)
+
+
+def test_what_fails_rests_longer_each_time_and_not_at_all_once_it_does_well() -> None:
+    half, rest, ends = Draws(0.5), Rest(), []
+    for _ in range(4):
+        rest = rest.after(False, 100.0, half, base_s=1.0, cap_s=6.0)
+        ends.append(rest.until_s)
+    assert ends == [101.0, 102.0, 103.0, 103.0]
+    assert rest.after(True, 100.0, half) == Rest()
+
+
+def test_the_first_whose_rest_is_over_is_waited_for() -> None:
+    rests = [Rest(), Rest(3, 130.0), Rest(2, 104.0)]
+    assert next_s(rests, 100.0, 60.0) == 4.0
+    assert next_s(rests, 105.0, 60.0) == 0.0, "it rested while others were tried"
+    assert next_s(rests[:2], 105.0, 60.0) == 25.0
+    assert next_s(rests[:2], 105.0, 5.0) == 5.0
+    assert next_s(rests[:1], 105.0, 60.0) == 60.0, "who does well waits for what wakes all"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edl.scheduler.elastic import ElasticConfig
-from edl.scheduler.job_pods import PodsConfig
+from edl.scheduler.job_pods import Ledger, PodsConfig, refused
 
 from .pod_world import world_of
 
@@ -100,6 +100,55 @@ def test_what_cannot_be_placed_is_given_up_after_a_patience_and_asked_for_again(
     world.live(300)
     world.rest()
     assert world.counts() == {"a": 4, "b": 0}
+
+
+def test_what_waits_of_a_spec_that_is_wrong_is_left_alone_until_it_is_mended() -> None:
+    world = world_of(4, ("a", 1, 4))
+    world.placeable = 2
+    world.turn()
+    world.live()
+    world.ask("a", wrong="podTemplate is no template of a pod")
+    world.live(61)
+    world.turn()
+    calls = world.calls
+    for _ in range(5):
+        world.turn()
+        world.live(30)
+    assert world.calls == calls, "nothing is written, nothing is told"
+    assert world.counts() == {"a": 4}
+    assert "a: Unplaceable" not in world.said
+    assert world.orders["a"].degraded == "SpecRefused"
+    world.ask("a", wrong="")
+    world.rest()
+    assert world.staying("a") == [1, 2]
+
+
+def test_what_runs_of_a_spec_that_is_wrong_stays_whatever_it_asks_for() -> None:
+    world = world_of(4, ("a", 1, 4))
+    world.placeable = 2
+    world.turn()
+    world.live()
+    world.live(60)
+    world.rest()
+    assert (world.staying("a"), world.ledgers["a"].fits) == ([1, 2], 2)
+    world.ask("a", least=3, wrong="podTemplate is no template of a pod")
+    world.rest()
+    assert world.staying("a") == [1, 2]
+
+
+def test_a_pod_that_is_never_taken_is_a_node_that_failed() -> None:
+    config = PodsConfig()
+    once = refused(Ledger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
+    assert (once.failures, once.retry_s, once.fits) == (2, 101.0, None)
+    assert once.why == "x" * 600
+    again = refused(replace(once, retry_s=500.0), 2, "no", 100.0, config, never=True)
+    assert (again.failures, again.retry_s) == (3, 500.0), "what waits already waits no shorter"
+
+
+def test_a_pod_that_is_not_allowed_has_no_place() -> None:
+    config = PodsConfig(place_again_s=40.0)
+    found = refused(Ledger(target=4, failures=1), 2, "quota", 100.0, config, never=False)
+    assert found == Ledger(target=4, failures=1, fits=2, fits_until_s=140.0, why="quota")
 
 
 def test_one_that_cannot_begin_is_given_up_rather_than_a_newer_one_that_runs() -> None:

@@ -12,7 +12,6 @@ import re
 from typing import Final
 
 from ....errors import (
-    EdlError,
     Forbidden,
     ManifestRefused,
     ObjectChanged,
@@ -20,19 +19,15 @@ from ....errors import (
     ObjectMissing,
 )
 from ....mesh.kubernetes.client import Client
-from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object, rfc3339
+from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object
 from ....scheduler.job_pods import Happening as Told
-from ....scheduler.job_pods import Orders
-from ....scheduler.job_states import Life
+from ....scheduler.job_pods import Ledger, Orders, PodsConfig, refused
 from ..happenings import Happening, post
 from .pods import pod_of
-from .status import changes, status_of
+from .status import changes, ledger_fields, status_of
 
 log = logging.getLogger(__name__)
 
-#: After the cluster has not allowed a pod (a quota, a right), seconds.
-_FORBIDDEN_PAUSE_S: Final = 300.0
-_WHY_CHARS: Final = 600
 _NUMBERS: Final = re.compile(r"\d+")
 
 
@@ -41,6 +36,7 @@ def carry_out(
     resource: Object,
     pods: dict[int, Object],
     orders: Orders,
+    config: PodsConfig,
     coordinator: str | None,
     now: float,
 ) -> bool:
@@ -51,6 +47,7 @@ def carry_out(
         resource: the DistillJob as it was read.
         pods: its pods as they were read, by number.
         orders: for it.
+        config: of all jobs.
         coordinator: Redis URL of jobs that name none.
         now: seconds since 1970.
 
@@ -82,8 +79,7 @@ def carry_out(
         client.delete(
             POD, own["name"], namespace, uid=own["uid"], resource_version=own["resourceVersion"]
         )
-    refused = _start(client, resource, orders, coordinator, now)
-    told_of = [*orders.happenings, *refused]
+    told_of = [*orders.happenings, *_start(client, resource, orders, config, coordinator, now)]
     post(
         client,
         [
@@ -96,7 +92,12 @@ def carry_out(
 
 
 def _start(
-    client: Client, resource: Object, orders: Orders, coordinator: str | None, now: float
+    client: Client,
+    resource: Object,
+    orders: Orders,
+    config: PodsConfig,
+    coordinator: str | None,
+    now: float,
 ) -> list[Told]:
     made = 0
     for number in orders.start:
@@ -106,37 +107,22 @@ def _start(
         except ObjectExists as error:  # of a job of this name that was deleted: the next number
             log.info("node %d is not started: %s", number, error)
         except (Forbidden, ManifestRefused) as error:
-            return _note_refused(client, resource, orders, (number, made), error, now)
+            why = f"node {number} cannot be started: {error}"
+            never = isinstance(error, ManifestRefused)
+            there = orders.nodes + made
+            after = refused(orders.ledger, there, why, now, config, never=never)
+            return _keep(client, resource, orders.ledger, after)
     return []
 
 
-def _note_refused(
-    client: Client,
-    resource: Object,
-    orders: Orders,
-    refused: tuple[int, int],
-    error: EdlError,
-    now: float,
-) -> list[Told]:
-    """A pod is not taken: what the API server never takes counts as a node that failed.
-
-    What it does not allow has no place, so that its room is others' until it is asked for again.
-    """
-    meta, before = resource["metadata"], orders.ledger
-    number, made = refused
-    why = f"node {number} cannot be started: {error}"[:_WHY_CHARS]
-    status: Object = {"lastFailure": why}
-    if isinstance(error, ManifestRefused):
-        life = Life(failures=before.failures).after("failed")
-        status |= {"failures": life.failures, "retryAt": rfc3339(now + life.delay_s)}
-    else:
-        until = rfc3339(now + _FORBIDDEN_PAUSE_S)
-        status |= {"placeable": orders.nodes + made, "placeableUntil": until}
+def _keep(client: Client, resource: Object, before: Ledger, after: Ledger) -> list[Told]:
+    """Write down what follows from a pod that was refused; what there is to tell of it."""
+    meta = resource["metadata"]
     try:
         client.patch(
             DISTILL_JOB,
             meta["name"],
-            {"status": status},
+            {"status": changes(resource.get("status") or {}, ledger_fields(after))},
             meta["namespace"],
             subresource="status",
             resource_version=meta["resourceVersion"],
@@ -144,5 +130,5 @@ def _note_refused(
     except (ObjectChanged, ObjectMissing) as changed:
         log.debug("it is tried again at once: %s", changed)
     # The same again, but for numbers, is not told again.
-    told = _NUMBERS.sub("", why) == _NUMBERS.sub("", before.why)
-    return [] if told else [Told("NodeRefused", why, warns=True)]
+    told = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)
+    return [] if told else [Told("NodeRefused", after.why, warns=True)]

@@ -22,7 +22,7 @@ from ....mesh.kubernetes.resources import (
 )
 from ....scheduler.elastic import Pool
 from ....scheduler.job_pods import JobSeen, JobWanted, Ledger, PodSeen, Progress
-from ..capacity import ENDED_PHASES, Machines, unbounded
+from ..capacity import NOT_ENDED, Machines, unbounded
 from ..config import OperatorConfig
 from .pods import needs_of, spec_of, tolerations_of
 from .seeing import job_of, number_of, seen
@@ -31,8 +31,6 @@ from .status import ledger_of
 #: How far a training is: asked with the URL of its Redis, its name, and how many nodes it has.
 Look = Callable[[str, str, int], Progress]
 
-#: Pods that hold room, or may come to.
-_NOT_ENDED = ",".join(f"status.phase!={phase}" for phase in sorted(ENDED_PHASES))
 #: Pods that may be nodes of a job.
 _NODES = f"{MANAGED_BY_LABEL}={OPERATOR},{JOB_LABEL}"
 
@@ -85,7 +83,7 @@ class Surroundings:
         if asked != self._asked or not 0 <= now - self._read_s < self._every_s:
             tolerated = [tolerations_of(one, self._coordinator) for one in resources]
             machines = Machines.of(self._client.list(NODE), tolerated)
-            pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=_NOT_ENDED)
+            pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
             self._machines, self._pods = machines, [pod for pod in pods if not _is_node(pod)]
             self._read_s, self._asked = now, asked
         return self._machines, self._pods
@@ -109,6 +107,8 @@ def observe(
         EdlError: see `Client`.
     """
     named = _named(client.list(DISTILL_JOB, namespace=config.namespace))
+    if not named:  # pods of those that were deleted are ended by the cluster
+        return Scene({}, (), {}, Pool({}))
     pods = client.list(POD, _NODES, ALL_NAMESPACES)
     machines, others = surroundings.look(now, named.values())
     own = _pods_of(named, pods)
@@ -154,7 +154,7 @@ def _pods_of(named: dict[str, Object], pods: Iterable[Object]) -> dict[str, dict
         found[name] = {
             number: pod
             for pod in labelled[meta["namespace"], meta["name"]]
-            if (number := number_of(pod)) is not None and is_controlled_by(pod, resource)
+            if (number := number_of(pod)) is not None and is_controlled_by(pod, meta["uid"])
         }
     return found
 

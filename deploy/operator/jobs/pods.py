@@ -7,11 +7,10 @@ from typing import Final
 
 from ....errors import UsageError
 from ....mesh.jobs.spec import JobSpec
-from ....mesh.kubernetes.resources import Object, labels_of, owner_reference
+from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
 from ..capacity import requests_of
 from ..templates import USER, literal, merged
 
-CONTAINER: Final = "node"
 #: Where a volume claim of checkpoints is found; without one it is the pod's own.
 CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
 #: A machine of which nothing is heard for so long has lost its nodes, seconds.
@@ -127,7 +126,7 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
         ],
         "containers": [
             {
-                "name": CONTAINER,
+                "name": NODE_CONTAINER,
                 "image": spec["image"],
                 **_program(job),
                 "env": _env(job, number, url),
@@ -162,7 +161,7 @@ def _check_reach(job: Object, pod_spec: Object) -> None:
     Raises:
         UsageError: they would not.
     """
-    own = next(one for one in pod_spec["containers"] if one["name"] == CONTAINER)
+    own = next(one for one in pod_spec["containers"] if one["name"] == NODE_CONTAINER)
     told = any(one["name"] == "EDL_COORDINATOR" for one in own["env"]) or own.get("envFrom")
     if job["spec"].get("train") and not told:
         raise UsageError(

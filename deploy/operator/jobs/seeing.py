@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ....mesh.kubernetes.resources import JOB_LABEL, NODE_LABEL, Object, seconds_of
+from ....mesh.kubernetes.resources import JOB_LABEL, NODE_CONTAINER, NODE_LABEL, Object, seconds_of
 from ....scheduler.job_pods import PodSeen
 from ..capacity import ENDED_PHASES, Machines
-from .pods import CONTAINER
 
 #: Reasons of a container that is about to start.
 _USUAL: Final = frozenset({"ContainerCreating", "PodInitializing"})
@@ -36,9 +35,9 @@ def seen(pod: Object, machines: Machines) -> PodSeen:
     lingers = "terminated" in state and _others_run(status)
     ended = lingers or status.get("phase") in ENDED_PHASES
     conditions = {one["type"]: one for one in status.get("conditions", ())}
-    place = conditions.get("PodScheduled", {})
-    if place.get("status") != "False" or place.get("reason") != "Unschedulable":
-        place = {}
+    placing = conditions.get("PodScheduled", {})
+    fails = placing.get("status") == "False" and placing.get("reason") == "Unschedulable"
+    unplaced = placing if fails else {}
     runs = not ended and "running" in state
     waits = {} if runs or ended else _hindrance(status)
     return PodSeen(
@@ -49,15 +48,15 @@ def seen(pod: Object, machines: Machines) -> PodSeen:
         runs=runs,
         ready=runs and conditions.get("Ready", {}).get("status") == "True",
         machine=machines.of_pod(pod),
-        unplaced_since_s=None if ended else _unplaced_since_s(pod, waits, place),
-        said=_said(status, state, ended, place, waits),
+        unplaced_since_s=_since_s(pod, placing) if not ended and (fails or waits) else None,
+        said=_said(status, state, ended, unplaced, waits),
         lingers=lingers,
     )
 
 
 def _container_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
     found = _containers(status, "")
-    own: Mapping[str, Any] = next((one for one in found if one.get("name") == CONTAINER), {})
+    own: Mapping[str, Any] = next((one for one in found if one.get("name") == NODE_CONTAINER), {})
     state: Mapping[str, Any] = own.get("state") or {}
     return state
 
@@ -67,7 +66,7 @@ def _others_run(status: Mapping[str, Any]) -> bool:
     return any(
         "running" in (one.get("state") or {})
         for one in _containers(status, "")
-        if one.get("name") != CONTAINER
+        if one.get("name") != NODE_CONTAINER
     )
 
 
@@ -97,13 +96,12 @@ def _containers(status: Mapping[str, Any], *which: str) -> list[Mapping[str, Any
     return [one for kind in which for one in status.get(keys[kind]) or ()]
 
 
-def _unplaced_since_s(
-    pod: Object, waits: Mapping[str, Any], unplaced: Mapping[str, Any]
-) -> float | None:
-    """Since when it is known that a pod has no place, or a place where it cannot begin."""
-    if not unplaced and not waits:
-        return None
-    text = unplaced.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+def _since_s(pod: Object, placing: Mapping[str, Any]) -> float:
+    """Since when a pod has had no place, or has had the one where it cannot begin.
+
+    Nobody says since when a container is hindered: it counts from when the pod was placed.
+    """
+    text = placing.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
     return seconds_of(text) if text else 0.0
 
 

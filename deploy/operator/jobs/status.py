@@ -65,6 +65,18 @@ def ledger_of(job: Object) -> Ledger:
         raise UsageError(f"the status of {job['metadata']['name']} is damaged: {error}") from None
 
 
+def ledger_fields(ledger: Ledger) -> Object:
+    """What of a status `ledger_of` reads; None for what the ledger does not have.
+
+    But for how the job has ended: that is its state.
+    """
+    fields: Object = {theirs: getattr(ledger, ours) for ours, theirs in _VALUES.items()}
+    for ours, theirs in _TIMES.items():
+        at_s = getattr(ledger, ours)
+        fields[theirs] = rfc3339(at_s) if at_s else None
+    return {**fields, "counted": sorted(ledger.counted)}
+
+
 def status_of(job: Object, orders: Orders, now: float) -> Object:
     """The status that says all of it; None for what it does not have.
 
@@ -73,14 +85,11 @@ def status_of(job: Object, orders: Orders, now: float) -> Object:
         orders: for it.
         now: seconds since 1970.
     """
-    before, meta, ledger = job.get("status") or {}, job["metadata"], orders.ledger
+    before, meta = job.get("status") or {}, job["metadata"]
     reason = orders.reason
     if _SECONDS.sub("", reason) == _SECONDS.sub("", before.get("reason", "")):
         reason = before.get("reason", "")
-    status: Object = {theirs: getattr(ledger, ours) for ours, theirs in _VALUES.items()}
-    for ours, theirs in _TIMES.items():
-        at_s = getattr(ledger, ours)
-        status[theirs] = rfc3339(at_s) if at_s else None
+    status = ledger_fields(orders.ledger)
     generation = meta.get("generation", 1)
     status.update(
         state=orders.state,
@@ -88,7 +97,6 @@ def status_of(job: Object, orders: Orders, now: float) -> Object:
         nodes=orders.nodes,
         ready=orders.ready,
         leaving=orders.leaving,
-        counted=sorted(ledger.counted),
         selector=selector({JOB_LABEL: meta["name"]}),
         observedGeneration=generation,
         conditions=merged(

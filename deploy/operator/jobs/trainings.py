@@ -10,7 +10,7 @@ from typing import Final
 
 from ....coordinator.jobs import JobBoard, open_board
 from ....errors import EdlError
-from ....mesh.jobs.looking import look
+from ....mesh.jobs.looking import read
 from ....scheduler.job_pods import Progress
 
 log = logging.getLogger(__name__)
@@ -51,15 +51,13 @@ class Trainings:
         try:
             if url not in self._boards:
                 self._boards[url] = self._open(url)
-            board = self._boards[url]
-            board.generation(job)  # `look` does not tell silence from a training that begins
+            sight = read(self._boards[url], job, nodes)
         except EdlError as error:
             level = logging.DEBUG if url in self._silent else logging.WARNING  # said once
             log.log(level, "how far trainings are is not known: %s", error)
             self._silent[url] = self._clock() + _PAUSE_S
             return Progress()
         self._silent.pop(url, None)
-        sight = look(board, job, nodes)
         return Progress(sight.progress, sight.steady)
 
     def close(self) -> None:

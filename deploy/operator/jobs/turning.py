@@ -9,6 +9,7 @@ from ....errors import EdlError, LeaseSuperseded, UnavailableError
 from ....mesh.kubernetes.client import Client
 from ....scheduler.job_pods import PodsConfig, decide_pods
 from ..config import OperatorConfig
+from ..troubles import Troubles
 from .act import carry_out
 from .observe import Surroundings, observe
 from .trainings import Trainings
@@ -45,6 +46,7 @@ class DistillJobs:
             else PodsConfig(config.elastic, place_within_s=config.place_within_s)
         )
         self._trainings = trainings if trainings is not None else Trainings()
+        self._troubles = Troubles()
         self._surroundings = Surroundings(client, cluster_s, config.coordinator)
 
     def turn(self, now: float) -> None:
@@ -69,20 +71,25 @@ class DistillJobs:
         """One look; whether all that was decided has been done."""
         scene = observe(self._client, self._config, self._surroundings, self._trainings.look, now)
         orders = decide_pods(scene.pool, scene.jobs, now, self._pods)
+        self._troubles.keep({one["metadata"]["uid"] for one in scene.resources.values()})
         done = True
         # First those that give, so that what they hold is free sooner.
         for one in sorted(orders, key=lambda order: not order.leave):
+            resource = scene.resources[one.job]
+            uid = resource["metadata"]["uid"]
             try:
                 done &= carry_out(
                     self._client,
-                    scene.resources[one.job],
+                    resource,
                     scene.pods[one.job],
                     one,
+                    self._pods,
                     self._config.coordinator,
                     now,
                 )
+                self._troubles.over(uid)
             except (LeaseSuperseded, UnavailableError):
                 raise
             except EdlError as error:  # this one's trouble is not the others'
-                log.warning("job %s: %s", one.job, error)
+                log.log(self._troubles.level(uid, error), "job %s: %s", one.job, error)
         return done

@@ -49,8 +49,9 @@ def refusal_of(resource: Object, deployment: Object | None, why: str, now: float
     """The status of a service that cannot be had as its spec says: what runs goes on."""
     before = resource.get("status") or {}
     there, ready = _count(deployment, "replicas"), _count(deployment, "readyReplicas")
+    never = Condition("Available", False, "InvalidSpec", "there has been no valid spec yet")
     conditions = [
-        _available(before.get("desired", 0), ready),
+        _available(before["desired"], ready) if "desired" in before else never,
         Condition("Progressing", False, "InvalidSpec", "nothing is changed until the spec is"),
         Condition("ScalingActive", False, "InvalidSpec", "nothing is changed until the spec is"),
         Condition("InvalidSpec", True, "InvalidSpec", why),

@@ -31,10 +31,11 @@ from ....mesh.kubernetes.resources import (
     selector,
 )
 from ....scheduler.teacher_count import Count, Wish, count_of, room_for
-from ..capacity import Machines, requests_of
+from ..capacity import NOT_ENDED, Machines, requests_of
 from ..config import OperatorConfig
 from ..happenings import post
 from ..templates import covers, marked
+from ..troubles import Troubles
 from .manifests import deployment_of, needs_of, selector_of, service_manifest_of, service_of
 from .telling import happenings_of, refusal_of, status_of
 
@@ -65,6 +66,7 @@ class TeacherServices:
 
     def __init__(self, client: Client, config: OperatorConfig, numbers: Desires) -> None:
         self._client, self._config, self._numbers = client, config, numbers
+        self._troubles, self._blind = Troubles(), Troubles()
 
     def turn(self, now: float) -> None:
         """Bring all services nearer to what they shall be.
@@ -79,6 +81,7 @@ class TeacherServices:
         where = self._config.namespace
         listed = self._client.list(TEACHER_SERVICE, namespace=where)
         alive = [one for one in listed if "deletionTimestamp" not in one["metadata"]]
+        self._troubles.keep({one["metadata"]["uid"] for one in alive})
         self._numbers.keep({pair for one in alive if (pair := self._asked(one)) is not None})
         if not alive:
             return
@@ -86,18 +89,21 @@ class TeacherServices:
             kind: {_key(one): one for one in self._client.list(kind, _MADE, where)}
             for kind in (DEPLOYMENT, SERVICE)
         }
-        room = _Room(self._client, self._config)
+        room = _Room(self._client, self._config, self._blind)
         for resource in alive:
+            meta = resource["metadata"]
             try:
                 self._one(resource, made, room, now)
+                self._troubles.over(meta["uid"])
             except (LeaseSuperseded, UnavailableError, AccessError):
                 raise
             except ObjectMissing as error:
-                log.info("%s has gone meanwhile: %s", resource["metadata"]["name"], error)
+                log.info("%s has gone meanwhile: %s", meta["name"], error)
             except ObjectChanged as error:  # which wakes the next turn
-                log.debug("%s has changed meanwhile: %s", resource["metadata"]["name"], error)
+                log.debug("%s has changed meanwhile: %s", meta["name"], error)
             except EdlError as error:  # this one's trouble is not the others'
-                log.warning("service %s: %s", resource["metadata"]["name"], error)
+                level = self._troubles.level(meta["uid"], error)
+                log.log(level, "service %s: %s", meta["name"], error)
 
     def _asked(self, resource: Object) -> tuple[str, str] | None:
         """Whom its number is asked of; None: nobody."""
@@ -147,7 +153,7 @@ class TeacherServices:
         found = made[kind].get(_key(resource))
         if found is None:  # it may have lost its labels, too
             found = self._client.find(kind, meta["name"], meta["namespace"])
-        if found is not None and not is_controlled_by(found, resource):
+        if found is not None and not is_controlled_by(found, meta["uid"]):
             raise UsageError(
                 f"there is a {kind.kind} {meta['name']!r} that is not this service's: delete it, or"
                 " give this service another name"
@@ -177,7 +183,7 @@ class TeacherServices:
         before = resource.get("status") or {}
         if status == before:
             return
-        post(self._client, happenings_of(resource, status), now)
+        told = happenings_of(resource, status)
         gone = {key: None for key in before if key not in status}
         meta = resource["metadata"]
         done = self._client.patch(
@@ -190,6 +196,7 @@ class TeacherServices:
         )
         meta["resourceVersion"] = done["metadata"]["resourceVersion"]
         resource["status"] = status
+        post(self._client, told, now)  # of what stands there now: it may have been refused
 
     def _have(self, kind: Kind, resource: Object, found: Object | None, manifest: Object) -> None:
         """Let an object be as it is wanted: made, or those fields of it put right that are ours."""
@@ -203,8 +210,8 @@ class TeacherServices:
 class _Room:
     """For how many teachers the cluster has room; it is looked at once in a turn, if at all."""
 
-    def __init__(self, client: Client, config: OperatorConfig) -> None:
-        self._client, self._config = client, config
+    def __init__(self, client: Client, config: OperatorConfig, troubles: Troubles) -> None:
+        self._client, self._config, self._troubles = client, config, troubles
         self._seen: tuple[Machines, list[Object]] | None = None
         self._closed = config.growing_cluster
 
@@ -216,9 +223,12 @@ class _Room:
         if self._seen is None and not self._closed:
             try:
                 machines = Machines.of(self._client.list(NODE))
-                self._seen = machines, self._client.list(POD, namespace=ALL_NAMESPACES)
+                pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
+                self._seen = machines, pods
+                self._troubles.over(NODE)
             except Forbidden as error:
-                log.warning("how much room there is may not be known: %s", error)
+                level = self._troubles.level(NODE, error)
+                log.log(level, "how much room there is may not be known: %s", error)
                 self._closed = True
         if self._seen is None:
             return None

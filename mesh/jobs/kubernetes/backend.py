@@ -10,6 +10,7 @@ from ....coordinator.queue import Entry, Progress, QueuedJob
 from ....errors import (
     KubernetesUnavailable,
     ManifestRefused,
+    ObjectChanged,
     ObjectExists,
     ObjectMissing,
     UnavailableError,
@@ -57,21 +58,33 @@ class KubernetesJobs:
 
     def submit(self, spec: JobSpec) -> list[str]:
         resource = to_resource(spec, self._client.namespace, self._coordinator)
-        former = self._resource(spec.name)
-        if former is not None:
-            self._replace(former)
-        try:
-            self._client.create(DISTILL_JOB, resource)
-        except ObjectExists:  # somebody was faster
-            raise _taken(spec.name) from None
-        except ManifestRefused as error:
-            raise ManifestRefused(" ".join(str(error).split())) from None
+        try:  # first of all: a spec that is refused costs no former job its logs
+            self._create(resource)
+        except ObjectExists:
+            self._make_room(spec.name)
+            try:
+                self._create(resource)
+            except ObjectExists:  # somebody was faster
+                raise _taken(spec.name) from None
         place = f"namespace {self._client.namespace} of {self._host}"
         return [f"job {spec.name} is in {place}", *notes(spec)]
 
-    def _replace(self, former: Object) -> None:
-        """Make room for one of the same name. Raises UsageError where the former has not ended."""
-        name, uid = former["metadata"]["name"], former["metadata"]["uid"]
+    def _create(self, resource: Object) -> None:
+        try:
+            self._client.create(DISTILL_JOB, resource)
+        except ObjectMissing as error:
+            if error.unknown_kind:
+                raise _not_installed() from None
+            raise
+        except ManifestRefused as error:
+            raise ManifestRefused(" ".join(str(error).split())) from None
+
+    def _make_room(self, name: str) -> None:
+        """Delete the job of this name. Raises UsageError where it has not ended."""
+        former = self._resource(name)
+        if former is None:
+            return
+        uid = former["metadata"]["uid"]
         if not job_of(former).progress.ended:
             raise _taken(name)
         self._client.delete(DISTILL_JOB, name, uid=uid)
@@ -118,11 +131,16 @@ class KubernetesJobs:
     def _change(self, job: QueuedJob, spec: dict[str, Any]) -> bool:
         if self.ended(job) is not None:
             return False
-        # The uid is only compared: a job of the same name that has come since stays as it is.
+        # The uid is only compared: with another one, of a job of the same name that has come since,
+        # the server refuses the change.
         changes = {"metadata": {"uid": job.spec["uid"]}, "spec": spec}
         try:
             self._client.patch(DISTILL_JOB, job.name, changes)
         except ObjectMissing:
+            return False
+        except (ObjectChanged, ManifestRefused):
+            if self.ended(job) is None:
+                raise
             return False
         return True
 

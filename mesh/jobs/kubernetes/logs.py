@@ -15,12 +15,19 @@ from typing import Final
 
 from ....errors import ManifestRefused, ObjectMissing
 from ...kubernetes.client import Client
-from ...kubernetes.resources import JOB_LABEL, NODE_LABEL, POD, Object, rfc3339_s, selector
+from ...kubernetes.resources import (
+    JOB_LABEL,
+    NODE_CONTAINER,
+    NODE_LABEL,
+    POD,
+    Object,
+    is_controlled_by,
+    rfc3339_s,
+    selector,
+)
 
 #: Of each pod, so many of its last lines at first.
 TAIL: Final = 400
-#: The container of a pod that is the node; others are a cluster's own.
-_CONTAINER: Final = "node"
 #: Seconds since 1970, and billionths of one.
 Stamp = tuple[int, int]
 
@@ -67,8 +74,7 @@ class PodLogs:
             KubernetesUnavailable, AccessError: see `Client`.
         """
         for pod in self._client.list(POD, self._labels):
-            owners = pod["metadata"].get("ownerReferences", ())
-            if all(one.get("uid") == self._uid for one in owners):
+            if is_controlled_by(pod, self._uid):
                 self._read.append(self._of(pod))
         found, self._read = self._read, []
         return [line for _, line in heapq.merge(*found, key=lambda stamped: stamped[0])]
@@ -96,7 +102,7 @@ class PodLogs:
 
 def _container(pod: Object) -> str:
     names = [one["name"] for one in pod["spec"]["containers"]]
-    return _CONTAINER if _CONTAINER in names else str(names[0])
+    return NODE_CONTAINER if NODE_CONTAINER in names else str(names[0])
 
 
 def _behind(place: _Place, lines: Iterable[str]) -> list[tuple[Stamp, str]]:

@@ -9,13 +9,11 @@ from typing import Any, Final
 
 from ....coordinator.jobs.board import Facts
 from ....errors import UsageError
-from ...kubernetes.resources import DISTILL_JOB, Object
+from ...kubernetes.resources import DISTILL_JOB, GPU, Object
 from ..spec import JobSpec
 
 #: As the resource's schema has it: pods of the job are called so, with a number behind.
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
-#: What `gpu` is on a cluster.
-GPU: Final = "nvidia.com/gpu"
 #: Key of the resource -> key of a job's file, where it is the same in another spelling.
 _KEYS: Final = {
     "image": "image",

@@ -278,38 +278,19 @@ class _Handler(BaseHTTPRequestHandler):
         self._end()
 
     def _log(self, namespace: str, name: str) -> None:
-        """What a test has put into `store.logs`; one that is followed goes on till the pod ends."""
+        """What a test has put into `store.logs`."""
         store = self.api.store
         pods = store.known["v1", "pods"]
         store.get(pods, namespace, name)
         if (namespace, name) not in store.logs:
             message = f'container "node" in pod "{name}" is waiting to start: ContainerCreating'
             raise Refusal(400, "BadRequest", message)
+        lines = store.logs[namespace, name].splitlines(keepends=True)
+        if "tailLines" in self.query:
+            lines = lines[-int(self.query["tailLines"]) :]
         self._begin(200, "text/plain")
-        sent = 0
-        while True:
-            text = store.logs[namespace, name]
-            lines = text.splitlines(keepends=True)
-            if not sent and "tailLines" in self.query:
-                lines = lines[-int(self.query["tailLines"]) :]
-                self._chunk("".join(lines))
-            else:
-                self._chunk(text[sent:])
-            sent = len(text)
-            over = self.query.get("follow") != "true" or self.api.stopping
-            if over or not any(True for _ in self._running(namespace, name)):
-                break
-            store.wait(len(store.changes), time.monotonic() + 0.05)
+        self._chunk("".join(lines))
         self._end()
-
-    def _running(self, namespace: str, name: str) -> Iterator[Object]:
-        store = self.api.store
-        try:
-            found = store.get(store.known["v1", "pods"], namespace, name)
-        except Refusal:
-            return
-        if found.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
-            yield found
 
     def _answer(self, status: int, value: Object) -> None:
         self._raw(status, json.dumps(value).encode(), "application/json")

@@ -98,9 +98,6 @@ class Store:
             if meta.get("namespace", namespace) != namespace:
                 message = "the namespace of the provided object does not match the request"
                 raise Refusal(400, "BadRequest", message)
-            if key in self._all(known):
-                message = f'{_what(known)} "{meta["name"]}" already exists'
-                raise Refusal(409, "AlreadyExists", message)
             if known.status:
                 found.pop("status", None)
             if known.kind.plural == "pods":
@@ -110,6 +107,9 @@ class Store:
             meta.pop("resourceVersion", None)
             meta.pop("managedFields", None)
             found = self._checked(known, found)
+            if key in self._all(known):  # said of what could be made alone
+                message = f'{_what(known)} "{meta["name"]}" already exists'
+                raise Refusal(409, "AlreadyExists", message)
             self._owners[known.kind.plural, key] = {manager: {path for path, _ in leaves(body)}}
             if known.kind.kind == "CustomResourceDefinition":
                 self._install(found)
@@ -280,6 +280,10 @@ class Store:
 
 def _allowed(known: Known, before: Object, wanted: Object, subresource: str) -> Object:
     """What of a change is taken at this path: the status alone, or all but it and identity."""
+    name, uid = before["metadata"]["name"], before["metadata"]["uid"]
+    if (said := wanted.get("metadata", {}).get("uid")) not in (None, "", uid):
+        wrong = f'metadata.uid: Invalid value: "{said}": field is immutable'
+        raise Refusal(422, "Invalid", f'{_what(known)} "{name}" is invalid: {wrong}')
     if subresource == "status":
         after = _copy(before)
         after["status"] = wanted.get("status", {})

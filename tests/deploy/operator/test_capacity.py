@@ -8,7 +8,7 @@ import pytest
 
 from edl.deploy.operator.capacity import Machines, amounts, requests_of, unbounded
 from edl.errors import UsageError
-from edl.mesh.kubernetes.resources import Object
+from edl.mesh.kubernetes.resources import APP, COMPONENT_LABEL, PART_OF_LABEL, Object
 
 
 def machine(name: str, ready: str = "True", closed: bool = False, **has: str) -> Object:
@@ -20,11 +20,10 @@ def machine(name: str, ready: str = "True", closed: bool = False, **has: str) ->
     }
 
 
-def pod(node: str = "", phase: str = "Running", cpu: str = "1", **labels: str) -> Object:
+def pod(node: str = "", phase: str = "Running", cpu: str = "1") -> Object:
     container = {"name": "x", "resources": {"requests": {"cpu": cpu}}}
-    names = {key.replace("_", "/", 1): value for key, value in labels.items()}
     return {
-        "metadata": {"name": "p", "labels": names},
+        "metadata": {"name": "p"},
         "spec": {"containers": [container], **({"nodeName": node} if node else {})},
         "status": {"phase": phase},
     }
@@ -127,19 +126,15 @@ def test_machines_whose_taints_keep_all_away_are_closed(
 def test_what_is_others_and_what_is_wanted_back() -> None:
     machines = Machines.of([machine("a", cpu="8"), machine("down", ready="False", cpu="8")])
     ours = pod("a", cpu="100")
-    teacher = {
-        "app.kubernetes.io_part-of": "edl-dist",
-        "app.kubernetes.io_component": "teacher",
-    }
-    labelled = pod(cpu="2", phase="Pending")
-    labelled["metadata"]["labels"] = {k.replace("_", "/"): v for k, v in teacher.items()}
+    teacher = pod(cpu="2", phase="Pending")
+    teacher["metadata"]["labels"] = {PART_OF_LABEL: APP, COMPONENT_LABEL: "teacher"}
     pods = [
         ours,
         pod("a", cpu="500m"),
         pod("a", phase="Succeeded"),
         pod("down"),
         pod(phase="Pending", cpu="50"),
-        labelled,
+        teacher,
     ]
     pool = machines.pool(pods, lambda one: one is ours)
     assert pool.reserved == {"cpu": 2.5}

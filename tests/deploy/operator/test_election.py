@@ -144,3 +144,22 @@ def test_while_the_server_is_away_the_lead_is_lost_and_comes_back(cluster: Clust
         only.look()
         assert only.leads()
     assert changes == [True, False, True]
+
+
+def test_a_lead_that_lapses_between_two_looks_begins_anew(cluster: Cluster) -> None:
+    clock, changes = Clock(), [0]
+
+    def note() -> None:
+        changes[0] += 1
+
+    with Client(cluster.connection) as client:
+        only = Election(client, NAME, "a", 15, note, clock)
+        only.look()
+        clock.s += 4
+        only.look()
+        assert changes == [1]
+        clock.s += 11  # the process, or its machine, has slept: who rested meanwhile is woken
+        assert not only.leads()
+        only.look()
+        assert only.leads()
+    assert changes == [2]

@@ -51,6 +51,10 @@ def test_objects_are_made_changed_and_gone(cluster: Cluster) -> None:
         )
     assert [one["metadata"]["name"] for one in client.list(CONFIG_MAP, "x=1")] == ["a"]
     assert client.list(CONFIG_MAP, "x=2") == []
+    with pytest.raises(ManifestRefused, match=r"metadata\.uid.*immutable"):
+        client.patch(CONFIG_MAP, "a", {"metadata": {"uid": "another"}, "data": {"k": "w"}})
+    assert client.get(CONFIG_MAP, "a")["data"] == {"k": "v"}
+    client.patch(CONFIG_MAP, "a", {"metadata": {"uid": made["metadata"]["uid"]}})
     assert client.delete(CONFIG_MAP, "a", uid="another") is False
     assert client.delete(CONFIG_MAP, "a") is True
     assert client.delete(CONFIG_MAP, "a") is False
@@ -108,6 +112,12 @@ def test_a_spec_that_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(ManifestRefused, match=words):
         cluster.create(kind, "a", spec)
+    other = {"image": "x", "train": "a.py"} if kind is DISTILL_JOB else SPEC
+    cluster.create(kind, "a", other)
+    with pytest.raises(ManifestRefused, match=words):  # before it is looked who has the name
+        cluster.create(kind, "a", spec)
+    with pytest.raises(ObjectExists):
+        cluster.create(kind, "a", other)
 
 
 def test_scaling_by_hand_sets_the_field_of_the_definition(cluster: Cluster) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.jobs import DistillJobs
 from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused
 from edl.mesh.kubernetes.resources import DISTILL_JOB, NAMESPACE, POD
 from edl.tests.deploy.kube_api.cluster import Cluster, Killed, cluster_in
@@ -266,27 +265,6 @@ def test_jobs_of_one_name_in_two_namespaces_are_two(cluster: Cluster) -> None:
     world.rest()
     assert world.status("a")["state"] == "running"
     cluster.client.delete(NAMESPACE, other)
-
-
-def test_others_are_read_now_and_then_and_jobs_each_time(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    cluster.node("m1", cpu="1")
-    world.submit("a", 1, 2)
-    jobs = DistillJobs(cluster.client, world.config, world.pods_config, world.trainings, 5.0)
-    jobs.turn(world.now)
-    cluster.play()
-    cluster.node("m2", cpu="1")
-    jobs.turn(world.now + 4)
-    assert world.nodes("a") == [1]
-    assert world.status("a")["ready"] == 1
-    jobs.turn(world.now + 5)
-    assert world.nodes("a") == [1, 2]
-    cluster.play()
-    cluster.node("m3", cpu="1")
-    world.ask("a", maxNodes=3)
-    jobs.turn(world.now + 6)
-    assert world.nodes("a") == [1, 2, 3], "what is asked anew is decided on a fresh look"
-    jobs.close()
 
 
 def test_a_cluster_that_grows_gets_pods_that_wait_and_a_patience(cluster: Cluster) -> None:

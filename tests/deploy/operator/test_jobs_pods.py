@@ -244,6 +244,25 @@ def test_what_a_pod_does() -> None:
     assert not leaves.stays
 
 
+def test_a_container_waits_since_its_pod_was_placed() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+    created = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+
+    def since_s(state: dict[str, Any], **placing: str) -> float | None:
+        conditions = [{"type": "PodScheduled", **placing}]
+        return seen(
+            shown("Pending", state, created, conditions=conditions), MACHINES
+        ).unplaced_since_s
+
+    at = {"lastTransitionTime": "2026-01-01T01:00:00Z"}
+    placed_s = seconds_of(at["lastTransitionTime"])
+    assert since_s(waiting, status="True", **at) == placed_s
+    assert since_s(waiting, status="True") == seconds_of(created["creationTimestamp"])
+    assert since_s({}, status="True", **at) is None
+    assert since_s({}, status="False", reason="Unschedulable", **at) == placed_s
+    assert since_s({}, status="False", reason="SchedulingGated", **at) is None
+
+
 def test_what_a_template_has_run_before_may_fail_or_not_begin() -> None:
     before = {"name": "fetch", "state": {"terminated": {"exitCode": 2, "message": "no data"}}}
     pod = shown("Failed", {"waiting": {"reason": "PodInitializing"}})

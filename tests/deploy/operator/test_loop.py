@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import random
+import itertools
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from edl.deploy.operator.loop import Loop, Wake
@@ -17,25 +20,67 @@ from edl.lifecycle import Stop
 from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE
 from edl.tests.deploy.kube_api.cluster import Cluster
 from edl.tests.deploy.operator.teaching import NAME, SPEC, Operator, Said
+from edl.tests.ground.programs import wait_for
+
+INTERVAL_S = 600.0
 
 
 class Noted:
     """A part that does what a test says."""
 
-    def __init__(self, *errors: Exception | None) -> None:
-        self.errors = list(errors)
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = iter(errors)
         self.turns = 0
 
     def turn(self, now: float) -> None:
         self.turns += 1
-        error = self.errors.pop(0) if self.errors else None
-        if error is not None:
+        if (error := next(self.errors, None)) is not None:
             raise error
 
 
-def _loop(metrics: OperatorMetrics | None = None, **parts: Noted) -> Loop:
+class Away(Noted):
+    """A part that always fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors = itertools.repeat(KubernetesUnavailable("away"))
+
+
+class Time:
+    """Seconds that pass when a test says so, and rests that are the longest."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+    def random(self) -> float:
+        return 1.0
+
+
+def _loop(
+    clock: Time,
+    parts: dict[str, Noted],
+    leads: Callable[[], bool] = lambda: True,
+    wake: Wake | None = None,
+    metrics: OperatorMetrics | None = None,
+) -> Loop:
     metrics = metrics or OperatorMetrics()
-    return Loop(parts, lambda: True, 60.0, Wake(), metrics, random.Random(1))
+    return Loop(parts, leads, INTERVAL_S, wake or Wake(), metrics, clock, clock)
+
+
+@contextmanager
+def _running(loop: Loop) -> Iterator[None]:
+    stop = Stop()
+    thread = threading.Thread(target=loop.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.request()
+        thread.join(10)
+    assert not thread.is_alive()
 
 
 def _count(registry: CollectorRegistry, part: str, result: str) -> float:
@@ -44,43 +89,108 @@ def _count(registry: CollectorRegistry, part: str, result: str) -> float:
 
 
 def test_one_parts_trouble_is_not_the_others() -> None:
-    metrics = OperatorMetrics(lambda: True)
+    metrics, clock = OperatorMetrics(lambda: True), Time()
     well, ill = Noted(), Noted(KubernetesUnavailable("away"), ValueError("never thought of"))
-    loop = _loop(metrics, ill=ill, well=well)
-    assert [loop.turn(float(now)) for now in range(3)] == [False, False, True]
+    loop = _loop(clock, {"ill": ill, "well": well}, metrics=metrics)
+    assert loop.turn(0.0) == 2.0, "seconds until the one that failed has rested"
+    clock.s += 2
+    assert loop.turn(1.0) == 4.0
+    clock.s += 4
+    assert loop.turn(2.0) == INTERVAL_S
     assert (ill.turns, well.turns) == (3, 3)
     assert _count(metrics.registry, "ill", "failed") == 2
     assert _count(metrics.registry, "well", "done") == 3
     assert metrics.registry.get_sample_value("edl_operator_leading") == 1
 
 
+def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
+    clock, wake, ill, well = Time(), Wake(), Away(), Noted()
+
+    def looks(part: Noted) -> None:
+        """A change wakes the loop until this part has looked at it."""
+        before = part.turns
+
+        def looked() -> bool:
+            wake()
+            return part.turns > before
+
+        wait_for(looked)
+
+    with _running(_loop(clock, {"ill": ill, "well": well}, wake=wake)):
+        for _ in range(4):
+            looks(well)
+        assert ill.turns == 1, "by the loop's clock no time has passed"
+        clock.s += 2
+        looks(ill)
+        clock.s += 2
+        looks(well)
+        looks(well)
+        assert ill.turns == 2, "it rests longer each time"
+        clock.s += 2
+        looks(ill)
+
+
+def test_what_has_failed_is_tried_again_though_nothing_wakes_the_loop() -> None:
+    ill, well = Noted(*[KubernetesUnavailable("away")] * 2), Noted()
+    loop = Loop({"ill": ill, "well": well}, lambda: True, INTERVAL_S, Wake(), OperatorMetrics())
+    with _running(loop):
+        wait_for(lambda: ill.turns == 3)
+
+
+def test_who_leads_again_begins_without_a_rest() -> None:
+    clock, wake, ill, leads, asked = Time(), Wake(), Away(), [True], [0]
+
+    def may() -> bool:
+        asked[0] += 1
+        return leads[0]
+
+    with _running(_loop(clock, {"ill": ill}, may, wake)):
+        wait_for(lambda: ill.turns == 1)
+        leads[0] = False
+        before = asked[0]
+        wake()
+        wait_for(lambda: asked[0] > before)
+        leads[0] = True
+        wake()
+        wait_for(lambda: ill.turns == 2)
+
+
+def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock, again = Time(), [KubernetesUnavailable("away")] * 2
+    loop = _loop(clock, {"part": Noted(*again, KubernetesUnavailable("still"))})
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            loop.turn(0.0)
+            clock.s += 30
+    said = [one.getMessage() for one in caplog.records]
+    assert said == ["part wait: away", "part wait: still", "part go on"]
+
+
 def test_a_lead_that_was_lost_is_no_failure() -> None:
-    assert _loop(part=Noted(LeaseSuperseded("not we"))).turn(0.0)
-
-
-def _eventually(what: Callable[[], bool], limit_s: float = 20.0) -> None:
-    until = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < until, "it has not come"
-        time.sleep(0.005)
+    loop = _loop(Time(), {"part": Noted(LeaseSuperseded("not we"))})
+    assert loop.turn(0.0) == INTERVAL_S
 
 
 def test_a_change_wakes_it_and_without_the_lead_it_rests() -> None:
-    part, wake, leads, stop = Noted(), Wake(), [False], Stop()
-    loop = Loop({"part": part}, lambda: leads[0], 600.0, wake, OperatorMetrics())
-    thread = threading.Thread(target=loop.run, args=(stop,))
-    thread.start()
-    try:
+    part, wake, leads, asked = Noted(), Wake(), [False], [0]
+
+    def may() -> bool:
+        asked[0] += 1
+        return leads[0]
+
+    def asks() -> bool:
         wake()
+        return asked[0] >= 3
+
+    with _running(_loop(Time(), {"part": part}, may, wake)):
+        wait_for(asks)
+        assert part.turns == 0
         leads[0] = True
         wake()
-        _eventually(lambda: part.turns == 1)
+        wait_for(lambda: part.turns >= 1)
+        before = part.turns
         wake()
-        _eventually(lambda: part.turns == 2)
-    finally:
-        stop.request()
-        thread.join(10)
-    assert not thread.is_alive()
+        wait_for(lambda: part.turns > before)
 
 
 def test_definitions_that_come_later_are_watched(cluster: Cluster) -> None:
@@ -105,7 +215,7 @@ def test_definitions_that_come_later_are_watched(cluster: Cluster) -> None:
             cluster.create(TEACHER_SERVICE, f"s{time.monotonic_ns()}", SPEC)
             return woken.wait(0.2)
 
-        _eventually(seen)
+        wait_for(seen)
     finally:
         watching.stop()
     assert not watching.alive
@@ -127,8 +237,12 @@ def test_an_api_that_is_away_for_a_while_is_waited_for(cluster: Cluster) -> None
             def turn(self, now: float) -> None:
                 operator.turn(client)
 
-        loop = Loop({"teachers": Part()}, lambda: True, 1.0, Wake(), OperatorMetrics())
-        assert [loop.turn(0.0), loop.turn(1.0)] == [False, False]
-        failing[0] = False
-        assert loop.turn(2.0)
+        clock = Time()
+        metrics = OperatorMetrics()
+        parts = {"teachers": Part()}
+        loop = Loop(parts, lambda: True, INTERVAL_S, Wake(), metrics, clock, clock)
+        for away in (True, True, False):
+            failing[0] = away
+            assert (loop.turn(0.0) < INTERVAL_S) is away
+            clock.s += 30
     assert cluster.client.get(DEPLOYMENT, NAME)["spec"]["replicas"] == 1

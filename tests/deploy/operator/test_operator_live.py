@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -44,6 +43,11 @@ def _holder(cluster: Cluster) -> str:
     return "" if found is None else str(found["spec"].get("holderIdentity"))
 
 
+def _metrics(address: str) -> list[str]:
+    with urllib.request.urlopen(f"{address}/metrics") as answer:
+        return str(answer.read(), "utf-8").splitlines()
+
+
 def _scale(cluster: Cluster, count: int) -> None:
     changes = {"spec": {"replicas": count}}
     cluster.client.patch(TEACHER_SERVICE, NAME, changes, subresource="scale")
@@ -70,10 +74,10 @@ def test_it_sees_changes_and_another_goes_on_when_it_is_killed(cluster: Cluster)
         wait_for(lambda: _replicas(cluster) == 1, WITHIN_S)
         assert f"_{other.pid}_" in _holder(cluster)
         address = other.expect(r"metrics and health at (http://\S+)", WITHIN_S)[1]
-        with urllib.request.urlopen(f"{address}/metrics") as answer:
-            assert re.search(r"^edl_operator_leading 1.0$", answer.read().decode(), re.M)
+        # A machine that does other things too lets its lead lapse, and it takes it again.
+        wait_for(lambda: "edl_operator_leading 1.0" in _metrics(address), WITHIN_S)
         other.send_signal(signal.SIGTERM)
         assert other.wait(WITHIN_S) == 0
         assert _holder(cluster) == ""
-        _scale(cluster, 3)
-        assert _replicas(cluster) == 1  # what was made stays, and nobody acts any more
+        assert _replicas(cluster) == 1, "what was made stays"
+        assert len(cluster.pods(**{JOB_LABEL: "ctr"})) == 2

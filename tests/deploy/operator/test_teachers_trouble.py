@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 import pytest
 
-from edl.errors import Forbidden
+from edl.deploy.operator.teachers import TeacherServices
+from edl.errors import Forbidden, ManifestRefused, ObjectChanged
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
     TEACHER_SERVICE,
@@ -19,6 +21,7 @@ from edl.tests.deploy.operator.teaching import (
     Operator,
     Said,
     conditions,
+    events,
     state,
 )
 
@@ -114,6 +117,61 @@ def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
     assert slept
     assert operator.service()["status"]["desired"] == 4
     assert _deployment(cluster)["spec"]["replicas"] == 4
+
+
+def test_what_could_not_be_written_down_is_not_told(cluster: Cluster) -> None:
+    operator = Operator(cluster, Said(resnet101=1), growing_cluster=True)
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+
+    def change(method: str, path: str) -> None:
+        if path.endswith("/status"):
+            raise ObjectChanged("somebody has changed it")
+
+    with cluster.calling(change) as client:
+        operator.turn(client)
+    assert events(cluster) == []
+    operator.turn()
+    assert [reason for reason, _ in events(cluster)] == ["Scaled"]
+
+
+def test_what_hinders_one_service_again_and_again_is_said_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator = Operator(cluster, Said(resnet101=1, other=1))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    cluster.create(TEACHER_SERVICE, "xother", {**SPEC, "service": "other"})
+
+    def refuse(method: str, path: str) -> None:
+        if path.endswith(f"/{NAME}/status"):
+            raise ManifestRefused("its status is none")
+        if path.endswith("/nodes"):
+            raise Forbidden("nodes is forbidden")
+
+    with cluster.calling(refuse) as client, caplog.at_level(logging.WARNING):
+        services = TeacherServices(client, operator.config, operator.said)
+        for now in range(3):
+            operator.said.numbers["resnet101"] = now + 1
+            operator.said.numbers["other"] = now + 1
+            services.turn(operator.now + now)
+    assert [one.getMessage() for one in caplog.records] == [
+        "how much room there is may not be known: nodes is forbidden",
+        f"service {NAME}: its status is none",
+    ]
+    assert cluster.client.get(DEPLOYMENT, "xother")["spec"]["replicas"] == 3
+
+
+def test_a_service_that_never_was_valid_is_not_available(cluster: Cluster) -> None:
+    operator = Operator(cluster, Said(resnet101=0), growing_cluster=True)
+    cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "args": []})
+    operator.turn()
+    assert conditions(operator.service())["Available"] == ("False", "InvalidSpec")
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"args": ["--insecure"]}})
+    assert conditions(operator.settle())["Available"] == ("True", "ScaledToZero")
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"args": []}})
+    operator.turn()
+    found = conditions(operator.service())
+    assert found["InvalidSpec"] == ("True", "InvalidSpec")
+    assert found["Available"] == ("True", "ScaledToZero"), "as was decided before"
 
 
 def test_without_the_right_to_see_machines_room_is_no_bound(cluster: Cluster) -> None:

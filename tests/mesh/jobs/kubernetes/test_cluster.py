@@ -22,6 +22,7 @@ from edl.errors import (
 )
 from edl.mesh.jobs.backend import Where
 from edl.mesh.jobs.cli import app
+from edl.mesh.jobs.kubernetes.backend import KubernetesJobs
 from edl.mesh.jobs.kubernetes.translate import to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB
@@ -90,6 +91,64 @@ def test_a_spec_that_the_server_refuses_is_said_in_a_line(
     with pytest.raises(ManifestRefused, match=r"spec\.image.*1024") as caught:
         edl_job("submit", file)
     assert "\n" not in str(caught.value)
+
+
+def test_a_spec_that_is_refused_takes_no_former_job_away(
+    cluster: Emulated, edl_job: Edl, tmp_path: Path
+) -> None:
+    cluster.client.create(DISTILL_JOB, to_resource(JobSpec("a", command="x", image="i")))
+    ended = {"status": {"observedGeneration": 1, "state": "succeeded"}}
+    former = cluster.client.patch(DISTILL_JOB, "a", ended, subresource="status")
+    file = tmp_path / "job.yaml"
+    file.write_text(f"name: a\ncommand: x\nimage: {'x' * 2000}\n")
+    with pytest.raises(ManifestRefused, match=r"spec\.image"):
+        edl_job("submit", file)
+    assert cluster.client.get(DISTILL_JOB, "a") == former
+    file.write_text("name: a\ncommand: x\nimage: i\n")
+    edl_job("submit", file)
+    assert cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"] != former["metadata"]["uid"]
+
+
+def test_who_is_faster_has_the_name(cluster: Emulated) -> None:
+    spec = JobSpec("a", command="x", image="i")
+    cluster.client.create(DISTILL_JOB, to_resource(spec))
+    ended = {"status": {"observedGeneration": 1, "state": "succeeded"}}
+    cluster.client.patch(DISTILL_JOB, "a", ended, subresource="status")
+    gone: list[str] = []
+
+    def hook(method: str, path: str) -> None:
+        if method == "POST" and cluster.client.find(DISTILL_JOB, "a") is None:
+            cluster.client.create(DISTILL_JOB, to_resource(spec))
+            gone.append(path)
+
+    refused = pytest.raises(UsageError, match="there is a job a that has not ended")
+    with cluster.calling(hook) as client, refused:
+        KubernetesJobs(client, "here").submit(spec)
+    assert len(gone) == 1
+
+
+def test_a_job_that_came_since_stays_as_it_is(cluster: Emulated) -> None:
+    resource = to_resource(JobSpec("a", command="x", image="i", max_nodes=3))
+    cluster.client.create(DISTILL_JOB, resource)
+
+    def hook(method: str, path: str) -> None:
+        if method == "PATCH":  # it ends, and another one is submitted, just before
+            cluster.client.delete(DISTILL_JOB, "a")
+            cluster.client.create(DISTILL_JOB, resource)
+
+    with cluster.calling(hook) as client:
+        jobs = KubernetesJobs(client, "here")
+        for change in (lambda job: jobs.scale(job, 2), jobs.stop):
+            assert change(jobs.find("a")) is False
+    spec = cluster.client.get(DISTILL_JOB, "a")["spec"]
+    assert not {"nodes", "stopped"} & {key for key, value in spec.items() if value}
+
+
+def test_a_change_that_is_refused_says_why(cluster: Emulated) -> None:
+    cluster.client.create(DISTILL_JOB, to_resource(JobSpec("a", command="x", image="i")))
+    jobs = KubernetesJobs(cluster.client, "here")
+    with pytest.raises(ManifestRefused, match=r"spec\.nodes"):
+        jobs.scale(jobs.find("a"), -1)
 
 
 def test_a_cluster_without_our_definitions(cluster: Emulated, edl_job: Edl) -> None:

@@ -28,7 +28,7 @@ class Cluster:
                 "name": name,
                 "uid": f"pod-{name}",
                 "labels": {JOB_LABEL: "a", NODE_LABEL: node},
-                "ownerReferences": [{"uid": owner}],
+                "ownerReferences": [{"uid": owner, "controller": True}],
             },
             "spec": {"containers": [{"name": "mesh-proxy"}, {"name": "node"}]},
             "status": {"phase": phase},
@@ -105,6 +105,9 @@ def test_pods_that_have_not_begun_or_have_gone_or_are_of_another_job_say_nothing
     ):  # fmt: skip
         cluster.pod(name, "1", phase, owner)
         cluster.printed[name] += [f"2026-01-01T10:00:00Z {name}"]
+    cluster.pod("by-hand", "1")
+    cluster.pods["by-hand"]["metadata"]["ownerReferences"] = []
+    cluster.printed["by-hand"] += ["2026-01-01T10:00:00Z nobody's"]
     cluster.refuses = {"gone": ObjectMissing("gone"), "begins": ManifestRefused("creating")}
     logs = of(cluster)
     assert logs.new() == []

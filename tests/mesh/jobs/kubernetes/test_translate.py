@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from edl.errors import UsageError
 from edl.mesh.jobs.backend import Where
 from edl.mesh.jobs.kubernetes.manifest import manifest
-from edl.mesh.jobs.kubernetes.translate import GPU, facts_of, to_resource
+from edl.mesh.jobs.kubernetes.translate import facts_of, to_resource
 from edl.mesh.jobs.spec import JobSpec
+from edl.mesh.kubernetes.resources import GPU
 
 _WORDS = st.lists(st.from_regex(r"[a-z0-9./=_-]{1,12}", fullmatch=True), min_size=1, max_size=4)
 _NODES = st.tuples(st.integers(1, 4096), st.integers(1, 4096)).map(sorted)
