@@ -51,6 +51,7 @@ def test_windows_begin_behind_what_is_skipped() -> None:
     assert list(windows_s(student, skipped=1, per_window=2)) == [3.0, 4.0]
 
 
+@pytest.mark.serial
 def test_a_reader_gets_most_of_what_its_teachers_give() -> None:
     with ExitStack() as ending:
         addresses = [address for address, _ in start_teachers(ending, [paced(0.04)] * 2)]

@@ -11,6 +11,7 @@ from edl.coordinator.heartbeat import BEATS_PER_TTL
 TTL_S = 2.0
 
 
+@pytest.mark.serial
 def test_a_reader_gets_most_of_what_an_emulated_device_gives() -> None:
     part = teacher.paced(batch_s=0.02, window_s=0.1)
     assert 0.5 < part.value < 1.02

@@ -32,6 +32,7 @@ def test_the_buffer_stops_at_its_upper_threshold(teacher: ScriptedTeacher) -> No
         assert reader.stats.blocked_s > 0
 
 
+@pytest.mark.serial
 def test_a_slow_source_is_waited_for_and_never_raises_the_want(teacher: ScriptedTeacher) -> None:
     class Slow(Batches):
         def __iter__(self) -> Iterator[Any]:
@@ -47,6 +48,7 @@ def test_a_slow_source_is_waited_for_and_never_raises_the_want(teacher: Scripted
         assert reader.stats.starved_s < reader.stats.source_wait_s / 2
 
 
+@pytest.mark.serial
 def test_nor_does_one_that_yields_in_bursts(teacher: ScriptedTeacher) -> None:
     class Bursts(Batches):
         def __iter__(self) -> Iterator[Any]:
