@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from edl.coordinator.heartbeat import BEATS_PER_TTL
+from edl.distill_reader import DistilReader
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.scheduler.leadership import grace_s
 from edl.tests.system.coordinator_process import LEASES_ONLY, Coordinator, Members, ready, serve
@@ -100,6 +101,12 @@ def add_teachers(mesh: LocalMesh, *names: str) -> None:
         mesh.start_teacher(name, SPEC)
     for name in names:
         mesh.wait_ready(name)
+
+
+def is_busy(reader: DistilReader, teacher: str) -> bool:
+    """Whether a teacher has requests in flight at this moment: figures may be a little old."""
+    reader._pipeline.engine.ask_for_figures()
+    return dict(reader.stats.in_flight).get(teacher, 0) > 0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import WAIT_S, wait_for
 from edl.tests.system.redis_servers import redis_server
 
-TTL_S = 1.0
+TTL_S = 3.0
 #: What trainings train.
 STUDENT = Path(__file__).with_name("student_job.py")
 

@@ -65,23 +65,27 @@ class Watched:
 
 
 @contextmanager
-def watched_redis(folder: Path, sentinels: int = 1) -> Iterator[Watched]:
-    """A master with a replica in step, and sentinels that know both."""
+def watched_redis(
+    folder: Path, sentinels: int = 1, down_after_ms: int = DOWN_AFTER_MS
+) -> Iterator[Watched]:
+    """A master with a replica in step, and sentinels that know both.
+
+    Args:
+        folder: for files of theirs.
+        sentinels: how many; most of them have to agree.
+        down_after_ms: after so long a silence they take the master to be dead.
+    """
+    options = ("--repl-diskless-sync-delay", "0", "--dir", str(folder))
     with ExitStack() as stack:
-        master, port = stack.enter_context(redis_server("--dir", str(folder)))
+        master, port = stack.enter_context(redis_server(*options))
         replica, other = stack.enter_context(
-            redis_server(
-                "--replicaof",
-                f"127.0.0.1 {port}",
-                "--repl-diskless-sync-delay",
-                "0",
-                "--dir",
-                str(folder),
-            )
+            redis_server("--replicaof", f"127.0.0.1 {port}", *options)
         )
         wait_for(lambda: _info(other)["master_link_status"] == "up")
         ports = tuple(
-            stack.enter_context(_sentinel(folder / f"sentinel{n}.conf", port, sentinels // 2 + 1))
+            stack.enter_context(
+                _sentinel(folder / f"sentinel{n}.conf", port, sentinels // 2 + 1, down_after_ms)
+            )
             for n in range(sentinels)
         )
         for sentinel in ports:
@@ -90,12 +94,12 @@ def watched_redis(folder: Path, sentinels: int = 1) -> Iterator[Watched]:
 
 
 @contextmanager
-def _sentinel(config: Path, master_port: int, quorum: int) -> Iterator[int]:
+def _sentinel(config: Path, master_port: int, quorum: int, down_after_ms: int) -> Iterator[int]:
     port = free_port()
     config.write_text(
         f"port {port}\nbind 127.0.0.1\n"
         f"sentinel monitor {MASTER} 127.0.0.1 {master_port} {quorum}\n"
-        f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n"
+        f"sentinel down-after-milliseconds {MASTER} {down_after_ms}\n"
         f"sentinel failover-timeout {MASTER} 3000\n"
     )
     argv = (server_program(), str(config), "--sentinel")

@@ -19,8 +19,8 @@ from edl.supervise import Process, python_command, start
 from edl.tests.system.conftest import GRACE_S, SPEC, TTL_S, Batches
 
 PACE_S = 0.02 / 8
-#: A TTL, a beat and, on a busy machine, the start of a command line.
-HEALED_S = GRACE_S + 5.0
+#: A TTL, a beat and, on a busy machine, the starts of a command line.
+HEALED_S = GRACE_S + 20.0
 
 
 class Mesh:

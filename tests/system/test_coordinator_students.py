@@ -6,6 +6,7 @@ import signal
 import time
 
 import psutil
+import pytest
 
 from edl.coordinator import fetch_status
 from edl.errors import EdlError
@@ -97,28 +98,29 @@ def test_several_managers_over_one_redis_share_its_students(
 
 
 STUDENT = """
-    import sys, time
+    import signal, sys, threading, time
     from edl.coordinator import Subscription
     from edl.proto import coordinator_pb2 as pb
-    url, how = sys.argv[1:]
+    url, leave = sys.argv[1], threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: leave.set())
     subscription = Subscription(url, "s", "victim/0")
     subscription.start(lambda a: print("has", len(a.teachers)))
     subscription.report(pb.StudentReport(incarnation=1, want=1))
-    if how == "leave":
-        while subscription.why:
-            time.sleep(0.01)
-        subscription.stop()
-        print("left")
+    while not leave.is_set():
+        time.sleep(0.01)
+    subscription.stop()
+    print("left")
     time.sleep(60)
 """
 
 
+@pytest.mark.serial
 def test_a_killed_student_keeps_its_teacher_until_its_lease_runs_out(
     coordinator: Coordinator, members: Members
 ) -> None:
     members.teacher("t1")
     members.teacher("t2")
-    victim = start(python(STUDENT, coordinator.url, "stay"))
+    victim = start(python(STUDENT, coordinator.url))
     victim.expect("has 1", START_S)
     heir = members.student("heir/0", want=2)
     wait_for(lambda: heir.teachers is not None)
@@ -129,6 +131,7 @@ def test_a_killed_student_keeps_its_teacher_until_its_lease_runs_out(
     assert 0.4 * TTL_S < time.monotonic() - killed < 3 * TTL_S
 
 
+@pytest.mark.serial
 def test_a_student_that_leaves_gives_its_teacher_back_at_once(
     coordinator: Coordinator, members: Members
 ) -> None:
@@ -139,8 +142,10 @@ def test_a_student_that_leaves_gives_its_teacher_back_at_once(
     # A manager that has just begun to lead takes nothing from anybody.
     recovered = time.monotonic() + 2 * TTL_S
     wait_for(lambda: time.monotonic() > recovered)
-    leaver = start(python(STUDENT, coordinator.url, "leave"))
+    leaver = start(python(STUDENT, coordinator.url))
     leaver.expect("has 1", START_S)
+    wait_for(lambda: len(heir.teachers or ()) == 1)
+    leaver.send_signal(signal.SIGTERM)
     leaver.expect("left", START_S)
     left = time.monotonic()
     wait_for(lambda: heir.teachers == ["t1", "t2"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -16,12 +17,15 @@ from edl.proto.form_arrays import softmax
 from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import wait_for
 from edl.tests.scripted_teacher import logits_of
+from edl.tests.system.conftest import is_busy
 
 ROWS, WIDTH = 8, 4
 #: What the models of the services make of a batch: logits times these.
 FACTORS = {"a": 1.0, "b": -2.0}
 WEIGHTS = {"a": 0.7, "b": 0.3}
 START_S = 20.0
+#: Of a reader that labels no more than some batches ahead of its training loop.
+BOUND = {"upper_bytes": 5 * ROWS * (WIDTH + 10) * 4, "lower_bytes": 0}
 
 
 class Small:
@@ -94,15 +98,17 @@ def test_labels_are_the_weighted_mean_whichever_teacher_is_killed(
 ) -> None:
     teachers = Teachers(stack, each=2)
     source = Small(60)
-    kills = {15: "a", 35: "b"}
-    with reader_over(teachers, source, teacher_batch_size=rows) as reader:
+    kills = {15: "a", 35: "b"}  # at that batch, or the next one at which it has something to do
+    with reader_over(teachers, source, teacher_batch_size=rows, **BOUND) as reader:
         for number, (x, told, soft) in enumerate(reader):
             assert told == number
             assert soft.dtype == np.float32
             np.testing.assert_allclose(soft, mean(x, WEIGHTS), rtol=0, atol=1e-6)
-            if number in kills:
-                teachers.kill(kills[number])
+            due = [at for at in kills if at <= number]
+            if due and is_busy(reader, teachers.addresses[kills[due[0]]][0]):
+                teachers.kill(kills.pop(due[0]))
         assert number == source.count - 1
+        assert not kills
         assert reader.stats.weights == tuple(WEIGHTS.items())
         assert reader.stats.partly_labelled == reader.stats.unlabelled == 0
         assert reader.stats.resends > 0
@@ -112,13 +118,15 @@ def test_a_missing_service_is_waited_for(stack: ExitStack) -> None:
     teachers = Teachers(stack, each=1)
     port = int(teachers.addresses["b"][0].rpartition(":")[2])
     source = Small(40)
-    with reader_over(teachers, source) as reader:
+    with reader_over(teachers, source, **BOUND) as reader:
         iterator = iter(reader)
         taken = [next(iterator) for _ in range(5)]
         teachers.kill("b")
+        loop = threading.Thread(target=lambda: taken.extend(iterator), daemon=True)
+        loop.start()
         wait_for(lambda: "b" not in str(reader.stats.served) and len(reader.stats.teachers) == 1)
         teachers.start("b", port)
-        taken += iterator
+        loop.join(60.0)
     assert [number for _, number, _ in taken] == list(range(40))
     for x, _, soft in taken:
         np.testing.assert_allclose(soft, mean(x, WEIGHTS), rtol=0, atol=1e-6)
@@ -127,7 +135,7 @@ def test_a_missing_service_is_waited_for(stack: ExitStack) -> None:
 def test_a_missing_service_is_gone_without_where_that_is_tolerated(stack: ExitStack) -> None:
     teachers = Teachers(stack, each=1)
     policy = EnsemblePolicy("tolerate", missing_after_s=0.5, with_weights=True)
-    with reader_over(teachers, Small(40), ensemble=policy) as reader:
+    with reader_over(teachers, Small(40), ensemble=policy, **BOUND) as reader:
         iterator = iter(reader)
         batches = [next(iterator) for _ in range(5)]
         teachers.kill("b")
@@ -165,7 +173,8 @@ def test_probabilities_are_averaged_as_they_come(stack: ExitStack) -> None:
 
 def test_with_one_service_gone_for_good_the_policy_is_kept(stack: ExitStack) -> None:
     teachers = Teachers(stack, each=1)
-    with reader_over(teachers, Small(1000), no_teacher="fail", no_teacher_grace_s=0.3) as reader:
+    options = {"no_teacher": "fail", "no_teacher_grace_s": 0.3, **BOUND}
+    with reader_over(teachers, Small(1000), **options) as reader:
         iterator = iter(reader)
         next(iterator)
         teachers.kill("b")

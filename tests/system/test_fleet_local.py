@@ -22,10 +22,10 @@ from edl.supervise import Process, python_command, start
 from edl.tests.system.coordinator_process import Coordinator, ready, serve
 
 SERVICE = "paced"
-TTL_S, FREEZE_S, MOST = 1.5, 2.0, 2
+TTL_S, FREEZE_S, MOST = 6.0, 2.0, 2
 SCALING = (
-    *("--ttl", TTL_S, "--leader-ttl", 0.8, "--freeze", FREEZE_S),
-    *("--up-after", 0.5, "--down-after", 1.0, "--idle-to-zero", 1.0, "--max-teachers", MOST),
+    *("--ttl", TTL_S, "--leader-ttl", 3.0, "--freeze", FREEZE_S),
+    *("--up-after", 1.0, "--down-after", 2.0, "--idle-to-zero", 1.0, "--max-teachers", MOST),
 )
 #: Of a batch, on a teacher. Slow, a student needs one of them; quick, it needs three.
 TEACHER_S, SLOW_S, QUICK_S = 0.08, 0.12, 0.03

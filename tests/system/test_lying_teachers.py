@@ -24,7 +24,7 @@ from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
 
 #: Labels and inputs of one batch of `Batches`.
 BATCH_BYTES = 4 * (3 + 10) * 4
-STEP_S = 0.01
+STEP_S = 0.05
 EVERYTHING, NEWCOMERS = CanaryPolicy(share=1.0), CanaryPolicy(share=0.0)
 
 

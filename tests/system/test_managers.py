@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis as raw
@@ -27,6 +27,8 @@ from edl.supervise import Process
 from edl.tests.faults import FaultProxy
 from edl.tests.ground.programs import wait_for
 from edl.tests.system.conftest import GRACE_S, SPEC, TTL_S, Batches, add_teachers
+
+Answer = TypeVar("Answer")
 
 PACE_S = 0.02 / 8
 LEADER_TTL_S = 1.0
@@ -86,12 +88,24 @@ def leader_now(mesh: LocalMesh) -> str:
     return next((name for name, address in mesh.addresses.items() if address == leading), "")
 
 
+def answered(ask: Callable[[], Answer | None], timeout_s: float = 10.0) -> Answer:
+    """What is answered, as soon as that is something."""
+    answers: list[Answer] = []
+
+    def has_answered() -> bool:
+        answers.extend(filter(None, [ask()]))
+        return bool(answers)
+
+    wait_for(has_answered, timeout_s)
+    return answers[0]
+
+
 def leader(mesh: LocalMesh) -> str:
     """Name of the manager that leads, as soon as one does."""
-    wait_for(lambda: bool(leader_now(mesh)), timeout_s=10)
-    return leader_now(mesh)
+    return answered(lambda: leader_now(mesh))
 
 
+@pytest.mark.serial
 def test_the_leader_is_killed_as_a_teacher_joins(mesh: LocalMesh) -> None:
     add_teachers(mesh, "a")
     source = Batches()
@@ -169,6 +183,8 @@ def test_a_fail_over_to_a_stale_replica_takes_no_teacher_from_a_reader(
         front = ending.enter_context(FaultProxy(master_url.removeprefix("redis://")))
         copy = ending.enter_context(raw.Redis.from_url(replica_url))
         copy.config_set("repl-diskless-load", "swapdb")  # it leaves no file
+        with raw.Redis.from_url(master_url) as original:
+            original.config_set("repl-diskless-sync-delay", 0)
         copy.replicaof("127.0.0.1", link.port)
         wait_for(lambda: replication(copy) == "up")
         url = f"redis://{front.address}"
@@ -183,8 +199,7 @@ def test_a_fail_over_to_a_stale_replica_takes_no_teacher_from_a_reader(
         with reader_over(mesh, source, teachers_min=2) as reader:
             iterator = iter(reader)
             batches = taken_until(iterator, lambda: len(reader.stats.teachers) == 2)
-            before = service(mesh)
-            assert before is not None
+            before = answered(lambda: service(mesh))
             copy.replicaof("NO", "ONE")
             master.kill()
             front.redirect(replica_url.removeprefix("redis://"))
@@ -202,9 +217,11 @@ def test_a_fail_over_to_a_stale_replica_takes_no_teacher_from_a_reader(
         source.check(batches)
 
 
+@pytest.mark.serial
 def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_heals(
     mesh: LocalMesh,
 ) -> None:
+    add_teachers(mesh, "near")
     with ExitStack() as ending:
         port = free_port()
         data = ending.enter_context(FaultProxy(f"127.0.0.1:{port}"))
@@ -216,7 +233,6 @@ def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_he
                 *("--coordinator", f"redis://{leases.address}"),
             ),
         )
-        add_teachers(mesh, "near")
         mesh.add_teacher("far", far)
         source = Batches()
         with reader_over(mesh, source, teachers_min=2) as reader:
@@ -237,6 +253,7 @@ def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_he
         source.check(batches)
 
 
+@pytest.mark.serial
 def test_a_rank_started_anew_supersedes_its_ghost_at_another_manager(mesh: LocalMesh) -> None:
     add_teachers(mesh, "a")
     heard: dict[str, list[Any]] = {"ghost": [], "new": []}

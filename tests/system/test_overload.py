@@ -71,6 +71,7 @@ def batch(number: int) -> Array:
     return np.full((2, 100_000), number, dtype=np.float32)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "seconds",
     [6, pytest.param(60, marks=[pytest.mark.nightly, pytest.mark.timeout(300)])],

@@ -45,6 +45,7 @@ def mesh(page: tuple[str, tuple[str, ...]]) -> Iterator[LocalMesh]:
         yield running
 
 
+@pytest.mark.serial
 def test_a_death_and_a_drain_are_seen(mesh: LocalMesh, page: tuple[str, tuple[str, ...]]) -> None:
     url = page[0]
     with chromium() as browser:

@@ -31,7 +31,7 @@ PASSWORDS = {
     "edl-fleet": "for-fleets",
     "edl-manager": "m/:@",
 }
-TTL_S = 0.4
+TTL_S = 1.5
 FACTS = {"incarnation": "1", "address": "h:1", "state": "serving"}
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from edl.distill_reader import DistilReader
 from edl.tests.ground.programs import wait_for
+from edl.tests.leaks import Belongings, without_neighbours
+from edl.tests.system.conftest import is_busy
 from edl.tests.system.teacher_process import ANSWER_S, Teacher, serving
 
 MODEL = "edl.tests.teacher.functions:slow"
@@ -55,10 +57,10 @@ def labelled(source: Batches, *teachers: Teacher, **options: Any) -> list[Any]:
 def test_batches_are_not_sent_and_labels_are_the_same() -> None:
     source = Batches(100)
     with serving("--metrics-listen", "0", model=MODEL) as teacher:
-        before = set(os.listdir("/dev/shm"))
+        before = Belongings.now().segments
         source.check(labelled(source, teacher))
         assert received_bytes(teacher) < BATCH_BYTES, "less than one of them"
-        assert set(os.listdir("/dev/shm")) <= before
+        assert without_neighbours(Belongings.now().segments - before) == frozenset()
         source.check(labelled(source, teacher, shared_memory=False))
         assert received_bytes(teacher) > source.count * BATCH_BYTES
 
@@ -70,10 +72,17 @@ def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
     source = Batches(60)
     with serving(model=MODEL) as first, serving(model=MODEL) as second:
         addresses = [first.address, second.address]
-        with DistilReader(source, service="m", teachers=addresses, request_timeout_s=3.0) as reader:
+        with DistilReader(
+            source,
+            service="m",
+            teachers=addresses,
+            request_timeout_s=3.0,
+            upper_bytes=10 * BATCH_BYTES,  # so that they are not all labelled before
+        ) as reader:
             iterator = iter(reader)
             batches = [next(iterator) for _ in range(5)]
-            wait_for(lambda: dict(reader.stats.in_flight).get(first.address, 0) > 0)
+            while not is_busy(reader, first.address):
+                batches.append(next(iterator))
             os.kill(first.process.pid, how)
             batches += [tuple(part.copy() for part in batch) for batch in iterator]
             if how == signal.SIGSTOP:  # its slots have long been given to other batches

@@ -28,6 +28,7 @@ GRANTED_S = 0.05
 FOR_EVER = 1 << 40
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "seconds", [6.0, pytest.param(60.0, marks=pytest.mark.nightly)], ids=["short", "a minute"]
 )

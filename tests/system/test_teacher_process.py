@@ -164,18 +164,21 @@ def test_sigterm_drains_leaves_the_registry_and_ends_by_0(redis_url: str, hold: 
 
 def test_sigterm_under_load_breaks_no_request() -> None:
     with serving() as teacher, ThreadPoolExecutor(2) as pool:
+        answered = [0, 0]
 
-        def ask_until_it_leaves(_: int) -> int:
-            answered = 1
+        def ask_until_it_leaves(number: int) -> None:
             while not teacher.ask().parameters["draining"]:
-                answered += 1
-            return answered
+                answered[number] += 1
+            answered[number] += 1
 
         clients = [pool.submit(ask_until_it_leaves, number) for number in range(2)]
         for _ in range(50):
             teacher.ask()
+        wait_for(lambda: min(answered) > 10 or any(client.done() for client in clients))
         teacher.process.send_signal(signal.SIGTERM)
-        assert min(client.result(ANSWER_S) for client in clients) > 10
+        for client in clients:
+            client.result(ANSWER_S)
+        assert min(answered) > 10
         assert teacher.process.wait(ANSWER_S) == 0
 
 

@@ -86,7 +86,7 @@ def test_labels_that_are_not_finite_reach_nobody_and_cost_nothing(times: int) ->
         serves(teacher)
 
 
-@pytest.mark.parametrize("seconds", [3, full(60)])
+@pytest.mark.parametrize("seconds", [8, full(60)])
 def test_a_model_that_takes_its_time(seconds: int) -> None:
     """Who waits longer than its deadline is told so in time; who is patient gets its labels."""
     with serving(*LISTEN, "--slots", "4", model=STEERED) as teacher:
@@ -130,7 +130,7 @@ def hangs_up(teacher: Teacher, after_s: float) -> None:
         over_http(teacher, rows(), after_s)
 
 
-@pytest.mark.parametrize("seconds", [3, full(60)])
+@pytest.mark.parametrize("seconds", [8, full(60)])
 def test_a_slot_of_a_caller_that_left_is_taken_until_the_model_is_done(seconds: int) -> None:
     with serving(*LISTEN, "--slots", "1", model=STEERED) as teacher:
         serves(teacher)

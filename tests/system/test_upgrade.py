@@ -41,6 +41,12 @@ def contents(mesh: LocalMesh) -> dict[str, str]:
     return {teacher.teacher_id: teacher.content_id for teacher in service.teachers}
 
 
+def is_told(reader: DistilReader, content: str) -> bool:
+    """Whether the reader knows that it moves to this content at its next epoch."""
+    left = reader._pipeline.engine._legacies["slow"]
+    return bool(left["assigned"]["advice"]["next_content_id"] == content)
+
+
 def students_on(mesh: LocalMesh) -> dict[str, int]:
     (service,) = fetch_status(mesh.url, "slow").services
     return dict(service.content_students)
@@ -72,6 +78,7 @@ def test_at_the_epoch_the_running_one_ends_on_the_old_content(
     iterator = iter(reader)
     batches = [next(iterator) for _ in range(10)]
     upgrade(mesh.url, "slow", new, "epoch")
+    wait_for(lambda: is_told(reader, new))  # the buffer is bounded: the epoch goes on
     batches += iterator
     assert offsets(batches) == [1] * SOURCE.count
     for _ in range(2):
@@ -88,6 +95,7 @@ def test_at_once_the_stream_changes_over_at_one_batch(
     iterator = iter(reader)
     batches = [next(iterator) for _ in range(10)]
     upgrade(mesh.url, "slow", new, "now")
+    wait_for(lambda: reader.stats.content_id == new)  # the buffer is bounded: the epoch goes on
     batches += iterator
     found = offsets(batches)
     assert found == sorted(found)
@@ -103,6 +111,7 @@ def test_a_dead_engine_does_not_mix_an_epoch(
     batches = [next(iterator) for _ in range(10)]
     upgrade(mesh.url, "slow", new, "epoch")
     os.kill(reader.engine_pid, signal.SIGKILL)
+    wait_for(lambda: is_told(reader, new))
     batches += iterator
     assert offsets(batches) == [1] * SOURCE.count
     assert offsets(list(reader)) == [2] * SOURCE.count
@@ -115,8 +124,7 @@ def test_the_next_content_loses_its_only_teacher_and_gets_another(
     iterator = iter(reader)
     batches = [next(iterator) for _ in range(5)]
     upgrade(mesh.url, "slow", new, "now")
-    while reader.stats.content_id != new:
-        batches.append(next(iterator))
+    wait_for(lambda: reader.stats.content_id == new)
     mesh.kill("new")
     mesh.add_teacher("newer", NEXT_SPEC)
     batches += iterator
