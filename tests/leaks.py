@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -61,7 +61,7 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
     """What a test left behind after `before`, once it had time to settle; ends left processes."""
     deadline = time.monotonic() + settle_s
     pause_s = 0.001
-    while (found := Belongings.now()).since(before):
+    while (found := _ours_since(before)).since(before):
         remove_paddles_segments(pid for pid in _forked.pids() if not psutil.pid_exists(pid))
         if time.monotonic() >= deadline:
             break
@@ -69,13 +69,20 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
         pause_s = min(2 * pause_s, 0.05)
     else:
         return []
-    mine = Belongings(found.threads, found.processes, without_neighbours(found.segments))
-    leaks = mine.since(before)
+    leaks = found.since(before)
     for process in found.processes - before.processes:
         if _describe(process):
             with contextlib.suppress(psutil.Error):  # it ended by itself
                 process.kill()
     return leaks
+
+
+def _ours_since(before: Belongings) -> Belongings:
+    """What exists now; of shared memory that is new only what is no stranger's."""
+    now = Belongings.now()
+    if not (new := now.segments - before.segments):
+        return now
+    return replace(now, segments=now.segments - new | without_neighbours(new))
 
 
 def remove_paddles_segments(workers: Iterable[int]) -> None:
