@@ -127,12 +127,14 @@ class FaultProxy:
             data = side.recv(_CHUNK_BYTES)
             if data and side is pair.client and self._on_request is not None:
                 self._on_request(data)
-            if data:
-                pair.other(side).sendall(data)
-                return
         except OSError:
-            pass
-        self._close(pair)
+            data = b""
+        if not data:
+            self._close(pair)
+            return
+        # One that takes no more has ended, and what it had sent before is still to be passed on.
+        with contextlib.suppress(OSError):
+            pair.other(side).sendall(data)
 
     def _close(self, pair: _Pair) -> None:
         for end in (pair.client, pair.server):

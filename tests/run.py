@@ -3,7 +3,7 @@
     python tests/run.py test|nightly|interop [PYTEST ARGUMENTS...]
 
 Tests marked `serial` measure time: they run first, one after another, alone. Those marked `forks`
-follow, in a process that has no threads of other tests. All others are spread over three processes,
+follow, in a process that has no threads of other tests. All others are spread over four processes,
 as they wait for others most of their time. A test that needs an
 environment of third-party programs makes it, unless it is there; in a tier in which nearly all do,
 those are made first.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKERS = 3  # on two cores
+WORKERS = 4  # on two cores
 NO_TESTS = 5  # pytest's exit code for "nothing was selected"
 PATIENCE = 1.5  # times the limit of a tier: what runs for longer hangs, and is ended
 OVERRUN = 124  # its exit code then, as that of timeout(1)

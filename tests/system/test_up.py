@@ -42,6 +42,7 @@ class Edl:
     def __init__(self, cache: Path, undo: ExitStack) -> None:
         self.cache = cache
         self._undo = undo
+        self._strangers = frozenset(processes())
 
     def start(self, *words: object) -> Process:
         env = {"XDG_CACHE_HOME": str(self.cache)}
@@ -66,6 +67,10 @@ class Edl:
         wait_for(lambda: self.state.get("phase") == "up", WAIT_S)
         return {one["name"]: one["process"]["pid"] for one in self.state["entries"]}
 
+    def left(self) -> list[int]:
+        """Processes that run, and did not before."""
+        return [pid for pid in processes() if pid not in self._strangers]
+
     def files(self) -> list[str]:
         return [path.name for path in self.cache.rglob("*") if path.is_file()]
 
@@ -80,7 +85,7 @@ def edl(tmp_path: Path) -> Iterator[Edl]:
 
 
 def processes() -> list[int]:
-    """All that this test has started, and what that has started: Redis, engines, guards."""
+    """All that this process has started, and what that has started: Redis, engines, guards."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -112,7 +117,7 @@ def test_in_the_background_until_it_is_ended(edl: Edl) -> None:
     assert code == 2
     assert f"is up already (pid {state['keeper']['pid']}, 4 of 4 processes" in told
     assert edl.run("down") == (0, f"{name} has ended")
-    assert (processes(), edl.files()) == ([], [])
+    assert (edl.left(), edl.files()) == ([], [])
     assert not any(listens(address) for address in addresses)
 
 
@@ -127,7 +132,7 @@ def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(edl: Ed
     state = edl.state
     assert state["keeper"]["pid"] == mesh.pid
     mesh.kill()
-    wait_for(lambda: processes() == [], WAIT_S)
+    wait_for(lambda: edl.left() == [], WAIT_S)
     assert not listens(state["url"])
     assert edl.state == state, "nobody was there to take it back"
     assert edl.run("down", EXAMPLE) == (0, f"{EXAMPLE} was not up")
@@ -144,6 +149,6 @@ def test_ctrl_c_ends_all_in_order_and_leaves_the_logs(edl: Edl, tmp_path: Path) 
     assert mesh.wait(WAIT_S) == EXIT_INTERRUPTED
     told = [line for line in mesh.tail(100) if re.search(r"left$|saved$", line)]
     assert told == ["s           | saved", "s has left", "coordinator has left"]
-    assert processes() == []
+    assert edl.left() == []
     assert sorted(edl.files()) == ["coordinator.log", "s.log"]
     assert (edl.cache / "logs" / "s.log").read_text() == "it runs\nsaved\n"
