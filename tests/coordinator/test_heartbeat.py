@@ -254,6 +254,7 @@ def test_members_that_start_together_do_not_beat_together(registry: Recording) -
     assert max(b - a for a, b in itertools.pairwise(first)) < 0.4
 
 
+@pytest.mark.serial
 def test_of_the_beats_of_a_busy_teacher_five_in_six_are_plain_commands() -> None:
     process, url = start_embedded()
     registry = RedisRegistry(url)

@@ -35,7 +35,7 @@ def test_serial_tests_run_alone_and_first(
     assert alone == ["(not nightly and not interop) and serial", "-k", "ring"]
     assert forks == ["(not nightly and not interop) and forks", "-k", "ring"]
     assert spread[0] == "(not nightly and not interop) and not serial and not forks"
-    assert spread[1:3] == ["-n", "3"]
+    assert spread[1:3] == ["-n", str(run.WORKERS)]
     assert spread[-2:] == ["-k", "ring"]
     assert f"tier test: 0 s of {run.TIERS['test'].limit_s:.0f} s" in capsys.readouterr().out
 
