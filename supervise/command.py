@@ -44,9 +44,8 @@ class Command:
 def python_command(name: str, module: str, *args: object, **options: Any) -> Command:
     """`python -m module args...` with this interpreter, as a Command.
 
-    `-P` keeps the working directory off the module path; `-u` hands over at once
-    what is printed, so that the last words of a killed child are there. Options are Command's
-    fields.
+    `-P` keeps the working directory off the module path; `-u` hands over at once what is printed,
+    so that the last words of a killed child are there. Options are Command's fields.
     """
     argv = (sys.executable, "-P", "-u", "-m", module, *(str(arg) for arg in args))
     return Command(name, argv, **options)

@@ -17,7 +17,7 @@ import psutil
 
 #: Set in this process's environment, so that descendants are known after their parent has died.
 MARK = "EDL_TEST_PROCESS"
-SETTLE_S = 20.0
+SETTLE_S = 5.0
 SHARED_MEMORY = Path("/dev/shm")
 ROOT = Path(__file__).resolve().parents[1]
 LINKED_ROOT = ROOT / "src" / "edl"

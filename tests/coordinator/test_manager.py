@@ -343,4 +343,4 @@ def test_reports_do_not_pile_up_while_the_registry_hangs(
         for stream, said in crowd:
             manager.report(stream, said)
         time.sleep(0.05)
-    wait_for(lambda: manager._events.empty(), timeout_s=10.0)
+    wait_for(lambda: manager._events.empty(), timeout_s=2.0)

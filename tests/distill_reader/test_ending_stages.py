@@ -15,7 +15,7 @@ from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 
-BOUND_S = 20.0
+BOUND_S = 5.0
 START_S = 90.0
 STAGES = 7
 

@@ -24,7 +24,7 @@ from edl.tests.distill_reader.test_reader import Batches, check_epoch, reader_of
 from edl.tests.ground.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 
-BOUND_S = 20.0
+BOUND_S = 5.0
 
 
 @pytest.fixture(scope="module")

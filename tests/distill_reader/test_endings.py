@@ -28,7 +28,7 @@ EXIT_CODES = {
 SIGNALS = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL}
 #: What is said on the way out, of which nothing else may be said.
 SAID = {"raises": "RuntimeError", "source raises": "Broken", "interrupted": "KeyboardInterrupt"}
-BOUND_S = 20.0
+BOUND_S = 5.0
 
 
 @pytest.fixture(scope="module")

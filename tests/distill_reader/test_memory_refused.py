@@ -15,7 +15,7 @@ from edl.tests.ground.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 
 TRAINING_S = 60.0
-BOUND_S = 20.0
+BOUND_S = 5.0
 
 
 @pytest.fixture(scope="module")

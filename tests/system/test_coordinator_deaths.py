@@ -20,7 +20,7 @@ from edl.tests.system.conftest import GRACE_S, SPEC, TTL_S, Batches
 
 PACE_S = 0.02 / 8
 #: A TTL, a beat and, on a busy machine, the starts of a command line.
-HEALED_S = GRACE_S + 20.0
+HEALED_S = GRACE_S + 5.0
 
 
 class Mesh:

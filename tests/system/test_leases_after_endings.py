@@ -25,7 +25,7 @@ LONG_TTL_S = 120.0
 SHORT_TTL_S = 1.5
 #: All trainings start at once.
 START_S = 90.0
-BOUND_S = 20.0
+BOUND_S = 5.0
 
 
 class Mesh:
