@@ -62,7 +62,6 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
     deadline = time.monotonic() + settle_s
     pause_s = 0.001
     while (found := _ours_since(before)).since(before):
-        remove_paddles_segments(pid for pid in _forked.pids() if not psutil.pid_exists(pid))
         if time.monotonic() >= deadline:
             break
         time.sleep(pause_s)
@@ -78,10 +77,11 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
 
 
 def _ours_since(before: Belongings) -> Belongings:
-    """What exists now; of shared memory that is new only what is no stranger's."""
+    """What exists now; of new shared memory only what nobody removes and is no stranger's."""
     now = Belongings.now()
     if not (new := now.segments - before.segments):
         return now
+    remove_paddles_segments(pid for pid in _forked.pids() if not psutil.pid_exists(pid))
     return replace(now, segments=now.segments - new | without_neighbours(new))
 
 

@@ -100,7 +100,7 @@ def test_shared_memory_of_a_loaders_workers_is_theirs_who_forked_them() -> None:
     os.waitpid(pid, 0)
     try:
         assert f"shared memory /dev/shm/paddle_{pid}_{pid}" in Belongings.now().since(before)
-        assert leaked_since(before, SHORT_S) == [f"shared memory {mine}"]
+        assert leaked_since(before, settle_s=0) == [f"shared memory {mine}"]
         assert not Path(f"/dev/shm/paddle_{pid}_{pid}").exists(), "its maker has ended"
     finally:
         stranger.unlink()
