@@ -110,7 +110,24 @@ def _sums(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
-def room_for(pool: Pool, needs: Mapping[str, float], max_load: float) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What another service has been promised.
+
+    Attributes:
+        decided: teachers that it is to have.
+        there: of those, how many have pods.
+        needs: of one teacher, of each kind.
+    """
+
+    decided: int
+    there: int
+    needs: Mapping[str, float]
+
+
+def room_for(
+    pool: Pool, needs: Mapping[str, float], max_load: float, promises: Iterable[Promise] = ()
+) -> int | None:
     """How many of a service's teachers a cluster carries; None: they need nothing that is counted.
 
     Args:
@@ -118,11 +135,16 @@ def room_for(pool: Pool, needs: Mapping[str, float], max_load: float) -> int | N
             teachers themselves nor elastic jobs.
         needs: of one teacher, of each kind.
         max_load: the share of each kind that may be taken.
+        promises: to the other services; what of them has no pod yet holds nothing in `pool`.
     """
+    promised = _sums(
+        {kind: amount * max(0, one.decided - one.there) for kind, amount in one.needs.items()}
+        for one in promises
+    )
     found = [
         max(0, floor((pool.capacity.get(kind, 0.0) * max_load - held) / amount + _ROUNDING))
         for kind, amount in needs.items()
         if amount > 0
-        for held in (pool.reserved.get(kind, 0.0),)
+        for held in (pool.reserved.get(kind, 0.0) + promised.get(kind, 0.0),)
     ]
     return min(found) if found else None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ...errors import UsageError
 from ...mesh.kubernetes.resources import (
     APP,
     COMPONENT_LABEL,
@@ -30,6 +31,8 @@ _KINDS: Final = {
     GPU: ("gpu", 1.0),
 }
 PODS: Final = "pods"
+#: Kubernetes knows no larger quantity.
+_MOST: Final = 2.0**63
 #: What a cluster that grows as pods wait for machines has of each kind: no bound.
 _PLENTY: Final = 1e12
 ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
@@ -75,6 +78,22 @@ def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
         largest = _most(largest, _sum(beside, own))
     total = _most(_sum(total, beside), largest) | _container(spec)
     return {**_sum(total, amounts(spec.get("overhead") or {})), PODS: 1.0}
+
+
+def needs_of(spec: Mapping[str, Any]) -> dict[str, float]:
+    """`requests_of` of a pod that is to be made, to whose spec a user's template has added.
+
+    Raises:
+        UsageError: that is no template of a pod, or says an amount that none can request.
+    """
+    try:
+        needs = requests_of(spec)
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"podTemplate is no template of a pod: {error}") from None
+    for kind, amount in needs.items():
+        if not 0 <= amount <= _MOST:
+            raise UsageError(f"resources: a pod cannot request {amount:g} {kind}")
+    return needs
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, float]:

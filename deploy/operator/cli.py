@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import typer
 
 from ...coordinator.options import Verbose
@@ -57,6 +59,9 @@ def run(
 
     configure_logging(verbose)
     quiet_grpc()
+    # A line for each change, or for each try of each watch while a server is away, which the loop
+    # says once.
+    logging.getLogger("kopf").setLevel(logging.CRITICAL)
     connection = connect(kubeconfig, context, namespace)
     config = RunConfig(
         OperatorConfig(

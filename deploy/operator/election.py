@@ -13,6 +13,7 @@ from ...lifecycle import Periodic
 from ...mesh.kubernetes.client import Client
 from ...mesh.kubernetes.resources import APP, LEASE, PART_OF_LABEL, Object, rfc3339
 from ...scheduler.lease_holding import RENEWING, Lease, Sight, leads, move, seen, written
+from .troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Election:
         self._now = now
         self._sight = Sight()
         self._led = False
-        self._trouble = ""
+        self._troubles = Troubles()
         self._lock = threading.Lock()  # of looking and giving back
         self._beat = Periodic("edl-lease", duration_s * RENEWING, self.look)
 
@@ -98,11 +99,9 @@ class Election:
             except ObjectChanged:
                 log.debug("another operator was faster")
             except EdlError as error:
-                if str(error) != self._trouble:
-                    log.warning("the lead cannot be kept or sought: %s", error)
-                self._trouble = str(error)
+                self._troubles.tell(log, self._name, "the lead cannot be kept or sought", error)
             else:
-                self._trouble = ""
+                self._troubles.over(self._name)
         self._note()
 
     def _look(self) -> None:

@@ -115,7 +115,7 @@ class Loop:
             log.info("%s", error)
             return True  # it is another one's turn
         except EdlError as error:
-            log.log(self._troubles.level(name, error), "%s wait: %s", name, error)
+            self._troubles.tell(log, name, f"{name} wait", error)
             return False
         except Exception:  # a resource that nobody has thought of must not stop all others for good
             log.exception("%s failed; they are tried again", name)

@@ -82,15 +82,20 @@ def covers(found: Any, wanted: Any, key: str = "") -> bool:
         if not isinstance(found, list):
             return not wanted and found is None
         if key in _KEYED:
-            by = _KEYED[key]
-            known = {one.get(by): one for one in found}
-            return all(covers(known.get(one.get(by)), one) for one in wanted)
+            return all(any(_is_same(each, one, _KEYED[key]) for each in found) for one in wanted)
         return len(found) == len(wanted) and all(map(covers, found, wanted))
     if key in ("requests", "limits") and found is not None:
         return _same_amount(found, wanted)
     if wanted in ("", 0, False, {}) and found is None:  # a server leaves out what says nothing
         return True
     return bool(found == wanted)
+
+
+def _is_same(found: Any, wanted: Any, by: str) -> bool:
+    """Whether an item is the one of this name, and has all that is wanted of it."""
+    if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
+        return False
+    return bool(found.get(by) == wanted.get(by)) and covers(found, wanted)
 
 
 def _same_amount(found: Any, wanted: Any) -> bool:

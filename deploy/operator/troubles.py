@@ -12,15 +12,19 @@ class Troubles:
     def __init__(self) -> None:
         self._last: dict[Hashable, str] = {}
 
-    def level(self, whose: Hashable, error: Exception) -> int:
-        """Take note of a trouble; at which level to log it.
-
-        Returns:
-            WARNING; DEBUG where the last trouble of this one was the same, and is not over.
-        """
-        same = self._last.get(whose) == str(error)
+    def tell(
+        self,
+        log: logging.Logger,
+        whose: Hashable,
+        what: str,
+        error: Exception,
+        *,
+        traceback: bool = False,
+    ) -> None:
+        """Log "what: error" as a warning; for debugging only where it is still the same trouble."""
+        level = logging.DEBUG if self._last.get(whose) == str(error) else logging.WARNING
         self._last[whose] = str(error)
-        return logging.DEBUG if same else logging.WARNING
+        log.log(level, "%s: %s", what, error, exc_info=traceback)
 
     def over(self, whose: Hashable) -> bool:
         """It has none now; whether it had one."""

@@ -22,6 +22,7 @@ from ...mesh.kubernetes.resources import (
     TEACHER_SERVICE,
     Kind,
 )
+from .troubles import Troubles
 
 if TYPE_CHECKING:
     import kopf
@@ -58,14 +59,11 @@ class Watching:
         self._wake = wake
         self._again_s = again_s
         self._stopping = threading.Event()
-        self._trouble = ""
+        self._troubles = Troubles()
         self._thread = threading.Thread(target=self._run, name="edl-watch", daemon=True)
 
     def start(self) -> None:
         """Begin; once only."""
-        # A line for each change, or for each try of each watch while a server is away, which the
-        # loop says once.
-        logging.getLogger("kopf").setLevel(logging.CRITICAL)
         self._thread.start()
 
     @property
@@ -84,12 +82,12 @@ class Watching:
         while not self._stopping.is_set():
             try:
                 self._find()
-                self._trouble = ""
                 asyncio.run(self._watch())
             except Exception as error:
-                if str(error) != self._trouble:
-                    log.warning("changes are not seen, only looked for: %s", error)
-                self._trouble = str(error)
+                what = "changes are not seen, only looked for"
+                self._troubles.tell(log, self._namespace, what, error)
+            else:
+                self._troubles.over(self._namespace)
             self._stopping.wait(self._again_s)
 
     def _find(self) -> None:

@@ -80,6 +80,8 @@ JOB_LABEL: Final = f"{GROUP}/job"
 NODE_LABEL: Final = f"{GROUP}/node"
 APP: Final = "edl-dist"
 OPERATOR: Final = "edl-operator"
+#: A selector of the pods that are nodes of elastic jobs.
+NODES_SELECTOR: Final = f"{MANAGED_BY_LABEL}={OPERATOR},{JOB_LABEL}"
 #: The container of a job's pod that is the node; others are a template's, or a cluster's own.
 NODE_CONTAINER: Final = "node"
 #: The kind of resource of which a machine has one for each card.
@@ -106,6 +108,17 @@ def labels_of(component: str, **ours: str) -> dict[str, str]:
 def selector(labels: Mapping[str, str]) -> str:
     """A label selector that takes objects with all of these: "a=b,c=d"."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def key_of(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name of an object."""
+    return found["metadata"].get("namespace", ""), found["metadata"]["name"]
+
+
+def is_node(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is a node of an elastic job, which gets out of the way of others."""
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(MANAGED_BY_LABEL) == OPERATOR and JOB_LABEL in labels
 
 
 def owner_reference(owner: Mapping[str, Any]) -> Object:

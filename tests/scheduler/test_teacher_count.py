@@ -6,7 +6,7 @@ import pytest
 
 from edl.scheduler.elastic import Pool
 from edl.scheduler.job_pods.values import Machine
-from edl.scheduler.teacher_count import pool_of, room_for
+from edl.scheduler.teacher_count import Promise, pool_of, room_for
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,13 @@ def test_amounts_are_summed_over_machines_and_pods() -> None:
         "of what nobody has nothing is held"
     )
     assert room_for(pool, {"cpu": 1.5}, 1.0) == 3
+
+
+def test_what_others_have_been_promised_and_have_not_is_no_room() -> None:
+    pool = Pool({"cpu": 8.0, "gpu": 2.0}, {"cpu": 1.0})
+    need = {"cpu": 1.0}
+    assert room_for(pool, need, 1.0) == 7
+    assert room_for(pool, need, 1.0, [Promise(3, 1, {"cpu": 2.0, "tape drives": 1.0})]) == 3
+    assert room_for(pool, need, 1.0, [Promise(3, 1, {"cpu": 2.0}), Promise(1, 0, need)]) == 2
+    assert room_for(pool, need, 1.0, [Promise(1, 4, {"cpu": 2.0})]) == 7, "what leaves is held yet"
+    assert room_for(pool, need, 1.0, [Promise(9, 0, {"cpu": 9.0})]) == 0

@@ -5,34 +5,30 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....errors import UsageError
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
 from ....mesh.kubernetes.resources import (
     DISTILL_JOB,
-    JOB_LABEL,
-    MANAGED_BY_LABEL,
     NODE,
-    OPERATOR,
+    NODES_SELECTOR,
     POD,
     Object,
     is_controlled_by,
+    is_node,
     seconds_of,
 )
 from ....scheduler.elastic import Pool
-from ....scheduler.job_pods import JobSeen, JobWanted, Ledger, PodSeen, Progress
-from ..capacity import NOT_ENDED, Machines, unbounded
+from ....scheduler.job_pods import JobSeen, JobWanted, Ledger, Progress
+from ..capacity import NOT_ENDED, Machines, requests_of, unbounded
 from ..config import OperatorConfig
 from .pods import needs_of, spec_of, tolerations_of
 from .seeing import job_of, number_of, seen
-from .status import ledger_of
+from .status import has_ended, ledger_of
 
 #: How far a training is: asked with the URL of its Redis, its name, and how many nodes it has.
 Look = Callable[[str, str, int], Progress]
-
-#: Pods that may be nodes of a job.
-_NODES = f"{MANAGED_BY_LABEL}={OPERATOR},{JOB_LABEL}"
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +71,8 @@ class Surroundings:
 
         Args:
             now: seconds.
-            jobs: DistillJobs; when other things are asked of them than before, all is read anew.
+            jobs: DistillJobs that may have nodes yet; when they are others than before, or other
+                things are asked of them, all is read anew.
         """
         resources = list(jobs)
         metas = [one["metadata"] for one in resources]
@@ -84,7 +81,7 @@ class Surroundings:
             tolerated = [tolerations_of(one, self._coordinator) for one in resources]
             machines = Machines.of(self._client.list(NODE), tolerated)
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
-            self._machines, self._pods = machines, [pod for pod in pods if not _is_node(pod)]
+            self._machines, self._pods = machines, [pod for pod in pods if not is_node(pod)]
             self._read_s, self._asked = now, asked
         return self._machines, self._pods
 
@@ -109,11 +106,12 @@ def observe(
     named = _named(client.list(DISTILL_JOB, namespace=config.namespace))
     if not named:  # pods of those that were deleted are ended by the cluster
         return Scene({}, (), {}, Pool({}))
-    pods = client.list(POD, _NODES, ALL_NAMESPACES)
-    machines, others = surroundings.look(now, named.values())
+    pods = client.list(POD, NODES_SELECTOR, ALL_NAMESPACES)
+    open_jobs = [one for one in named.values() if not has_ended(one)]
+    machines, others = surroundings.look(now, open_jobs)
     own = _pods_of(named, pods)
     jobs = tuple(
-        _seen(name, resource, [seen(pod, machines) for pod in own[name].values()], config, look)
+        _seen(name, resource, tuple(own[name].values()), machines, config, look)
         for name, resource in named.items()
     )
     if config.growing_cluster:
@@ -122,11 +120,6 @@ def observe(
         mine = {pod["metadata"]["uid"] for of_job in own.values() for pod in of_job.values()}
         pool = machines.pool([*others, *pods], lambda pod: pod["metadata"]["uid"] in mine)
     return Scene(named, jobs, own, pool)
-
-
-def _is_node(pod: Object) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return labels.get(MANAGED_BY_LABEL) == OPERATOR and JOB_LABEL in labels
 
 
 def _named(listed: Iterable[Object]) -> dict[str, Object]:
@@ -160,9 +153,20 @@ def _pods_of(named: dict[str, Object], pods: Iterable[Object]) -> dict[str, dict
 
 
 def _seen(
-    name: str, resource: Object, pods: Sequence[PodSeen], config: OperatorConfig, look: Look
+    name: str,
+    resource: Object,
+    own: Sequence[Object],
+    machines: Machines,
+    config: OperatorConfig,
+    look: Look,
 ) -> JobSeen:
+    pods = tuple(seen(pod, machines) for pod in own)
     wanted = wanted_of(resource, config.coordinator)
+    if wanted.wrong:  # what runs holds what it was started with
+        held = [
+            requests_of(pod["spec"]) for pod, one in zip(own, pods, strict=True) if not one.ended
+        ]
+        wanted = replace(wanted, needs=held[0] if held else {})
     staying = sum(pod.stays for pod in pods)
     url = resource.get("spec", {}).get("coordinator") or config.coordinator
     progress = Progress()
@@ -173,7 +177,7 @@ def _seen(
     except UsageError as error:  # its pods still say which numbers are used up
         log.warning("%s", error)
         ledger = Ledger()
-    return JobSeen(name, wanted, ledger, tuple(pods), progress)
+    return JobSeen(name, wanted, ledger, pods, progress)
 
 
 def wanted_of(resource: Object, coordinator: str | None) -> JobWanted:

@@ -8,15 +8,13 @@ from typing import Final
 from ....errors import UsageError
 from ....mesh.jobs.spec import JobSpec
 from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
-from ..capacity import requests_of
+from .. import capacity
 from ..templates import USER, literal, merged
 
 #: Where a volume claim of checkpoints is found; without one it is the pod's own.
 CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
 #: A machine of which nothing is heard for so long has lost its nodes, seconds.
 _SILENCE_S: Final = 30
-#: Kubernetes knows no larger quantity.
-_MOST: Final = 2.0**63
 
 
 def spec_of(job: Object) -> JobSpec:
@@ -78,14 +76,7 @@ def pod_of(job: Object, number: int, coordinator: str | None) -> Object:
 
 def needs_of(job: Object, coordinator: str | None) -> dict[str, float]:
     """What a node takes of a machine; arguments and errors are those of `pod_of`."""
-    try:
-        needs = requests_of(pod_of(job, 0, coordinator)["spec"])
-    except (TypeError, AttributeError) as error:
-        raise UsageError(f"podTemplate is no template of a pod: {error}") from None
-    for kind, amount in needs.items():
-        if not 0 <= amount <= _MOST:
-            raise UsageError(f"resources: a node cannot request {amount:g} {kind}")
-    return needs
+    return capacity.needs_of(pod_of(job, 0, coordinator)["spec"])
 
 
 def tolerations_of(job: Object, coordinator: str | None) -> list[Object]:

@@ -36,6 +36,8 @@ _TIMES: Final = {
     "retry_s": "retryAt",
     "fits_until_s": "placeableUntil",
 }
+#: States of jobs that never get a node again.
+_ENDS: Final = ("succeeded", "failed")
 #: Seconds that pass do not make another reason: it would be written down every second.
 _SECONDS: Final = re.compile(r"\d+(?= s\b)")
 
@@ -59,10 +61,15 @@ def ledger_of(job: Object) -> Ledger:
             Ledger(),
             **found,
             counted=frozenset(status.get("counted") or ()),
-            end=end if end in ("succeeded", "failed") else "",
+            end=end if end in _ENDS else "",
         )
     except TypeError as error:
         raise UsageError(f"the status of {job['metadata']['name']} is damaged: {error}") from None
+
+
+def has_ended(job: Object) -> bool:
+    """Whether a DistillJob is kept for its logs alone."""
+    return (job.get("status") or {}).get("state") in _ENDS
 
 
 def ledger_fields(ledger: Ledger) -> Object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ....errors import EdlError, LeaseSuperseded, UnavailableError
+from ....errors import EdlError, LeaseSuperseded, Unauthenticated, UnavailableError
 from ....mesh.kubernetes.client import Client
 from ....scheduler.job_pods import PodsConfig, decide_pods
 from ..config import OperatorConfig
@@ -88,8 +88,10 @@ class DistillJobs:
                     now,
                 )
                 self._troubles.over(uid)
-            except (LeaseSuperseded, UnavailableError):
+            except (LeaseSuperseded, UnavailableError, Unauthenticated):
                 raise
-            except EdlError as error:  # this one's trouble is not the others'
-                log.log(self._troubles.level(uid, error), "job %s: %s", one.job, error)
+            except Exception as error:  # this one's trouble is not the others'
+                odd = not isinstance(error, EdlError)  # nobody has thought of it: where is it from?
+                what = f"job {one.job}"
+                self._troubles.tell(log, uid, what, error, traceback=odd)
         return done

@@ -11,7 +11,6 @@ from ....mesh.kubernetes.resources import (
     COMPONENT_LABEL,
     MANAGED_BY_LABEL,
     OPERATOR,
-    SERVICE_LABEL,
     Object,
     labels_of,
     owner_reference,
@@ -51,6 +50,14 @@ def selector_of(resource: Object) -> dict[str, str]:
         COMPONENT_LABEL: "teacher",
         MANAGED_BY_LABEL: OPERATOR,
     }
+
+
+def service_key_of(pod: Object) -> tuple[str, str] | None:
+    """Namespace and name of the TeacherService of whose teachers a pod is one; None: of none."""
+    labels = pod["metadata"].get("labels") or {}
+    key = pod["metadata"]["namespace"], labels.get(INSTANCE_LABEL, "")
+    ours = labels.get(COMPONENT_LABEL) == "teacher" and labels.get(MANAGED_BY_LABEL) == OPERATOR
+    return key if ours else None
 
 
 def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> Object:
@@ -116,8 +123,8 @@ def service_manifest_of(resource: Object) -> Object:
     }
 
 
-def needs_of(deployment: Object) -> Object:
-    """The spec of one of its pods, for what it requests."""
+def pod_of(deployment: Object) -> Object:
+    """The spec of its pods."""
     found: Object = deployment["spec"]["template"]["spec"]
     return found
 
@@ -186,7 +193,7 @@ def _meta(resource: Object) -> Object:
     return {
         "name": meta["name"],
         "namespace": meta["namespace"],
-        "labels": {**_labels(resource), SERVICE_LABEL: service_of(resource)},
+        "labels": _labels(resource),
         "ownerReferences": [owner_reference(resource)],
     }
 

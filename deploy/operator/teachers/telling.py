@@ -19,7 +19,9 @@ _SCALING: Final[dict[Cause, tuple[bool, str]]] = {
 }
 
 
-def status_of(resource: Object, deployment: Object | None, count: Count, now: float) -> Object:
+def status_of(
+    resource: Object, deployment: Object | None, count: Count, now: float, *, applied: bool
+) -> Object:
     """The status of a service that can be had.
 
     Args:
@@ -27,13 +29,14 @@ def status_of(resource: Object, deployment: Object | None, count: Count, now: fl
         deployment: as it was read; None: there is none yet.
         count: how many teachers there are to be from now on.
         now: seconds since 1970.
+        applied: the Deployment is already as it is to be.
     """
     there = _count(deployment, "replicas")
     ready = _count(deployment, "readyReplicas")
     active, why = _SCALING[count.cause]
     conditions = [
         _available(count.count, ready),
-        _progressing(deployment, count.count, there, ready),
+        _progressing(deployment, applied, count.count, there, ready),
         Condition("ScalingActive", active, why, count.reason),
     ]
     return {
@@ -93,7 +96,7 @@ def happenings_of(resource: Object, status: Object) -> list[Happening]:
 
 
 def _always(resource: Object, conditions: list[Condition], now: float) -> Object:
-    generation = resource["metadata"].get("generation", 1)
+    generation = _generation(resource)
     before = (resource.get("status") or {}).get("conditions") or ()
     return {
         "selector": selector(selector_of(resource)),
@@ -111,24 +114,33 @@ def _available(desired: int, ready: int) -> Condition:
     return Condition("Available", True, "AllReady" if ready >= desired else "SomeReady", words)
 
 
-def _progressing(deployment: Object | None, desired: int, there: int, ready: int) -> Condition:
+def _progressing(
+    deployment: Object | None, applied: bool, desired: int, there: int, ready: int
+) -> Condition:
     if deployment is None:
         return Condition("Progressing", True, "Creating", "the Deployment is made")
+    if not applied or _count(deployment, "observedGeneration") < _generation(deployment):
+        # what it says of its pods is about what it was before
+        return Condition("Progressing", True, "Updating", "the Deployment is changed")
     for one in deployment.get("status", {}).get("conditions", ()):
         failed = one["type"] == "ReplicaFailure" and one["status"] == "True"
         if failed or one.get("reason") == "ProgressDeadlineExceeded":
             return Condition("Progressing", False, "Stuck", one.get("message", ""))
-    if there > desired:
-        return Condition("Progressing", True, "Leaving", f"{there - desired} to leave")
     updated = _count(deployment, "updatedReplicas")
     if ready < desired or updated < desired:
         text = f"{ready} of {desired} serving, {updated} of this spec"
         return Condition("Progressing", True, "Starting", text)
+    if there > desired:
+        return Condition("Progressing", True, "Leaving", f"{there - desired} to leave")
     return Condition("Progressing", False, "Settled", "as many as there are to be")
 
 
 def _count(deployment: Object | None, what: str) -> int:
     return int((deployment or {}).get("status", {}).get(what) or 0)
+
+
+def _generation(found: Object) -> int:
+    return int(found["metadata"].get("generation") or 1)
 
 
 def _by_type(status: Object) -> dict[str, dict[str, Any]]:

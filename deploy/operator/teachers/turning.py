@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from ....errors import (
-    AccessError,
     EdlError,
     Forbidden,
     LeaseSuperseded,
     ManifestRefused,
     ObjectChanged,
     ObjectMissing,
+    Unauthenticated,
     UnavailableError,
     UsageError,
 )
-from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
+from ....mesh.kubernetes.client import Client
 from ....mesh.kubernetes.resources import (
     DEPLOYMENT,
-    JOB_LABEL,
-    NODE,
-    POD,
     SERVICE,
     TEACHER_SERVICE,
     Kind,
     Object,
     is_controlled_by,
+    key_of,
     labels_of,
     selector,
 )
-from ....scheduler.teacher_count import Count, Wish, count_of, room_for
-from ..capacity import NOT_ENDED, Machines, requests_of
+from ....scheduler.teacher_count import Count, Wish, count_of
+from ..capacity import needs_of
 from ..config import OperatorConfig
 from ..happenings import post
 from ..templates import covers, marked
 from ..troubles import Troubles
-from .manifests import deployment_of, needs_of, selector_of, service_manifest_of, service_of
+from .manifests import deployment_of, pod_of, service_manifest_of, service_of
+from .room import Room
 from .telling import happenings_of, refusal_of, status_of
 
 log = logging.getLogger(__name__)
@@ -86,24 +85,25 @@ class TeacherServices:
         if not alive:
             return
         made = {
-            kind: {_key(one): one for one in self._client.list(kind, _MADE, where)}
+            kind: {key_of(one): one for one in self._client.list(kind, _MADE, where)}
             for kind in (DEPLOYMENT, SERVICE)
         }
-        room = _Room(self._client, self._config, self._blind)
+        room = Room(self._client, self._config, self._blind, made[DEPLOYMENT].values())
         for resource in alive:
             meta = resource["metadata"]
             try:
                 self._one(resource, made, room, now)
                 self._troubles.over(meta["uid"])
-            except (LeaseSuperseded, UnavailableError, AccessError):
+            except (LeaseSuperseded, UnavailableError, Unauthenticated):
                 raise
             except ObjectMissing as error:
                 log.info("%s has gone meanwhile: %s", meta["name"], error)
             except ObjectChanged as error:  # which wakes the next turn
                 log.debug("%s has changed meanwhile: %s", meta["name"], error)
-            except EdlError as error:  # this one's trouble is not the others'
-                level = self._troubles.level(meta["uid"], error)
-                log.log(level, "service %s: %s", meta["name"], error)
+            except Exception as error:  # this one's trouble is not the others'
+                odd = not isinstance(error, EdlError)  # nobody has thought of it: where is it from?
+                what = f"service {meta['name']}"
+                self._troubles.tell(log, meta["uid"], what, error, traceback=odd)
 
     def _asked(self, resource: Object) -> tuple[str, str] | None:
         """Whom its number is asked of; None: nobody."""
@@ -116,10 +116,10 @@ class TeacherServices:
         self,
         resource: Object,
         made: dict[Kind, dict[tuple[str, str], Object]],
-        room: _Room,
+        room: Room,
         now: float,
     ) -> None:
-        deployment = made[DEPLOYMENT].get(_key(resource))
+        deployment = made[DEPLOYMENT].get(key_of(resource))
         try:
             service = self._found(SERVICE, resource, made)
             deployment = self._found(DEPLOYMENT, resource, made)
@@ -127,7 +127,8 @@ class TeacherServices:
         except UsageError as error:
             self._tell(resource, refusal_of(resource, deployment, str(error), now), now)
             return
-        status = status_of(resource, deployment, count, now)
+        applied = deployment is not None and covers(deployment, marked(manifest))
+        status = status_of(resource, deployment, count, now, applied=applied)
         # What was decided is written down before it is done: whoever goes on from here finds it.
         # Only what was refused before has to be taken first.
         refused = _is_invalid(resource.get("status") or {})
@@ -150,7 +151,7 @@ class TeacherServices:
             UsageError: it is somebody else's.
         """
         meta = resource["metadata"]
-        found = made[kind].get(_key(resource))
+        found = made[kind].get(key_of(resource))
         if found is None:  # it may have lost its labels, too
             found = self._client.find(kind, meta["name"], meta["namespace"])
         if found is not None and not is_controlled_by(found, meta["uid"]):
@@ -161,11 +162,16 @@ class TeacherServices:
         return found
 
     def _wanted(
-        self, resource: Object, deployment: Object | None, room: _Room
+        self, resource: Object, deployment: Object | None, room: Room
     ) -> tuple[Count, Object]:
-        """How many teachers, and their Deployment."""
+        """How many teachers, and their Deployment.
+
+        Raises:
+            UsageError: it cannot be had so.
+        """
         spec = resource["spec"]
         manifest = deployment_of(resource, 0, self._config.coordinator)
+        needs_of(pod_of(manifest))  # which says what is wrong with them
         wish = Wish(
             spec.get("replicas"), spec["minReplicas"], spec["maxReplicas"], spec["scaleToZero"]
         )
@@ -174,8 +180,9 @@ class TeacherServices:
         desired = None if asked is None else self._numbers.of(*asked)
         count = count_of(wish, desired, last)
         if count.cause == "desired" and count.count > (last or 0):
-            count = count_of(wish, desired, last, room.of(resource, manifest))
+            count = count_of(wish, desired, last, room.of(manifest))
         manifest["spec"]["replicas"] = count.count
+        room.promise(manifest)
         return count, manifest
 
     def _tell(self, resource: Object, status: Object, now: float) -> None:
@@ -205,47 +212,6 @@ class TeacherServices:
             return  # it is made anew when it has gone
         if found is None or not covers(found, wanted):
             self._client.apply(kind, wanted, resource["metadata"]["namespace"])
-
-
-class _Room:
-    """For how many teachers the cluster has room; it is looked at once in a turn, if at all."""
-
-    def __init__(self, client: Client, config: OperatorConfig, troubles: Troubles) -> None:
-        self._client, self._config, self._troubles = client, config, troubles
-        self._seen: tuple[Machines, list[Object]] | None = None
-        self._closed = config.growing_cluster
-
-    def of(self, resource: Object, manifest: Object) -> int | None:
-        """Teachers of this service; None: any number, as far as can be known.
-
-        Nodes of elastic jobs get out of the way of teachers, so they leave room for them.
-        """
-        if self._seen is None and not self._closed:
-            try:
-                machines = Machines.of(self._client.list(NODE))
-                pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
-                self._seen = machines, pods
-                self._troubles.over(NODE)
-            except Forbidden as error:
-                level = self._troubles.level(NODE, error)
-                log.log(level, "how much room there is may not be known: %s", error)
-                self._closed = True
-        if self._seen is None:
-            return None
-        machines, pods = self._seen
-        own, where = selector_of(resource), resource["metadata"]["namespace"]
-
-        def ours(pod: Object) -> bool:
-            labels: dict[str, Any] = pod["metadata"].get("labels") or {}
-            same = pod["metadata"]["namespace"] == where and own.items() <= labels.items()
-            return JOB_LABEL in labels or same
-
-        needs = requests_of(needs_of(manifest))
-        return room_for(machines.pool(pods, ours), needs, self._config.elastic.max_load)
-
-
-def _key(found: Object) -> tuple[str, str]:
-    return found["metadata"].get("namespace", ""), found["metadata"]["name"]
 
 
 def _is_invalid(status: Object) -> bool:

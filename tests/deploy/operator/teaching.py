@@ -74,6 +74,11 @@ class Operator:
         return self.cluster.client.get(TEACHER_SERVICE, name)
 
 
+def deployment(cluster: Cluster) -> Object:
+    """The one of the service that all tests have."""
+    return cluster.client.get(DEPLOYMENT, NAME)
+
+
 def state(cluster: Cluster, name: str = NAME) -> Object:
     """All that an operator has brought about, without what differs between two runs anyway."""
     client = cluster.client

@@ -253,7 +253,7 @@ def test_what_the_schema_cannot_see_is_said_in_the_status(world: JobsWorld) -> N
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({"resources": {"requests": {"cpu": "1e999"}}}, "cannot request inf cpu"),
+        ({"resources": {"requests": {"cpu": "1e999"}}}, "a pod cannot request inf cpu"),
         ({"podTemplate": {"spec": {"containers": {}}}}, "podTemplate is no template of a pod"),
         ({"podTemplate": {"spec": {"overhead": {"cpu": "-9"}}}}, "cannot request -8 cpu"),
     ],
@@ -282,3 +282,31 @@ def test_machines_that_no_job_puts_up_with_are_not_counted(world: JobsWorld) -> 
     world.ask("a", podTemplate={"spec": {"tolerations": tolerations}})
     world.rest()
     assert len(world.nodes("a")) == 8
+
+
+def test_nor_are_those_that_only_jobs_that_have_ended_put_up_with(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="2")
+    head = world.cluster.node("head", cpu="8")
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    world.cluster.client.patch(NODE, head, {"spec": {"taints": [taint]}})
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    world.submit("a", 1, 1, podTemplate={"spec": {"tolerations": tolerations}})
+    world.rest()
+    world.cluster.end("a-1", 0)
+    world.rest()
+    assert world.status("a")["state"] == "succeeded"
+    world.submit("b", 1, 8)
+    world.rest()
+    assert len(world.nodes("b")) == 2
+
+
+def test_what_runs_of_a_spec_that_is_wrong_holds_its_room(world: JobsWorld) -> None:
+    world.cluster.node("m1", cpu="4")
+    world.submit("a", 3, 3, train="job.py")
+    world.rest()
+    world.ask("a", train="job.py --nodes 3")
+    world.submit("b", 1, 4)
+    world.rest()
+    assert "--nodes is what" in world.status("a")["reason"]
+    assert len(world.nodes("a")) == 3
+    assert len(world.nodes("b")) == 1

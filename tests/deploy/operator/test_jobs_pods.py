@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from edl.deploy.operator.capacity import Machines
 from edl.deploy.operator.jobs.observe import wanted_of
@@ -19,6 +18,7 @@ from edl.errors import UsageError
 from edl.mesh.kubernetes.resources import Object, seconds_of
 from edl.scheduler.job_pods import JobSeen, Ledger, Orders, PodsConfig, decide_pods
 from edl.tests.deploy.command_lines import check
+from edl.tests.deploy.operator.junk import JUNK, POD_SPECS
 
 REDIS = "redis://head:6379"
 READY = {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -140,24 +140,7 @@ def test_what_cannot_be_run_says_why(spec: dict[str, Any], says: str) -> None:
         needs_of(job(**spec), REDIS)
 
 
-JUNK: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.sampled_from(["", "node", "-1", "1e999", "5Gi"]),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from(
-                ["name", "resources", "requests", "limits", "cpu", "env", "restartPolicy"]
-            ),
-            inner,
-            max_size=3,
-        )
-    ),
-    max_leaves=6,
-)
-PARTS = ("containers", "initContainers", "overhead", "resources", "tolerations", "volumes")
-
-
-@given(st.dictionaries(st.sampled_from(PARTS), JUNK, max_size=2), JUNK, JUNK)
+@given(POD_SPECS, JUNK, JUNK)
 @settings(max_examples=100, deadline=None)
 def test_whatever_a_template_says_jobs_can_be_decided_about(
     spec: dict[str, Any], meta: Any, amount: Any

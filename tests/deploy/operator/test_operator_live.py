@@ -24,7 +24,7 @@ def operator(cluster: Cluster, name: str) -> Iterator[Process]:
         python_command(
             name, "edl", "operator", "run", "--kubeconfig", cluster.kubeconfig,
             "--namespace", cluster.namespace, "--coordinator", "redis://127.0.0.1:1",
-            "--interval", 300, "--lease-duration", 2, "--metrics-listen", "0",
+            "--interval", 300, "--lease-duration", 6, "--metrics-listen", "0",
         )
     )  # fmt: skip
     try:

@@ -22,12 +22,9 @@ from edl.tests.deploy.operator.teaching import (
     Operator,
     Said,
     conditions,
+    deployment,
     events,
 )
-
-
-def _deployment(cluster: Cluster) -> Object:
-    return cluster.client.get(DEPLOYMENT, NAME)
 
 
 def test_a_service_becomes_a_deployment_that_a_cluster_takes(cluster: Cluster) -> None:
@@ -49,7 +46,7 @@ def test_a_service_becomes_a_deployment_that_a_cluster_takes(cluster: Cluster) -
         assert (owner["uid"], owner["controller"]) == (made["metadata"]["uid"], True)
         for version in ("1.30", "1.37"):
             kubernetes_validate.validate(found, version, strict=True)
-    pod = _deployment(cluster)["spec"]["template"]["spec"]
+    pod = deployment(cluster)["spec"]["template"]["spec"]
     container = pod["containers"][0]
     variables = {one["name"]: one.get("value", "value") for one in container["env"]}
     command_lines.check(
@@ -139,26 +136,12 @@ def test_no_more_teachers_than_the_cluster_carries(cluster: Cluster) -> None:
     assert growing.service()["status"]["desired"] == 6
 
 
-def test_jobs_leave_room_for_teachers(cluster: Cluster) -> None:
-    cluster.node("m1", cpu="2")
-    node: Object = {"resources": {"requests": {"cpu": "2"}}, "name": "node", "image": "x"}
-    labels = {"edl-dist.io/job": "j"}
-    meta = {"name": "j-0", "labels": labels}
-    cluster.client.create(POD, {"metadata": meta, "spec": {"containers": [node]}})
-    cluster.play()
-    operator = Operator(cluster, Said(resnet101=2))
-    cluster.create(TEACHER_SERVICE, NAME, SPEC)
-    service = operator.settle()
-    assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (2, 0)
-    assert conditions(service)["Available"] == ("False", "NoneReady")
-
-
 def test_what_others_change_is_put_right_and_what_is_theirs_stays(cluster: Cluster) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
     operator = Operator(cluster, Said(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.settle()
-    was = _deployment(cluster)["spec"]
+    was = deployment(cluster)["spec"]
     theirs = {"metadata": {"annotations": {"team": "vision"}}}
     sidecar = [*was["template"]["spec"]["containers"], {"name": "sidecar", "image": "s"}]
     cluster.client.patch(
@@ -168,7 +151,7 @@ def test_what_others_change_is_put_right_and_what_is_theirs_stays(cluster: Clust
     )
     cluster.client.patch(SERVICE, NAME, {"spec": {"selector": {"app": "wrong"}}})
     operator.settle()
-    found = _deployment(cluster)
+    found = deployment(cluster)
     assert found["spec"]["replicas"] == 2
     assert found["metadata"]["annotations"]["team"] == "vision"
     names = [one["name"] for one in found["spec"]["template"]["spec"]["containers"]]
@@ -176,7 +159,7 @@ def test_what_others_change_is_put_right_and_what_is_theirs_stays(cluster: Clust
     assert "app.kubernetes.io/instance" in cluster.client.get(SERVICE, NAME)["spec"]["selector"]
     cluster.client.delete(DEPLOYMENT, NAME)
     operator.settle()
-    assert _deployment(cluster)["spec"]["replicas"] == 2
+    assert deployment(cluster)["spec"]["replicas"] == 2
 
 
 def test_a_changed_spec_is_carried_out_and_what_it_says_no_more_goes(cluster: Cluster) -> None:
@@ -194,20 +177,43 @@ def test_a_changed_spec_is_carried_out_and_what_it_says_no_more_goes(cluster: Cl
     }
     cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "env": {"A": "1"}, "podTemplate": extras})
     operator.turn()
-    spec = _deployment(cluster)["spec"]["template"]["spec"]
+    spec = deployment(cluster)["spec"]["template"]["spec"]
     assert spec["nodeSelector"] == {"gpu": "yes"}
     assert [one["name"] for one in spec["volumes"]] == ["tmp", "state", "models"]
     assert len(spec["containers"][0]["volumeMounts"]) == 3
     changes = {"env": None, "podTemplate": None, "image": "edl-dist:2"}
     cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": changes})
     operator.turn()
-    spec = _deployment(cluster)["spec"]["template"]["spec"]
+    spec = deployment(cluster)["spec"]["template"]["spec"]
     assert "nodeSelector" not in spec
     assert [one["name"] for one in spec["volumes"]] == ["tmp", "state"]
     container = spec["containers"][0]
     assert container["image"] == "edl-dist:2"
     assert "A" not in {one["name"] for one in container["env"]}
     assert operator.service()["status"]["observedGeneration"] == 2
+
+
+def test_a_change_is_not_done_before_the_cluster_has_carried_it_out(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="16", memory="64Gi")
+    operator = Operator(cluster, Said(resnet101=2))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+
+    def progress() -> tuple[str, str]:
+        operator.turn()
+        return conditions(operator.service())["Progressing"]
+
+    assert conditions(operator.settle())["Progressing"] == ("False", "Settled")
+    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"image": "edl-dist:2"}})
+    assert progress() == ("True", "Updating")
+    assert progress() == ("True", "Updating"), "its controller has not looked yet"
+    found = deployment(cluster)["metadata"]["generation"]
+    rolling = {"observedGeneration": found, "replicas": 3, "updatedReplicas": 1, "readyReplicas": 2}
+    cluster.client.patch(DEPLOYMENT, NAME, {"status": rolling}, subresource="status")
+    assert progress() == ("True", "Starting"), "one of this spec is there beside the former two"
+    rolling |= {"updatedReplicas": 2}
+    cluster.client.patch(DEPLOYMENT, NAME, {"status": rolling}, subresource="status")
+    assert progress() == ("True", "Leaving")
+    assert conditions(operator.settle())["Progressing"] == ("False", "Settled")
 
 
 @pytest.mark.parametrize(
@@ -218,6 +224,12 @@ def test_a_changed_spec_is_carried_out_and_what_it_says_no_more_goes(cluster: Cl
         ({"resources": {"requests": {"cpu": "much"}}}, "spec.resources.requests.cpu"),
         ({"podTemplate": {"spec": {"containers": "none"}}}, "spec.podTemplate"),
         ({"podTemplate": {"spec": {"containers": {}}}}, "containers: expects a list"),
+        (
+            {"podTemplate": {"spec": {"initContainers": {"name": "x"}}}},
+            "podTemplate is no template",
+        ),
+        ({"podTemplate": {"spec": {"overhead": "x"}}}, "podTemplate is no template"),
+        ({"podTemplate": {"spec": {"overhead": {"cpu": "-9"}}}}, "cannot request -8 cpu"),
     ],
 )
 def test_what_no_schema_catches_is_said_and_what_runs_goes_on(
@@ -227,7 +239,7 @@ def test_what_no_schema_catches_is_said_and_what_runs_goes_on(
     operator = Operator(cluster, Said(resnet101=1))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.settle()
-    running = _deployment(cluster)["spec"]
+    running = deployment(cluster)["spec"]
     cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": changes})
     service = operator.settle()
     told = {one["type"]: one for one in service["status"]["conditions"]}
@@ -235,7 +247,7 @@ def test_what_no_schema_catches_is_said_and_what_runs_goes_on(
     assert words in told["InvalidSpec"]["message"]
     assert told["Available"]["status"] == "True"
     assert ("InvalidSpec", told["InvalidSpec"]["message"]) in events(cluster)
-    assert _deployment(cluster)["spec"] == running
+    assert deployment(cluster)["spec"] == running
     back = {"args": ["--insecure"], "resources": SPEC["resources"], "podTemplate": None}
     cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": back})
     assert "InvalidSpec" not in conditions(operator.settle())
@@ -269,11 +281,11 @@ def test_a_name_that_is_somebody_elses_is_left_alone(cluster: Cluster) -> None:
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     for _ in range(3):
         operator.turn()
-    found = _deployment(cluster)
+    found = deployment(cluster)
     assert (found["spec"]["replicas"], found["metadata"]["generation"]) == (3, 1)
     messages = [text for reason, text in events(cluster) if reason == "InvalidSpec"]
     assert len(messages) == 1
     assert "not this service's" in messages[0]
     cluster.client.delete(DEPLOYMENT, NAME)
     operator.turn()
-    assert _deployment(cluster)["spec"]["replicas"] == 0  # there is no machine
+    assert deployment(cluster)["spec"]["replicas"] == 0  # there is no machine

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import itertools
 import logging
+from copy import deepcopy
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
+from edl.deploy.operator.capacity import needs_of
+from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers import TeacherServices
-from edl.errors import Forbidden, ManifestRefused, ObjectChanged
+from edl.deploy.operator.teachers.manifests import deployment_of, pod_of, service_manifest_of
+from edl.deploy.operator.templates import covers, marked
+from edl.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
     TEACHER_SERVICE,
     Object,
 )
 from edl.tests.deploy.kube_api.cluster import Cluster, Killed
+from edl.tests.deploy.operator.junk import JUNK, POD_SPECS
 from edl.tests.deploy.operator.teaching import (
     NAME,
     SPEC,
     Operator,
     Said,
     conditions,
+    deployment,
     events,
     state,
 )
-
-
-def _deployment(cluster: Cluster) -> Object:
-    return cluster.client.get(DEPLOYMENT, NAME)
 
 
 # Dead after a call is dead before the next one, as far as the cluster can tell.
@@ -94,7 +99,7 @@ def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster)
     assert cluster.client.get(DEPLOYMENT, "xother")["spec"]["replicas"] == 1
     operator.turn()
     assert "InvalidSpec" not in conditions(operator.service())
-    assert _deployment(cluster)["spec"]["replicas"] == 1
+    assert deployment(cluster)["spec"]["replicas"] == 1
 
 
 def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
@@ -116,7 +121,7 @@ def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
         operator.turn(client)
     assert slept
     assert operator.service()["status"]["desired"] == 4
-    assert _deployment(cluster)["spec"]["replicas"] == 4
+    assert deployment(cluster)["spec"]["replicas"] == 4
 
 
 def test_what_could_not_be_written_down_is_not_told(cluster: Cluster) -> None:
@@ -183,4 +188,52 @@ def test_without_the_right_to_see_machines_room_is_no_bound(cluster: Cluster) ->
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     with cluster.calling(hook) as client:
         operator.turn(client)
-    assert _deployment(cluster)["spec"]["replicas"] == 6
+    assert deployment(cluster)["spec"]["replicas"] == 6
+
+
+@given(POD_SPECS, JUNK, JUNK)
+@settings(max_examples=100, deadline=None)
+def test_whatever_a_template_says_it_is_taken_or_refused(
+    pod: dict[str, Any], meta: Any, found: Any
+) -> None:
+    own = {"name": NAME, "namespace": "lab", "uid": "u"}
+    spec = {**SPEC, "minReplicas": 0, "port": 1, "graceSeconds": 1, "scaleToZero": True}
+    template = {"metadata": meta, "spec": pod}
+    resource = {
+        "apiVersion": "edl-dist.io/v1alpha1", "kind": "TeacherService", "metadata": own,
+        "spec": {**spec, "podTemplate": template},
+    }  # fmt: skip
+    try:
+        made = deployment_of(resource, 1, "redis://head:6379")
+        needs_of(pod_of(made))
+    except UsageError:
+        return
+    wanted = marked(made)
+    assert covers(wanted, wanted)
+    there = deepcopy(wanted)
+    there["spec"]["template"]["spec"] |= dict.fromkeys(pod, found)
+    covers(there, wanted)
+
+
+def test_what_nobody_has_thought_of_is_not_the_others_trouble(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def odd(resource: Object) -> Object:
+        if resource["metadata"]["name"] == "a":
+            raise AttributeError("no such thing")
+        return service_manifest_of(resource)
+
+    monkeypatch.setattr(f"{TeacherServices.__module__}.service_manifest_of", odd)
+    cluster.node("m1")
+    for name in ("a", "b"):
+        cluster.create(TEACHER_SERVICE, name, {**SPEC, "service": name})
+    said = Said(a=1, b=1)
+    services = TeacherServices(
+        cluster.client, OperatorConfig(cluster.namespace, "redis://head:6379"), said
+    )
+    for now in (1_900_000_000.0, 1_900_000_001.0):
+        services.turn(now)
+    assert cluster.client.get(DEPLOYMENT, "b")["spec"]["replicas"] == 1
+    warned = [one for one in caplog.records if one.levelno == logging.WARNING]
+    assert [one.getMessage() for one in warned] == ["service a: no such thing"]
+    assert warned[0].exc_info

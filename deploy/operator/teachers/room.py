@@ -1,0 +1,79 @@
+"""For how many teachers of a service the cluster has room."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+
+from ....errors import Forbidden
+from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
+from ....mesh.kubernetes.resources import NODE, POD, Object, is_node, key_of
+from ....scheduler.teacher_count import Promise, room_for
+from ..capacity import NOT_ENDED, Machines, requests_of
+from ..config import OperatorConfig
+from ..troubles import Troubles
+from .manifests import pod_of, service_key_of
+
+log = logging.getLogger(__name__)
+
+
+class Room:
+    """Machines and pods are looked at once in a turn, if at all.
+
+    Args:
+        client: of the cluster.
+        config: how the operator works.
+        troubles: of looking.
+        deployments: of all services, as they were read.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: OperatorConfig,
+        troubles: Troubles,
+        deployments: Iterable[Object],
+    ) -> None:
+        self._client, self._config, self._troubles = client, config, troubles
+        self._decided = {key_of(one): one for one in deployments}
+        self._seen: tuple[Machines, list[Object]] | None = None
+        self._there: Counter[tuple[str, str] | None] = Counter()
+        self._closed = config.growing_cluster
+
+    def promise(self, deployment: Object) -> None:
+        """A service is to have these teachers: what they take is no room for others."""
+        self._decided[key_of(deployment)] = deployment
+
+    def of(self, deployment: Object) -> int | None:
+        """Teachers of this service; None: any number, as far as can be known.
+
+        Nodes of elastic jobs get out of the way of teachers, so they leave room for them.
+        """
+        if self._seen is None and not self._closed:
+            self._look()
+        if self._seen is None:
+            return None
+        machines, pods = self._seen
+        own = key_of(deployment)
+        pool = machines.pool(pods, lambda pod: is_node(pod) or service_key_of(pod) == own)
+        promises = [
+            Promise(one["spec"].get("replicas", 1), self._there[key], requests_of(pod_of(one)))
+            for key, one in self._decided.items()
+            if key != own
+        ]
+        needs = requests_of(pod_of(deployment))
+        return room_for(pool, needs, self._config.elastic.max_load, promises)
+
+    def _look(self) -> None:
+        try:
+            machines = Machines.of(self._client.list(NODE))
+            pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
+        except Forbidden as error:
+            self._troubles.tell(log, NODE, "how much room there is may not be known", error)
+            self._closed = True
+            return
+        self._troubles.over(NODE)
+        self._seen = machines, pods
+        staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        self._there = Counter(map(service_key_of, staying))
