@@ -41,6 +41,7 @@ class Account:
         self.sight = Sight(steady=not spec.trains)
         self.not_before_s = 0.0  # when a node may be started after one has failed
         self.told: Progress | None = None  # what the queue knows
+        self.replaced = False  # another job of this name begins when these nodes have left
         self._first_ms = job.progress.first_ms
         self._why_failed = ""
         self._reason = "submitted"
@@ -52,7 +53,7 @@ class Account:
     @property
     def stopping(self) -> bool:
         """Whether nothing but its end is wanted: no node is to be started."""
-        return self.job.wish.stop or self.life.broken
+        return self.replaced or self.job.wish.stop or self.life.broken
 
     @property
     def limits(self) -> tuple[int, int]:

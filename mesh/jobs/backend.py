@@ -20,6 +20,14 @@ from .spec import JobSpec
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
+def not_ended(name: str) -> UsageError:
+    """A job was submitted whose name another one has yet."""
+    return UsageError(
+        f"there is a job {name} that has not ended: 'edl job stop {name}' ends it, another `name:`"
+        " is another job"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """All jobs at one moment.

@@ -70,6 +70,7 @@ class Carrying:
 
     def close(self, accounts: Sequence[Account]) -> None:
         """All nodes leave, each at a safe point."""
+        self.reap(accounts, time.monotonic())
         grace_s = max((one.spec.grace_s for one in accounts if one.crew.nodes), default=0.0)
         nodes = [node for account in accounts for node in account.crew.nodes]
         for node in nodes:

@@ -102,8 +102,11 @@ class Crew:
         return node
 
     def leave(self, count: int, now_s: float, within_s: float) -> list[Node]:
-        """Tell the newest nodes to leave, by SIGTERM, and kill them when they are late."""
-        told = self.staying[::-1][:count]
+        """Tell the newest nodes to leave, by SIGTERM, and kill them when they are late.
+
+        One that has ended in the meantime is not told: how it ended has to be noted.
+        """
+        told = [node for node in self.staying[::-1][:count] if node.process.alive]
         for node in told:
             node.told, node.deadline_s = True, now_s + within_s
             node.process.send_signal(signal.SIGTERM)
@@ -119,7 +122,7 @@ class Crew:
     def turn(self, now_s: float) -> list[Node]:
         """Kill those that are late; returns those that have ended, which are nodes no more."""
         ended = [node for node in self.nodes if not node.process.alive]
-        self.nodes = [node for node in self.nodes if node.process.alive]
+        self.nodes = [node for node in self.nodes if node not in ended]
         for node in self.nodes:
             if node.told and now_s > node.deadline_s:
                 node.process.kill()

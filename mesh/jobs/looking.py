@@ -47,10 +47,16 @@ def read(board: JobBoard, job: str, nodes: int) -> Sight:
     """
     reports = [one.facts for one in board.reports(job)]
     generation = board.generation(job)
-    stepped = [facts for facts in reports if int(facts.get("step") or 0) > 0]
+    stepped = [facts for facts in reports if _count(facts.get("step"))]
     if not stepped or generation is None:
         return Sight()
-    step = max(int(facts["step"]) for facts in stepped)
-    steps = max(int(facts.get("steps") or 0) for facts in stepped)
-    world = generation.body.get("nodes") or ()
-    return Sight(min(1.0, step / steps) if steps else None, len(world) == nodes, step, steps)
+    step = max(_count(facts.get("step")) for facts in stepped)
+    steps = max(_count(facts.get("steps")) for facts in stepped)
+    world = generation.body.get("nodes")
+    steady = isinstance(world, list) and len(world) == nodes
+    return Sight(min(step, steps) / steps if steps else None, steady, step, steps)
+
+
+def _count(told: object) -> int:
+    """A number of steps, as it stands in Redis; 0: none, or something that no rank has written."""
+    return told if isinstance(told, int) and told > 0 else 0

@@ -11,7 +11,7 @@ from ...coordinator.queue import Entry, Progress, QueueBoard, QueuedJob, Wish, o
 from ...coordinator.queue.board import EVENTS_KEPT
 from ...errors import UsageError
 from . import following
-from .backend import Listing
+from .backend import Listing, not_ended
 from .spec import JobSpec
 from .views import fleet_line
 
@@ -38,10 +38,7 @@ class QueueJobs:
     def submit(self, spec: JobSpec) -> list[str]:
         number = self._board.submit(spec.name, spec.for_a_fleet().to_json())
         if number is None:
-            raise UsageError(
-                f"there is a job {spec.name} that has not ended: 'edl job stop {spec.name}' ends"
-                " it, another `name:` is another job"
-            )
+            raise not_ended(spec.name)
         said = [f"job {spec.name} is number {number} of queue {self._queue}"]
         if note := spec.fleet_note():
             said.append(note)

@@ -156,14 +156,19 @@ class FleetRunner:
         """What operators want now."""
         self._reservations = self._queue.reservations()
         jobs = {job.name: job for job in self._queue.jobs()}
-        if lost := [one for name, one in self._accounts.items() if name not in jobs]:
+        known = [one for one in self._accounts.values() if not one.replaced]
+        if lost := [one for one in known if one.name not in jobs]:
             self._submit_again(lost)
             jobs = {job.name: job for job in self._queue.jobs()}
         for job in jobs.values():
-            if job.name in self._accounts:
-                self._accounts[job.name].job = job
-            elif not job.progress.ended:
-                self._add(job)
+            account = self._accounts.get(job.name)
+            if account is None:
+                if not job.progress.ended:
+                    self._add(job)
+            elif account.job.spec == job.spec:
+                account.job = job
+            else:  # Redis had lost the one before
+                account.replaced = True
 
     def _submit_again(self, lost: Sequence[Account]) -> None:
         """Redis has lost its memory; jobs come in their former order."""
@@ -202,6 +207,10 @@ class FleetRunner:
             log.debug("not told: %s", error)  # a later turn does
 
     def _tell_of(self, account: Account, now_ms: int, prints: bool) -> None:
+        if account.replaced:
+            if not account.crew.nodes:
+                del self._accounts[account.name]
+            return
         progress, runner_id = account.progress(now_ms), self._fleet.runner_id
         if (prints or progress.ended) and (lines := account.crew.lines(_LINES)):
             self._queue.log(runner_id, account.name, lines)

@@ -18,7 +18,7 @@ from ....errors import (
 )
 from ...kubernetes.client import Client, connect
 from ...kubernetes.resources import DISTILL_JOB, EVENT, Object
-from ..backend import Listing
+from ..backend import Listing, not_ended
 from ..spec import JobSpec
 from .logs import PodLogs
 from .manifest import notes
@@ -65,7 +65,7 @@ class KubernetesJobs:
             try:
                 self._create(resource)
             except ObjectExists:  # somebody was faster
-                raise _taken(spec.name) from None
+                raise not_ended(spec.name) from None
         place = f"namespace {self._client.namespace} of {self._host}"
         return [f"job {spec.name} is in {place}", *notes(spec)]
 
@@ -86,7 +86,7 @@ class KubernetesJobs:
             return
         uid = former["metadata"]["uid"]
         if not job_of(former).progress.ended:
-            raise _taken(name)
+            raise not_ended(name)
         self._client.delete(DISTILL_JOB, name, uid=uid)
         deadline_s = time.monotonic() + _GONE_WITHIN_S
         while (there := self._resource(name)) is not None and there["metadata"]["uid"] == uid:
@@ -189,13 +189,6 @@ class KubernetesJobs:
             return self._client.list(DISTILL_JOB)
         except ObjectMissing:
             raise _not_installed() from None
-
-
-def _taken(name: str) -> UsageError:
-    return UsageError(
-        f"there is a job {name} that has not ended: 'edl job stop {name}' ends it, another `name:`"
-        " is another job"
-    )
 
 
 def _not_installed() -> ObjectMissing:

@@ -154,3 +154,40 @@ def test_nobody_shares_a_slot_and_all_jobs_end(
             state = one.progress(0).state
             assert state in ("succeeded", "failed", "stopped") or most > SLOTS, state
         assert world.carrying.slots.taken == set()
+
+
+def world_with_nodes(patch: pytest.MonkeyPatch, least: int, more: int) -> World:
+    world = World("elastic", lambda: False)
+    patch.setattr(crew, "start", world.start)
+    world.submit(least, more, 3)
+    world.turn()
+    return world
+
+
+def test_a_node_that_ends_while_it_is_looked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    (account,) = world_with_nodes(monkeypatch, 1, 0).accounts
+    asked = iter([True, False, False])
+    monkeypatch.setattr(FakeProcess, "alive", property(lambda process: next(asked)))
+    assert len(account.crew.turn(0.0)) + len(account.crew.nodes) == 1
+
+
+def test_a_node_that_ended_before_it_was_told_to_leave_has_not_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = world_with_nodes(monkeypatch, 1, 1)
+    (account,) = world.accounts
+    world.nodes()[1].returncode = 1
+    account.job = replace(account.job, wish=Wish(nodes=1))
+    world.now_s += 10.0  # it may be changed again
+    world.carrying.share(world.accounts, [], world.now_s)
+    world.turn()
+    assert account.life.failures == 1
+    assert len(account.crew.nodes) == 1
+
+
+def test_a_job_that_is_done_as_its_fleet_ends_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_with_nodes(monkeypatch, 1, 0)
+    (account,) = world.accounts
+    world.nodes()[0].returncode = 0
+    world.carrying.close(world.accounts)
+    assert account.progress(0).state == "succeeded"

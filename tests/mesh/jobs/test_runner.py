@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.queue import Progress, QueuedJob, Wish
-from edl.coordinator.queue.memory_board import MemoryQueue
+from edl.coordinator.queue.memory_board import MemoryQueue, _Job
 from edl.errors import EdlError, LeaseSuperseded, RegistryUnavailable
 from edl.lifecycle import Stop
 from edl.mesh.jobs.fleet import Fleet
@@ -89,6 +90,25 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
     assert up == ["up\n"], "the node that ran went on"
 
 
+def test_another_job_of_the_same_name_begins_when_the_lost_ones_nodes_have_left(
+    tmp_path: Path,
+) -> None:
+    queue = MemoryQueue()
+    submit(queue, tmp_path, "a", WORKS)
+    with running(queue, tmp_path):
+        reaches(queue, "a", "running")
+        wait_for(lambda: bool(queue.lines("a")))
+        with queue._lock:  # Redis comes back empty, and the user is quicker than the runner
+            queue._jobs.clear()
+            queue._number = 0
+            spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=tmp_path)
+            text = json.dumps(spec.to_json())
+            queue._jobs["a"] = _Job(1, text, 1)
+        reaches(queue, "a", "succeeded")
+    logs = sorted((tmp_path / "fleet").glob("a-*/node-1.log"))
+    assert [log.read_text() for log in logs] == ["another\n", "up\n"]
+
+
 def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", WORKS)
@@ -131,7 +151,8 @@ def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path
 def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue, taken = MemoryQueue(), threading.Semaphore(0)
+    now_s = 1e9
+    queue, taken = MemoryQueue(lambda: now_s), threading.Semaphore(0)
     take = queue.take
 
     def count(*given: object) -> bool:
@@ -146,8 +167,9 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
         log = next((tmp_path / "fleet").glob("a-*/node-1.log"))
         wait_for(lambda: "leaves" in log.read_text())
         monkeypatch.setattr(queue, "take", count)
-        for _ in range(7):  # five for each time to live
+        for _ in range(7):  # of which each lasts for five
             assert taken.acquire(timeout=20)
+            now_s += 0.1
         assert not take("r-2", {}, 1.0)
         assert job(queue, "a").progress.state == "scaling"
         assert "the fleet was ended" in job(queue, "a").progress.reason
