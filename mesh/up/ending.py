@@ -133,14 +133,19 @@ def meant(file: Path | None, every: bool, base: Path) -> list[tuple[Place, str]]
         base: folder of places.
 
     Raises:
-        UsageError: no file is named, and there is not exactly one mesh.
+        UsageError: the file is none and no mesh has been started from it; or no file is named, and
+            there is not exactly one mesh.
     """
+    there = all_places(base)
+    running = [(place, state) for place, state in there if state.keeper.runs or state.processes]
     if file is not None:
         if every:
             raise UsageError("a file, or --all: one of both")
-        return [(Place.of(file, base), str(file))]
-    there = all_places(base)
-    running = [(place, state) for place, state in there if state.keeper.runs or state.processes]
+        place = Place.of(file, base)
+        if not (file.exists() or place.folder.exists()):  # a mesh may outlive its file
+            names = ", ".join(sorted(short(Path(state.file)) for _, state in running))
+            raise UsageError(f"there is no file {file}; up: {names or 'no mesh'}")
+        return [(place, str(file))]
     if running and not every:  # what is written of those that were killed is in nobody's way
         there = running
     found = [(place, short(Path(state.file))) for place, state in there]

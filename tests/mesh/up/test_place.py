@@ -162,3 +162,19 @@ def test_the_only_mesh_need_not_be_named(tmp_path: Path) -> None:
     assert meant(tmp_path / "two.yaml", False, base)[0][0] == two
     with pytest.raises(UsageError, match="one of both"):
         meant(tmp_path / "two.yaml", True, base)
+
+
+def test_a_file_that_is_none_is_no_mesh_unless_one_was_started_from_it(tmp_path: Path) -> None:
+    base, typo, here = tmp_path / "base", tmp_path / "typo.yaml", identity_of(os.getpid())
+    assert here is not None
+    with pytest.raises(UsageError, match=r"there is no file .*typo\.yaml; up: no mesh"):
+        meant(typo, False, base)
+    place_of(tmp_path, "one.yaml").write(state_of(tmp_path / "one.yaml", here))
+    with pytest.raises(UsageError, match=r"typo\.yaml; up: .*one\.yaml$"):
+        meant(typo, False, base)
+    place = place_of(tmp_path, "typo.yaml")
+    place.write(state_of(typo))
+    assert meant(typo, False, base) == [(place, str(typo))]
+    place.clear()
+    typo.touch()
+    assert meant(typo, False, base) == [(place, str(typo))]
