@@ -7,7 +7,18 @@ from dataclasses import replace
 from edl.scheduler.elastic import ElasticConfig
 from edl.scheduler.job_pods import Ledger, PodsConfig, refused
 
-from .pod_world import world_of
+from .pod_world import PodWorld, world_of
+
+
+def _two_have_a_place(least: int) -> PodWorld:
+    """One job of up to 4 nodes that has waited for a place of its third until it gave it up."""
+    world = world_of(4, ("a", least, 4))
+    world.placeable = 2
+    world.turn()
+    world.live()
+    world.live(60)
+    world.rest()
+    return world
 
 
 def test_what_the_cluster_ends_is_replaced_and_no_failure_of_the_job() -> None:
@@ -124,12 +135,7 @@ def test_what_waits_of_a_spec_that_is_wrong_is_left_alone_until_it_is_mended() -
 
 
 def test_what_runs_of_a_spec_that_is_wrong_stays_whatever_it_asks_for() -> None:
-    world = world_of(4, ("a", 1, 4))
-    world.placeable = 2
-    world.turn()
-    world.live()
-    world.live(60)
-    world.rest()
+    world = _two_have_a_place(1)
     assert (world.staying("a"), world.ledgers["a"].fits) == ([1, 2], 2)
     world.ask("a", least=3, wrong="podTemplate is no template of a pod")
     world.rest()
@@ -164,12 +170,7 @@ def test_one_that_cannot_begin_is_given_up_rather_than_a_newer_one_that_runs() -
 
 
 def test_a_job_whose_fewest_nodes_cannot_be_placed_makes_room_and_tries_again() -> None:
-    world = world_of(4, ("a", 3, 4))
-    world.placeable = 2
-    world.turn()
-    world.live()
-    world.live(60)
-    world.rest()
+    world = _two_have_a_place(3)
     assert world.counts() == {"a": 0}
     assert world.state("a") == "creating"
     assert world.orders["a"].degraded == "Unplaceable"

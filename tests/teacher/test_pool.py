@@ -23,6 +23,7 @@ from edl.teacher.config import PredictorConfig
 from edl.teacher.devices import Device
 from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.pool import PredictorPool
+from edl.teacher.predictor_session import PredictorSession
 from edl.teacher.wanted import Wanted
 from edl.tests.ground.programs import wait_for, wait_gone
 from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, LOSE
@@ -47,8 +48,15 @@ class Bench:
         self.changes.release()
 
     def pids(self) -> list[int]:
+        return [session.process.pid for session in self._sessions()]
+
+    def asked(self) -> list[int]:
+        """Jobs that each predictor has, and has not answered."""
+        return [len(session._jobs) for session in self._sessions()]
+
+    def _sessions(self) -> list[PredictorSession]:
         sessions = [client._session for client in self.pool._clients]
-        return [session.process.pid for session in sessions if session is not None]
+        return [session for session in sessions if session is not None]
 
     def ask(self, order: float = 0.0) -> Array:
         x = np.full((2, 4), 0.5, dtype=np.float32)
@@ -88,6 +96,7 @@ def test_one_of_two_crashes_in_mid_request_and_only_its_requests_notice(hold: Pa
         held = [threads.submit(bench.ask, HOLD) for _ in range(4)]
         wait_for(lambda: hold.with_suffix(f".{victim}").exists(), WAIT_S)
         wait_for(lambda: hold.with_suffix(f".{other}").exists(), WAIT_S)
+        wait_for(lambda: bench.asked() == [2, 2], WAIT_S)
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: bench.pool.ready_lanes() == [False, True], WAIT_S)
         hold.touch()
