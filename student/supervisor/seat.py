@@ -185,8 +185,10 @@ class Seat:
                 self._job, self._node, facts.to_json()
             )
         if not alive:
-            if self._told is not None:  # the board was away, or has lost its memory
+            if self._told is not None:  # one of both was away, or the board has lost its memory
                 self._back_s = now_s
+                if self._board.outcome(self._job) is not None:
+                    return  # to join a job that all others have left would be to begin it again
             self._board.join(self._job, self._node, facts.to_json(), self._ttl_s)
         self._told, self._beaten_s = facts, now_s
 

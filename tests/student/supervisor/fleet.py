@@ -22,7 +22,9 @@ from edl.tests.ground.programs import wait_for
 from edl.tests.student.id_log import check_each_once, restored_steps
 
 STAND_IN = "edl.tests.student.supervisor.stand_in"
-MEANS = Means(module=STAND_IN, ttl_s=2.0, gather_s=0.3, room_s=2.0)
+#: Nodes are lost, and ranks hang, only after longer than a busy machine lets any stand still.
+MEANS = Means(module=STAND_IN, ttl_s=10.0, gather_s=0.3, room_s=2.0)
+HANG_S = 30.0
 JOB = "job"
 
 
@@ -76,7 +78,7 @@ class Fleet:
             "total_batch": self.batch,
             "checkpoint": str(self.folder / "checkpoints"),
             "save_every_steps": 10,
-            "hang_s": 3.0,
+            "hang_s": HANG_S,
             "id_log": str(self.folder / "ids"),
             "coordinator": "redis://127.0.0.1:1",  # not dialled: the test gives the board
         }
@@ -102,6 +104,10 @@ class Fleet:
         """Wait until `step` is told of, in this generation or a later one."""
         wait_for(lambda: self.generation() >= generation and self.step() >= step)
 
+    def open_gate(self) -> None:
+        """Let ranks go beyond the step that the job file names as `gate`."""
+        (self.folder / "job.gate").touch()
+
     def events(self, kind: str) -> list[dict[str, Any]]:
         found = self.board.events(JOB, count=1000)
         return [dict(one.body) for one in found if one.body["kind"] == kind]
@@ -123,6 +129,7 @@ class Fleet:
         check_each_once(self.folder / "ids", restored, self.rows, self.epochs)
 
     def close(self) -> None:
+        self.open_gate()
         for node in self.nodes:
             node.stop.request()
             for pid in node.pids().values():

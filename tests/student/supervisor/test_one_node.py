@@ -14,6 +14,9 @@ from edl.student.checkpoint import Repository
 from edl.student.supervisor import node as node_module
 from edl.tests.student.supervisor.fleet import Fleet
 
+#: Ranks wait there until a test has done what it does to a job that runs.
+BEFORE_THE_END = {"gate": 100}
+
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
@@ -36,10 +39,11 @@ def test_a_job_of_two_ranks_ends(fleet: Fleet) -> None:
 
 
 def test_a_job_without_a_place_for_checkpoints_survives_too(fleet: Fleet) -> None:
-    fleet.settings = {"checkpoint": None}
+    fleet.settings, fleet.job = {"checkpoint": None}, BEFORE_THE_END
     node = fleet.start("a")
     fleet.reach(15)
     node.signal(0)
+    fleet.open_gate()
     fleet.finished()
     assert fleet.generation() == 2
 
@@ -48,10 +52,13 @@ def test_a_job_without_a_place_for_checkpoints_survives_too(fleet: Fleet) -> Non
 def test_a_rank_that_dies_or_hangs_is_replaced(
     fleet: Fleet, rng: random.Random, number: signal.Signals
 ) -> None:
-    fleet.settings = {"ranks_per_node": 2, "hang_s": 1.0}
+    fleet.settings, fleet.job = {"ranks_per_node": 2}, BEFORE_THE_END
+    if number == signal.SIGSTOP:
+        fleet.settings["hang_s"] = 5.0
     node = fleet.start("a")
     fleet.reach(rng.randrange(1, 60))
     node.signal(1, number)
+    fleet.open_gate()
     fleet.finished()
     assert fleet.generation() == 2
     word = "hung" if number == signal.SIGSTOP else "SIGKILL"
@@ -101,9 +108,11 @@ def test_what_cannot_work_is_not_tried_again(fleet: Fleet) -> None:
 
 def test_who_is_told_to_stop_leaves_with_a_checkpoint_and_goes_on_later(fleet: Fleet) -> None:
     fleet.settings = {"ranks_per_node": 2, "save_every_steps": None}
+    fleet.job = BEFORE_THE_END
     node = fleet.start("a")
     fleet.reach(12)
     node.stop.request()
+    fleet.open_gate()
     fleet.end()
     assert node.error is None
     assert node.outcome is not None
@@ -117,9 +126,11 @@ def test_who_is_told_to_stop_leaves_with_a_checkpoint_and_goes_on_later(fleet: F
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(fleet: Fleet) -> None:
+    fleet.job = BEFORE_THE_END
     node = fleet.start("a")
     fleet.reach(25)
     node.stop.request()
+    fleet.open_gate()
     fleet.end()
     newest, before = Repository(str(fleet.folder / "checkpoints")).list()[:2]
     file = Path(newest.location) / "model.safetensors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -17,13 +18,29 @@ from edl.tests.ground.programs import WAIT_S, wait_for
 from edl.tests.student.id_log import restored_steps, surviving
 from edl.tests.student.supervisor.fleet import JOB, Fleet
 
+#: A lease in the midst of a job: of two ranks, the 21st step's.
+HELD_FROM = 40
+
 
 class FaultyBoard:
-    """A board that can be away, and can be emptied."""
+    """A board that can be away, can be emptied, and can keep shards back.
+
+    Attributes:
+        held_from: the lease, counted from 0, that is given only once `goes_on` is set, as are all
+            behind it; None: none is kept back.
+    """
 
     def __init__(self) -> None:
         self.board = MemoryBoard()
         self.away = threading.Event()
+        self.held_from: int | None = None
+        self.goes_on = threading.Event()
+        self._leases = itertools.count()
+
+    def lease(self, *asked: Any) -> Any:
+        if self.held_from is not None and next(self._leases) >= self.held_from:
+            self.goes_on.wait()
+        return self.__getattr__("lease")(*asked)
 
     def __getattr__(self, name: str) -> Any:
         if self.away.is_set():
@@ -37,6 +54,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     fleet.settings = {"nodes": (1, 4), "save_every_steps": 50}
     yield fleet
     fleet.board.away.clear()  # type: ignore[attr-defined]
+    fleet.board.goes_on.set()  # type: ignore[attr-defined]
     fleet.close()
 
 
@@ -88,11 +106,14 @@ def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
 
 
 def test_a_newcomer_waits_in_reserve_when_the_world_is_full(fleet: Fleet) -> None:
+    board: Any = fleet.board
+    board.held_from = HELD_FROM
     fleet.settings |= {"nodes": (2, 2)}
     fleet.start("a"), fleet.start("b")
     grown(fleet, 1, 2)
     c = fleet.start("c")
     wait_for(lambda: any("c in reserve: the world is full" in line for line in c.lines))
+    board.goes_on.set()
     fleet.finished()
     assert fleet.generation() == 1
     assert c.outcome is not None
@@ -100,13 +121,16 @@ def test_a_newcomer_waits_in_reserve_when_the_world_is_full(fleet: Fleet) -> Non
 
 
 def test_no_more_nodes_than_a_step_has_rows_for(fleet: Fleet) -> None:
-    fleet.rows, fleet.job = 300, {"batch": 2}  # which the ranks tell: the settings do not
+    board: Any = fleet.board
+    board.held_from = HELD_FROM
+    fleet.rows, fleet.job = 100, {"batch": 2}  # which the ranks tell: the settings do not
     fleet.settings |= {"nodes": (2, 4), "total_batch": None}
     fleet.start("a"), fleet.start("b")
     grown(fleet, 1, 2)
     c = fleet.start("c")
     reserve = "c in reserve: the world is full with 2 nodes, as a step has 2 rows"
     wait_for(lambda: any(reserve in line for line in c.lines))
+    board.goes_on.set()
     fleet.finished()
     assert fleet.generation() == 1
 
@@ -140,11 +164,11 @@ def test_training_goes_on_while_the_board_is_away(fleet: Fleet) -> None:
 
 def test_a_lease_whose_answer_was_lost_is_trained_nevertheless(fleet: Fleet) -> None:
     board: Any = fleet.board
-    lost: list[Any] = []
+    leases, lost = itertools.count(), list[Any]()
 
     def lease(*asked: Any) -> Any:
         given = board.board.lease(*asked)
-        if not lost and fleet.step() > 20:
+        if next(leases) == HELD_FROM:
             lost.append(given)
             raise RegistryUnavailable("no answer in time")
         return given
@@ -159,11 +183,14 @@ def test_a_lease_whose_answer_was_lost_is_trained_nevertheless(fleet: Fleet) -> 
 
 def test_a_board_that_forgot_all_gets_a_new_generation(fleet: Fleet) -> None:
     board: Any = fleet.board
+    board.held_from = HELD_FROM
+    fleet.means = replace(fleet.means, ttl_s=2.0)  # so long are those waited for who may be there
     fleet.settings |= {"nodes": (2, 4)}
     fleet.start("a"), fleet.start("b")
     grown(fleet, 1, 2)
     before = restored_steps(fleet.board.events(JOB, count=1000))
     board.board = MemoryBoard()
+    board.goes_on.set()
     fleet.reach(1, 2)
     fleet.end()
     restored = before | restored_steps(fleet.board.events(JOB, count=1000))
