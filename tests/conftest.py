@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -25,6 +27,14 @@ def pytest_configure(config: pytest.Config) -> None:
     mark_this_process()
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = SEED
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What has none of the few tests of a mark need not be imported, which takes longest."""
+    asked = re.search(r" and (serial|forks)$", config.option.markexpr)
+    if asked is None or not collection_path.match("test_*.py"):
+        return None
+    return f"mark.{asked[1]}" not in collection_path.read_text() or None
 
 
 def pytest_report_header() -> str:

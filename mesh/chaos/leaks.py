@@ -44,7 +44,7 @@ class Belongings:
     def _found(self) -> tuple[str, ...]:
         processes = tuple(f"process {pid}: {what}" for pid, what in _marked(self.mark))
         new = _segments() - self.segments
-        segments = sorted(new - _mapped()) if new else []
+        segments = sorted(new - _in_use()) if new else []
         return processes + tuple(f"shared memory {SHARED_MEMORY / name}" for name in segments)
 
 
@@ -66,14 +66,13 @@ def _marked(mark: str) -> list[tuple[int, str]]:
     return found
 
 
-def _mapped() -> set[str]:
-    """Segments that a living process uses: ours have ended, so it is a stranger's."""
-    names: set[str] = set()
-    for file in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            names.update(
-                Path(word).name
-                for word in file.read_text().split()
-                if word.startswith(f"{SHARED_MEMORY}/")
-            )
-    return names
+def _in_use() -> set[str]:
+    """Segments that a living process has mapped or open: ours have ended, so it is a stranger's."""
+    paths: set[str] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
+            paths.update((folder / "maps").read_text().split())
+            for descriptor in (folder / "fd").iterdir():
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    paths.add(os.readlink(descriptor))
+    return {Path(path).name for path in paths if path.startswith(f"{SHARED_MEMORY}/")}

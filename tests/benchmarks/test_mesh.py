@@ -92,6 +92,7 @@ def test_what_was_labelled_before_the_windows_does_not_count(
     assert found.part.value == pytest.approx(part, rel=0.3)
 
 
+@pytest.mark.serial
 def test_a_suspended_teacher_is_waited_for_no_longer_than_it_is_suspended() -> None:
     stop_s = 0.5
     wait_s = suspended(0.02, 2, 0.02, volume_s=0.2, stop_s=stop_s, times=1)

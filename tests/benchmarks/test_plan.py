@@ -33,6 +33,7 @@ def test_planner_and_simulator_agree_on_a_mesh(asked: paced.Configuration) -> No
     assert paced.planned(asked) <= 1.001 * min(held, students)
 
 
+@pytest.mark.serial
 @pytest.mark.timeout(60)
 def test_a_mesh_that_is_run_does_what_was_planned() -> None:
     asked = paced.Configuration("two students", 0.02, (0.03,), students=2)

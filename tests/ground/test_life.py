@@ -43,10 +43,9 @@ def inner(code: str, *args: object) -> tuple[str, ...]:
 @pytest.mark.serial
 @pytest.mark.parametrize("guard", [False, True])
 def test_a_killed_parent_takes_its_child_along_within_a_second(guard: bool) -> None:
-    argv = ("sleep", "60") if guard else inner(DOCILE)
+    argv = ("sh", "-c", "echo ready; exec sleep 60") if guard else inner(DOCILE)
     parent, child = parent_of(*argv, guard=guard)
-    if not guard:
-        parent.expect("ready", WAIT_S)
+    parent.expect("ready", WAIT_S)  # a guard has started, too, before its program does
     began = time.monotonic()
     parent.send_signal(signal.SIGKILL)
     wait_gone([child])

@@ -46,11 +46,27 @@ def test_shared_memory_that_is_new_and_that_nobody_uses_is_found(segment: Path) 
     assert f"shared memory {segment}" not in before.left(settle_s=0.0)
 
 
-def test_shared_memory_that_a_living_process_uses_is_somebody_elses(segment: Path) -> None:
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_shared_memory_that_a_living_process_uses_is_somebody_elses(
+    segment: Path, how: str
+) -> None:
+    code = """
+        import mmap, os, sys, time
+        fd = os.open(sys.argv[1], os.O_RDWR)
+        if sys.argv[2] == "mapped":
+            memory = mmap.mmap(fd, 0)
+            os.closerange(3, 256)  # that of the mapping, too
+        print("ready")
+        time.sleep(60)
+    """
     before = Belongings.before(secrets.token_hex(8))
     segment.write_bytes(bytes(mmap.PAGESIZE))
-    with segment.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+    stranger = start(python(code, segment, how))
+    try:
+        stranger.expect("ready", 20)
         assert f"shared memory {segment}" not in before.left(settle_s=0.0)
+    finally:
+        stranger.stop()
 
 
 def test_shared_memory_that_was_there_before_is_not_the_runs(segment: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -29,8 +30,9 @@ DOUBLE = [Wanted("double")]
 class FakePool:
     """Devices that label when they are let; `runs` are the (lane, samples of each request)."""
 
-    def __init__(self, *t_ts_s: float) -> None:
+    def __init__(self, *t_ts_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.t_ts_s = t_ts_s
+        self.clock = clock
         self.alive = [True] * len(t_ts_s)
         self.backend = FakeBackend()
         self.runs: list[tuple[int, list[int]]] = []
@@ -76,7 +78,7 @@ class FakePool:
             raise self.error
         parts = [Part(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
         rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
-        results = label_parts(self.backend.run, rows, parts)
+        results = label_parts(self.backend.run, rows, parts, self.clock)
         return [
             Answer(one.outputs, one.device_seconds, self._release)
             if isinstance(one, Labelled)
@@ -109,7 +111,7 @@ class Meter:
 class Bench:
     def __init__(self, pool: FakePool, slots: int, rule: BatchRule) -> None:
         self.pool, self.meter = pool, Meter()
-        self.batcher = Batcher(pool, slots, rule, self.meter)  # type: ignore[arg-type]
+        self.batcher = Batcher(pool, slots, rule, self.meter, pool.clock)  # type: ignore[arg-type]
         self.batcher.start()
         self._threads = ThreadPoolExecutor(64)
         self.asked: list[Future[Array]] = []
@@ -139,8 +141,13 @@ class Bench:
 
 
 @contextmanager
-def bench(*t_ts_s: float, slots: int = 16, rule: BatchRule | None = None) -> Iterator[Bench]:
-    made = Bench(FakePool(*(t_ts_s or (0.01,))), slots, rule or BatchRule())
+def bench(
+    *t_ts_s: float,
+    slots: int = 16,
+    rule: BatchRule | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Bench]:
+    made = Bench(FakePool(*(t_ts_s or (0.01,)), clock=clock), slots, rule or BatchRule())
     try:
         yield made
     finally:

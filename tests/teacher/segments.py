@@ -61,8 +61,8 @@ class Object:
             return got
 
     def close(self) -> None:
+        self.path.unlink(missing_ok=True)  # before, so that whoever looks sees it in use
         os.close(self._fd)
-        self.path.unlink(missing_ok=True)
 
 
 def placed_request(

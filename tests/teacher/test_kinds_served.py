@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
@@ -67,6 +68,7 @@ def test_an_onnx_model_behind_preprocessing_takes_bytes_with_the_channels_last(
         np.testing.assert_allclose(answer.outputs[name], array, atol=1e-4)
 
 
+@pytest.mark.serial
 def test_a_paced_teacher_keeps_its_rate_and_says_everywhere_that_it_is_emulated() -> None:
     stand_in = ("--model", "edl.teacher.stand_in:images", "--micro-batch", "32")
     images = np.random.default_rng(2).integers(0, 256, (32, 3, 224, 224), np.uint8)

@@ -161,7 +161,7 @@ def test_what_is_late_ends_and_the_others_are_answered(make: Make, connect: Conn
 
     bench.labeller.before = wait_inside
     with ThreadPoolExecutor(2) as pool:
-        late = pool.submit(doubled, client, 1.0)
+        late = pool.submit(doubled, client, 3.0)  # enough to get in
         assert inside.acquire(timeout=WAIT_S)
         beside = pool.submit(doubled, client)
         assert inside.acquire(timeout=WAIT_S)

@@ -46,8 +46,10 @@ def test_the_user_of_a_connection_is_known(
             monkeypatch.setattr(os, "geteuid", lambda: -1)  # what it must not fall back to
             visitor = Visitor("ann", host, caller.getsockname()[1])
             assert visitor.uid() == ours
-            with pytest.raises(RequestRefused, match="no user of this host"):
-                Visitor("ann", host, where[1] ^ 1).uid()
+            with socket.socket(family) as unconnected:
+                unconnected.bind((host, 0))
+                with pytest.raises(RequestRefused, match="no user of this host"):
+                    Visitor("ann", host, unconnected.getsockname()[1]).uid()
             caller.shutdown(socket.SHUT_WR)  # nobody's, as the system lists it from now on
             with pytest.raises(RequestRefused, match="no user of this host"):
                 visitor.uid()

@@ -14,11 +14,7 @@ from edl.mesh.kubernetes.client import Client, Connection
 
 
 class Silent:
-    """A server that answers one request with `sent`, and then says nothing more.
-
-    Attributes:
-        client: of it.
-    """
+    """A server that answers one request with `sent`, and then says nothing more."""
 
     def __init__(self, listening: socket.socket) -> None:
         self.sent = b""
@@ -26,7 +22,13 @@ class Silent:
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
         configuration = Configuration(host=f"http://127.0.0.1:{listening.getsockname()[1]}")
-        self.client = Client(Connection(configuration, "default"), timeout_s=0.2)
+        self._connection = Connection(configuration, "default")
+        self._client: Client | None = None
+
+    def pod_log(self, timeout_s: float) -> Iterator[str]:
+        """What a client has of it that waits so long for each piece."""
+        self._client = Client(self._connection, timeout_s=timeout_s)
+        return self._client.pod_log("a-1")
 
     def _serve(self) -> None:
         with self._listening.accept()[0] as one:
@@ -42,7 +44,8 @@ class Silent:
     def close(self) -> None:
         self._over.set()
         self._thread.join(20)
-        self.client.close()
+        if self._client is not None:
+            self._client.close()
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def _head(status: str) -> bytes:
 
 def test_a_log_whose_server_goes_silent_breaks_off(server: Silent) -> None:
     server.sent = _head("200 OK") + b"4\r\none\n\r\n"
-    lines = server.client.pod_log("a-1")
+    lines = server.pod_log(1.0)  # what has been sent has to come within it
     assert next(lines) == "one"
     with pytest.raises(KubernetesUnavailable, match="the log of a-1 broke off"):
         next(lines)
@@ -69,5 +72,5 @@ def test_a_log_whose_server_goes_silent_breaks_off(server: Silent) -> None:
 def test_a_refusal_that_does_not_come_whole_is_no_answer(server: Silent) -> None:
     server.sent = _head("404 Not Found") + b"4\r\n"
     with pytest.raises(KubernetesUnavailable, match="does not answer"):
-        next(server.client.pod_log("a-1"))
+        next(server.pod_log(0.2))
     assert server.holds

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from edl.proto.clients import http_way
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.tests.proto.clients.http_ways import WAIT_S
 from edl.tests.proto.clients.scripted_http import ScriptedHttp
@@ -20,7 +21,8 @@ def teacher() -> Iterator[ScriptedTeacher]:
 
 
 @pytest.fixture
-def server(teacher: ScriptedTeacher) -> Iterator[ScriptedHttp]:
+def server(teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedHttp]:
+    monkeypatch.setattr(http_way, "_OPEN_S", WAIT_S)  # a busy machine must not shut the way
     server = ScriptedHttp()
     server.offered(teacher)
     yield server

@@ -117,16 +117,17 @@ def test_another_server_at_that_port_gets_no_batch(
 
 
 def test_a_port_at_which_nobody_is_costs_no_batch_anything(teacher: ScriptedTeacher) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    teacher.offer = HttpOffer(int(teacher.address.rpartition(":")[2]), port, new_mark())
-    client = OipGrpcClient(teacher.address, "m")
-    try:
-        client.probe(WAIT_S)
-        for _ in range(3):
-            ask(client)
-    finally:
-        client.close()
+    with socket.socket() as silent:  # it does not listen, and keeps the port from all others
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        teacher.offer = HttpOffer(int(teacher.address.rpartition(":")[2]), port, new_mark())
+        client = OipGrpcClient(teacher.address, "m")
+        try:
+            client.probe(WAIT_S)
+            for _ in range(3):
+                ask(client)
+        finally:
+            client.close()
     assert teacher.requests == 3
 
 

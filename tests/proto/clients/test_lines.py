@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -90,8 +90,17 @@ def test_there_are_as_many_as_those_who_ask_at_once_need(
 
     opener = Opener(*[meet] * 4)
     lines = Lines(opener, at_once)
+    asked: list[Future[memoryview]] = []
+
+    def on_their_way() -> bool:
+        return sum(kept.busy for kept in lines._lines) == len(asked)
+
     for _ in range(3):
-        assert sorted(bytes(one) for one in pool.map(lambda m: call(lines, m), ABCD)) == ABCD
+        asked.clear()
+        for message in ABCD:
+            wait_for(on_their_way)  # two that find no room at the same moment open a line each
+            asked.append(pool.submit(call, lines, message))
+        assert sorted(bytes(one.result(WAIT_S)) for one in asked) == ABCD
     assert len(opener.lines) == opened
 
 
@@ -262,7 +271,7 @@ def test_who_has_opened_a_line_does_not_suffer_for_who_shares_it(pool: ThreadPoo
     opener = Opener(behave, echo)
     lines = Lines(opener, 2)
     first = pool.submit(call, lines, b"first")
-    wait_for(lambda: bool(opener.lines))
+    wait_for(lambda: bool(lines._lines))
     late = pool.submit(call, lines, b"late")
     assert bytes(first.result(WAIT_S)) == b"first"
     with pytest.raises(DeadlineExceeded):

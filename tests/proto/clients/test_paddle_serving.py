@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,7 +10,6 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from edl.coordinator.embedded import free_port
 from edl.errors import (
     BadAnswer,
     DeadlineExceeded,
@@ -135,11 +135,14 @@ def test_an_answer_that_does_not_come_ends_in_time(pipeline: tuple[Pipeline, Cli
 
 @pytest.mark.parametrize("protocol", [PADDLE_SERVING, PADDLE_SERVING_CPP])
 def test_nobody_there_is_a_lost_teacher(protocol: str) -> None:
-    with closing(open_client(protocol, f"127.0.0.1:{free_port()}", SERVICE)) as client:
-        with pytest.raises(TeacherLost):
-            client.probe(0.5)
-        with pytest.raises(TeacherLost):
-            client.infer(Request({"x": X}), 0.5)
+    with socket.socket() as silent:  # it does not listen, and keeps the port from all others
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with closing(open_client(protocol, address, SERVICE)) as client:
+            with pytest.raises(TeacherLost):
+                client.probe(0.5)
+            with pytest.raises(TeacherLost):
+                client.infer(Request({"x": X}), 0.5)
     with pytest.raises(TeacherLost, match="closed"):
         client.probe(0.5)
 

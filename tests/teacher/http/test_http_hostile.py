@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,28 +209,36 @@ def test_the_oldest_that_owes_its_body_makes_room(make: Callable[..., Bench]) ->
 
 
 def test_who_does_not_read_its_answer_is_cut_off(make: Callable[..., Bench]) -> None:
-    bench = make(receive_s=1.0, max_message_bytes=64 << 20)
+    bench = make(receive_s=WAIT_S, max_message_bytes=64 << 20)
+    http = bench.server._http
+    assert http is not None
+    known: set[Any] = http._server.server_state.connections
     x = numbers(1_000_000)  # more than sockets hold
+
+    def hurry() -> None:  # once the batch is there, which had its time
+        (connection,) = known
+        desk = connection._desk
+        connection._desk = replace(desk, config=replace(desk.config, receive_s=0.3))
+
+    bench.labeller.before = hurry
     with Talk(bench) as talk:
         talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         talk.say(batch(x))
         wait_for(partial(has_answered, bench, 1))
-        http = bench.server._http
-        assert http is not None
-        wait_for(lambda: not http._server.server_state.connections)
+        wait_for(lambda: not known)
 
 
 def test_who_does_not_read_the_last_of_its_answers_is_cut_off(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are too little for writing to be paused, and keep a connection from being closed."""
-    monkeypatch.setattr(connections, "_IDLE_S", 0.5)
     http = bench.server._http
     assert http is not None
     known: set[Any] = http._server.server_state.connections
     with Talk(bench) as talk:
         wait_for(lambda: len(known) == 1)
-        transport = next(iter(known)).transport
+        (connection,) = known
+        transport = connection.transport
         for end in (talk.socket, transport.get_extra_info("socket")):
             for size in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 end.setsockopt(socket.SOL_SOCKET, size, 4096)
@@ -238,6 +247,13 @@ def test_who_does_not_read_the_last_of_its_answers_is_cut_off(
             talk.say(batch(numbers(2000)))
             answered += 1
             wait_for(partial(has_answered, bench, answered))
+
+        async def look_now() -> None:
+            connection._watching.cancel()
+            connection._watch()
+
+        monkeypatch.setattr(connections, "_IDLE_S", 0.3)  # not before: a pause would end it
+        bench.server._do(look_now())
         wait_for(lambda: not known, bench.server._config.receive_s / 2)
 
 

@@ -42,15 +42,18 @@ def test_one_that_is_said_is_not_asked(endpoint: str) -> None:
 
 def test_nobody_is_waited_for_until_the_wish_to_end(tmp_path: Path) -> None:
     token = write_secret(tmp_path / "token", "a-token")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        bare = f"127.0.0.1:{free.getsockname()[1]}"
     stop, told, found = Stop(), list[str](), list[object]()
-    nobody = config(endpoint=bare, client=ClientSecurity(None, token))
-    thread = threading.Thread(target=lambda: found.append(with_scheme(nobody, stop, told.append)))
-    thread.start()
-    wait_for(lambda: bool(told))
-    stop.request()
-    thread.join(20.0)
+    with socket.socket() as silent:  # it does not listen, and keeps the port from all others
+        silent.bind(("127.0.0.1", 0))
+        bare = f"127.0.0.1:{silent.getsockname()[1]}"
+        nobody = config(endpoint=bare, client=ClientSecurity(None, token))
+        thread = threading.Thread(
+            target=lambda: found.append(with_scheme(nobody, stop, told.append))
+        )
+        thread.start()
+        wait_for(lambda: bool(told))
+        stop.request()
+        thread.join(20.0)
     assert found == [None]
     assert f"grpc://{bare}" in told[0]
     assert f"http://{bare}" in told[0]
