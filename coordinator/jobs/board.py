@@ -83,11 +83,12 @@ class JobBoard(Protocol):
     Unauthenticated or Forbidden where Redis does not do it.
     """
 
-    def join(self, job: str, node_id: str, facts: Facts, ttl_s: float) -> int:
+    def join(self, job: str, node_id: str, facts: Facts, ttl_s: float, since: int = 0) -> int:
         """Be a node of the job, alive for `ttl_s` after this and each beat; returns `Node.joined`.
 
         Who joins under a name that lives takes it over, with a new number. Where no other node
-        lives, the outcome of an earlier run of the job is forgotten.
+        lives, the outcome of an earlier run of the job is forgotten: of any, where `since` is 0,
+        and else of one whose last generation was before that number, which this node has seen.
         """
 
     def beat(self, job: str, node_id: str, facts: Facts | None = None) -> bool:

@@ -54,13 +54,14 @@ class MemoryBoard:
 
     # --- nodes
 
-    def join(self, job: str, node_id: str, facts: Facts, ttl_s: float) -> int:
+    def join(self, job: str, node_id: str, facts: Facts, ttl_s: float, since: int = 0) -> int:
         ttl_s = checks.check_ttl(ttl_s) / 1000
         text = checks.written(facts)
         keys.check_node(node_id)
         with self._lock:
             held, now_s = self._of(job), self._clock()
-            if not any(node != node_id for node in self._living(held)):
+            earlier = not since or (held.number or 0) < since
+            if earlier and not any(node != node_id for node in self._living(held)):
                 held.outcome = None
             held.joined += 1
             held.members[node_id] = _Member(held.joined, ttl_s, now_s + ttl_s, text)

@@ -21,10 +21,10 @@ class RedisBoard(RedisSession):
 
     # --- nodes
 
-    def join(self, job: str, node_id: str, facts: Facts, ttl_s: float) -> int:
+    def join(self, job: str, node_id: str, facts: Facts, ttl_s: float, since: int = 0) -> int:
         ttl_ms = checks.check_ttl(ttl_s)
         text, node = checks.written(facts), keys.check_node(node_id)
-        joined = int(self._of(job, "join", node, ttl_ms, text))
+        joined = int(self._of(job, "join", node, ttl_ms, text, since))
         self._sign(job)
         return joined
 

@@ -185,11 +185,11 @@ class Seat:
                 self._job, self._node, facts.to_json()
             )
         if not alive:
+            since = 0  # else how the job has ended meanwhile would be forgotten, and it begin again
             if self._told is not None:  # one of both was away, or the board has lost its memory
                 self._back_s = now_s
-                if self._board.outcome(self._job) is not None:
-                    return  # to join a job that all others have left would be to begin it again
-            self._board.join(self._job, self._node, facts.to_json(), self._ttl_s)
+                since = self._view.generation.world.number if self._view.generation else 0
+            self._board.join(self._job, self._node, facts.to_json(), self._ttl_s, since)
         self._told, self._beaten_s = facts, now_s
 
     def _pass_reports(self) -> None:

@@ -181,6 +181,19 @@ def test_a_job_ends_once_and_is_begun_again_by_who_comes_to_an_empty_one(
     assert boards.another.outcome(JOB) is None
 
 
+def test_who_was_away_as_its_run_ended_does_not_begin_it_again(boards: Boards) -> None:
+    begin(boards.one)
+    record = boards.one.generation(JOB)
+    assert record is not None
+    assert boards.one.finish(JOB, {"finished": True})
+    boards.one.leave(JOB, "a")
+    boards.another.join(JOB, "b", {}, 30.0, record.number)
+    assert boards.one.outcome(JOB) == {"finished": True}
+    boards.another.leave(JOB, "b")
+    boards.another.join(JOB, "b", {}, 30.0, record.number + 1)
+    assert boards.one.outcome(JOB) is None, "that was a run before the one that it has seen"
+
+
 @pytest.mark.parametrize("name", ["", "a b", "{x}", "x" * 129, "a:b", "é"])
 def test_names_that_could_not_stand_in_a_key_are_refused(boards: Boards, name: str) -> None:
     with pytest.raises(UsageError, match="name of a job"):

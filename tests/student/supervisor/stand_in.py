@@ -3,7 +3,8 @@
 `python -m edl.tests.student.supervisor.stand_in LINK_FD`. The "job file" is JSON: `rows` of an
 epoch, `step_s`, `batch` where the settings name none, and what is to go wrong: `crash`: {"step",
 "rank"}, `hang`: {"step", "rank"}, `usage`: a message, each as often as `times` says (marks are kept
-beside the job file). Before step `gate` all ranks wait for a file of that name there.
+beside the job file). Before step `gate` all ranks wait for a file of that name
+there, or until they are to leave.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ class StandIn:
         rows = shard[1] - shard[0] if shard else 0
         self.wrong(self.step + 1, shard)
         if self.step + 1 == self.job.get("gate"):
-            while not Path(self.settings.spec).with_suffix(".gate").exists():
+            gate = Path(self.settings.spec).with_suffix(".gate")
+            while not gate.exists() and not self.link.leaving:
                 time.sleep(0.005)
         time.sleep(self.job.get("step_s", 0.0))
         self.step += 1

@@ -112,8 +112,8 @@ def test_who_is_told_to_stop_leaves_with_a_checkpoint_and_goes_on_later(fleet: F
     node = fleet.start("a")
     fleet.reach(12)
     node.stop.request()
-    fleet.open_gate()
     fleet.end()
+    fleet.open_gate()
     assert node.error is None
     assert node.outcome is not None
     assert node.outcome.kind == "left"
@@ -130,8 +130,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(fleet: Fleet) -> None:
     node = fleet.start("a")
     fleet.reach(25)
     node.stop.request()
-    fleet.open_gate()
     fleet.end()
+    fleet.open_gate()
     newest, before = Repository(str(fleet.folder / "checkpoints")).list()[:2]
     file = Path(newest.location) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"!")
