@@ -80,7 +80,7 @@ def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
     return {**_sum(total, amounts(spec.get("overhead") or {})), PODS: 1.0}
 
 
-def needs_of(spec: Mapping[str, Any]) -> dict[str, float]:
+def checked_requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
     """`requests_of` of a pod that is to be made, to whose spec a user's template has added.
 
     Raises:

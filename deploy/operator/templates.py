@@ -71,8 +71,16 @@ def marked(manifest: Object) -> Object:
     return {**manifest, "metadata": {**meta, "annotations": annotations}}
 
 
+def made_from(found: Object) -> str | None:
+    """The mark of the manifest that an object was made from, as `marked` has it."""
+    mark: str | None = (found["metadata"].get("annotations") or {}).get(MADE_FROM)
+    return mark
+
+
 def covers(found: Any, wanted: Any, key: str = "") -> bool:
     """Whether an object has all that is wanted of it; what else it has is others'."""
+    if wanted in ("", 0, False, {}) and found is None:  # a server leaves out what says nothing
+        return True
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
             covers(found.get(name), value, key if key in ("requests", "limits") else name)
@@ -86,8 +94,6 @@ def covers(found: Any, wanted: Any, key: str = "") -> bool:
         return len(found) == len(wanted) and all(map(covers, found, wanted))
     if key in ("requests", "limits") and found is not None:
         return _same_amount(found, wanted)
-    if wanted in ("", 0, False, {}) and found is None:  # a server leaves out what says nothing
-        return True
     return bool(found == wanted)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,14 +81,15 @@ class Watching:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            began_s = time.monotonic()
             try:
                 self._find()
                 asyncio.run(self._watch())
             except Exception as error:
+                if time.monotonic() - began_s > self._again_s:  # it went well for a while
+                    self._troubles.over(self._namespace)
                 what = "changes are not seen, only looked for"
                 self._troubles.tell(log, self._namespace, what, error)
-            else:
-                self._troubles.over(self._namespace)
             self._stopping.wait(self._again_s)
 
     def _find(self) -> None:

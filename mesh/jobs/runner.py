@@ -165,10 +165,12 @@ class FleetRunner:
             if account is None:
                 if not job.progress.ended:
                     self._add(job)
-            elif account.job.spec == job.spec:
+            elif job.spec != account.job.spec and job.submitted_ms > account.job.submitted_ms:
+                account.replaced = True  # Redis had lost the one before
+            else:
+                if job.submitted_ms != account.job.submitted_ms:  # it has an older copy of what is
+                    account.told = None
                 account.job = job
-            else:  # Redis had lost the one before
-                account.replaced = True
 
     def _submit_again(self, lost: Sequence[Account]) -> None:
         """Redis has lost its memory; jobs come in their former order."""

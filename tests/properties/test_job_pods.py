@@ -84,8 +84,8 @@ def happen(world: PodWorld, step: Step) -> None:
 
 def check(world: PodWorld) -> None:
     """What holds after every whole turn."""
-    limit = max(0.0, world.room * world.config.elastic.max_load - world.reserved) + 1e-6
-    cpu = {name: wanted.needs["cpu"] for name, wanted in world.wanted.items()}
+    limit = max(0.0, world.room * world.config.elastic.max_load - world.held) + 1e-6
+    cpu = {name: one.needs["cpu"] for name, one in world.wanted.items() if not one.wrong}
     assert sum(world.ledgers[name].target * cpu[name] for name in cpu) <= limit
     for name, wanted in world.wanted.items():
         target, staying = world.ledgers[name].target, len(world.staying(name))

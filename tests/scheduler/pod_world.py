@@ -61,12 +61,23 @@ class PodWorld:
         """Change what is asked of a job."""
         self.wanted[name] = replace(self.wanted[name], **more)  # type: ignore[arg-type]
 
+    @property
+    def held(self) -> float:
+        """What is no room for jobs: others' pods, and those of jobs whose spec is wrong."""
+        return self.reserved + sum(
+            wanted.needs["cpu"]
+            for name, wanted in self.wanted.items()
+            for pod in self.pods[name].values()
+            if wanted.wrong and not pod.ended and pod.machine == "counted"
+        )
+
     def decide(self) -> tuple[Orders, ...]:
-        jobs = [
-            JobSeen(name, self.wanted[name], self.ledgers[name], tuple(self.pods[name].values()))
-            for name in self.wanted
-        ]
-        pool = Pool({"cpu": self.room}, {"cpu": self.reserved})
+        jobs = []
+        for name, wanted in self.wanted.items():
+            needs = {} if wanted.wrong else wanted.needs  # of such a spec they are not known
+            pods = tuple(self.pods[name].values())
+            jobs.append(JobSeen(name, replace(wanted, needs=needs), self.ledgers[name], pods))
+        pool = Pool({"cpu": self.room}, {"cpu": self.held})
         return decide_pods(pool, jobs, self.now, self.config)
 
     def turn(self, kill_at: int | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ....errors import UsageError
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
@@ -20,8 +20,8 @@ from ....mesh.kubernetes.resources import (
     seconds_of,
 )
 from ....scheduler.elastic import Pool
-from ....scheduler.job_pods import JobSeen, JobWanted, Ledger, Progress
-from ..capacity import NOT_ENDED, Machines, requests_of, unbounded
+from ....scheduler.job_pods import JobSeen, JobWanted, Ledger, PodSeen, Progress
+from ..capacity import NOT_ENDED, Machines, unbounded
 from ..config import OperatorConfig
 from .pods import needs_of, spec_of, tolerations_of
 from .seeing import job_of, number_of, seen
@@ -111,13 +111,15 @@ def observe(
     machines, others = surroundings.look(now, open_jobs)
     own = _pods_of(named, pods)
     jobs = tuple(
-        _seen(name, resource, tuple(own[name].values()), machines, config, look)
+        _seen(name, resource, [seen(pod, machines) for pod in own[name].values()], config, look)
         for name, resource in named.items()
     )
     if config.growing_cluster:
         pool = unbounded({kind for job in jobs for kind in job.wanted.needs})
     else:
-        mine = {pod["metadata"]["uid"] for of_job in own.values() for pod in of_job.values()}
+        # What runs of a spec that is wrong is not decided about: it holds room as others' pods do.
+        sharing = [own[job.name] for job in jobs if not job.wanted.wrong]
+        mine = {pod["metadata"]["uid"] for of_job in sharing for pod in of_job.values()}
         pool = machines.pool([*others, *pods], lambda pod: pod["metadata"]["uid"] in mine)
     return Scene(named, jobs, own, pool)
 
@@ -153,20 +155,9 @@ def _pods_of(named: dict[str, Object], pods: Iterable[Object]) -> dict[str, dict
 
 
 def _seen(
-    name: str,
-    resource: Object,
-    own: Sequence[Object],
-    machines: Machines,
-    config: OperatorConfig,
-    look: Look,
+    name: str, resource: Object, pods: Sequence[PodSeen], config: OperatorConfig, look: Look
 ) -> JobSeen:
-    pods = tuple(seen(pod, machines) for pod in own)
     wanted = wanted_of(resource, config.coordinator)
-    if wanted.wrong:  # what runs holds what it was started with
-        held = [
-            requests_of(pod["spec"]) for pod, one in zip(own, pods, strict=True) if not one.ended
-        ]
-        wanted = replace(wanted, needs=held[0] if held else {})
     staying = sum(pod.stays for pod in pods)
     url = resource.get("spec", {}).get("coordinator") or config.coordinator
     progress = Progress()
@@ -177,7 +168,7 @@ def _seen(
     except UsageError as error:  # its pods still say which numbers are used up
         log.warning("%s", error)
         ledger = Ledger()
-    return JobSeen(name, wanted, ledger, pods, progress)
+    return JobSeen(name, wanted, ledger, tuple(pods), progress)
 
 
 def wanted_of(resource: Object, coordinator: str | None) -> JobWanted:

@@ -8,7 +8,7 @@ from typing import Final
 from ....errors import UsageError
 from ....mesh.jobs.spec import JobSpec
 from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
-from .. import capacity
+from ..capacity import checked_requests_of
 from ..templates import USER, literal, merged
 
 #: Where a volume claim of checkpoints is found; without one it is the pod's own.
@@ -76,7 +76,7 @@ def pod_of(job: Object, number: int, coordinator: str | None) -> Object:
 
 def needs_of(job: Object, coordinator: str | None) -> dict[str, float]:
     """What a node takes of a machine; arguments and errors are those of `pod_of`."""
-    return capacity.needs_of(pod_of(job, 0, coordinator)["spec"])
+    return checked_requests_of(pod_of(job, 0, coordinator)["spec"])
 
 
 def tolerations_of(job: Object, coordinator: str | None) -> list[Object]:

@@ -58,6 +58,7 @@ class DistillJobs:
         Raises:
             LeaseSuperseded: this operator leads no more.
             EdlError: the cluster does not answer, or does not allow what is needed.
+            Exception: no job could be seen to, for this or the like.
         """
         for _ in range(_LOOKS):
             if self._once(now):
@@ -72,7 +73,7 @@ class DistillJobs:
         scene = observe(self._client, self._config, self._surroundings, self._trainings.look, now)
         orders = decide_pods(scene.pool, scene.jobs, now, self._pods)
         self._troubles.keep({one["metadata"]["uid"] for one in scene.resources.values()})
-        done = True
+        done, failed = True, list[Exception]()
         # First those that give, so that what they hold is free sooner.
         for one in sorted(orders, key=lambda order: not order.leave):
             resource = scene.resources[one.job]
@@ -94,4 +95,7 @@ class DistillJobs:
                 odd = not isinstance(error, EdlError)  # nobody has thought of it: where is it from?
                 what = f"job {one.job}"
                 self._troubles.tell(log, uid, what, error, traceback=odd)
+                failed.append(error)
+        if failed and len(failed) == len(orders):  # that is hardly the trouble of each
+            raise failed[0]
         return done

@@ -123,7 +123,7 @@ def service_manifest_of(resource: Object) -> Object:
     }
 
 
-def pod_of(deployment: Object) -> Object:
+def pod_spec_of(deployment: Object) -> Object:
     """The spec of its pods."""
     found: Object = deployment["spec"]["template"]["spec"]
     return found

@@ -13,7 +13,7 @@ from ....scheduler.teacher_count import Promise, room_for
 from ..capacity import NOT_ENDED, Machines, requests_of
 from ..config import OperatorConfig
 from ..troubles import Troubles
-from .manifests import pod_of, service_key_of
+from .manifests import pod_spec_of, service_key_of
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +58,11 @@ class Room:
         own = key_of(deployment)
         pool = machines.pool(pods, lambda pod: is_node(pod) or service_key_of(pod) == own)
         promises = [
-            Promise(one["spec"].get("replicas", 1), self._there[key], requests_of(pod_of(one)))
+            Promise(one["spec"].get("replicas", 1), self._there[key], requests_of(pod_spec_of(one)))
             for key, one in self._decided.items()
             if key != own
         ]
-        needs = requests_of(pod_of(deployment))
+        needs = requests_of(pod_spec_of(deployment))
         return room_for(pool, needs, self._config.elastic.max_load, promises)
 
     def _look(self) -> None:

@@ -29,12 +29,12 @@ from ....mesh.kubernetes.resources import (
     selector,
 )
 from ....scheduler.teacher_count import Count, Wish, count_of
-from ..capacity import needs_of
+from ..capacity import checked_requests_of
 from ..config import OperatorConfig
 from ..happenings import post
-from ..templates import covers, marked
+from ..templates import covers, made_from, marked
 from ..troubles import Troubles
-from .manifests import deployment_of, pod_of, service_manifest_of, service_of
+from .manifests import deployment_of, pod_spec_of, service_manifest_of, service_of
 from .room import Room
 from .telling import happenings_of, refusal_of, status_of
 
@@ -76,6 +76,7 @@ class TeacherServices:
         Raises:
             LeaseSuperseded: this operator leads no more.
             EdlError: the cluster does not answer, or does not allow what is needed.
+            Exception: no service could be seen to, for this or the like.
         """
         where = self._config.namespace
         listed = self._client.list(TEACHER_SERVICE, namespace=where)
@@ -89,6 +90,7 @@ class TeacherServices:
             for kind in (DEPLOYMENT, SERVICE)
         }
         room = Room(self._client, self._config, self._blind, made[DEPLOYMENT].values())
+        failed: list[Exception] = []
         for resource in alive:
             meta = resource["metadata"]
             try:
@@ -104,6 +106,9 @@ class TeacherServices:
                 odd = not isinstance(error, EdlError)  # nobody has thought of it: where is it from?
                 what = f"service {meta['name']}"
                 self._troubles.tell(log, meta["uid"], what, error, traceback=odd)
+                failed.append(error)
+        if len(failed) == len(alive):  # that is hardly the trouble of each
+            raise failed[0]
 
     def _asked(self, resource: Object) -> tuple[str, str] | None:
         """Whom its number is asked of; None: nobody."""
@@ -127,7 +132,7 @@ class TeacherServices:
         except UsageError as error:
             self._tell(resource, refusal_of(resource, deployment, str(error), now), now)
             return
-        applied = deployment is not None and covers(deployment, marked(manifest))
+        applied = deployment is not None and made_from(deployment) == made_from(marked(manifest))
         status = status_of(resource, deployment, count, now, applied=applied)
         # What was decided is written down before it is done: whoever goes on from here finds it.
         # Only what was refused before has to be taken first.
@@ -137,6 +142,7 @@ class TeacherServices:
         try:
             self._have(SERVICE, resource, service, service_manifest_of(resource))
             self._have(DEPLOYMENT, resource, deployment, manifest)
+            room.promise(manifest)
         except (ManifestRefused, Forbidden) as error:  # a quota forbids, too
             why = f"the cluster refuses what would be made of it: {error}"
             status = refusal_of(resource, deployment, why, now)
@@ -171,7 +177,7 @@ class TeacherServices:
         """
         spec = resource["spec"]
         manifest = deployment_of(resource, 0, self._config.coordinator)
-        needs_of(pod_of(manifest))  # which says what is wrong with them
+        checked_requests_of(pod_spec_of(manifest))
         wish = Wish(
             spec.get("replicas"), spec["minReplicas"], spec["maxReplicas"], spec["scaleToZero"]
         )
@@ -182,7 +188,6 @@ class TeacherServices:
         if count.cause == "desired" and count.count > (last or 0):
             count = count_of(wish, desired, last, room.of(manifest))
         manifest["spec"]["replicas"] = count.count
-        room.promise(manifest)
         return count, manifest
 
     def _tell(self, resource: Object, status: Object, now: float) -> None:

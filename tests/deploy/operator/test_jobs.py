@@ -310,3 +310,21 @@ def test_what_runs_of_a_spec_that_is_wrong_holds_its_room(world: JobsWorld) -> N
     assert "--nodes is what" in world.status("a")["reason"]
     assert len(world.nodes("a")) == 3
     assert len(world.nodes("b")) == 1
+    world.submit("c", 3, 3, priority=9)
+    world.rest()
+    assert len(world.nodes("a")) == 3, "it is left alone, whoever wants its room"
+
+
+def test_what_runs_of_a_spec_that_is_wrong_stays_on_machines_that_it_alone_puts_up_with(
+    world: JobsWorld,
+) -> None:
+    head = world.cluster.node("head", cpu="4")
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    world.cluster.client.patch(NODE, head, {"spec": {"taints": [taint]}})
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    world.submit("a", 3, 3, podTemplate={"spec": {"tolerations": tolerations}})
+    world.rest()
+    world.ask("a", podTemplate={"spec": {"containers": {}, "tolerations": tolerations}})
+    world.rest()
+    assert "podTemplate is no template" in world.status("a")["reason"]
+    assert len(world.nodes("a")) == 3

@@ -61,6 +61,7 @@ def test_what_hinders_one_job_again_and_again_is_said_once(
 ) -> None:
     world = JobsWorld(cluster)
     world.submit("a", 1, 1)
+    world.submit("b", 1, 1)
     troubles = ["no right", "no right", "a quota", "", "a quota", "a quota"]
 
     def refuse(method: str, path: str) -> None:
@@ -75,3 +76,7 @@ def test_what_hinders_one_job_again_and_again_is_said_once(
             del troubles[0]
     told = [one.getMessage() for one in caplog.records]
     assert told == ["job a: no right", "job a: a quota", "job a: a quota"]
+    troubles = ["no right"]
+    cluster.client.delete(DISTILL_JOB, "b")
+    with cluster.calling(refuse) as client, pytest.raises(Forbidden):
+        world.operator(client).turn(world.now)  # nothing went well: that is no good turn

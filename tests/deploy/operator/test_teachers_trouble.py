@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from edl.deploy.operator.capacity import needs_of
+from edl.deploy.operator.capacity import checked_requests_of
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers import TeacherServices
-from edl.deploy.operator.teachers.manifests import deployment_of, pod_of, service_manifest_of
+from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of, service_manifest_of
 from edl.deploy.operator.templates import covers, marked
 from edl.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.mesh.kubernetes.resources import (
@@ -90,7 +90,8 @@ def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster)
         if method == "PATCH" and path.endswith(f"/deployments/{NAME}"):
             raise Forbidden("Kubernetes does not allow it: exceeded quota")
 
-    operator = Operator(cluster, Said(resnet101=1, other=1), growing_cluster=True)
+    cluster.node("m1", cpu="4")  # no more than the first of them wants
+    operator = Operator(cluster, Said(resnet101=4, other=1))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     cluster.create(TEACHER_SERVICE, "xother", {**SPEC, "service": "other"})
     with cluster.calling(hook) as client:
@@ -99,7 +100,7 @@ def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster)
     assert cluster.client.get(DEPLOYMENT, "xother")["spec"]["replicas"] == 1
     operator.turn()
     assert "InvalidSpec" not in conditions(operator.service())
-    assert deployment(cluster)["spec"]["replicas"] == 1
+    assert deployment(cluster)["spec"]["replicas"] == 4
 
 
 def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
@@ -205,7 +206,7 @@ def test_whatever_a_template_says_it_is_taken_or_refused(
     }  # fmt: skip
     try:
         made = deployment_of(resource, 1, "redis://head:6379")
-        needs_of(pod_of(made))
+        checked_requests_of(pod_spec_of(made))
     except UsageError:
         return
     wanted = marked(made)
@@ -237,3 +238,6 @@ def test_what_nobody_has_thought_of_is_not_the_others_trouble(
     warned = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert [one.getMessage() for one in warned] == ["service a: no such thing"]
     assert warned[0].exc_info
+    cluster.client.delete(TEACHER_SERVICE, "b")
+    with pytest.raises(AttributeError):  # a turn in which nothing went well is none that did
+        services.turn(1_900_000_002.0)
