@@ -135,9 +135,8 @@ def _descendants() -> set[psutil.Process]:
     me = psutil.Process()
     found = set(me.children(recursive=True))
     mark = f"{MARK}={me.pid}\0".encode()
-    for (
-        pid
-    ) in psutil.pids():  # twice for each test: psutil's own `environ` takes four times as long
+    # This is asked twice for each test: psutil's own `environ` would take four times as long.
+    for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile; another user's
             if mark in Path(f"/proc/{pid}/environ").read_bytes() and pid != me.pid:
                 found.add(psutil.Process(pid))

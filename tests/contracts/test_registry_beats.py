@@ -79,15 +79,16 @@ def test_reading_everything_names_those_that_went_within_the_last_minute(
 def test_a_reading_says_when_the_next_deadline_passes(registries: Registries) -> None:
     registry = registries.one
     assert registry.changes("teachers", "s").due_s == float("inf")
-    enter(registry, "t1")
-    enter(registry, "t2", ttl_s=30.0)  # a wait may last longer than asked
+    enter(registry, "t1", ttl_s=30.0)  # a wait may last longer than asked
+    enter(registry, "t2", ttl_s=60.0)
     everything = registry.changes("teachers", "s")
-    assert 0 < everything.due_s <= TTL_S
+    assert 0 < everything.due_s <= 30.0
     assert 0 < registry.changes("teachers", "s", everything.cursor).due_s <= everything.due_s
+    registry.beat("teachers", "s", "t1", TTL_S, incarnation=1)
     registries.pass_s(TTL_S * 1.1)
     assert registry.changes("teachers", "s", everything.cursor).due_s <= 0
     registry.sweep("teachers", "s")
-    assert 0 < registry.changes("teachers", "s", everything.cursor).due_s < 30.0 - TTL_S
+    assert 0 < registry.changes("teachers", "s", everything.cursor).due_s < 60.0 - TTL_S
 
 
 def test_plain_beats_end_with_the_lease_of_another_or_none(registries: Registries) -> None:

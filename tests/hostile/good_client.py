@@ -50,7 +50,6 @@ def served_throughout(ask: Callable[[], object]) -> Iterator[None]:
         sys.setswitchinterval(turn_s)
     if failures:
         raise AssertionError(f"a good client was not served: {failures[0]!r}") from failures[0]
-    assert waits, "the good client never got through"
     waits.sort()
     assert waits[-1] < SOON_S, f"a good client waited {waits[-1]:.1f} s"
     assert waits[len(waits) // 2] < _TYPICALLY_S, f"it waits {waits[len(waits) // 2]:.2f} s mostly"

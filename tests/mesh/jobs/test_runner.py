@@ -99,14 +99,29 @@ def test_another_job_of_the_same_name_begins_when_the_lost_ones_nodes_have_left(
         reaches(queue, "a", "running")
         wait_for(lambda: bool(queue.lines("a")))
         with queue._lock:  # Redis comes back empty, and the user is quicker than the runner
-            queue._jobs.clear()
-            queue._number = 0
+            lost = queue._jobs.pop("a")
             spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=tmp_path)
-            text = json.dumps(spec.to_json())
-            queue._jobs["a"] = _Job(1, text, 1)
+            queue._jobs["a"] = _Job(lost.number, json.dumps(spec.to_json()), lost.at_ms + 1)
         reaches(queue, "a", "succeeded")
     logs = sorted((tmp_path / "fleet").glob("a-*/node-1.log"))
-    assert [log.read_text() for log in logs] == ["another\n", "up\n"]
+    assert [log.read_text() for log in logs] == ["up\n", "another\n"]
+
+
+def test_an_older_copy_of_the_queue_ends_nothing_that_runs(tmp_path: Path) -> None:
+    queue = MemoryQueue()
+    submit(queue, tmp_path, "a", WORKS)
+    with running(queue, tmp_path):
+        reaches(queue, "a", "running")
+        wait_for(lambda: bool(queue.lines("a")))
+        with queue._lock:  # Redis comes back with what it had written down an hour before
+            spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=tmp_path)
+            at_ms = queue._jobs["a"].at_ms - 3_600_000
+            queue._jobs["a"] = _Job(1, json.dumps(spec.to_json()), at_ms)
+        reaches(queue, "a", "running")
+        queue.wish("a", Wish(stop=True))
+        reaches(queue, "a", "stopped")
+    up = [file.read_text() for file in tmp_path.glob("fleet/*/node-*.log")]
+    assert up == ["up\n"]
 
 
 def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
