@@ -12,7 +12,7 @@ WARM_S = 8.0
 #: Fewer measurements say nothing.
 LEAST_POINTS = 10
 #: Pairs of measurements closer than this say more about noise than about growth.
-LEAST_APART_S = 4.0
+LEAST_APART_S = 8.0
 BOTH, TRAINER = "trainer and engine", "trainer"
 
 

@@ -1,7 +1,8 @@
-"""A training that is killed and started again: `resumed_program CHECKPOINT TEACHER EPOCHS`.
+"""A training that is killed and started again: `resumed_program CHECKPOINT TEACHER EPOCHS LAST`.
 
 Trains on a shuffled Paddle loader with workers. After each step its checkpoint, written whole or
 not at all, holds the reader's state, and for each epoch the ids and a digest of all that it saw.
+Behind step LAST, where there is one, it waits to be killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ class Rows(paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
         return np.full(3, index, np.float32), np.int64(index)
 
 
-def main(checkpoint: Path, teacher: str, epochs: int) -> None:
+def main(checkpoint: Path, teacher: str, epochs: int, last: int) -> None:
     loader = paddle.io.DataLoader(Rows(), batch_size=BATCH, shuffle=True, num_workers=2)
     steps = 0
     seen: list[list[list[Any]]] = [[] for _ in range(epochs)]
@@ -47,6 +49,8 @@ def main(checkpoint: Path, teacher: str, epochs: int) -> None:
                 save(checkpoint, {"reader": reader.state_dict(), "seen": seen})
                 steps += 1
                 print("step", steps, flush=True)
+                if steps == last:
+                    threading.Event().wait()  # until it is killed
     print("trained", flush=True)
 
 
@@ -59,4 +63,4 @@ def save(checkpoint: Path, held: dict[str, Any]) -> None:
 if __name__ == "__main__":
     end_with_parent()
     write_whole_lines()
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -127,10 +128,12 @@ def test_a_reader_tells_of_its_batches_and_teachers(teacher: ScriptedTeacher) ->
 
 
 def test_a_liar_is_told_of(teacher: ScriptedTeacher) -> None:
-    asked, recorder = threading.Event(), Recorder()
+    asked, recorder, lies = threading.Event(), Recorder(), itertools.count()
 
-    def lie(_: Any) -> Any:
+    def lie(request: Any) -> Any:
         asked.set()
+        if next(lies) >= 2:  # what is asked at once: it is let in again, and does so no more
+            return label(request)
         return {"logits": np.full((ROWS, 10), np.nan, np.float32)}
 
     def there_second() -> bool:
@@ -186,14 +189,16 @@ def test_what_callbacks_raise_is_logged_and_stops_nothing(
 
 
 def test_a_callback_may_close_the_reader(teacher: ScriptedTeacher) -> None:
-    closed = threading.Event()
+    made, closed = threading.Event(), threading.Event()
 
     class Closes(Callback):
         def on_teacher_joined(self, teacher: str) -> None:
+            assert made.wait(10)
             reader.close()
             closed.set()
 
     reader = reader_of(Batches(5), teacher, callbacks=[Closes()])
+    made.set()
     assert closed.wait(10)
     with pytest.raises(UsageError, match="closed"):
         iter(reader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from edl.errors import NoTeacherAvailable
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
 from edl.tests.distill_reader.store.test_reader_with_store import SAMPLES, Shuffled
-from edl.tests.distill_reader.test_reader import Batches, until
+from edl.tests.distill_reader.test_reader import ROWS, Batches, until
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
 
 FACTORS = {"onnx-fp32-1": 1.0, "onnx-fp32-2": 1.001, "merged-onnx-fp32-1": 1.002}
@@ -50,10 +51,17 @@ def factors(batches: list[Any]) -> set[float]:
 
 
 def test_the_labels_of_a_stream_are_of_one_numerics(teachers: dict[str, ScriptedTeacher]) -> None:
-    with reader_of(Batches(60), *teachers.values()) as reader:
+    class UntilAllWereAsked:
+        def __iter__(self) -> Iterator[Any]:
+            for number in itertools.count():
+                if number >= 60 and all(teacher.requests for teacher in teachers.values()):
+                    return
+                yield Batches(60).at(number % 60), np.full(ROWS, number)
+
+    with reader_of(UntilAllWereAsked(), *teachers.values()) as reader:
         batches = list(reader)
         until(lambda: len(reader.stats.teachers) == 1)
-    assert len(batches) == 60
+    assert [int(ids[0]) for _, ids, _ in batches] == list(range(len(batches)))
     assert factors(batches) in ({1.0}, {1.001})
 
 

@@ -231,7 +231,10 @@ def test_what_is_taken_while_others_tell_is_not_forgotten(engines: Engines, side
     assert told == list(range(count))
 
 
-def test_a_recall_of_what_is_taken_does_not_win(engines: Engines, side: Side) -> None:
+def test_a_recall_of_what_is_taken_does_not_win(
+    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)  # it is told with the recall, not before
     first, second = side.pull(), side.pull()
     engines.label(first)
     engines.label(second)
@@ -246,7 +249,10 @@ def test_a_recall_of_what_is_taken_does_not_win(engines: Engines, side: Side) ->
     assert said == [("taken", first), ("recalled", second)]
 
 
-def test_label_memory_goes_back_once_its_last_view_is_gone(engines: Engines, side: Side) -> None:
+def test_label_memory_goes_back_once_its_last_view_is_gone(
+    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "SOON_S", -1.0)  # each is told by itself
     offsets = [engines.label(side.pull()) for _ in range(2)]
     kept = side.take()
     side.do_what_is_left()

@@ -63,6 +63,7 @@ def test_labels_come_again_with_a_teacher() -> None:
         with reader_of(
             source, teacher, no_teacher="hard_only", no_teacher_grace_s=3.0, upper_bytes=1
         ) as reader:
+            until(lambda: bool(reader.stats.teachers))
             for x, ids, soft in reader:
                 if ids[0] == 20:
                     port = int(teacher.address.rpartition(":")[2])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edl.distill_reader import engine_client
 from edl.errors import NoTeacherAvailable, PoisonBatch, RetryableError, UsageError
 from edl.tests.distill_reader.test_reader import Batches, check_epoch, reader_of
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher, label, logits_of
@@ -93,7 +94,10 @@ def test_a_wrong_feed_is_said_in_every_epoch(teacher: ScriptedTeacher) -> None:
 
 
 @pytest.mark.parametrize("told", ["abc", float("inf"), float("nan"), -1.0, 1e300, True])
-def test_impossible_device_times_are_not_believed(teacher: ScriptedTeacher, told: Any) -> None:
+def test_impossible_device_times_are_not_believed(
+    teacher: ScriptedTeacher, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "FIGURES_S", 30.0)
     teacher.parameters = {"device_seconds": told}
     source = Batches(20)
     with reader_of(source, teacher) as reader:

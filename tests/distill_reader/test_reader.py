@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.distill_reader import DistilReader
+from edl.distill_reader import DistilReader, pipeline
 from edl.errors import NoTeacherAvailable, PoisonBatch, RequestRefused, RetryableError, UsageError
 from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
 
@@ -239,6 +239,7 @@ def test_no_teacher_is_an_error_that_says_why_after_the_stated_time() -> None:
     with DistilReader(
         Batches(3), service="s", teachers=["127.0.0.1:9"], wait_timeout_s=0.5
     ) as reader:
+        until(lambda: reader.stats.want > 1)  # it knows that nobody is there
         started = time.monotonic()
         with pytest.raises(NoTeacherAvailable, match=r"0 of 1 teachers live.*127\.0\.0\.1:9"):
             list(reader)
@@ -285,11 +286,13 @@ def test_the_engine_is_killed_and_the_stream_goes_on(teacher: ScriptedTeacher) -
     teacher.behaviour = slow
     source = Batches(120)
     batches = []
-    with reader_of(source, teacher) as reader:
+    kills = [10, 60]
+    with reader_of(source, teacher, upper_bytes=1000) as reader:  # some are not labelled yet
         for batch in reader:
             batches.append(batch)
-            if len(batches) in (10, 60):
+            if len(batches) in kills:
                 os.kill(reader.engine_pid, signal.SIGKILL)
+                until(lambda: reader.stats.engine_restarts == 1 + kills.index(len(batches)))
         assert reader.stats.engine_restarts == 2
     check_epoch(source, batches)
 
@@ -304,7 +307,10 @@ def test_it_closes_itself_when_collected(teacher: ScriptedTeacher) -> None:
     until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
-def test_leaving_does_not_wait_for_a_hung_source(teacher: ScriptedTeacher) -> None:
+def test_leaving_does_not_wait_for_a_hung_source(
+    teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "SOURCE_GRACE_S", 0.2)
     never = threading.Event()
 
     class Hung(Batches):

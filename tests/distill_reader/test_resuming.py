@@ -53,7 +53,9 @@ def trained(checkpoint: Path, teacher: str, kills: list[int]) -> Any:
     """What a training saw that is killed after so many steps of each of its lives."""
     for steps in [*kills, None]:
         program = "edl.tests.distill_reader.resumed_program"
-        command = python_command("trainer", program, str(checkpoint), teacher, str(EPOCHS))
+        command = python_command(
+            "trainer", program, str(checkpoint), teacher, str(EPOCHS), str(steps or 0)
+        )
         trainer = start(command)
         try:
             if steps is None:

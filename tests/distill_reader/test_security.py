@@ -78,6 +78,7 @@ def test_a_wrong_token_is_told_in_words_and_mended_by_a_new_one(
 ) -> None:
     token = write_secret(tmp_path / "token", "bad-token\n")
     with reader_of(authority, token, guarded, timeout_s=3.0) as reader:
+        until(lambda: reader.stats.want > 1)  # it has been refused
         with pytest.raises(NoTeacherAvailable, match="does not let this reader in"):
             list(reader)
         assert guarded.requests == 0
