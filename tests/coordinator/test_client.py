@@ -79,6 +79,7 @@ def test_a_student_hears_of_its_teachers_and_reports_again_each_beat(mesh: Serve
         assert [t.address for t in student.told[0].teachers] == ["t1:1"]
         wait_for(lambda: student.subscription.why == "")
         wait_for(lambda: len(mesh.manager.reports) > 3)
+        student.subscription.stop(timeout_s=40.0)  # by closing, however long that takes
     reports = mesh.manager.reports
     assert {(r.service, r.student_id, r.want) for r in reports} == {("s", "j/0", 2)}
     assert (reports[-1].term, reports[-1].counter) == (100, 1)

@@ -13,6 +13,8 @@ from edl.coordinator.embedded import free_port, keep_embedded, server_command, s
 from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.tests.ground.programs import wait_for
 
+from .conftest import held_port
+
 
 def test_it_answers_on_loopback_keeps_nothing_and_ends(tmp_path: Path) -> None:
     process, url = start_embedded()
@@ -49,10 +51,10 @@ def test_a_free_port_that_was_taken_meanwhile_is_replaced(monkeypatch: pytest.Mo
 
 
 def test_the_usual_port_is_taken_if_it_is_free() -> None:
-    port = free_port()
-    assert free_port(wanted=port) == port
-    with socket.create_server(("127.0.0.1", port)):
-        assert free_port(wanted=port) != port
+    with held_port() as port:
+        assert free_port(wanted=port) == port
+        with socket.create_server(("127.0.0.1", port)):
+            assert free_port(wanted=port) != port
 
 
 def test_a_kept_one_comes_back_on_its_port() -> None:
@@ -111,5 +113,6 @@ def test_it_listens_where_it_is_told(host: str, bind: tuple[str, ...], protected
 
 @pytest.mark.parametrize("host", ["::1", "[::1]", "localhost"])
 def test_a_free_port_is_found_for_every_kind_of_host(host: str) -> None:
-    port = free_port(host)
-    assert free_port(host, port) == port
+    assert free_port(host) > 0
+    with held_port(host) as port:
+        assert free_port(host, port) == port

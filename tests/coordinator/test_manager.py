@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -35,8 +36,8 @@ def registry() -> MemoryRegistry:
 def start(registry: MemoryRegistry) -> Iterator[Callable[..., Manager]]:
     started: list[Manager] = []
 
-    def one(address: str = "m:1", prober: FakeProber | None = None) -> Manager:
-        manager = Manager(registry, CONFIG, address=address, prober=prober)
+    def one(address: str = "m:1", prober: FakeProber | None = None, **more: Any) -> Manager:
+        manager = Manager(registry, replace(CONFIG, **more), address=address, prober=prober)
         manager.start()
         started.append(manager)
         return manager
@@ -99,7 +100,7 @@ def test_a_student_without_teachers_is_told_so(manager: Manager) -> None:
 def test_students_at_two_managers_share_what_there_is(
     start: Callable[..., Manager], teacher: Callable[[str], Heartbeat]
 ) -> None:
-    first, second = start("m:1"), start("m:2")
+    first, second = (start(f"m:{n}", leader_ttl_s=30.0) for n in (1, 2))
     teacher("a")
     teacher("b")
     one, two = subscribe(first, student="j/0"), subscribe(second, student="j/1")
@@ -112,9 +113,9 @@ def test_students_at_two_managers_share_what_there_is(
 def test_another_manager_leads_when_one_stops(
     start: Callable[..., Manager], teacher: Callable[[str], Heartbeat]
 ) -> None:
-    first = start("m:1")
+    first = start("m:1", leader_ttl_s=30.0)  # it gives the lease back: nobody waits for its end
     subscribe(first, student="j/0")
-    second = start("m:2")
+    second = start("m:2", leader_ttl_s=30.0)
     stream = subscribe(second, student="j/1")
     wait_for(lambda: [s.leader for s in second.view().services] == ["m:1"])
     first.stop()
@@ -317,7 +318,8 @@ def test_nothing_is_kept_of_a_service_that_is_over(
     manager: Manager, registry: MemoryRegistry, teacher: Callable[[str], Heartbeat]
 ) -> None:
     heart = teacher("a")
-    wait_for(lambda: "s" in manager._leaders)
+    wait_for(lambda: any(event.kind == "registered" for event in registry.events("s")))
+    assert "s" in manager._leaders
     heart.stop()
     wait_for(lambda: not manager._leaders)
     assert [e.kind for e in registry.events("s")][-1] in ("left", "recovery")
@@ -343,4 +345,4 @@ def test_reports_do_not_pile_up_while_the_registry_hangs(
         for stream, said in crowd:
             manager.report(stream, said)
         time.sleep(0.05)
-    wait_for(lambda: manager._events.empty(), timeout_s=2.0)
+    wait_for(lambda: manager._events.empty())

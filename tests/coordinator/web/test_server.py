@@ -6,6 +6,7 @@ import logging
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
@@ -65,7 +66,7 @@ def test_the_feed_begins_with_the_whole_and_goes_on_with_changes(
         assert set(first["whole"]["teachers"]) == {f"{S} {name}" for name in script.teachers[S]}
         assert first["events"][-1]["kind"] == "assigned"
         script.kill(S, "p4-01-2")
-        for message in islice(stream, 5):
+        for message in islice(stream, 40):
             lost = message["changes"].get("teachers", {}).get(f"{S} p4-01-2", {})
             if lost.get("state") == "lost":
                 assert "lost" in [event["kind"] for event in message["events"]]
@@ -88,10 +89,11 @@ def test_pages_share_one_reading(serve: Serve, script: ScriptedMesh) -> None:
     streams = [messages(url) for _ in range(6)]
     for stream in streams:
         assert "whole" in next(stream)
-    before = readings
+    began_s, before = time.monotonic(), readings
     for stream in streams:
         next(stream)
-    assert readings - before <= 2
+    intervals = (time.monotonic() - began_s) / feed.FAST_S  # one, unless we were kept from it
+    assert readings - before <= max(2, 1.5 + intervals)
     for stream in streams:
         stream.close()
 
@@ -105,9 +107,9 @@ def test_a_registry_that_is_away_is_said_and_comes_back(serve: Serve, script: Sc
             raise RegistryUnavailable("Redis does not answer")
 
         script.status = away  # type: ignore[method-assign]
-        assert any(m["error"] == "Redis does not answer" for m in islice(stream, 4))
+        assert any(m["error"] == "Redis does not answer" for m in islice(stream, 40))
         script.status = status  # type: ignore[method-assign]
-        assert any(m["error"] == "" for m in islice(stream, 4))
+        assert any(m["error"] == "" for m in islice(stream, 40))
 
 
 def test_without_tokens_the_page_is_read_only(serve: Serve, script: ScriptedMesh) -> None:
