@@ -12,6 +12,8 @@ from edl.supervise import Process, python_command, start
 START_S = 30.0
 TTL_S = 1.5
 LEADER_TTL_S = 0.8
+#: Of teachers that no test wants to lose, whose beats are threads of its process.
+LONG_TTL_S = 30.0
 #: The teachers of these tests are leases, with nobody at their addresses.
 LEASES_ONLY = ("--ttl", TTL_S, "--leader-ttl", LEADER_TTL_S, "--no-admission")
 
@@ -65,9 +67,9 @@ class Members:
         self._registry = connect(url)
         undo.callback(self._registry.close)
 
-    def teacher(self, name: str, address: str = "") -> Heartbeat:
+    def teacher(self, name: str, address: str = "", ttl_s: float = LONG_TTL_S) -> Heartbeat:
         facts = {"incarnation": "1", "address": address or f"{name}:1", "state": "serving"}
-        heart = Heartbeat(self._registry, "teachers", "s", name, lambda: facts, TTL_S)
+        heart = Heartbeat(self._registry, "teachers", "s", name, lambda: facts, ttl_s)
         heart.start()
         self._undo.callback(heart.stop)
         return heart

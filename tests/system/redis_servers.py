@@ -7,7 +7,7 @@ import selectors
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import redis
 import trustme
 
 from edl.coordinator.embedded import free_port, server_program
+from edl.errors import ProcessFailed
 from edl.supervise import Command, Process, start
 from edl.tests.ground.programs import wait_for
 
@@ -23,19 +24,40 @@ READY = r"Ready to accept connections"
 SENTINEL_READY = r"Sentinel ID is|\+monitor"
 MASTER = "mesh"
 DOWN_AFTER_MS = 400
+_ATTEMPTS = 5
 
 
 @contextmanager
 def redis_server(*options: str, port: int = 0) -> Iterator[tuple[Process, int]]:
     """A server on loopback that keeps nothing; its process and port."""
-    port = port or free_port()
-    argv = (server_program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", *options)
-    process = start(Command("redis", argv, guard=True))
+    loopback = ("--bind", "127.0.0.1", "--save", "", *options)
+
+    def command(chosen: int) -> Command:
+        argv = (server_program(), "--port", str(chosen), *loopback)
+        return Command("redis", argv, guard=True)
+
+    process, port = _started(command, READY, port)
     try:
-        process.expect(READY, 15.0)
         yield process, port
     finally:
         process.stop(grace_s=1.0)
+
+
+def _started(command: Callable[[int], Command], ready: str, port: int = 0) -> tuple[Process, int]:
+    """A server that is ready, on `port`; without one on a free one, which others may take first."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        chosen = port or free_port()
+        process = start(command(chosen))
+        try:
+            process.expect(ready, 15.0)
+        except BaseException as error:
+            process.stop(grace_s=1.0)
+            in_use = any("in use" in line for line in process.tail())
+            if port or not in_use or attempt == _ATTEMPTS or not isinstance(error, ProcessFailed):
+                raise
+        else:
+            return process, chosen
+    raise AssertionError("the last attempt returns or raises")
 
 
 @dataclass
@@ -95,17 +117,17 @@ def watched_redis(
 
 @contextmanager
 def _sentinel(config: Path, master_port: int, quorum: int, down_after_ms: int) -> Iterator[int]:
-    port = free_port()
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\n"
-        f"sentinel monitor {MASTER} 127.0.0.1 {master_port} {quorum}\n"
-        f"sentinel down-after-milliseconds {MASTER} {down_after_ms}\n"
-        f"sentinel failover-timeout {MASTER} 3000\n"
-    )
-    argv = (server_program(), str(config), "--sentinel")
-    process = start(Command("sentinel", argv, guard=True))
+    def command(port: int) -> Command:
+        config.write_text(
+            f"port {port}\nbind 127.0.0.1\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {master_port} {quorum}\n"
+            f"sentinel down-after-milliseconds {MASTER} {down_after_ms}\n"
+            f"sentinel failover-timeout {MASTER} 3000\n"
+        )
+        return Command("sentinel", (server_program(), str(config), "--sentinel"), guard=True)
+
+    process, port = _started(command, SENTINEL_READY)
     try:
-        process.expect(SENTINEL_READY, 15.0)
         yield port
     finally:
         process.stop(grace_s=1.0)

@@ -16,6 +16,7 @@ from edl.coordinator.embedded import start_embedded
 from edl.distill_reader import DistilReader
 from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
 from edl.supervise import Process, python_command, start
+from edl.tests.ground.programs import wait_for
 from edl.tests.system.conftest import GRACE_S, SPEC, TTL_S, Batches
 
 PACE_S = 0.02 / 8
@@ -84,6 +85,7 @@ def test_the_manager_is_killed_and_another_takes_over(mesh: Mesh) -> None:
     with DistilReader(source, service="slow", coordinator=mesh.url, teachers_min=2) as reader:
         iterator = iter(reader)
         batches = [next(iterator) for _ in range(10)]
+        wait_for(lambda: set(reader.stats.teachers) == {"a", "b"})  # one alone can have made them
         mesh.manager.kill()
         mesh.manager.wait(5)
         batches += [next(iterator) for _ in range(50)]

@@ -27,9 +27,10 @@ from edl.tests.system.coordinator_process import (
 def test_redis_killed_and_back_empty_takes_no_teacher_away(
     coordinator: Coordinator, members: Members
 ) -> None:
-    first = members.teacher("t1")
-    members.teacher("t2")
-    members.teacher("t3")
+    # Their beats tell the new Redis of them, soon.
+    first = members.teacher("t1", ttl_s=TTL_S)
+    members.teacher("t2", ttl_s=TTL_S)
+    members.teacher("t3", ttl_s=TTL_S)
     student = members.student()
     wait_for(lambda: student.teachers == ["t1", "t2", "t3"])
     whole_set = len(student.told)

@@ -19,12 +19,14 @@ import pytest
 from edl.distill_reader import CanaryPolicy, DistilReader, EnsemblePolicy, LabelStore
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.tests.distill_reader.test_reader import Batches, check_epoch, until
+from edl.tests.distill_reader.test_reader import ROWS, Batches, check_epoch, until
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
 
 #: Labels and inputs of one batch of `Batches`.
 BATCH_BYTES = 4 * (3 + 10) * 4
 STEP_S = 0.05
+#: More batches than any test has time for.
+FOR_EVER = 1 << 40
 EVERYTHING, NEWCOMERS = CanaryPolicy(share=1.0), CanaryPolicy(share=0.0)
 
 
@@ -48,6 +50,29 @@ class Teacher(ScriptedTeacher):
         if self.lies:
             self.lied.add(float(x[0, 0]))
         return {"logits": logits_of(x) * (-1 if self.lies else self.noise)}
+
+
+class Endless:
+    """What `Batches` gives, without an end until one is set: who comes late finds some left.
+
+    Attributes:
+        count: batches of an epoch.
+    """
+
+    def __init__(self) -> None:
+        self.count = FOR_EVER
+        self._given = 0
+
+    def end_after(self, more: int) -> None:
+        """End the epoch when so many more have been given."""
+        self.count = self._given + more
+
+    def __iter__(self) -> Iterator[Any]:
+        at, number = Batches(0).at, 0
+        while number < self.count:
+            self._given = number + 1
+            yield at(number), np.full(ROWS, number)
+            number += 1
 
 
 @pytest.fixture
@@ -87,7 +112,7 @@ class Deceived:
 
     def __init__(self, stack: ExitStack, **options: Any) -> None:
         self.liar, self.honest = Teacher(), Teacher()
-        self.source = Batches(600)
+        self.source = Endless()
         self._stack = stack
         self.witnesses = [absent(), absent()]
         addresses = teachers(stack, self.liar, self.honest)
@@ -108,6 +133,7 @@ class Deceived:
         self.liar.lies = True
         while len(self.liar.lied) < 20:
             self.batches.append(next(self.stream))
+        self.source.end_after(600)
         until(lambda: self.reader.stats.state == "blocked")
 
     def call_the_witnesses(self) -> None:
@@ -213,14 +239,14 @@ def test_nothing_of_a_liar_stays_in_the_store(stack: ExitStack, tmp_path: Path) 
     scene.reader.close()
     options = {**scene.options, "teachers": [scene.witnesses[0].address], "store": store}
     with DistilReader(scene.source, **options) as reader:
-        check_epoch(scene.source, list(reader))
+        check_epoch(Batches(scene.source.count), list(reader))
 
 
 def test_of_an_ensemble_only_the_liars_part_is_made_anew(stack: ExitStack) -> None:
     other = Teacher()
     made = [Teacher() for _ in range(3)]
     liar = made[0]
-    source = Batches(300)
+    source = Endless()
     with DistilReader(
         source,
         service={"a": 0.5, "b": 0.5},
@@ -233,6 +259,7 @@ def test_of_an_ensemble_only_the_liars_part_is_made_anew(stack: ExitStack) -> No
         batches = []
         while not all(dict(reader.stats.served).get(one.address) for one in made):
             batches.append(next(stream))
+        source.end_after(300)
         liar.lies = True
         while not reader.stats.liars:
             batches.append(next(stream))
@@ -246,7 +273,7 @@ def test_of_an_ensemble_only_the_liars_part_is_made_anew(stack: ExitStack) -> No
 
 
 def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
-    there, late, source = teachers(stack, Teacher(), Teacher()), absent(), Batches(2000)
+    there, late, source = teachers(stack, Teacher(), Teacher()), absent(), Endless()
     with DistilReader(
         source, service="s", teachers=[*there, late.address], upper_bytes=20_000
     ) as reader:
@@ -254,6 +281,7 @@ def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
         batches = []
         while not all(dict(reader.stats.served).get(name) for name in there):
             batches.append(next(stream))
+        source.end_after(2000)
         liar = Teacher(lies=True, port=port_of(late))
         teachers(stack, liar)
         until(lambda: liar.address in reader.stats.teachers, 30.0)
@@ -283,11 +311,12 @@ def test_noise_is_no_lie_however_batches_are_cut(stack: ExitStack) -> None:
 
 def test_of_two_that_differ_a_third_decides(stack: ExitStack) -> None:
     liar, honest, late = Teacher(lies=True), Teacher(), absent()
-    source = Batches(2000)
+    source = Endless()
     addresses = [*teachers(stack, liar, honest), late.address]
     with DistilReader(source, service="s", teachers=addresses, upper_bytes=20_000) as reader:
         stream = iter(reader)
         until(lambda: next(stream) is not None and liar.requests > 0 and honest.requests > 0)
+        source.end_after(2000)
         assert reader.stats.liars == 0, "who of the two is not known"
         until(lambda: "another one is needed to tell who is wrong" in reader.stats.dispute)
         for word in (liar.address, honest.address, "'s'", "of its greatest value", "'logits'"):

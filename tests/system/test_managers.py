@@ -169,6 +169,7 @@ def test_a_leader_that_was_stopped_before_its_write_cannot_write_after_its_succe
         source.check(batches)
 
 
+@pytest.mark.serial
 def test_a_fail_over_to_a_stale_replica_takes_no_teacher_from_a_reader(
     set_pace: Callable[[float], None], tmp_path: Path
 ) -> None:
