@@ -284,12 +284,17 @@ def test_machines_that_no_job_puts_up_with_are_not_counted(world: JobsWorld) -> 
     assert len(world.nodes("a")) == 8
 
 
+def tainted(world: JobsWorld, cpu: str) -> list[dict[str, str]]:
+    """One more machine, which keeps pods away; what those tolerate that may come."""
+    name = world.cluster.node("head", cpu=cpu)
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    world.cluster.client.patch(NODE, name, {"spec": {"taints": [taint]}})
+    return [{"key": "gpu", "operator": "Exists"}]
+
+
 def test_nor_are_those_that_only_jobs_that_have_ended_put_up_with(world: JobsWorld) -> None:
     world.cluster.node("m1", cpu="2")
-    head = world.cluster.node("head", cpu="8")
-    taint = {"key": "gpu", "effect": "NoSchedule"}
-    world.cluster.client.patch(NODE, head, {"spec": {"taints": [taint]}})
-    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    tolerations = tainted(world, cpu="8")
     world.submit("a", 1, 1, podTemplate={"spec": {"tolerations": tolerations}})
     world.rest()
     world.cluster.end("a-1", 0)
@@ -318,10 +323,7 @@ def test_what_runs_of_a_spec_that_is_wrong_holds_its_room(world: JobsWorld) -> N
 def test_what_runs_of_a_spec_that_is_wrong_stays_on_machines_that_it_alone_puts_up_with(
     world: JobsWorld,
 ) -> None:
-    head = world.cluster.node("head", cpu="4")
-    taint = {"key": "gpu", "effect": "NoSchedule"}
-    world.cluster.client.patch(NODE, head, {"spec": {"taints": [taint]}})
-    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    tolerations = tainted(world, cpu="4")
     world.submit("a", 3, 3, podTemplate={"spec": {"tolerations": tolerations}})
     world.rest()
     world.ask("a", podTemplate={"spec": {"containers": {}, "tolerations": tolerations}})
