@@ -25,12 +25,29 @@ demo: install ## train a student three ways, kill a teacher on the way, show wha
 	$(BIN)/edl demo
 
 .PHONY: test
-test: install ## the test suite, as CI runs it
+test: install ## rules, properties, codecs, public APIs and one short mesh (5 min)
 	$(BIN)/python tests/run.py test
+
+.PHONY: test-system
+test-system: install ## real processes and faults, trainings, browser, docs, deploy (15 min)
+	$(BIN)/python tests/run.py test-system
 
 .PHONY: nightly
 nightly: install ## the same tests with the full counts (hundreds of kills)
 	$(BIN)/python tests/run.py nightly
+
+N ?= 10
+.PHONY: flakes
+flakes: install ## `make test` N=10 times beside two busy loops, while random processes stall
+	$(BIN)/python tests/flakes.py --runs $(N) --busy 2 --stall
+
+.PHONY: coverage
+coverage: install ## line and branch coverage of both tiers, child processes included, by folder
+	$(BIN)/python tests/measure_coverage.py
+
+.PHONY: mutants
+mutants: install ## seeded mutants of the ledger and of flow control, and which of them tests kill
+	$(BIN)/python tests/mutants.py
 
 .PHONY: tables
 tables: install ## simulate the papers' experiments and write docs/benchmarks.md from the results

@@ -1,40 +1,78 @@
-"""What holds for every test: nothing is left behind, and every random choice can be repeated."""
+"""Rules for every test: it leaves nothing behind, and its random choices can be repeated.
+
+Tiers (`tests/run.py`): a test marked `system`, or in one of SYSTEM_FOLDERS, starts real processes
+or loads a framework and runs in `make test-system`; all others run in `make test`.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis import Phase
 
-from edl.tests.leaks import Belongings, leaked_since, mark_this_process
+from edl.tests.leaks import Belongings, leaked_since, watch_descendants
 
+#: The tier that runs; empty when pytest was started by hand, which runs whatever it is told to.
+TIER = os.environ.get("EDL_TEST_TIER", "")
+SYSTEM_FOLDERS = ("examples", "hostile", "interop", "release", "system")
 SEED_VARIABLE = "EDL_TEST_SEED"
 # In the environment, so that the workers of a parallel run draw from the same seed.
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
+#: A file with one of these has tests for `make test-system`.
+SYSTEM_WORDS = re.compile(r"mark\.system|^(from|import) hypothesis", re.MULTILINE)
+ALL_SYSTEM = re.compile(r"^pytestmark = .*mark\.system\b", re.MULTILINE)
 
-hypothesis.settings.register_profile("test", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=2000)
-hypothesis.settings.load_profile(os.environ.get("EDL_TEST_PROFILE", "test"))
+# Shrinking a counterexample can take minutes, so only nightly runs do it. The others print the
+# choices, which `hypothesis.reproduce_failure` repeats.
+NO_SHRINKING = tuple(phase for phase in Phase if phase is not Phase.shrink)
+for profile, examples, phases in (
+    ("test", 25, NO_SHRINKING),
+    ("test-system", 200, NO_SHRINKING),
+    ("nightly", 2000, tuple(Phase)),
+):
+    hypothesis.settings.register_profile(
+        profile, deadline=None, print_blob=True, max_examples=examples, phases=phases
+    )
+hypothesis.settings.load_profile(TIER if TIER in ("test-system", "nightly") else "test")
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    mark_this_process()
+    watch_descendants()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background job ignores Ctrl-C, and so would every program that a test starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = SEED
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What has none of the few tests of a mark need not be imported, which takes longest."""
-    asked = re.search(r" and (serial|forks)$", config.option.markexpr)
-    if asked is None or not collection_path.match("test_*.py"):
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Skip files without tests of the tier: importing them would take most of the start-up time."""
+    if TIER not in ("test", "test-system") or not collection_path.match("test_*.py"):
         return None
-    return f"mark.{asked[1]}" not in collection_path.read_text() or None
+    if _in_system_folder(collection_path):
+        return True if TIER == "test" else None
+    words = ALL_SYSTEM if TIER == "test" else SYSTEM_WORDS
+    found = words.search(collection_path.read_text()) is not None
+    return (found if TIER == "test" else not found) or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _in_system_folder(item.path):
+            item.add_marker("system")
+
+
+def _in_system_folder(path: Path) -> bool:
+    return path.relative_to(Path(__file__).parent).parts[0] in SYSTEM_FOLDERS
 
 
 def pytest_report_header() -> str:
@@ -47,8 +85,18 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{SEED}/{request.node.nodeid}")
 
 
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """A Valkey that the tests of one worker share: use unique service names, and never flush it."""
+    from edl.coordinator.embedded import start_embedded
+
+    process, url = start_embedded()
+    yield url
+    process.stop()
+
+
 @pytest.fixture(autouse=True, scope="module")
-def module_leaves_nothing_behind() -> Iterator[None]:
+def module_leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a module whose shared fixtures leave threads, processes or shared memory."""
     before = Belongings.now()
     yield

@@ -1,10 +1,18 @@
-"""Finds what a test left behind: threads, processes, named shared memory."""
+"""Find what a test left behind: threads, child processes, named shared memory.
+
+The test process is a subreaper: a process whose parent died becomes its child. So looking at its
+own children finds every process of a test, and one look costs microseconds.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
+import multiprocessing.process
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -15,16 +23,15 @@ from typing import Self
 
 import psutil
 
-#: Set in this process's environment, so that descendants are known after their parent has died.
-MARK = "EDL_TEST_PROCESS"
 SETTLE_S = 5.0
 SHARED_MEMORY = Path("/dev/shm")
 ROOT = Path(__file__).resolve().parents[1]
 LINKED_ROOT = ROOT / "src" / "edl"
-#: What loaders of Paddle and PyTorch call a segment: by the process that has made it.
-BY_MAKER = re.compile(r"(?:paddle|torch)_(\d+)_")
-#: Helpers that Python itself starts once and keeps until it ends.
+#: Segments of the loaders of Paddle and PyTorch are named by the id of the process that made them.
+NAMED_BY_MAKER = re.compile(r"(?:paddle|torch)_(\d+)_")
+#: Helpers that Python starts once and keeps until it ends.
 KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -32,17 +39,17 @@ class Belongings:
     """What exists at one moment on behalf of this process."""
 
     threads: frozenset[threading.Thread] = field(default_factory=frozenset)
-    processes: frozenset[psutil.Process] = field(default_factory=frozenset)
+    children: frozenset[int] = field(default_factory=frozenset)
     segments: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod
     def now(cls) -> Self:
-        descendants = frozenset(_descendants())
-        segments = _segments({process.pid for process in descendants} | {os.getpid()})
-        return cls(frozenset(threading.enumerate()), descendants, frozenset(segments))
+        children = frozenset(_children())
+        segments = _segments(children | {os.getpid()})
+        return cls(frozenset(threading.enumerate()), children, frozenset(segments))
 
     def since(self, before: Belongings) -> list[str]:
-        """In words, what is here and was not `before`, and should have gone."""
+        """Describe what exists now, did not exist `before`, and should be gone."""
         frames = sys._current_frames()
         threads = [
             f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}"
@@ -50,7 +57,7 @@ class Belongings:
             if thread.is_alive()
             and (not thread.daemon or _runs_our_code(frames.get(thread.ident or 0)))
         ]
-        processes = [_describe(process) for process in self.processes - before.processes]
+        processes = [_describe(pid) for pid in self.children - before.children]
         segments = [
             f"shared memory {SHARED_MEMORY / name}" for name in self.segments - before.segments
         ]
@@ -58,7 +65,12 @@ class Belongings:
 
 
 def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
-    """What a test left behind after `before`, once it had time to settle; ends left processes."""
+    """Describe what a test left behind after `before`, and kill the processes among it.
+
+    Args:
+        before: what existed before the test.
+        settle_s: seconds that threads and processes may take to end.
+    """
     deadline = time.monotonic() + settle_s
     pause_s = 0.001
     while (found := _ours_since(before)).since(before):
@@ -69,15 +81,32 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
     else:
         return []
     leaks = found.since(before)
-    for process in found.processes - before.processes:
-        if _describe(process):
+    for pid in found.children - before.children:
+        if _describe(pid):
             with contextlib.suppress(psutil.Error):  # it ended by itself
-                process.kill()
+                psutil.Process(pid).kill()
     return leaks
 
 
+def watch_descendants() -> None:
+    """Make orphaned descendants children of this process, and note forked workers of loaders."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.register_at_fork(after_in_child=_forked.tell)
+
+
+def remove_paddles_segments(workers: Iterable[int]) -> None:
+    """Remove segments of ended workers of Paddle's loader, which Paddle does not remove itself.
+
+    A batch that is in transit when the loader ends stays in /dev/shm at times; always, when its
+    process is killed.
+    """
+    for pid in workers:
+        for segment in SHARED_MEMORY.glob(f"paddle_{pid}_*"):
+            segment.unlink(missing_ok=True)
+
+
 def _ours_since(before: Belongings) -> Belongings:
-    """What exists now; of new shared memory only what nobody removes and is no stranger's."""
+    """What exists now; of new shared memory only segments that no other program uses."""
     now = Belongings.now()
     if not (new := now.segments - before.segments):
         return now
@@ -85,30 +114,10 @@ def _ours_since(before: Belongings) -> Belongings:
     return replace(now, segments=now.segments - new | without_neighbours(new))
 
 
-def remove_paddles_segments(workers: Iterable[int]) -> None:
-    """Remove what workers of Paddle's loader have left in /dev/shm, which is not ours to mend.
-
-    A batch that is on its way when the loader is ended stays there at times; always, when its
-    process is killed.
-
-    Args:
-        workers: process ids of workers that have ended.
-    """
-    for pid in workers:
-        for segment in SHARED_MEMORY.glob(f"paddle_{pid}_*"):
-            segment.unlink(missing_ok=True)
-
-
-def mark_this_process() -> None:
-    """Let the descendants of this process be recognised from now on."""
-    os.environ[MARK] = str(os.getpid())
-    os.register_at_fork(after_in_child=_forked.tell)
-
-
 class _Forked:
-    """Processes that were forked from this one and not executed anew, by whichever library.
+    """Processes that a library forked from this one without executing another program.
 
-    Each tells its id through a pipe, so that it is known after its death whose it was.
+    Each reports its id through a pipe, so that its segments are known as ours after its death.
     """
 
     def __init__(self) -> None:
@@ -118,11 +127,11 @@ class _Forked:
         self._pids: set[int] = set()
 
     def tell(self) -> None:
-        with contextlib.suppress(OSError):  # it is full: thousands were forked in one test
+        with contextlib.suppress(OSError):  # the pipe is full: thousands were forked in one test
             os.write(self._write, os.getpid().to_bytes(8))
 
     def pids(self) -> frozenset[int]:
-        with contextlib.suppress(BlockingIOError):  # that were all
+        with contextlib.suppress(BlockingIOError):  # all have been read
             while told := os.read(self._read, 8):
                 self._pids.add(int.from_bytes(told))
         return frozenset(self._pids)
@@ -131,29 +140,47 @@ class _Forked:
 _forked = _Forked()
 
 
-def _descendants() -> set[psutil.Process]:
-    me = psutil.Process()
-    found = set(me.children(recursive=True))
-    mark = f"{MARK}={me.pid}\0".encode()
-    # This is asked twice for each test: psutil's own `environ` would take four times as long.
-    for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile; another user's
-            if mark in Path(f"/proc/{pid}/environ").read_bytes() and pid != me.pid:
-                found.add(psutil.Process(pid))
+def _children() -> set[int]:
+    """Children of this process, adopted orphans included; adopted zombies are reaped."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            found.update(map(int, (thread / "children").read_text().split()))
+    zombies = {pid for pid in found if _is_zombie(pid)}
+    if zombies:
+        for pid in zombies - _started_here():
+            with contextlib.suppress(ChildProcessError):  # its owner has reaped it meanwhile
+                os.waitpid(pid, os.WNOHANG)
+            found.discard(pid)
     return found
 
 
-def _describe(process: psutil.Process) -> str:
-    """What a process is; empty when it is gone, or is none of a test's."""
+def _is_zombie(pid: int) -> bool:
     try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat[stat.rindex(")") + 2] in "ZX"
+
+
+def _started_here() -> set[int]:
+    """Ids of the processes that an object of this process will wait for."""
+    kinds = (subprocess.Popen, multiprocessing.process.BaseProcess)
+    return {one.pid for one in gc.get_objects() if issubclass(type(one), kinds) and one.pid}
+
+
+def _describe(pid: int) -> str:
+    """Describe a process; empty when it is gone, or is a helper that Python keeps."""
+    try:
+        process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
-            return f"process {process.pid}: a zombie, {process.name()}"
+            return f"process {pid}: a zombie, {process.name()}"
         command = " ".join(process.cmdline())
     except psutil.Error:
         return ""
     if any(helper in command for helper in KEPT_BY_PYTHON):
         return ""
-    return f"process {process.pid}: {command[:200]}"
+    return f"process {pid}: {command[:200]}"
 
 
 def _runs_our_code(frame: object) -> bool:
@@ -167,27 +194,29 @@ def _runs_our_code(frame: object) -> bool:
     return False
 
 
-def _segments(ours: set[int]) -> Iterator[str]:
-    """Names of shared memory, without what loaders of other processes have made."""
+def _segments(ours: frozenset[int]) -> Iterator[str]:
+    """Names of shared memory, except segments that loaders of other processes made."""
     names = os.listdir(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else ()
     ours |= _forked.pids()
     for name in names:
-        maker = BY_MAKER.match(name)
+        maker = NAMED_BY_MAKER.match(name)
         if maker is None or int(maker[1]) in ours:
             yield name
 
 
 def without_neighbours(names: frozenset[str]) -> frozenset[str]:
-    """`names` less those that are a stranger's: of another user, a parallel run of tests.
+    """`names` without segments of other programs, such as a parallel test run.
 
-    A stranger's is what somebody else has mapped or open, and what goes by itself meanwhile.
+    A segment belongs to another program if that program has it mapped or open, or if the segment
+    disappears meanwhile.
     """
-    ours = {process.pid for process in _descendants()} | {os.getpid()}
+    me = psutil.Process()
+    ours = {process.pid for process in me.children(recursive=True)} | {me.pid}
     theirs: set[str] = set()
     for process in psutil.process_iter():
         if process.pid in ours:
             continue
-        with contextlib.suppress(OSError):  # ended meanwhile; another user's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             theirs.update(Path(f"/proc/{process.pid}/maps").read_text().split())
             theirs.update(_open_files(process.pid))
     paths = {name: SHARED_MEMORY / name for name in names}
@@ -197,7 +226,7 @@ def without_neighbours(names: frozenset[str]) -> frozenset[str]:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """Where the descriptors of a process lead; raises OSError if it may not be asked."""
+    """Paths of the files that a process has open; raises OSError if that may not be read."""
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # it was closed meanwhile
             yield os.readlink(descriptor)

@@ -21,7 +21,6 @@ from edl.errors import ProcessFailed
 from edl.supervise import Command, start
 from edl.supervise.life import LIFE_VARIABLE
 from edl.tests.docs.pages import File, Page, Run, missing, put
-from edl.tests.leaks import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
 END_S = 20.0  # for all that runs in the background to end
@@ -61,7 +60,7 @@ class Shell:
         self._undo.callback(os.close, self._orders)
         begin = self._own / "0.sh"
         ours = (name for name in os.environ if name.startswith(("EDL_", "PYTHON")))
-        forget = {*ours, LIFE_VARIABLE} - {MARK}  # the mark, by which what is left behind is found
+        forget = {*ours, LIFE_VARIABLE}
         exports = (f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
         begin.write_text(f"unset {' '.join(forget)}\n{_BEGIN}\n{''.join(exports)}")
         argv = ("bash", "--noprofile", "--norc", str(orders))

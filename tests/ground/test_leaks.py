@@ -121,26 +121,30 @@ def test_shared_memory_that_another_program_uses_is_forgiven(tmp_path: Path, how
             memory = mmap.mmap(fd, 64)
             os.closerange(3, 256)  # that of the mapping, too
         with open(sys.argv[1], "w") as file:
-            file.write(f"{os.getpid()} {path}\\n")
+            file.write(f"{path}\\n")
         time.sleep(60)
     """
-    code = """
-        import os, sys
-        os.environ.pop("EDL_TEST_PROCESS")  # nothing about the new program says that it is ours
-        ready, write = os.pipe()
-        if os.fork() == 0:
-            os.setsid()
-            os.execv(sys.argv[1], sys.argv[1:])
-        os.close(write)
-        os.read(ready, 1)
+    observer = """
+        import sys
+        from edl.tests.leaks import Belongings, leaked_since
+        before = Belongings.now()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(Belongings.now().since(before), leaked_since(before, 0.05), sep="\\n")
     """
-    before, note = Belongings.now(), tmp_path / "note"
-    start(python(code, *python(stranger, note, how).argv)).wait(WAIT_S)
-    wait_for(lambda: note.exists() and note.read_text().endswith("\n"))
-    pid, path = note.read_text().split()
-    try:
-        assert f"shared memory {path}" in Belongings.now().since(before)
-        assert leaked_since(before, SHORT_S) == []
-    finally:
-        os.kill(int(pid), signal.SIGKILL)
-        Path(path).unlink()
+    note = tmp_path / "note"
+    argv = python(observer).argv
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline() == "ready\n"
+        other = start(python(stranger, note, how))  # not a child of the observer
+        wait_for(lambda: note.exists() and note.read_text().endswith("\n"))
+        path = note.read_text().strip()
+        seen, leaked = watching.communicate("go\n")[0].splitlines()
+    other.kill()
+    other.wait()
+    Path(path).unlink()
+    assert seen == str([f"shared memory {path}"])
+    assert leaked == "[]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,6 @@ from edl.interrupts import EXIT_INTERRUPTED
 from edl.mesh.up.place import short
 from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import wait_for
-from edl.tests.leaks import MARK
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mesh.yaml"
 #: Of the whole mesh, on a laptop with two cores.
@@ -87,13 +87,10 @@ def edl(tmp_path: Path) -> Iterator[Edl]:
 def processes() -> list[int]:
     """All that this process has started, and what that has started: Redis, engines, guards."""
     found = []
-    for process in psutil.process_iter():
-        try:
-            mine = process.environ().get(MARK) == str(os.getpid())
-        except (psutil.Error, OSError):
-            continue
-        if mine and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
     return found
 
 

@@ -1,0 +1,155 @@
+"""Run a tier repeatedly under bad conditions, to find tests that fail only sometimes.
+
+    python tests/flakes.py [--runs N] [--tier TIER] [--busy N] [--stall] [--ignore-sigint]
+                           [--table FILE] [-- PYTEST ARGUMENTS...]
+
+`--busy` keeps that many loops busy beside the tests. `--stall` stops a random process of the run
+for 0.3-3 s (SIGSTOP, SIGCONT), again and again. Each run gets another seed, and a line with its
+result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from edl.tests import run
+
+STALL_S = (0.3, 3.0)
+PAUSE_S = (0.5, 3.0)
+HEADER = "| tier | conditions | seed | seconds | result |\n|---|---|---|---|---|\n"
+
+
+def main(argv: list[str]) -> int:
+    """Run what `argv` asks for; returns 1 if any run failed."""
+    parser = argparse.ArgumentParser(prog="tests/flakes.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--tier", choices=run.TIERS, default="test")
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help="busy loops")
+    parser.add_argument("--stall", action="store_true", help="stop random processes for a while")
+    parser.add_argument("--ignore-sigint", action="store_true", help="start with SIGINT ignored")
+    parser.add_argument("--table", type=Path, help="append a line for each run to this file")
+    parser.add_argument("arguments", nargs="*", help="of pytest, behind --")
+    options = parser.parse_args(argv)
+    failures = 0
+    for number in range(options.runs):
+        line, passed = one_run(options)
+        failures += not passed
+        print(f"run {number + 1} of {options.runs}: {line}", flush=True)
+        if options.table is not None:
+            _append(options.table, line)
+    print(f"{options.runs - failures} of {options.runs} runs passed")
+    return int(failures > 0)
+
+
+def one_run(options: argparse.Namespace) -> tuple[str, bool]:
+    """Run the tier once; returns its line of the table, and whether it passed."""
+    seed = random.SystemRandom().randrange(2**32)
+    command = [sys.executable, "-P", str(Path(run.__file__)), options.tier, *options.arguments]
+    log = Path(tempfile.gettempdir()) / f"edl-flakes-{options.tier}-{seed}.log"
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack, log.open("wb") as output:
+        stack.enter_context(_busy_loops(options.busy))
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "EDL_TEST_SEED": str(seed)},
+            preexec_fn=_ignore_sigint if options.ignore_sigint else None,
+        )
+        if options.stall:
+            stack.enter_context(_stalls(process.pid, random.Random(seed)))
+        code = process.wait()
+    took_s = time.monotonic() - began
+    if code == 0:
+        log.unlink()
+    result = "passed" if code == 0 else f"failed ({_summary(log)})"
+    return (
+        f"| {options.tier} | {_conditions(options)} | {seed} | {took_s:.0f} | {result} |",
+        not code,
+    )
+
+
+def _conditions(options: argparse.Namespace) -> str:
+    names = [f"{options.busy} busy loops"] if options.busy else []
+    names += ["stalls"] if options.stall else []
+    names += ["SIGINT ignored"] if options.ignore_sigint else []
+    return ", ".join(names) or "quiet"
+
+
+def _summary(log: Path) -> str:
+    """The tests that failed, or where the output is."""
+    lines = log.read_text(errors="replace").splitlines()
+    failed = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    print("\n".join(lines[-200:]), file=sys.stderr)
+    return ", ".join(sorted(set(failed))) or f"see {log.name}"
+
+
+def _append(table: Path, line: str) -> None:
+    with table.open("a") as file:
+        if file.tell() == 0:
+            file.write(HEADER)
+        file.write(line + "\n")
+
+
+def _ignore_sigint() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def _busy_loops(count: int) -> Iterator[None]:
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+@contextlib.contextmanager
+def _stalls(root: int, rng: random.Random) -> Iterator[None]:
+    """Stop random descendants of the process `root`, one at a time, until the end of the `with`."""
+    done = threading.Event()
+
+    def inject() -> None:
+        while not done.wait(rng.uniform(*PAUSE_S)):
+            _stall_one(root, rng, done)
+
+    thread = threading.Thread(target=inject)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _stall_one(root: int, rng: random.Random, done: threading.Event) -> None:
+    with contextlib.suppress(psutil.Error):  # it ended
+        victims = [
+            process
+            for process in psutil.Process(root).children(recursive=True)
+            if process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        ]
+        if victims:
+            victim = rng.choice(victims)
+            victim.suspend()
+            done.wait(rng.uniform(*STALL_S))
+            victim.resume()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
