@@ -47,7 +47,8 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
             os._exit(NOT_EXECUTABLE)
         if life is not None:
             os.set_inheritable(int(life), False)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, programs do not
+        # Python ignores the first two, and a shell's background job the third. Programs do not.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         environment = {key: value for key, value in os.environ.items() if key != LIFE_VARIABLE}

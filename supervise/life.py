@@ -60,6 +60,9 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
     When the parent is gone, this process gets SIGTERM and, `grace_s` later, its whole process group
     gets SIGKILL. Returns False, and does nothing, when it was not started by `supervise`.
 
+    A SIGINT that was ignored when this process started is handled again: a child of `supervise` has
+    a session of its own, so no Ctrl-C of a terminal reaches it, only a SIGINT that is meant for it.
+
     Args:
         grace_s: time to put things in order.
         at_once: there is nothing to put in order: have the kernel kill this process, too, as soon
@@ -71,6 +74,11 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
     if fd is None:
         return False
     _watched = fd
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        and threading.current_thread() is threading.main_thread()
+    ):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if at_once:
         die_with_starter()
     threading.Thread(

@@ -145,6 +145,20 @@ def test_a_guarded_program_sees_nothing_of_the_guard() -> None:
     assert len({target for target in targets if target.startswith("pipe:")}) == 1  # its output
 
 
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_child_handles_sigint_though_its_parent_ignores_it(guard: bool) -> None:
+    """A child has a session of its own, so a SIGINT that reaches it is meant for it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        shell = Command("shell", ("sh", "-c", "echo ready; exec sleep 60"), guard=True)
+        child = start(shell if guard else python(DOCILE))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    child.expect("ready", WAIT_S)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(WAIT_S) == -signal.SIGINT
+
+
 def test_a_program_started_by_hand_lives_without_a_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDL_LIFE_FD", raising=False)
     assert not end_with_parent()
