@@ -49,6 +49,10 @@ class Batches:
             number += 1
         self.count = number
 
+    def end(self) -> None:
+        """Let an epoch without a count end; from then on `count` is what there was."""
+        self.count = 0
+
     def rest(self, iterator: Iterator[Any], for_s: float = 0.5) -> list[Any]:
         """The end of an epoch without a count: batches `for_s` seconds, in which all would show.
 
@@ -57,7 +61,7 @@ class Batches:
         batches, end = [], time.monotonic() + for_s
         while time.monotonic() < end:
             batches.append(next(iterator))
-        self.count = 0  # nothing follows what has been pulled
+        self.end()
         return [*batches, *iterator]
 
     @staticmethod

@@ -1,0 +1,121 @@
+"""One short training over a real mesh in which every kind of process fails once.
+
+The only test of `make test` that starts a mesh. Nothing in it depends on time: each step waits for
+its effect, and leases outlast a process that stands still for three seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.coordinator import connect
+from edl.coordinator.embedded import start_embedded
+from edl.distill_reader import DistilReader
+from edl.mesh.local import LocalMesh, TeacherSpec
+from edl.tests.faults import FaultProxy
+from edl.tests.system.conftest import Batches
+from edl.tests.system.slow_network import MODEL, SECONDS_VARIABLE
+from edl.tests.waiting import wait_until
+
+TTL_S = 6.0
+#: About ten batches, so that what happens to teachers soon happens to the stream.
+UPPER_BYTES = 10_000
+SPEC = TeacherSpec("short", MODEL, ttl_s=TTL_S)
+
+
+class Training:
+    """Takes batches of a reader, and keeps them."""
+
+    def __init__(self, reader: DistilReader) -> None:
+        self.reader = reader
+        self.batches: list[Any] = []
+        self._stream: Iterator[Any] = iter(reader)
+
+    def take(self, count: int) -> None:
+        self.batches += [next(self._stream) for _ in range(count)]
+
+    def go_on_until(self, condition: Callable[[], object]) -> None:
+        def step() -> bool:
+            self.take(1)
+            return bool(condition())
+
+        wait_until(step)
+
+    def has(self, *teachers: str) -> bool:
+        return set(self.reader.stats.teachers) == set(teachers)
+
+    def end(self, source: Batches) -> None:
+        """Let the source end, and take what is on its way."""
+        source.end()
+        self.batches += self._stream
+
+
+def test_every_batch_arrives_once_and_in_order_whatever_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace = tmp_path / "seconds_per_sample"
+    pace.write_text("0.001")
+    monkeypatch.setenv(SECONDS_VARIABLE, str(pace))
+    source = Batches()
+    with ExitStack() as stack:
+        redis, url = start_embedded()
+        stack.callback(redis.stop)
+        # The proxy keeps its port while there is no Redis behind it.
+        proxy = stack.enter_context(FaultProxy(url.removeprefix("redis://")))
+        mesh_url = f"redis://{proxy.address}"
+        ttl = ("--ttl", str(TTL_S))
+        mesh = stack.enter_context(
+            LocalMesh(log_dir=tmp_path, redis=mesh_url, coordinator_options=ttl)
+        )
+        registry = connect(mesh_url)
+        stack.callback(registry.close)
+        for name in ("a", "b", "c"):
+            mesh.start_teacher(name, SPEC)
+
+        def new_reader() -> DistilReader:
+            options: dict[str, Any] = {"teachers_min": 3, "upper_bytes": UPPER_BYTES}
+            return DistilReader(source, service="short", coordinator=mesh_url, **options)
+
+        with new_reader() as reader:
+            training = Training(reader)
+            training.go_on_until(lambda: training.has("a", "b", "c"))
+
+            mesh.suspend("a")  # it keeps what it is given from here on
+            training.take(20)
+            mesh.kill("a")
+            training.go_on_until(lambda: training.has("b", "c"))
+            assert reader.stats.resends + reader.stats.hedges > 0
+
+            redis.kill()
+            redis.wait()
+            redis, url = start_embedded()
+            stack.callback(redis.stop)
+            proxy.redirect(url.removeprefix("redis://"))
+            training.take(20)
+
+            os.kill(reader.engine_pid, signal.SIGKILL)
+            training.go_on_until(lambda: reader.stats.engine_restarts and training.has("b", "c"))
+            wait_until(lambda: registered(registry) == {"b", "c"})  # in the new Redis
+
+            mesh.drain("b")
+            training.go_on_until(lambda: not mesh.teachers["b"].alive and training.has("c"))
+            assert mesh.teachers["b"].returncode == 0
+            state, batches = reader.state_dict(), training.batches
+
+        with new_reader() as reader:
+            reader.load_state_dict(state)
+            training = Training(reader)
+            training.take(20)
+            training.end(source)
+    source.check(batches + training.batches)
+
+
+def registered(registry: Any) -> set[str]:
+    return {member.member for member in registry.members("teachers", "short")}
