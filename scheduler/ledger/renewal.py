@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .events import Doubt, Found, Recalled, Relabel
 from .instructions import Instruction, LookUp, Recall, Span, Void
 from .pieces import count, pieces_of
@@ -73,8 +75,11 @@ def take_back(tables: Tables, event: Recalled, out: list[Instruction]) -> None:
         raise ValueError(f"batch {batch.id} was handed back, but nobody has recalled it")
     del tables.recalled[batch.id]
     tables.deliverable -= 1
-    doubted, batch.doubted = batch.doubted, ()
-    batch.outdated = False
+    doubted = batch.doubted
+    # A new object: a request from before its delivery may still be in flight, and refers to the
+    # old one. Its answer must not label rows that are sent anew now.
+    batch = replace(batch, waiting=[], doubted=(), outdated=False)
+    tables.batches[batch.id] = batch
     if sum(span.rows for span in doubted) == batch.rows:
         out.append(Void(batch.id))
     if batch.stored:

@@ -190,10 +190,9 @@ class World:
         assert accepted == ([self.spans_of(request, wanted)] if wanted else [])
 
     def is_partly_over(self, request: int) -> bool:
-        """Whether some of its batches are settled, while its answer would count."""
+        """Whether its answer would count, but no longer for all of its rows."""
         asked = self.asked[request]
-        over = [s for s in asked.spans if s.batch not in self.line or self.books[s.batch].settled]
-        return bool(asked.counts) and bool(over)
+        return bool(asked.counts) and len(self.rows_of(request)) < sum(s.rows for s in asked.spans)
 
     def spans_of(self, request: int, rows: list[tuple[int, int]]) -> tuple[ev.Span, ...]:
         return tuple(s for s in self.asked[request].spans if (s.batch, s.start) in rows)

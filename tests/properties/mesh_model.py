@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil, exp
+from math import exp
 from typing import Literal
 
 from edl.scheduler.backoff import delay_s
@@ -151,11 +151,9 @@ class Mesh(VirtualTime):
         if self.pulled + self.decision.pull > self.allowed:
             self.allowed = self.pulled + self.decision.pull
             unlabelled = ledger.unlabelled + self.allowed - self.pulled
-            windows = ceil(
-                sum(t.window * (t.most_rows or ROWS) for t in self.teachers.values()) / ROWS
-            )
+            in_flight = set().union(*map(self.batches_at, self.teachers))
             read_ahead = max(2, ledger.window_batches)
-            assert unlabelled <= windows + read_ahead, "more than windows + read-ahead"
+            assert unlabelled <= len(in_flight) + read_ahead, "more than in flight + read-ahead"
             self.most_unlabelled = max(self.most_unlabelled, unlabelled)
         self.pull()
 

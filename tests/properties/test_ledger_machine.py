@@ -209,3 +209,22 @@ class LedgerMachine(LedgerTeachers):
 
 TestLedgerMachine = LedgerMachine.TestCase
 TestLedgerMachine.settings = settings(max_examples=settings().max_examples, stateful_step_count=100)
+
+
+def test_an_answer_from_before_a_batch_was_handed_back_does_not_count() -> None:
+    """The batch went out unlabelled, while its request was in flight, and was handed back."""
+    machine = LedgerMachine()
+    machine.an_engine_starts(ordered=True, held=3)
+    for student_index in (1, 2):
+        machine.a_batch_is_doubted(student_index, now=True)
+    for name in "ab":
+        machine.a_teacher_joins(name, window=1, most=None, seconds=None, trial=False)
+    for _ in range(2):
+        machine.it_hands_one_back(1)
+    machine.it_goes_without_labels(index=0, head=True, now=True)
+    machine.a_batch_is_doubted(1, now=True)
+    machine.it_hands_one_back(0)
+    machine.its_figures_are_the_worlds()
+    machine.the_oldest_requests_are_answered(8)
+    machine.its_figures_are_the_worlds()
+    assert machine.world.student == [0, 1, 2]

@@ -163,3 +163,20 @@ def comes_to_its_end(mesh: Mesh) -> None:
     assert mesh.contents_taken == sorted(mesh.contents_taken), "models are mixed"
     assert sorted({*mesh.taken, *mesh.poisoned, *mesh.left_behind}) == list(range(mesh.pulled))
     assert len(mesh.taken) + len(mesh.poisoned) + len(mesh.left_behind) == mesh.pulled
+
+
+@pytest.mark.parametrize(("cluster", "window", "upset"), [(1, 1, "engine"), (0, 2, "poison")])
+def test_requests_that_straddle_batches_keep_to_the_read_ahead(
+    cluster: int, window: int, upset: str
+) -> None:
+    machine = MeshMachine()
+    machine.the_mesh_starts(0, upper=660, lower=0.0, step_s=0.01, source_s=0.0, cluster=cluster)
+    machine.time_goes_by(0.01)
+    machine.a_teacher_joins("a", seconds=0.02, w=window, most_rows=10)
+    if upset == "engine":
+        machine.all_starts_over("engine")
+    else:
+        machine.a_poison_batch_is_coming(0)
+    machine.a_teacher_joins("b", seconds=0.02, w=1, most_rows=3)
+    machine.time_goes_by(0.5)
+    machine.teardown()
