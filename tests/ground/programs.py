@@ -1,18 +1,18 @@
-"""Small child programs for the tests of `supervise` and `lifecycle`."""
+"""Small child programs, and waiting for their end."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from textwrap import dedent
 from typing import Any
 
 import psutil
 
 from edl.supervise import Command
+from edl.tests.waiting import DEADLINE_S, wait_until
 
-WAIT_S = 20.0
+WAIT_S = DEADLINE_S
+wait_for = wait_until
 
 
 def python(code: str, *args: object, name: str = "child", **options: Any) -> Command:
@@ -21,17 +21,9 @@ def python(code: str, *args: object, name: str = "child", **options: Any) -> Com
     return Command(name, argv, **options)
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-    """Return as soon as `condition` holds; AssertionError when it does not in time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen in {timeout_s} s"
-        time.sleep(0.002)
-
-
-def wait_gone(pids: list[int], timeout_s: float = WAIT_S) -> None:
+def wait_gone(pids: list[int], timeout_s: float = DEADLINE_S) -> None:
     """Return as soon as none of `pids` runs."""
-    wait_for(lambda: not any(runs(pid) for pid in pids), timeout_s)
+    wait_until(lambda: not any(runs(pid) for pid in pids), timeout_s)
 
 
 def runs(pid: int) -> bool:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from edl.supervise import start
+from edl.tests.ground.programs import WAIT_S, python, runs
 from edl.tests.leaks import Belongings, leaked_since
-
-from .programs import WAIT_S, python, runs, wait_for
+from edl.tests.waiting import wait_until
 
 SHORT_S = 0.05
 
@@ -52,6 +52,7 @@ def test_an_idle_pool_of_threads_is_found() -> None:
         assert leaked_since(before, SHORT_S) == ["thread 'pool_0'"]
 
 
+@pytest.mark.system
 def test_a_child_is_found_and_ended() -> None:
     before = Belongings.now()
     child = subprocess.Popen(["sleep", "60"])
@@ -60,6 +61,7 @@ def test_a_child_is_found_and_ended() -> None:
     assert child.wait(WAIT_S) == -signal.SIGKILL
 
 
+@pytest.mark.system
 def test_a_zombie_is_found() -> None:
     before = Belongings.now()
     child = subprocess.Popen([sys.executable, "-c", ""])
@@ -69,15 +71,16 @@ def test_a_zombie_is_found() -> None:
     child.wait(WAIT_S)
 
 
+@pytest.mark.system
 def test_a_grandchild_whose_parent_has_ended_is_found() -> None:
     before = Belongings.now()
     code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True).pid)"
     child = start(python(code))
     child.wait(WAIT_S)
-    wait_for(lambda: all(thread.name != "edl-watch-child" for thread in threading.enumerate()))
+    wait_until(lambda: all(thread.name != "edl-watch-child" for thread in threading.enumerate()))
     pid = int(child.tail()[0])
     assert leaked_since(before, SHORT_S) == [f"process {pid}: sleep 60"]
-    wait_for(lambda: not runs(pid))
+    wait_until(lambda: not runs(pid))
 
 
 def test_named_shared_memory_is_found() -> None:
@@ -110,6 +113,7 @@ def test_shared_memory_of_a_loaders_workers_is_theirs_who_forked_them() -> None:
         mine.unlink()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", ["open", "mapped"])
 def test_shared_memory_that_another_program_uses_is_forgiven(tmp_path: Path, how: str) -> None:
     stranger = """
@@ -140,7 +144,7 @@ def test_shared_memory_that_another_program_uses_is_forgiven(tmp_path: Path, how
         assert watching.stdout is not None
         assert watching.stdout.readline() == "ready\n"
         other = start(python(stranger, note, how))  # not a child of the observer
-        wait_for(lambda: note.exists() and note.read_text().endswith("\n"))
+        wait_until(lambda: note.exists() and note.read_text().endswith("\n"))
         path = note.read_text().strip()
         seen, leaked = watching.communicate("go\n")[0].splitlines()
     other.kill()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 
 import pytest
 
 from edl.supervise import Command, Process, start
 from edl.supervise.life import end_with_parent, own_fd
+from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
+from edl.tests.waiting import wait_until
 
-from .programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_for, wait_gone
+pytestmark = pytest.mark.system
 
 #: A parent that starts what it is told to, says their ids, and waits for its death.
 PARENT = """
@@ -40,16 +41,13 @@ def inner(code: str, *args: object) -> tuple[str, ...]:
     return python(code, *args).argv
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_killed_parent_takes_its_child_along_within_a_second(guard: bool) -> None:
+def test_a_killed_parent_takes_its_child_along(guard: bool) -> None:
     argv = ("sh", "-c", "echo ready; exec sleep 60") if guard else inner(DOCILE)
     parent, child = parent_of(*argv, guard=guard)
     parent.expect("ready", WAIT_S)  # a guard has started, too, before its program does
-    began = time.monotonic()
     parent.send_signal(signal.SIGKILL)
     wait_gone([child])
-    assert time.monotonic() - began < 1.0
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace() -> None:
@@ -188,7 +186,7 @@ def test_forked_workers_do_not_keep_the_children_of_a_dead_parent_alive() -> Non
     """
     parent = start(python(code))
     child, worker = map(int, parent.expect(r"^ids (\d+) (\d+)", WAIT_S).groups())
-    wait_for(lambda: os.getsid(worker) == worker)
+    wait_until(lambda: os.getsid(worker) == worker)
     parent.kill()
     wait_gone([child])
     assert runs(worker)

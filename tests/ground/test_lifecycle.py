@@ -1,21 +1,22 @@
-"""How programs of ours begin and end: signals, periodic work, log lines."""
+"""Stop flags, signal handlers, periodic work, and pauses between restarts."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-import time
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from edl import lifecycle
 from edl.lifecycle import Periodic, Stop, stop_on_signals
-from edl.supervise import start
-
-from .programs import WAIT_S, python, wait_for
-
-ROOT = Path(__file__).parents[2]
+from edl.supervise import full_jitter_s
+from edl.tests.ground.programs import WAIT_S
+from edl.tests.waiting import wait_until
 
 
 def test_a_stop_wakes_everyone_who_waits_and_stays() -> None:
@@ -90,90 +91,55 @@ def test_an_error_of_the_body_is_not_hidden_by_the_signal() -> None:
         body()
 
 
-SERVER = """
-    import sys, time
-    from edl.lifecycle import stop_on_signals
-    with stop_on_signals() as stop:
-        print("ready")
-        stop.wait()
-        print("draining")
-        if "hang" in sys.argv:
-            time.sleep(60)
-    print("drained")
-"""
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, -signal.SIGINT)])
-def test_the_exit_code_says_how_a_server_ended(number: int, code: int) -> None:
-    process = start(python(SERVER))
-    process.expect("ready", WAIT_S)
-    process.send_signal(number)
-    assert process.wait(WAIT_S) == code
-    assert "draining" in process.tail()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_at_once(number: int) -> None:
-    process = start(python(SERVER, "hang"))
-    process.expect("ready", WAIT_S)
-    process.send_signal(number)
-    process.expect("draining", WAIT_S)
-    process.send_signal(number)
-    assert process.wait(WAIT_S) == -number
-
-
-def test_who_wishes_so_hears_of_the_second_signal_and_ends_by_the_third() -> None:
-    hurries = SERVER.replace("stop_on_signals()", "stop_on_signals(hurries=True)").replace(
-        "time.sleep(60)",
-        "while not stop.urgent: time.sleep(0.01)\n            print('hurry'); time.sleep(60)",
-    )
-    process = start(python(hurries, "hang"))
-    for line in ("ready", "draining", "hurry"):
-        process.expect(line, WAIT_S)
-        process.send_signal(signal.SIGTERM)
-    assert process.wait(WAIT_S) == -signal.SIGTERM
-
-
 def test_periodic_work_goes_on_after_an_error() -> None:
-    calls: list[float] = []
+    calls: list[None] = []
 
     def action() -> None:
-        calls.append(time.monotonic())
+        calls.append(None)
         if len(calls) == 1:
             raise ValueError("once")
 
     periodic = Periodic("edl-test", 0.001, action)
     periodic.start()
-    wait_for(lambda: len(calls) >= 3)
+    wait_until(lambda: len(calls) >= 3)
     periodic.stop()
-    count = len(calls)
-    assert not periodic._thread.is_alive()
-    assert len(calls) == count
+    assert not runs("edl-test")
 
 
-@pytest.mark.serial
-def test_the_beat_does_not_drift_and_missed_beats_are_skipped() -> None:
-    calls: list[float] = []
+def test_the_beat_does_not_drift_and_missed_beats_are_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, calls = 0.0, list[float]()
+
+    class VirtualEvent(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal now
+            now += timeout or 0.0
+            return len(calls) == 5
 
     def action() -> None:
-        calls.append(time.monotonic())
-        time.sleep(0.12 if len(calls) == 2 else 0.02)  # the second call overruns two beats
+        nonlocal now
+        calls.append(now)
+        now += 12.0 if len(calls) == 2 else 2.0  # the second call overruns two beats
 
-    began = time.monotonic()
-    periodic = Periodic("edl-test", 0.05, action)
+    virtual = SimpleNamespace(Event=VirtualEvent, Thread=threading.Thread)
+    monkeypatch.setattr(lifecycle, "threading", virtual)
+    monkeypatch.setattr(lifecycle, "time", SimpleNamespace(monotonic=lambda: now))
+    periodic = Periodic("edl-test", 5.0, action)
     periodic.start()
-    wait_for(lambda: len(calls) >= 8)
-    periodic.stop()
-    phases = [((call - began) / 0.05) % 1.0 for call in calls]
-    assert sorted(min(phase, 1 - phase) for phase in phases)[len(phases) // 2] < 0.3
-    assert calls[2] - calls[1] > 0.12
-    assert calls[7] - calls[2] == pytest.approx(5 * 0.05, abs=0.04)
+    wait_until(lambda: not runs("edl-test"))
+    assert calls == [5.0, 10.0, 25.0, 30.0, 35.0]
+
+
+def runs(name: str) -> bool:
+    """Whether a thread of this name runs."""
+    return name in {thread.name for thread in threading.enumerate()}
 
 
 def test_periodic_work_may_stop_itself() -> None:
     periodic = Periodic("edl-test", 0.001, lambda: periodic.stop())
     periodic.start()
-    wait_for(lambda: not periodic._thread.is_alive())
+    wait_until(lambda: not runs("edl-test"))
 
 
 def test_stopping_waits_for_a_call_but_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
@@ -198,39 +164,16 @@ def test_a_beat_needs_an_interval(interval_s: float) -> None:
         Periodic("edl-test", interval_s, lambda: None)
 
 
-def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
-    code = """
-        import resource
-        from edl.lifecycle import open_all_descriptors
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
-        open_all_descriptors()
-        print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-    """
-    process = start(python(code))
-    process.wait(WAIT_S)
-    assert process.tail() == ["200 200"]
-
-
-def test_log_records_take_one_line_each() -> None:
-    code = """
-        import logging, sys
-        from edl.lifecycle import configure_logging
-        configure_logging("verbose" in sys.argv)
-        log = logging.getLogger("edl.x")
-        log.debug("detail")
-        for library in ("grpc._cython.cygrpc", "asyncio"):
-            logging.getLogger(library).debug("chatter")
-        try:
-            raise ValueError("two" + chr(10) + "lines")
-        except ValueError:
-            log.exception("it %s", "failed")
-    """
-    process = start(python(code))
-    process.wait(WAIT_S)
-    (line,) = process.tail()
-    assert line.endswith("ERROR edl.x: it failed (ValueError: two | lines)")
-    process = start(python(code, "verbose"))
-    process.wait(WAIT_S)
-    assert process.tail()[0].endswith("DEBUG edl.x: detail")
-    assert not any("chatter" in line for line in process.tail())
-    assert "Traceback (most recent call last):" in process.tail()
+@given(
+    attempt=st.integers(0, 10_000),
+    fraction=st.floats(0, 1, exclude_max=True),
+    base_s=st.floats(0.001, 10),
+    cap_s=st.floats(0.001, 100),
+)
+def test_a_pause_lies_below_its_bound(
+    attempt: int, fraction: float, base_s: float, cap_s: float
+) -> None:
+    pause_s = full_jitter_s(attempt, fraction, base_s, cap_s)
+    assert 0 <= pause_s <= min(cap_s, base_s * 2.0 ** min(attempt, 60))
+    assert full_jitter_s(attempt + 1, fraction, base_s, cap_s) >= pause_s
+    assert pause_s < sys.float_info.max

@@ -170,8 +170,9 @@ def test_silent_clients_are_many_only_for_a_while(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "_CLIENT_S", 0.2)
+    monkeypatch.setattr(metrics, "_CLIENTS", 4)
     server = MetricsServer("0", registry)
-    silent = [open_socket(server) for _ in range(metrics._CLIENTS + 5)]
+    silent = [open_socket(server) for _ in range(4 + 5)]
     try:
         for connection in silent:  # those that came on top at once, the others when time is up
             assert connection.recv(1) == b""

@@ -1,4 +1,4 @@
-"""One child: its output, its exit code, and its bounded end."""
+"""One child: its output, its exit code, its bounded end, and its identity."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from edl.errors import ProcessFailed
-from edl.supervise import Command, Process, python_command, start, stop_all
+from edl.supervise import (
+    Background,
+    Command,
+    Identity,
+    Process,
+    identity_of,
+    python_command,
+    start,
+    stop_all,
+)
+from edl.supervise import wait_gone as wait_ended
+from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
+from edl.tests.waiting import wait_until
 
-from .programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_for, wait_gone
+pytestmark = pytest.mark.system
 
 
 def test_the_exit_code_and_all_output_are_kept() -> None:
@@ -74,10 +85,8 @@ def test_expect_says_how_the_child_ended_and_what_it_said_last() -> None:
 
 def test_expect_ends_when_its_time_is_over() -> None:
     process = start(python("import time; time.sleep(60)"))
-    began = time.monotonic()
     with pytest.raises(ProcessFailed, match=r"in 0\.2 s .*printed nothing"):
         process.expect(re.compile("ready"), 0.2)
-    assert time.monotonic() - began < WAIT_S / 2
     process.stop()
 
 
@@ -120,14 +129,20 @@ def test_stop_kills_a_child_that_ignores_it() -> None:
     assert process.stop(grace_s=0.05) == -signal.SIGKILL
 
 
-@pytest.mark.serial
-def test_several_children_share_one_grace_period() -> None:
+def test_several_children_share_one_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = [start(python(STUBBORN, 60)) for _ in range(3)]
     for process in processes:
         process.expect("ready", WAIT_S)
-    began = time.monotonic()
-    stop_all(processes, grace_s=0.5)
-    assert time.monotonic() - began < 1.4
+    waits: list[float | None] = []
+    wait = Process.wait
+
+    def note(process: Process, timeout_s: float | None = None) -> int | None:
+        waits.append(timeout_s)
+        return wait(process, timeout_s)
+
+    monkeypatch.setattr(Process, "wait", note)
+    stop_all(processes, grace_s=0.2)
+    assert waits[1:3] == [0.0, 0.0], "the first child has used up the grace period"
     assert [process.returncode for process in processes] == [-signal.SIGKILL] * 3
 
 
@@ -222,14 +237,56 @@ def test_a_forked_copy_cannot_touch_the_child() -> None:
     assert process.stop() == -signal.SIGTERM
 
 
-def test_repr_says_how_it_is() -> None:
-    process = start(python("import os; os.kill(os.getpid(), 35)", name="teacher-1"))
-    process.wait(WAIT_S)
-    assert repr(process) == f"<Process teacher-1 pid {process.pid}: ended by signal 35>"
+def test_a_process_is_known_by_its_start() -> None:
+    child = start(python(DOCILE))
+    child.expect("ready", WAIT_S)
+    known = identity_of(child.pid)
+    assert known is not None
+    assert known == identity_of(child.pid)
+    assert known.runs
+    other = Identity(child.pid, f"{known.started}1")
+    assert not other.runs
+    assert not other.send(signal.SIGKILL)
+    assert wait_ended([other], 0.0) == []
+    assert wait_ended([known], 0.0) == [known]
+    assert known.send(signal.SIGTERM)
+    assert wait_ended([known, other], WAIT_S) == []
+    assert child.wait(WAIT_S) is not None
+    assert not known.send(signal.SIGTERM)
 
 
-def test_many_children_come_and_go_at_once() -> None:
-    processes: list[Process] = [start(Command(f"sleep-{i}", ("sleep", "60"))) for i in range(20)]
-    wait_for(lambda: all(runs(process.pid) for process in processes))
-    stop_all(processes)
-    assert {process.returncode for process in processes} == {-signal.SIGTERM}
+def test_no_number_means_ourselves_or_everybody() -> None:
+    for pid in (0, -1, os.getpid()):
+        known = identity_of(pid) or Identity(pid, "")
+        assert not known.send(signal.SIGTERM)
+
+
+def test_a_zombie_is_nobody() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    wait_until(lambda: identity_of(pid) is None)
+    os.waitpid(pid, 0)
+
+
+def test_what_goes_to_the_background_outlives_who_started_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    inner = f"python_command('b', 'edl', '--version', log=Path({str(log)!r}))"
+    code = f"""
+        from pathlib import Path
+        from edl.supervise import Background, end_with_parent, python_command
+        end_with_parent()
+        Background({inner}).leave()
+    """
+    parent = start(python(code))
+    assert parent.wait(WAIT_S) == 0, parent.tail()
+    wait_until(lambda: log.read_text().startswith("edl-dist "))
+
+
+def test_the_end_of_one_in_the_background_is_known_until_it_is_left(tmp_path: Path) -> None:
+    words = (sys.executable, "-P", "-c", "raise SystemExit(3)")
+    background = Background(Command("b", words, log=tmp_path / "log"))
+    assert background.wait(WAIT_S) == 3
+    background.leave()
+    with pytest.raises(ProcessFailed, match=r"cannot start b: No such file.*: .*gone"):
+        Background(python_command("b", "edl", log=tmp_path / "gone" / "log"))

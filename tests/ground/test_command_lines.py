@@ -1,4 +1,4 @@
-"""How command lines end: with a line, an exit code, and a traceback where one is asked for."""
+"""How command lines and servers end: lines of text, exit codes, signals, tracebacks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from edl.supervise import Process, start
+from edl.tests.ground.programs import WAIT_S, python
 
-from .programs import WAIT_S, python
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,3 +151,135 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     )
     assert process.wait(WAIT_S) == 0
     assert process.tail()[1:] == ["141"]
+
+
+SERVER = """
+    import sys, time
+    from edl.lifecycle import stop_on_signals
+    with stop_on_signals() as stop:
+        print("ready")
+        stop.wait()
+        print("draining")
+        if "hang" in sys.argv:
+            time.sleep(60)
+    print("drained")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, -signal.SIGINT)])
+def test_the_exit_code_says_how_a_server_ended(number: int, code: int) -> None:
+    process = start(python(SERVER))
+    process.expect("ready", WAIT_S)
+    process.send_signal(number)
+    assert process.wait(WAIT_S) == code
+    assert "draining" in process.tail()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(number: int) -> None:
+    process = start(python(SERVER, "hang"))
+    process.expect("ready", WAIT_S)
+    process.send_signal(number)
+    process.expect("draining", WAIT_S)
+    process.send_signal(number)
+    assert process.wait(WAIT_S) == -number
+
+
+def test_who_wishes_so_hears_of_the_second_signal_and_ends_by_the_third() -> None:
+    hurries = SERVER.replace("stop_on_signals()", "stop_on_signals(hurries=True)").replace(
+        "time.sleep(60)",
+        "while not stop.urgent: time.sleep(0.01)\n            print('hurry'); time.sleep(60)",
+    )
+    process = start(python(hurries, "hang"))
+    for line in ("ready", "draining", "hurry"):
+        process.expect(line, WAIT_S)
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == -signal.SIGTERM
+
+
+def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
+    code = """
+        import resource
+        from edl.lifecycle import open_all_descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
+        open_all_descriptors()
+        print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    """
+    process = start(python(code))
+    process.wait(WAIT_S)
+    assert process.tail() == ["200 200"]
+
+
+def test_log_records_take_one_line_each() -> None:
+    code = """
+        import logging, sys
+        from edl.lifecycle import configure_logging
+        configure_logging("verbose" in sys.argv)
+        log = logging.getLogger("edl.x")
+        log.debug("detail")
+        for library in ("grpc._cython.cygrpc", "asyncio"):
+            logging.getLogger(library).debug("chatter")
+        try:
+            raise ValueError("two" + chr(10) + "lines")
+        except ValueError:
+            log.exception("it %s", "failed")
+    """
+    process = start(python(code))
+    process.wait(WAIT_S)
+    (line,) = process.tail()
+    assert line.endswith("ERROR edl.x: it failed (ValueError: two | lines)")
+    process = start(python(code, "verbose"))
+    process.wait(WAIT_S)
+    assert process.tail()[0].endswith("DEBUG edl.x: detail")
+    assert not any("chatter" in line for line in process.tail())
+    assert "Traceback (most recent call last):" in process.tail()
+
+
+PRINTING = """
+    import os, sys
+    from edl.standard_streams import write_whole_lines
+
+    if "whole" in sys.argv:
+        write_whole_lines()
+    file = {"1": sys.stdout, "2": sys.stderr}[sys.argv[1]]
+    print("half", end=" ", file=file)
+    os.write(1, b"another's\\n")
+    print("a line", file=file)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_line_goes_out_at_once_and_in_one_piece(stream: int) -> None:
+    process = start(python(PRINTING, stream, "whole"))
+    assert process.wait(WAIT_S) == 0
+    assert process.tail() == ["another's", "half a line"]
+
+
+def test_without_that_it_goes_out_word_by_word() -> None:
+    process = start(python(PRINTING, 1))
+    assert process.wait(WAIT_S) == 0
+    assert process.tail() == ["half another's", "a line"]
+
+
+def test_a_command_line_prints_whole_lines() -> None:
+    process = start(
+        python(
+            """
+            import os, typer
+            from edl.lifecycle import run_cli
+
+            app = typer.Typer(add_completion=False)
+
+            @app.command()
+            def show() -> None:
+                print("half", end=" ")
+                os.write(1, b"another's\\n")
+                print("a line")
+
+            run_cli(app)
+            """
+        )
+    )
+    assert process.wait(WAIT_S) == 0
+    assert process.tail() == ["another's", "half a line"]
