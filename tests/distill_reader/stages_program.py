@@ -15,7 +15,8 @@ from typing import Any
 from edl.distill_reader import Callback, DistilReader, LabelStore
 from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
-from edl.tests.distill_reader.test_reader import Batches, until
+from edl.tests.distill_reader.readers import Batches
+from edl.tests.waiting import wait_until
 
 NOBODY = "127.0.0.1:9"
 WAIT_S = 60.0
@@ -43,7 +44,7 @@ class Stages:
 
     def before_the_first_epoch(self) -> Any:
         reader = self._reader("before the first epoch")
-        until(lambda: bool(reader.stats.teachers), WAIT_S)
+        wait_until(lambda: bool(reader.stats.teachers), WAIT_S)
 
     def between_epochs(self) -> Any:
         reader = self._reader("between epochs")
@@ -56,13 +57,13 @@ class Stages:
     def with_a_full_buffer(self) -> Any:
         reader = self._reader("with a full buffer", upper_bytes=2000, lower_bytes=500)
         iterator = begun(reader)
-        until(lambda: reader.stats.state == "blocked", WAIT_S)
+        wait_until(lambda: reader.stats.state == "blocked", WAIT_S)
         return iterator
 
     def without_a_teacher(self) -> Any:
         reader = self._reader("without a teacher", teachers=[NOBODY])
         iterator = iter(reader)
-        until(lambda: reader.stats.yielded > 0, WAIT_S)
+        wait_until(lambda: reader.stats.yielded > 0, WAIT_S)
         return iterator
 
     def with_all_options(self) -> Any:

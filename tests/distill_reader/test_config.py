@@ -1,19 +1,30 @@
-"""Settings that cannot work are refused at once, with what to do."""
+"""Arguments of a reader are checked at once; fields of a batch find the inputs of the model."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edl.distill_reader import Callback, DistilReader, EnsemblePolicy
-from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.adapters.naming import by_name
+from edl.distill_reader.config import ReaderConfig, feed_pairs, security_of
+from edl.distill_reader.engine.feeding import model_inputs
+from edl.distill_reader.engine.speeds import Speeds
+from edl.distill_reader.engine.teacher_link import pause_after
+from edl.distill_reader.ensembles import Mixing
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
-from edl.errors import UsageError
+from edl.errors import RateLimited, RetryableError, Unauthenticated, UsageError
 from edl.proto.forms import Form
+from edl.scheduler.probing import FULL_PAUSE_S, REFUSED_PAUSE_S
+from edl.tests.proto.security.authority import Authority, write_secret
 
+TEACHERS = {"a": ["h:1"], "b": ["h:2", "h:3"]}
+TWO_SERVICES: dict[str, Any] = {"service": {"a": 1, "b": 1}, "teachers": TEACHERS}
+SECRET_FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
 GOOD: dict[str, Any] = {"service": "s", "teachers": ("127.0.0.1:1",)}
 
 
@@ -111,6 +122,20 @@ def test_forms_that_do_not_exist_are_refused_at_once(
         ({"store": "labels.edl"}, r"a LabelStore\(path, max_bytes\), not 'labels.edl'"),
         ({"canaries": 0.1}, "canaries is a CanaryPolicy or None"),
         ({"callbacks": Callback()}, r"callbacks is a list, as in callbacks=\["),
+        ({"callbacks": [print]}, "subclasses of Callback, not <built-in function print>"),
+        ({"teacher_batch_size": 0}, "teacher_batch_size"),
+        ({"teacher_batch_size": -1}, "teacher_batch_size"),
+        ({"teacher_batch_size": "most"}, "teacher_batch_size"),
+        ({"no_teacher": "give_up"}, "no_teacher='give_up'"),
+        ({"service": {"a": 1, "b": 0}, "teachers": TEACHERS}, "weights above 0"),
+        ({"service": {}, "teachers": (), "coordinator": "redis://h"}, "services with weights"),
+        ({"service": {"a": 1, "b": 1}}, "whose each teacher is"),
+        ({"service": {"a": 1, "c": 1}, "teachers": TEACHERS}, "name some for each"),
+        ({"service": "a", "teachers": TEACHERS}, "a list of teachers"),
+        ({**TWO_SERVICES, "expand_labels": False}, "averaged dense"),
+        ({"trace": "/nowhere/run.json"}, "the trace cannot be written.*nowhere"),
+        ({"trace": "run.json", "trace_max_bytes": 10}, "trace_max_bytes is at least"),
+        *(({file: "nowhere.pem"}, "no file 'nowhere") for file in SECRET_FILES),
         ({"trace": 3}, "trace is a path, not 3"),
         ({"tls_ca": 3}, "tls_ca is a path, not 3"),
         ({"token_file": "/nowhere/token"}, "no file '/nowhere/token'.*as token_file"),
@@ -131,3 +156,112 @@ def test_numbers_of_numpy_are_numbers() -> None:
     config = ReaderConfig(**GOOD, **numpys)
     assert ReaderConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert (type(config.rank), type(config.ordered)) == (int, bool)
+
+
+@pytest.mark.parametrize("options", [{"missing": "ignore"}, {"soft_label_is": "counts"}])
+def test_an_unknown_ensemble_policy_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"ignore|counts"):
+        EnsemblePolicy(**options)
+
+
+def test_each_member_of_an_ensemble_knows_its_own_service() -> None:
+    named = tuple((name, tuple(of)) for name, of in TEACHERS.items())
+    mixing = Mixing((("a", 0.7), ("b", 0.3)), named, EnsemblePolicy("tolerate"))
+    config = ReaderConfig("a+b", teachers=("h:1", "h:2", "h:3"), mixing=mixing)
+    assert ReaderConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert [(one.service, one.teachers) for one in config.members] == list(named)
+    assert all(one.mixing is None for one in config.members)
+
+
+def test_only_file_names_travel_to_the_engine(tmp_path: Path) -> None:
+    ca = Authority(tmp_path).issue("student").ca
+    token = write_secret(tmp_path / "token", "very-secret\n")
+    config = ReaderConfig(**GOOD, security=security_of(ca, None, None, token))
+    assert ReaderConfig.from_json(config.to_json()) == config
+    assert "very-secret" not in str(config.to_json())
+
+
+def test_pauses_before_a_teacher_is_asked_again() -> None:
+    assert pause_after(Unauthenticated("no"), 0) == REFUSED_PAUSE_S
+    assert pause_after(RetryableError("busy"), 0) == 0.0
+    for failures in (0, 7):
+        assert pause_after(RateLimited("full", 0.25), failures) == 0.25
+    assert pause_after(RateLimited("full", 1e6), 0) == FULL_PAUSE_S
+    assert pause_after(RateLimited("full"), 0) == 0.0
+
+
+def test_a_model_that_takes_few_rows_is_never_asked_for_more() -> None:
+    """As its server says; where it says nothing, sizes are tried."""
+    speeds = Speeds(ReaderConfig(**GOOD, teacher_batch_size="auto"))
+    speeds.batch(32)
+    assert speeds.joined("small", 0.0, most_rows=6).most_rows == 6
+    assert speeds.joined("large", 0.0).most_rows == 32
+    assert speeds.joined("large", 1.0, most_rows=4).most_rows == 4, "it serves another model now"
+    fixed = Speeds(ReaderConfig(**GOOD, teacher_batch_size=12))
+    assert fixed.joined("small", 0.0, most_rows=6).most_rows == 12, "the user's word counts"
+
+
+# --- fields of a batch
+
+
+@pytest.mark.parametrize(
+    ("fields", "inputs", "feeds", "expected"),
+    [
+        ({0: "image", 1: "label"}, ["x"], None, {"x": "image"}),
+        ({0: "a", 1: "b"}, ["x", "y"], None, {"x": "a", "y": "b"}),
+        ({0: "label", 1: "image"}, ["x"], [1], {"x": "image"}),
+        ({"y": "Y", "x": "X", "label": "L"}, ["x", "y"], None, {"x": "X", "y": "Y"}),
+        ({"image": "I", "label": "L"}, ["x"], None, {"x": "I"}),
+        ({"label": "L", "image": "I"}, ["x"], ["image"], {"x": "I"}),
+        ({"a": "A", "b": "B"}, ["x", "y"], {"y": "a", "x": "b"}, {"x": "B", "y": "A"}),
+        ({0: "a", 1: "b"}, [], {"x": 1}, {"x": "b"}),
+    ],
+)
+def test_fields_find_their_inputs(fields: Any, inputs: Any, feeds: Any, expected: Any) -> None:
+    assert model_inputs(fields, inputs, feed_pairs(feeds)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "inputs", "feeds", "message"),
+    [
+        ({0: "a"}, ["x"], [3], "names field 3, a batch has \\[0\\]"),
+        ({0: "a", 1: "b"}, ["x"], [0, 1], "names 2 fields"),
+        ({0: "a"}, ["x"], {"z": 0}, "names input 'z', the model has \\['x'\\]"),
+        ({0: "a"}, [], None, "names no inputs"),
+        ({0: "a"}, ["x", "y"], None, "inputs \\['y'\\] get no field"),
+    ],
+)
+def test_mistakes_are_named(fields: Any, inputs: Any, feeds: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        model_inputs(fields, inputs, feed_pairs(feeds))
+
+
+def test_a_bare_string_is_not_taken_for_a_list() -> None:
+    with pytest.raises(UsageError, match=r"feeds=\['image'\]"):
+        feed_pairs("image")
+
+
+FIELDS = {"x": 1, "label": 2, "soft": 3}
+
+
+@pytest.mark.parametrize("batch", [FIELDS, [FIELDS]])
+def test_named_fields_of_a_mapping_are_kept(batch: Any) -> None:
+    assert list(by_name(batch, ["soft", "x"]).items()) == [("soft", 3), ("x", 1)]
+    assert by_name(batch, []) == FIELDS
+
+
+def test_fields_of_a_sequence_get_the_names_in_order() -> None:
+    assert by_name((1, 2, 3), list(FIELDS)) == by_name([1, 2, 3], list(FIELDS)) == FIELDS
+
+
+@pytest.mark.parametrize(
+    ("batch", "names", "words"),
+    [
+        (FIELDS, ["x", "y"], "names 'y', a batch has"),
+        ((1, 2, 3), ["x", "label"], "2 fields, a batch has 3, soft labels included"),
+        ([1], [], "name each of them"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(batch: Any, names: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        by_name(batch, names)

@@ -17,7 +17,7 @@ BEGIN = """
     import numpy as np
     from edl.distill_reader import DistilReader
     from edl.errors import EdlError
-    from edl.tests.distill_reader.test_reader import Batches, check_epoch
+    from edl.tests.distill_reader.readers import Batches, check_epoch
 
     source, note = Batches(30), sys.argv[2]
 

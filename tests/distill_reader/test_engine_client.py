@@ -24,7 +24,7 @@ from edl.distill_reader.structure import take_apart
 from edl.proto.arena import Arena
 from edl.proto.channel import Channel
 from edl.supervise import Command
-from edl.tests.distill_reader.test_reader import until
+from edl.tests.waiting import wait_until
 
 X = np.arange(6.0).reshape(3, 2)
 SOFT = np.ones((3, 1), np.float32)
@@ -185,7 +185,7 @@ def test_where_the_source_takes_its_time_the_next_message_has_it_told(
     assert not side.later
     monkeypatch.setattr(engine_client, "SOON_S", -1.0)
     engines.say("allow", limit=7)
-    until(lambda: not side.engine._untold)
+    wait_until(lambda: not side.engine._untold)
     assert not side.later
     assert engines.hear() == [("taken", 0)]
 
@@ -239,13 +239,13 @@ def test_a_recall_of_what_is_taken_does_not_win(
     engines.label(first)
     engines.label(second)
     side.take()
-    until(lambda: side.stream.ready == 1)
+    wait_until(lambda: side.stream.ready == 1)
     engines.hear()
     for number in (first, second):
         engines.say("recall", number=number)
-    until(lambda: side.stream.ready == 0)
+    wait_until(lambda: side.stream.ready == 0)
     said: list[tuple[Any, ...]] = []
-    until(lambda: said.extend(engines.hear()) or len(said) == 2)  # type: ignore[func-returns-value]
+    wait_until(lambda: said.extend(engines.hear()) or len(said) == 2)  # type: ignore[func-returns-value]
     assert said == [("taken", first), ("recalled", second)]
 
 
@@ -272,11 +272,11 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
     engines.label(first)
     engines.label(second)
     side.take()
-    until(lambda: side.stream.ready == 1)
+    wait_until(lambda: side.stream.ready == 1)
     engines.die()
-    until(lambda: side.engine.restarts == 1)
+    wait_until(lambda: side.engine.restarts == 1)
     said: list[tuple[Any, ...]] = []
-    until(lambda: said.extend(engines.hear()) or ("resumed",) in said)  # type: ignore[func-returns-value]
+    wait_until(lambda: said.extend(engines.hear()) or ("resumed",) in said)  # type: ignore[func-returns-value]
     assert said[:4] == [("start",), ("held", second), ("batch", third), ("resumed",)]
     side.take()
     side.do_what_is_left()
@@ -295,13 +295,13 @@ def test_what_is_taken_from_a_new_engine_is_not_told_to_the_old_one(
         def __len__(self) -> int:
             if side.engine._life is old:
                 engines.die()
-                until(lambda: side.engine._life is not old)
+                wait_until(lambda: side.engine._life is not old)
                 side.take()
             return super().__len__()
 
     old = side.engine._life
     engines.label(side.pull())
-    until(lambda: side.stream.ready == 1)
+    wait_until(lambda: side.stream.ready == 1)
     side.engine._untold = Replaced()
     side.engine.waiting()
     side.do_what_is_left()

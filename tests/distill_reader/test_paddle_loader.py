@@ -14,7 +14,7 @@ from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.paddle import PaddleLoader
 from edl.errors import BatchError, UsageError
 from edl.supervise import Process, python_command, start
-from edl.tests.distill_reader.test_reader import ROWS, Batches, check_epoch
+from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch
 from edl.tests.scripted_teacher import CLASSES, logits_of
 
 SAMPLES, BATCH = 37, 8

@@ -31,13 +31,6 @@ class Rows:
         return np.full(3, index, np.float32), np.int64(index)
 
 
-@pytest.fixture
-def teacher() -> Iterator[ScriptedTeacher]:
-    teacher = ScriptedTeacher()
-    yield teacher
-    teacher.stop()
-
-
 def reader_of(source: Any, teacher: ScriptedTeacher, **options: Any) -> DistilReader:
     return DistilReader(source, service="s", teachers=[teacher.address], **options)
 

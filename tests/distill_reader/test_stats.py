@@ -1,31 +1,23 @@
-"""The line for progress bars: what it says, and that it does not jump about."""
+"""The line for progress bars, and which callbacks a change of the figures calls."""
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader import ReaderStats, engine_client
-from edl.tests.distill_reader.test_reader import Batches, reader_of, until
-from edl.tests.scripted_teacher import ScriptedTeacher
+from edl.distill_reader import Callback, ReaderStats
+from edl.distill_reader.callbacks import calls_for
 
+NONE = ReaderStats()
+A_IS_OUT = {"ejected": ("a",), "ejected_for": ("failed",)}
 SECONDS = st.floats(0, 1e8)
 
 
-@pytest.fixture
-def teacher() -> Iterator[ScriptedTeacher]:
-    teacher = ScriptedTeacher()
-    yield teacher
-    teacher.stop()
-
-
-def test_what_it_says() -> None:
+def test_the_line_of_a_progress_bar() -> None:
     stats = ReaderStats(
         samples_per_s=811.7,
         volume_bytes=12 << 20,
@@ -47,7 +39,7 @@ def test_what_it_says() -> None:
         (3600.0, "60.0m"), (86400.0, "24.0h"), (1e7, " 116d"), (1e12, " 999d"),
     ],
 )  # fmt: skip
-def test_how_long_something_lasted(seconds: float, shown: str) -> None:
+def test_times_in_the_line(seconds: float, shown: str) -> None:
     assert ReaderStats(source_wait_s=seconds).line().endswith(f"source {shown}")
 
 
@@ -55,7 +47,7 @@ def test_how_long_something_lasted(seconds: float, shown: str) -> None:
     ("rate", "shown"),
     [(0.0, "  0.0"), (81.2, " 81.2"), (999.4, "  999"), (1234.0, " 1.2k"), (2.5e5, " 250k")],
 )
-def test_how_fast_it_is(rate: float, shown: str) -> None:
+def test_rates_in_the_line(rate: float, shown: str) -> None:
     assert ReaderStats(samples_per_s=rate).line().startswith(f"{shown}/s ")
 
 
@@ -67,7 +59,7 @@ def test_how_fast_it_is(rate: float, shown: str) -> None:
     want=st.integers(0, 64),
     waits=st.tuples(SECONDS, SECONDS, SECONDS),
 )
-def test_it_is_as_long_whatever_the_figures(
+def test_the_line_is_as_long_whatever_the_figures(
     rate: float, volume: int, upper: int, has: int, want: int, waits: tuple[float, float, float]
 ) -> None:
     starved_s, blocked_s, source_wait_s = waits
@@ -84,60 +76,61 @@ def test_it_is_as_long_whatever_the_figures(
     assert len(stats.line()) == len(ReaderStats().line()) < 80
 
 
-def test_a_reader_has_it_at_any_moment(teacher: ScriptedTeacher) -> None:
-    with reader_of(Batches(5), teacher) as reader:
-        assert reader.progress.startswith("  0.0/s")
-        list(reader)
-        until(lambda: " 1/" in reader.progress)
-        until(lambda: not reader.progress.startswith("  0.0/s"))
+# --- callbacks
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures that are asked for are waited for until they come, on a busy machine too."""
-    monkeypatch.setattr(engine_client, "FIGURES_S", 30.0)
+@pytest.mark.parametrize(
+    ("before", "after", "calls"),
+    [
+        ({}, {"teachers": ("a", "b")}, [("joined", "a"), ("joined", "b")]),
+        ({"teachers": ("a", "b")}, {"teachers": ("b",)}, [("lost", "a")]),
+        ({"teachers": ("a",)}, A_IS_OUT, [("ejected", "a")]),
+        ({}, A_IS_OUT, [("ejected", "a")]),
+        (A_IS_OUT, A_IS_OUT, []),
+        ({"teachers": ("a",)}, {"teachers": ("a",), **A_IS_OUT}, [("ejected", "a")]),
+        ({"teachers": ("a",), **A_IS_OUT}, {"teachers": ("a",)}, [("joined", "a")]),
+        ({"teachers": ("a",)}, {"teachers": ("a",)}, []),
+    ],
+)
+def test_calls_for_teachers(
+    before: dict[str, Any], after: dict[str, Any], calls: list[tuple[str, str]]
+) -> None:
+    told = list(calls_for(replace(NONE, **before), replace(NONE, **after)))
+    assert [(name, teacher) for name, (teacher, *_) in told] == [
+        (f"on_teacher_{what}", name) for what, name in calls
+    ]
 
 
-@pytest.mark.usefixtures("patient")
-def test_behind_an_epoch_they_know_all_of_it(teacher: ScriptedTeacher) -> None:
-    """At once, however fast it was: figures are told five times a second otherwise."""
-    with reader_of(Batches(7), teacher) as reader:
-        for epoch in range(1, 6):
-            assert len(list(reader)) == 7
-            stats = reader.stats
-            assert dict(stats.served) == {teacher.address: 7 * epoch}
-            assert (stats.delivered, stats.volume_bytes, stats.in_flight[0][1]) == (7 * epoch, 0, 0)
+def test_a_call_for_an_ejected_teacher_has_the_cause() -> None:
+    after = replace(NONE, ejected=("a", "b"), ejected_for=("silent", "lied"))
+    before = replace(NONE, ejected=("a",), ejected_for=("silent",))
+    assert list(calls_for(before, after)) == [("on_teacher_ejected", ("b", "lied"))]
 
 
-@pytest.mark.usefixtures("patient")
-def test_behind_one_that_was_left_they_know_that(teacher: ScriptedTeacher) -> None:
-    with reader_of(Batches(50), teacher) as reader:
-        stream = iter(reader)
-        next(stream)
-        reader._pipeline.leave(reader._pipeline.stream.epoch)
-        assert reader.stats.volume_bytes == 0
+def test_calls_for_states() -> None:
+    for state in ("starved", "blocked", "source_wait"):
+        after = replace(NONE, state=state)
+        assert list(calls_for(NONE, after)) == [(f"on_{state}", (after,))]
+        assert list(calls_for(after, after)) == []
+        assert list(calls_for(after, NONE)) == [], "that all is well is not worth a call"
 
 
-@pytest.mark.usefixtures("patient")
-def test_an_engine_that_died_tells_by_the_next_one(teacher: ScriptedTeacher) -> None:
-    with reader_of(Batches(7), teacher) as reader:
-        list(reader)
-        os.kill(reader.engine_pid, signal.SIGSTOP)
-        reader._pipeline.engine.ask_for_figures()
-        os.kill(reader.engine_pid, signal.SIGKILL)
-        until(lambda: reader.stats.engine_restarts == 1)
-        until(lambda: reader.stats.teachers == (teacher.address,))
-        assert len(list(reader)) == 7
-        assert dict(reader.stats.served) == {teacher.address: 7}
+def test_calls_for_wants_and_engines() -> None:
+    after = replace(NONE, want=3, engine_restarts=2)
+    assert list(calls_for(replace(NONE, want=1), after)) == [
+        ("on_engine_restarted", (2,)),
+        ("on_want_changed", (3, 1)),
+    ]
 
 
-def test_they_are_waited_for_a_second_at_most(teacher: ScriptedTeacher) -> None:
-    with reader_of(Batches(7), teacher) as reader:
-        list(reader)
-        os.kill(reader.engine_pid, signal.SIGSTOP)
-        reader._pipeline.engine.ask_for_figures()
-        begun = time.monotonic()
-        for _ in range(40):
-            assert reader.stats.delivered == 7
-        assert time.monotonic() - begun < 20 * engine_client.FIGURES_S, "once, and not at each look"
-        os.kill(reader.engine_pid, signal.SIGCONT)
+def test_every_method_of_a_callback_is_called() -> None:
+    after = replace(
+        NONE, teachers=("a",), want=3, engine_restarts=2, ejected=("b",), ejected_for=("lied",)
+    )
+    calls = [*calls_for(NONE, after), *calls_for(after, NONE)]
+    for state in ("starved", "blocked", "source_wait"):
+        calls += calls_for(NONE, replace(NONE, state=state))
+    for name, arguments in calls:
+        getattr(Callback(), name)(*arguments)
+    told = {name for name, _ in calls} | {"on_batch"}
+    assert told == {name for name in vars(Callback) if name.startswith("on_")}

@@ -1,299 +1,413 @@
-"""Order, epochs and ends of the stream between source and training loop."""
+"""The stream between source and training loop, its progress, and the ring of its batches."""
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edl.distill_reader.labelled import Labels, Pulled
+from edl.distill_reader.labelled import Labelled, Labels
 from edl.distill_reader.progress import Place, Progress
+from edl.distill_reader.ring import Leases, Ring
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
-from edl.errors import EngineLost, NoTeacherAvailable, PoisonBatch
-from edl.proto.arena import Record
+from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch, UsageError
+from edl.proto.arena import Arena, Array, Record
 
 X = np.arange(4.0).reshape(2, 2)
 PARTS = take_apart(X)
 RECORD = Record(0, 64, ())
-PLACE = Place(0, {})
 SOFT = np.ones((2, 1))
-
-
-@pytest.fixture
-def labels() -> Labels:
-    return Labels({"y": SOFT}, RECORD)
-
-
-def begin(stream: Stream) -> int:
-    stream.begin()
-    return stream.epoch
-
-
-def add(stream: Stream, epoch: int) -> Pulled:
-    pulled = stream.add(epoch, RECORD, [X], PARTS, PLACE)
-    assert pulled is not None
-    return pulled
-
-
-def test_batches_are_taken_in_order_whatever_order_labels_come_in(labels: Labels) -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    numbers = [add(stream, epoch).number for _ in range(3)]
-    for number in reversed(numbers):
-        stream.settle(number, labels)
-    taken = [stream.take(epoch, 0) for _ in numbers]
-    assert [t.pulled.number for t in taken if t] == numbers
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_recalled_batch_waits_for_other_labels_and_in_order_so_do_later_ones(
-    ordered: bool, labels: Labels
-) -> None:
-    stream = Stream(ordered=ordered)
-    epoch = begin(stream)
-    first, second = (add(stream, epoch).number for _ in range(2))
-    assert not stream.recall(first), "it has none"
-    for number in (first, second):
-        stream.settle(number, labels)
-    assert stream.recall(first)
-    assert not stream.recall(first), "it has none any more"
-    taken = stream.take(epoch, 0)
-    assert (taken and taken.pulled.number) == (None if ordered else second)
-    stream.settle(first, labels)
-    taken = stream.take(epoch, 0)
-    assert taken is not None
-    assert taken.pulled.number == first
-    assert not stream.recall(first), "it is taken"
-
-
-def test_an_error_is_not_recalled() -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    number = add(stream, epoch).number
-    stream.settle(number, PoisonBatch("ugly"))
-    assert not stream.recall(number)
-
-
-def test_nothing_to_take_yet_is_none_and_the_end_is_stop_iteration(labels: Labels) -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    pulled = add(stream, epoch)
-    stream.end(epoch, None)
-    assert stream.take(epoch, 0) is None
-    stream.settle(pulled.number, labels)
-    assert stream.take(epoch, 0) is not None
-    with pytest.raises(StopIteration):
-        stream.take(epoch, 0)
-
-
-def test_what_the_source_raised_comes_behind_its_batches(labels: Labels) -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    pulled = add(stream, epoch)
-    error = KeyError("the source's own")
-    stream.end(epoch, error)
-    stream.settle(pulled.number, labels)
-    assert stream.take(epoch, 0) is not None
-    with pytest.raises(KeyError) as raised:
-        stream.take(epoch, 0)
-    assert raised.value is error
-
-
-def test_poison_is_raised_in_its_place(labels: Labels) -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    first, second = add(stream, epoch), add(stream, epoch)
-    stream.settle(second.number, PoisonBatch("batch 1"))
-    assert stream.take(epoch, 0) is None
-    stream.settle(first.number, labels)
-    assert stream.take(epoch, 0) is not None
-    with pytest.raises(PoisonBatch):
-        stream.take(epoch, 0)
-
-
-def test_failure_comes_behind_what_is_ready(labels: Labels) -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    pulled = add(stream, epoch)
-    stream.settle(pulled.number, labels)
-    stream.fail(EngineLost("gone"))
-    assert stream.take(epoch, 0) is not None
-    with pytest.raises(EngineLost):
-        stream.take(epoch, 0)
-    epoch = begin(stream)
-    with pytest.raises(EngineLost):
-        stream.take(epoch, 0)
-
-
-def test_failure_of_one_epoch_is_forgotten_with_it() -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    stream.fail(NoTeacherAvailable("none"), epoch)
-    with pytest.raises(NoTeacherAvailable):
-        stream.take(epoch, 0)
-    epoch = begin(stream)
-    assert stream.take(epoch, 0) is None
-
-
-def test_failure_of_an_epoch_that_was_left_fails_no_other() -> None:
-    stream = Stream()
-    old = begin(stream)
-    new = begin(stream)
-    stream.fail(NoTeacherAvailable("told too late"), old)
-    assert stream.take(new, 0) is None
-    stream.fail(NoTeacherAvailable("none"), new)
-    with pytest.raises(StopIteration):
-        stream.take(old, 0)
-
-
-def test_errors_are_kept_without_what_they_went_through(labels: Labels) -> None:
-    """Else the frames of the training loop, and all they refer to, live as long as the stream."""
-    stream = Stream()
-    epoch = begin(stream)
-    poison, lost, own = PoisonBatch("batch 0"), EngineLost("gone"), KeyError("the source's own")
-    stream.settle(add(stream, epoch).number, poison)
-    for _ in range(2):
-        with pytest.raises(PoisonBatch, match="batch 0"):
-            stream.take(epoch, 0)
-    assert poison.__traceback__ is None
-    epoch = begin(stream)
-    stream.end(epoch, own)
-    with pytest.raises(KeyError) as raised:
-        stream.take(epoch, 0)
-    assert raised.value is own
-    with pytest.raises(StopIteration):
-        stream.take(epoch, 0)
-    stream.fail(lost)
-    with pytest.raises(EngineLost):
-        stream.take(epoch, 0)
-    assert lost.__traceback__ is None
-
-
-def test_it_knows_whether_the_training_loop_waits(labels: Labels) -> None:
-    def waits() -> bool:
-        with stream.held() as held:
-            return held.waiting
-
-    stream = Stream()
-    epoch = begin(stream)
-    number = add(stream, epoch).number
-    assert not waits()
-    assert stream.take(epoch, 0) is None
-    assert waits()
-    stream.settle(number, labels)
-    assert stream.take(epoch, 0) is not None
-    assert not waits()
-    assert stream.take(epoch, 0) is None
-    epoch = begin(stream)
-    assert not waits()
-
-
-def test_nothing_is_pulled_for_a_stream_that_is_dead() -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    stream.allow(10)
-    stream.fail(EngineLost("gone"))
-    assert not stream.may_pull(epoch)
-
-
-def test_a_new_epoch_lets_go_of_what_the_old_one_held(labels: Labels) -> None:
-    stream = Stream()
-    old = begin(stream)
-    first, second = add(stream, old), add(stream, old)
-    stream.settle(first.number, labels)
-    with stream.held() as held:
-        assert (held.labelled, held.unlabelled) == ([first], [second])
-    stream.begin()
-    with stream.held() as held:
-        assert (held.labelled, held.unlabelled) == ([], [])
-    assert stream.add(old, RECORD, [X], PARTS, PLACE) is None
-    assert not stream.end(old, None)
-    assert add(stream, stream.epoch).number > second.number, "numbers never come twice"
-    with pytest.raises(StopIteration):
-        stream.take(old, 0)
-
-
-def test_pulling_waits_for_leave_and_ends_with_its_epoch() -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(stream.may_pull(epoch)))
-    thread.start()
-    stream.allow(1)
-    thread.join(5)
-    assert answers == [True]
-    add(stream, epoch)
-    thread = threading.Thread(target=lambda: answers.append(stream.may_pull(epoch)))
-    thread.start()
-    stream.begin()
-    thread.join(5)
-    assert answers == [True, False]
+LABELS = Labels({"y": SOFT}, RECORD)
 
 
 def at(ordinal: int) -> Place:
     return Place(ordinal, {"behind": ordinal + 1})
 
 
-def test_only_what_was_taken_counts_as_delivered(labels: Labels) -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    numbers = []
-    for ordinal in range(3):
-        pulled = stream.add(epoch, RECORD, [X], PARTS, at(ordinal))
-        assert pulled is not None
-        numbers.append(pulled.number)
-        stream.settle(pulled.number, labels)
-    stream.take(epoch, 0)
+class Played(Stream):
+    """A stream in an epoch; batches are pulled, labelled and taken as a test says."""
+
+    def __init__(self, *, ordered: bool = True) -> None:
+        super().__init__(ordered=ordered)
+        self.begin()
+
+    def pull(self, count: int = 1) -> list[int]:
+        """The numbers of these batches."""
+        pulled = [self.add(self.epoch, RECORD, [X], PARTS, at(n)) for n in range(count)]
+        return [one.number for one in pulled if one]
+
+    def label(self, *numbers: int, labels: Labels | EdlError = LABELS) -> None:
+        for number in numbers:
+            self.settle(number, labels)
+
+    def taken(self) -> int | None:
+        """The number of the batch that can be taken now."""
+        labelled = self.take(self.epoch, 0)
+        return None if labelled is None else labelled.pulled.number
+
+
+@pytest.fixture
+def stream() -> Played:
+    return Played()
+
+
+def test_batches_are_taken_in_order_whatever_order_labels_come_in(stream: Played) -> None:
+    numbers = stream.pull(3)
+    stream.label(*reversed(numbers))
+    assert [stream.taken() for _ in numbers] == numbers
+
+
+def test_without_an_order_the_first_that_is_labelled_is_taken() -> None:
+    stream = Played(ordered=False)
+    _, second, third = stream.pull(3)
+    assert stream.taken() is None
+    for number in (third, second):
+        stream.label(number)
+        assert stream.taken() == number
+    assert (stream.progress.batches, sorted(stream.progress.ahead)) == (0, [1, 2])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_recalled_batch_waits_for_other_labels_and_in_order_so_do_later_ones(
+    ordered: bool,
+) -> None:
+    stream = Played(ordered=ordered)
+    first, second = stream.pull(2)
+    assert not stream.recall(first), "it has no labels"
+    stream.label(first, second)
+    assert stream.recall(first)
+    assert not stream.recall(first), "it has no labels any more"
+    assert stream.taken() == (None if ordered else second)
+    stream.label(first)
+    assert stream.taken() == first
+    assert not stream.recall(first), "it is taken"
+
+
+def test_an_error_is_not_recalled(stream: Played) -> None:
+    (number,) = stream.pull()
+    stream.label(number, labels=PoisonBatch("ugly"))
+    assert not stream.recall(number)
+
+
+@pytest.mark.parametrize("error", [None, KeyError("the source's own")])
+def test_an_epoch_ends_behind_its_batches(stream: Played, error: BaseException | None) -> None:
+    (number,) = stream.pull()
+    stream.end(stream.epoch, error)
+    assert stream.taken() is None
+    stream.label(number)
+    assert stream.taken() == number
+    with pytest.raises(StopIteration if error is None else KeyError) as raised:
+        stream.taken()
+    assert error is None or raised.value is error
+
+
+def test_poison_is_raised_in_its_place(stream: Played) -> None:
+    first, second = stream.pull(2)
+    stream.label(second, labels=PoisonBatch("batch 1"))
+    assert stream.taken() is None
+    stream.label(first)
+    assert stream.taken() == first
+    with pytest.raises(PoisonBatch):
+        stream.taken()
+
+
+def test_a_lost_engine_is_raised_behind_what_is_ready_and_in_every_epoch(stream: Played) -> None:
+    stream.label(*stream.pull())
+    stream.fail(EngineLost("gone"))
+    assert stream.taken() is not None
+    for _ in range(2):
+        with pytest.raises(EngineLost):
+            stream.taken()
+        stream.begin()
+    stream.allow(10)
+    assert not stream.may_pull(stream.epoch)
+
+
+def test_the_failure_of_an_epoch_is_none_of_another(stream: Played) -> None:
+    old = stream.epoch
+    stream.fail(NoTeacherAvailable("none"), old)
+    with pytest.raises(NoTeacherAvailable):
+        stream.taken()
+    stream.begin()
+    stream.fail(NoTeacherAvailable("told too late"), old)
+    assert stream.taken() is None
+    stream.fail(NoTeacherAvailable("none"), stream.epoch)
+    with pytest.raises(StopIteration):
+        stream.take(old, 0)
+
+
+def test_errors_are_kept_without_their_tracebacks(stream: Played) -> None:
+    """Else the frames of the training loop, and all they refer to, live as long as the stream."""
+    poison, lost, own = PoisonBatch("batch 0"), EngineLost("gone"), KeyError("the source's own")
+    stream.label(*stream.pull(), labels=poison)
+    for _ in range(2):
+        with pytest.raises(PoisonBatch, match="batch 0"):
+            stream.taken()
+    assert poison.__traceback__ is None
+    stream.begin()
+    stream.end(stream.epoch, own)
+    with pytest.raises(KeyError) as raised:
+        stream.taken()
+    assert raised.value is own
+    with pytest.raises(StopIteration):
+        stream.taken()
+    stream.fail(lost)
+    with pytest.raises(EngineLost):
+        stream.taken()
+    assert lost.__traceback__ is None
+
+
+def test_it_knows_whether_the_training_loop_waits(stream: Played) -> None:
+    def waits() -> bool:
+        with stream.held() as held:
+            return held.waiting
+
+    (number,) = stream.pull()
+    assert not waits()
+    assert stream.taken() is None
+    assert waits()
+    stream.label(number)
+    assert stream.taken() == number
+    assert not waits()
+    assert stream.taken() is None
+    stream.begin()
+    assert not waits()
+
+
+def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
+    def held() -> tuple[list[int], list[int]]:
+        with stream.held() as held:
+            return [one.number for one in held.labelled], [one.number for one in held.unlabelled]
+
+    old, (first, second) = stream.epoch, stream.pull(2)
+    stream.label(first)
+    assert held() == ([first], [second])
+    stream.begin()
+    assert held() == ([], [])
+    assert stream.add(old, RECORD, [X], PARTS, at(0)) is None
+    assert not stream.end(old, None)
+    assert stream.pull() > [second], "numbers never come twice"
+    with pytest.raises(StopIteration):
+        stream.take(old, 0)
+
+
+def test_pulling_waits_until_it_is_allowed_and_ends_with_its_epoch(stream: Played) -> None:
+    answers: list[bool] = []
+    epoch = stream.epoch
+    for go_on in (lambda: stream.allow(1), stream.begin):
+        thread = threading.Thread(target=lambda: answers.append(stream.may_pull(epoch)))
+        thread.start()
+        go_on()
+        thread.join()
+        stream.pull()
+    assert answers == [True, False]
+
+
+# --- labels
+
+
+def test_labels_of_a_batch_that_is_not_waiting_are_freed(stream: Played) -> None:
+    arena = Arena.create(4096)
+    leases = Leases(arena)
+
+    def settled(number: int) -> int:
+        record = arena.allocate([(SOFT.dtype, SOFT.shape)])
+        stream.settle(number, Labels({"y": leases.views(record).pop()}, record, leases))
+        return record.offset
+
+    (number,) = stream.pull()
+    first = settled(number)
+    assert [settled(number)] == [*leases.over()], "it was labelled before"
+    assert [settled(number + 1)] == [*leases.over()], "it was never pulled"
+    taken = stream.take(stream.epoch, 0)
+    assert [settled(number)] == [*leases.over()], "it is taken already"
+    del taken
+    assert [first] == [*leases.over()], "the training loop is done with it"
+    (number,) = stream.pull()
+    left = settled(number)
+    stream.begin()
+    assert [left] == [*leases.over()], "its epoch was left"
+    arena.close()
+
+
+def test_recalled_labels_belong_to_the_engine_again(stream: Played) -> None:
+    arena = Arena.create(4096)
+    leases = Leases(arena)
+    (number,) = stream.pull()
+    record = arena.allocate([(SOFT.dtype, SOFT.shape)])
+    stream.settle(number, Labels({"y": leases.views(record).pop()}, record, leases))
+    assert stream.recall(number)
+    assert [*leases.over()] == []
+    stream.settle(number, Labels({"y": leases.views(record).pop()}, record, leases))
+    assert stream.taken() == number
+    assert [*leases.over()] == [record.offset]
+    arena.close()
+
+
+def labelled(stream: Played, batch: object) -> Labelled:
+    pulled = stream.add(stream.epoch, RECORD, [X], take_apart(batch), at(0))
+    assert pulled is not None
+    stream.label(pulled.number)
+    taken = stream.take(stream.epoch, 0)
+    assert taken is not None
+    return taken
+
+
+def test_the_batch_is_made_before_the_training_loop_asks(stream: Played) -> None:
+    taken = labelled(stream, X)
+    assert taken.batch() is taken.made
+    x, soft = taken.batch()
+    assert (x is X, soft is SOFT) == (True, True)
+
+
+def test_a_batch_that_cannot_be_made_is_an_error_of_the_training_loop(stream: Played) -> None:
+    taken = labelled(stream, {"y": X})
+    with pytest.raises(UsageError, match="the name of a field"):
+        taken.batch()
+
+
+# --- progress
+
+
+def test_only_what_was_taken_counts_as_delivered(stream: Played) -> None:
+    stream.label(*stream.pull(3))
+    stream.taken()
     assert stream.progress == Progress(0, 1, 2, {"behind": 1})
     stream.begin(empty=True)
     assert stream.progress == Progress(0, 1, 2, {"behind": 1}), "left, not forgotten"
 
 
-def test_the_epoch_is_over_when_its_end_is_taken() -> None:
-    stream = Stream()
-    epoch = begin(stream)
+@pytest.mark.parametrize("error", [None, KeyError("the source's own")])
+def test_an_epoch_is_over_when_its_end_is_taken(
+    stream: Played, error: BaseException | None
+) -> None:
     stream.stand(Progress(4, 7, 70))
-    stream.end(epoch, None, {"next": 5})
+    stream.end(stream.epoch, error, {"next": 5})
     assert stream.progress.epoch == 4
-    for _ in range(2):
-        with pytest.raises(StopIteration):
-            stream.take(epoch, 0)
-        assert stream.progress == Progress(5, mark={"next": 5})
-
-
-def test_an_epoch_that_the_source_broke_is_not_over() -> None:
-    stream = Stream()
-    epoch = begin(stream)
-    stream.stand(Progress(4, 7, 70))
-    stream.end(epoch, KeyError("the source's own"))
-    with pytest.raises(KeyError):
-        stream.take(epoch, 0)
+    with pytest.raises(StopIteration if error is None else KeyError):
+        stream.taken()
     with pytest.raises(StopIteration):
-        stream.take(epoch, 0)
-    assert stream.progress == Progress(4, 7, 70)
+        stream.taken()
+    assert stream.progress == (
+        Progress(5, mark={"next": 5}) if error is None else Progress(4, 7, 70)
+    )
 
 
-def test_without_an_order_the_first_that_is_labelled_is_taken(labels: Labels) -> None:
-    stream = Stream(ordered=False)
-    epoch = begin(stream)
-    pulled = [stream.add(epoch, RECORD, [X], PARTS, at(ordinal)) for ordinal in range(3)]
-    assert stream.take(epoch, 0) is None
-    for one in (pulled[2], pulled[1]):
-        assert one is not None
-        stream.settle(one.number, labels)
-        taken = stream.take(epoch, 0)
-        assert taken is not None
-        assert taken.pulled is one
-    assert (stream.progress.batches, sorted(stream.progress.ahead)) == (0, [1, 2])
-
-
-def test_what_was_delivered_before_is_known_when_it_comes_again() -> None:
-    stream = Stream()
+def test_what_was_delivered_before_is_known_when_it_comes_again(stream: Played) -> None:
     stream.stand(Progress(0, 1, 6, {}, {2: None}))
-    epoch = begin(stream)
-    assert not stream.had_before(epoch, at(1))
-    assert stream.had_before(epoch, at(2))
+    assert not stream.had_before(stream.epoch, at(1))
+    assert stream.had_before(stream.epoch, at(2))
     assert stream.progress == Progress(0, 1, 6, {}, {2: {"behind": 3}})
-    assert not stream.had_before(epoch + 1, at(2))
+    assert not stream.had_before(stream.epoch + 1, at(2))
+
+
+@given(st.permutations(range(12)), st.integers(0, 12))
+def test_the_mark_is_behind_the_first_batches_without_a_gap(order: list[int], count: int) -> None:
+    progress = Progress()
+    for ordinal in order[:count]:
+        progress = progress.delivered(at(ordinal), 2)
+    gapless = next(n for n in range(13) if n not in order[:count])
+    assert progress.batches == gapless
+    assert progress.mark == ({"behind": gapless} if gapless else None)
+    assert sorted(progress.ahead) == sorted(n for n in order[:count] if n > gapless)
+    assert progress.samples == 2 * count
+
+
+@given(st.sets(st.integers(1, 11)))
+def test_batches_delivered_before_a_resume_count_when_they_are_read_again(ahead: set[int]) -> None:
+    progress = Progress(ahead=dict.fromkeys(ahead))
+    for ordinal in range(12):
+        assert progress.batches == ordinal
+        progress = progress.delivered(at(ordinal), 0 if ordinal in ahead else 1)
+    assert (progress.batches, dict(progress.ahead)) == (12, {})
+    assert progress.samples == 12 - len(ahead)
+
+
+# --- the ring
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    ring = Ring()
+    yield ring
+    ring.close()
+
+
+def used_after_reclaim(ring: Ring) -> int:
+    gc.collect()
+    ring.reclaim()
+    return ring.arena.used_bytes
+
+
+def put(ring: Ring, *arrays: Array) -> list[Array]:
+    return ring.put(arrays)[1]
+
+
+def test_views_hold_what_was_put(ring: Ring) -> None:
+    arrays: list[Array] = [
+        np.arange(6, dtype=np.int16).reshape(2, 3),
+        np.zeros((0, 4)),
+        np.array([1.5], np.float32),
+    ]
+    for view, array in zip(put(ring, *arrays), arrays, strict=True):
+        np.testing.assert_array_equal(view, array)
+        assert view.dtype == array.dtype
+
+
+def test_memory_is_given_back_with_the_last_view(ring: Ring) -> None:
+    views = put(ring, np.zeros(100), np.ones(100))
+    kept = views[1][10:20].reshape(2, 5)  # a view of a view holds the record too
+    del views
+    assert used_after_reclaim(ring) > 0
+    np.testing.assert_array_equal(kept, 1.0)
+    del kept
+    assert used_after_reclaim(ring) == 0
+
+
+def test_a_kept_batch_is_not_overwritten(ring: Ring) -> None:
+    kept = put(ring, np.full(1000, 7))
+    for value in range(50):
+        del value
+        put(ring, np.zeros(1000, dtype=np.int64))
+    np.testing.assert_array_equal(kept[0], 7)
+
+
+def test_memory_is_used_again(ring: Ring) -> None:
+    before = ring.arena.size_bytes
+    for _ in range(1000):
+        put(ring, np.zeros(64 << 10, np.uint8))
+    assert ring.arena.size_bytes == before
+
+
+def test_a_batch_that_cannot_be_copied_leaves_no_record(ring: Ring) -> None:
+    class Torn:
+        dtype, shape = np.dtype(np.float32), (2,)
+
+        def __array__(self, *_: object, **__: object) -> Array:
+            raise ValueError("no numbers")
+
+    with pytest.raises(ValueError, match="no numbers"):
+        put(ring, Torn())  # type: ignore[arg-type]
+    assert used_after_reclaim(ring) == 0
+
+
+def test_a_lease_ends_once_and_one_that_is_revoked_never() -> None:
+    arena = Arena.create(4096)
+    leases = Leases(arena)
+    layout = (np.dtype(np.int64), (2,))
+    first, second = (arena.allocate([layout, layout]) for _ in range(2))
+    kept, gone = leases.views(first), leases.views(second)
+    leases.revoke(second)
+    del gone
+    assert [*leases.over()] == []
+    again = leases.views(second)
+    del kept, again
+    assert [*leases.over()] == [first.offset, second.offset]
+    assert [*leases.over()] == []
+    arena.close()

@@ -16,7 +16,7 @@ from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.torch import TorchLoader
 from edl.errors import BatchError, UsageError
 from edl.supervise import python_command, start
-from edl.tests.distill_reader.test_reader import ROWS, Batches
+from edl.tests.distill_reader.readers import ROWS, Batches
 from edl.tests.scripted_teacher import CLASSES, logits_of
 
 SAMPLES, BATCH = 37, 8

@@ -8,7 +8,7 @@ import time
 from edl.distill_reader import DistilReader
 from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
-from edl.tests.distill_reader.test_reader import Batches
+from edl.tests.distill_reader.readers import Batches
 
 
 def main(teacher: str, trace: str) -> None:

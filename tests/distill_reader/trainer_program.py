@@ -19,7 +19,7 @@ import psutil
 from edl.distill_reader import DistilReader
 from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
-from edl.tests.distill_reader.test_reader import Batches
+from edl.tests.distill_reader.readers import Batches
 
 COUNT, BATCH = 64, 2
 #: The sample at which the data set breaks; behind the first batches, whatever is read ahead.

@@ -19,8 +19,9 @@ import pytest
 from edl.distill_reader import CanaryPolicy, DistilReader, EnsemblePolicy, LabelStore
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.tests.distill_reader.test_reader import ROWS, Batches, check_epoch, until
+from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
+from edl.tests.waiting import wait_until
 
 #: Labels and inputs of one batch of `Batches`.
 BATCH_BYTES = 4 * (3 + 10) * 4
@@ -134,7 +135,7 @@ class Deceived:
         while len(self.liar.lied) < 20:
             self.batches.append(next(self.stream))
         self.source.end_after(600)
-        until(lambda: self.reader.stats.state == "blocked")
+        wait_until(lambda: self.reader.stats.state == "blocked")
 
     def call_the_witnesses(self) -> None:
         """The liar is alone with two who contradict it."""
@@ -142,7 +143,7 @@ class Deceived:
         while self.honest.address in self.reader.stats.teachers:
             self.step()
         there = {*teachers(self._stack, *(Teacher(port=port_of(one)) for one in self.witnesses))}
-        until(lambda: there <= {*self.reader.stats.teachers}, 30.0)
+        wait_until(lambda: there <= {*self.reader.stats.teachers}, 30.0)
 
     def step(self) -> None:
         self.batches.append(next(self.stream))
@@ -221,9 +222,9 @@ def test_what_a_liar_made_for_an_engine_that_died_is_taken_back_too(stack: ExitS
     scene = Deceived(stack)
     lied = set(scene.liar.lied)
     os.kill(scene.reader.engine_pid, signal.SIGKILL)
-    until(lambda: scene.reader.stats.engine_restarts == 1)
+    wait_until(lambda: scene.reader.stats.engine_restarts == 1)
     there = {*teachers(stack, *(Teacher(port=port_of(one)) for one in scene.witnesses))}
-    until(lambda: there <= {*scene.reader.stats.teachers}, 30.0)
+    wait_until(lambda: there <= {*scene.reader.stats.teachers}, 30.0)
     scene.go_on_until_it_is_found_out()
     scene.check()
     late = scene.batches[scene.believed :]
@@ -284,7 +285,7 @@ def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
         source.end_after(2000)
         liar = Teacher(lies=True, port=port_of(late))
         teachers(stack, liar)
-        until(lambda: liar.address in reader.stats.teachers, 30.0)
+        wait_until(lambda: liar.address in reader.stats.teachers, 30.0)
         while not reader.stats.liars:
             batches.append(next(stream))
             time.sleep(STEP_S)
@@ -315,14 +316,14 @@ def test_of_two_that_differ_a_third_decides(stack: ExitStack) -> None:
     addresses = [*teachers(stack, liar, honest), late.address]
     with DistilReader(source, service="s", teachers=addresses, upper_bytes=20_000) as reader:
         stream = iter(reader)
-        until(lambda: next(stream) is not None and liar.requests > 0 and honest.requests > 0)
+        wait_until(lambda: next(stream) is not None and liar.requests > 0 and honest.requests > 0)
         source.end_after(2000)
         assert reader.stats.liars == 0, "who of the two is not known"
-        until(lambda: "another one is needed to tell who is wrong" in reader.stats.dispute)
+        wait_until(lambda: "another one is needed to tell who is wrong" in reader.stats.dispute)
         for word in (liar.address, honest.address, "'s'", "of its greatest value", "'logits'"):
             assert word in reader.stats.dispute
         teachers(stack, Teacher(port=port_of(late)))
-        until(lambda: late.address in reader.stats.teachers, 30.0)
+        wait_until(lambda: late.address in reader.stats.teachers, 30.0)
         while not reader.stats.liars:
             next(stream)
             time.sleep(STEP_S)

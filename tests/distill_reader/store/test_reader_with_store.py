@@ -17,8 +17,8 @@ from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.looking import verify
 from edl.errors import NoTeacherAvailable, UsageError
 from edl.proto.datatypes import Array
-from edl.tests.distill_reader.test_reader import until
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
+from edl.tests.waiting import wait_until
 
 SAMPLES = 120
 DEAD = "127.0.0.1:1"  # where nobody listens
@@ -129,7 +129,7 @@ def test_a_filled_store_serves_with_all_teachers_off(
     teacher.stop()
     with reader_of(Shuffled(orders(1), 10), store) as reader:
         assert losses(reader) == curve
-        until(lambda: reader.stats.content_id == "model-1")
+        wait_until(lambda: reader.stats.content_id == "model-1")
     with reader_of(Shuffled(orders(2), 6), store) as reader:
         check(list(reader), Shuffled(orders(2), 6))
 
@@ -296,7 +296,7 @@ def test_a_broken_store_costs_teachers_and_nothing_else(
         file.write(b"\xff" * 40_000)
     with reader_of(source, store, teacher) as reader:
         check(list(reader), source)
-        until(lambda: "broken" in reader.stats.store_trouble)
+        wait_until(lambda: "broken" in reader.stats.store_trouble)
 
 
 def test_an_engine_that_is_killed_leaves_a_store_without_a_wrong_label(
