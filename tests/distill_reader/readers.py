@@ -1,0 +1,76 @@
+"""A source of known batches, and readers of it over scripted teachers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from edl.distill_reader import DistilReader
+from edl.errors import RetryableError
+from edl.proto.arena import Array
+from edl.proto.tensors import InferRequest
+from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
+
+ROWS = 4
+NOBODY = "127.0.0.1:9"  # where nobody listens
+
+
+class Batches:
+    """A re-iterable of (x, id) batches; what each is can be computed from its number."""
+
+    def __init__(self, count: int, shape: tuple[int, ...] = (3,)) -> None:
+        self.count = count
+        self.shape = shape
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.count):
+            yield self.at(number), np.full(ROWS, number)
+
+    def at(self, number: int) -> Any:
+        rows = np.arange(ROWS, dtype=np.float32).reshape(ROWS, *(1 for _ in self.shape))
+        return np.broadcast_to(rows + 10 * number, (ROWS, *self.shape)).astype(np.float32)
+
+
+def numbers_of(batches: list[Any]) -> list[int]:
+    """The numbers of `Batches` that these are, by their ids."""
+    return [int(ids[0]) for _, ids, *_ in batches]
+
+
+def check_epoch(source: Batches, batches: list[Any]) -> None:
+    """Every batch once, in order, with the labels of that batch."""
+    assert numbers_of(batches) == list(range(source.count))
+    for x, ids, soft in batches:
+        np.testing.assert_array_equal(x, source.at(int(ids[0])))
+        np.testing.assert_array_equal(soft, logits_of(x))
+
+
+def reader_of(source: Any, *teachers: ScriptedTeacher | str, **options: Any) -> DistilReader:
+    """A reader of service "s" over teachers, or their addresses."""
+    addresses = [one if isinstance(one, str) else one.address for one in teachers]
+    return DistilReader(source, **{"service": "s", "teachers": addresses, **options})
+
+
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port for a gRPC server; nobody else gets it, and it refuses connections until then."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
+def fail(request: InferRequest) -> dict[str, Array]:
+    """The behaviour of a teacher that fails for now."""
+    raise RetryableError("not now")
+
+
+def answer_nan(request: InferRequest) -> dict[str, Array]:
+    """The behaviour of a teacher whose labels are not finite."""
+    return {name: np.full_like(labels, np.nan) for name, labels in label(request).items()}

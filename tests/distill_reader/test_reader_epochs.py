@@ -1,0 +1,444 @@
+"""Epochs and readers that are left, closed, collected, interrupted, forked or copied."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader import Callback, DistilReader, LabelStore
+from edl.distill_reader.callbacks import Callbacks
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.janitor import Janitor
+from edl.distill_reader.pipeline import Pipeline
+from edl.distill_reader.puller import Puller
+from edl.distill_reader.sources import source_of
+from edl.errors import EngineLost, UsageError
+from edl.proto.channel import Channel
+from edl.scheduler.shard_plan import Shard
+from edl.supervise import Process
+from edl.tests.distill_reader.readers import NOBODY, Batches, check_epoch, numbers_of, reader_of
+from edl.tests.ground.programs import wait_gone
+from edl.tests.scripted_teacher import ScriptedTeacher
+from edl.tests.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+# --- epochs
+
+
+def test_leaving_does_not_wait_for_the_source(teacher: ScriptedTeacher) -> None:
+    go_on = threading.Event()
+
+    class Slow(Batches):
+        def __iter__(self) -> Iterator[Any]:
+            yield from super().__iter__()
+            go_on.wait()
+
+    source = Slow(4)
+    with reader_of(source, teacher) as reader:
+        iterator = iter(reader)
+        batches = [next(iterator) for _ in range(3)]
+        del iterator
+        wait_until(lambda: reader.stats.ready == 0)  # the last one is dropped with the epoch
+        go_on.set()
+        check_epoch(source, list(reader))
+    assert numbers_of(batches) == [0, 1, 2]
+
+
+def test_an_epoch_that_another_one_has_cut_short_does_not_seem_to_end(
+    teacher: ScriptedTeacher,
+) -> None:
+    """As where somebody peeks at a batch from within the loop, or nests two loops."""
+    source = Batches(20)
+    with reader_of(source, teacher) as reader:
+        ended = iter(reader)
+        whole = list(ended)
+        outer = iter(reader)
+        next(outer)
+        next(iter(reader))
+        with pytest.raises(UsageError, match=r"another one of the same reader.*two readers"):
+            next(outer)
+        with pytest.raises(UsageError, match="left unfinished"):
+            list(zip(reader, reader, strict=True))
+        assert list(ended) == [], "all of its batches were taken"
+        closed = iter(reader)
+        next(closed)
+        closed.close()
+        check_epoch(source, list(reader))
+        assert list(closed) == [], "it was left on purpose"
+    check_epoch(source, whole)
+
+
+def test_several_threads_share_an_epoch(teacher: ScriptedTeacher) -> None:
+    source = Batches(200)
+    seen: list[Any] = []
+    with reader_of(source, teacher) as reader:
+        iterator = iter(reader)
+        threads = [threading.Thread(target=lambda: seen.extend(iterator)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert reader.stats.delivered == 200
+    seen.sort(key=lambda batch: int(batch[1][0]))
+    check_epoch(source, seen)
+
+
+def test_time_spent_waiting_for_the_source_is_counted(teacher: ScriptedTeacher) -> None:
+    class Waits(Batches):
+        def __iter__(self) -> Iterator[Any]:
+            for number, batch in enumerate(super().__iter__()):
+                wait_until(lambda: reader.stats.source_wait_s >= 0.05 * number)  # noqa: B023
+                yield batch
+
+    source = Waits(8)
+    with reader_of(source, teacher) as reader:
+        check_epoch(source, list(reader))
+
+
+def test_a_source_is_closed_though_it_yielded_nonsense(teacher: ScriptedTeacher) -> None:
+    closed = threading.Event()
+
+    class Nonsense:
+        def __iter__(self) -> Iterator[Any]:
+            try:
+                yield "no arrays"
+            finally:
+                closed.set()
+
+    with reader_of(Nonsense(), teacher) as reader:
+        with pytest.raises(UsageError) as kept:  # and with it each frame that has the iterator
+            list(reader)
+        assert closed.wait(60)
+        del kept
+
+
+class Forgetful:
+    """Yields arrays that it keeps no reference to."""
+
+    def __init__(self) -> None:
+        self.yielded: list[weakref.ref[Any]] = []
+
+    def __iter__(self) -> Forgetful:
+        return self
+
+    def __next__(self) -> Any:
+        array = np.ones((4, 64), np.float32)
+        self.yielded.append(weakref.ref(array))
+        return (array,)
+
+
+def test_what_the_source_has_yielded_is_let_go_while_the_buffer_is_full(
+    teacher: ScriptedTeacher,
+) -> None:
+    source = Forgetful()
+    with DistilReader.from_batch_generator(
+        lambda: source, service="s", teachers=[teacher.address], upper_bytes=4000
+    ) as reader:
+        epoch = iter(reader)  # without a reference to it the epoch would be left
+        next(epoch)
+        yielded = source.yielded
+        wait_until(lambda: len(yielded) > 2 and all(one() is None for one in yielded))
+
+
+# --- the garbage collector
+
+
+def delegating(reader: DistilReader) -> Iterator[Any]:
+    """Closes the iterator that it delegates to when it is collected."""
+    yield from reader
+
+
+@pytest.mark.parametrize("begun", [iter, delegating])
+@pytest.mark.parametrize("holder", ["stream", "engine"])
+def test_a_finalizer_may_run_while_a_lock_is_held(
+    begun: Callable[[DistilReader], Iterator[Any]], holder: str, teacher: ScriptedTeacher
+) -> None:
+    """The garbage collector runs it in any thread."""
+    reader = reader_of(Batches(1000), teacher)
+    pipeline, pid = reader._pipeline, reader.engine_pid  # it outlives the reader
+
+    class Collects:
+        """A batch whose number is looked at under the engine's lock."""
+
+        @property
+        def number(self) -> int:
+            gc.collect()
+            return -1
+
+    def collect() -> None:
+        if holder == "stream":
+            with pipeline.stream.held():
+                gc.collect()
+        else:
+            pipeline.engine.announce(Collects(), pipeline.stream.epoch)  # type: ignore[arg-type]
+
+    gc.collect()
+    gc.disable()
+    try:
+        iterator = begun(reader)
+        next(iterator)
+        cycle: list[Any] = [iterator, reader]
+        cycle.append(cycle)
+        del iterator, reader, cycle
+        collector = threading.Thread(target=collect, daemon=True)
+        collector.start()
+        collector.join(60)
+    finally:
+        gc.enable()
+    assert not collector.is_alive(), "it waits for the lock that it holds itself"
+    wait_gone([pid])
+
+
+def test_an_iterator_may_be_collected_while_the_next_epoch_begins(teacher: ScriptedTeacher) -> None:
+    class Collects(Batches):
+        def __iter__(self) -> Iterator[Any]:
+            gc.collect()
+            return super().__iter__()
+
+    source = Collects(5)
+    with reader_of(source, teacher) as reader:
+        iterator = iter(reader)
+        next(iterator)
+        cycle: list[Any] = [iterator]
+        cycle.append(cycle)
+        del iterator, cycle
+        check_epoch(source, list(reader))
+
+
+# --- everything is given back
+
+
+@pytest.fixture(scope="module")
+def shared_teacher() -> Iterator[ScriptedTeacher]:
+    """Its threads and sockets stay, while those of readers are counted."""
+    teacher = ScriptedTeacher()
+    teacher.parameters = {"content_id": "model-1"}
+    with reader_of(Batches(2), teacher) as reader:  # what stays for good: the pipe of lives
+        list(reader)
+    yield teacher
+    teacher.stop()
+
+
+class Holdings:
+    """Descriptors of this process, once no thread of a reader is left."""
+
+    def __init__(self) -> None:
+        wait_until(lambda: not self.now()[1])
+        self.fds, _ = self.now()
+
+    def now(self) -> tuple[int, list[str]]:
+        gc.collect()
+        names = [thread.name for thread in threading.enumerate()]
+        return len(os.listdir("/proc/self/fd")), [n for n in names if n.startswith("edl-")]
+
+    def are_back(self) -> bool:
+        fds, threads = self.now()
+        return fds <= self.fds and not threads
+
+    def check(self) -> None:
+        """Wait until they are back."""
+        with suppress(AssertionError):  # it would not say what is still there
+            wait_until(self.are_back)
+        assert self.are_back(), (self.fds, self.now())
+
+
+OPTIONS: dict[str, Callable[[ScriptedTeacher, Path], dict[str, Any]]] = {
+    "a store": lambda _, folder: {"store": LabelStore(folder / "labels.edl", 1 << 20)},
+    "a timeline": lambda _, folder: {"trace": folder / "run.json"},
+    "callbacks": lambda _, folder: {"callbacks": [Callback()]},
+    "several services": lambda teacher, _: {
+        "service": {"a": 0.7, "b": 0.3},
+        "teachers": {name: [teacher.address] for name in "ab"},
+    },
+}
+
+
+def fails_in_the_loop(reader: DistilReader) -> None:
+    def train() -> None:
+        with reader:
+            for x, *_ in reader:
+                raise ZeroDivisionError(x)
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+
+
+def is_dropped_in_a_cycle(reader: DistilReader) -> None:
+    iterator = delegating(reader)
+    next(iterator)
+    cycle: list[Any] = [iterator]
+    cycle.append(cycle)
+
+
+def is_closed_while_it_starts(reader: DistilReader) -> None:
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "end", [fails_in_the_loop, is_dropped_in_a_cycle, is_closed_while_it_starts]
+)
+def test_it_gives_everything_back(
+    end: Callable[[DistilReader], None], shared_teacher: ScriptedTeacher, tmp_path: Path
+) -> None:
+    """Four readers, each with an option of its own."""
+    before = Holdings()
+    pids = []
+    for make in OPTIONS.values():
+        reader = reader_of(Batches(200), shared_teacher, **make(shared_teacher, tmp_path))
+        pids.append(reader.engine_pid)
+        end(reader)
+        del reader
+    gc.collect()
+    wait_gone(pids)
+    before.check()
+
+
+# --- Ctrl-C at the worst moments
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("where", "method"),
+    [
+        (threading.Thread, "start"),
+        (Puller, "__init__"),
+        (Janitor, "__init__"),
+        (Callbacks, "start"),
+        (Process, "__init__"),
+    ],
+)
+def test_ctrl_c_while_a_reader_is_made(
+    where: type, method: str, shared_teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Holdings()
+    with monkeypatch.context() as patch:
+        patch.setattr(where, method, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            reader_of(Batches(3), shared_teacher)
+    before.check()
+
+
+@pytest.mark.parametrize("method", ["send", "close"])
+def test_a_close_that_ctrl_c_has_ended_is_done_again(
+    method: str, shared_teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Holdings()
+    reader = reader_of(Batches(100), shared_teacher)
+    epoch = iter(reader)  # without a reference it would be left, by the channel that is patched
+    next(epoch)
+    pid = reader.engine_pid
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, method, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            reader.close()
+    reader.close()
+    wait_gone([pid])
+    del epoch, reader
+    before.check()
+
+
+def test_ctrl_c_while_it_waits_for_a_teacher_and_again() -> None:
+    def interrupt_once_it_waits() -> None:
+        wait_until(lambda: "0 of 1" in reader.stats.waiting_for)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def read_until_interrupted() -> None:
+        interrupter.start()
+        list(reader)
+
+    with reader_of(Batches(3), NOBODY) as reader:
+        for _ in range(2):
+            interrupter = threading.Thread(target=interrupt_once_it_waits)
+            with pytest.raises(KeyboardInterrupt):
+                read_until_interrupted()
+            interrupter.join()
+
+
+def test_a_callback_that_ends_the_program_costs_no_batch(teacher: ScriptedTeacher) -> None:
+    class Ends(Callback):
+        def on_batch(self, samples: int, waited_s: float) -> None:
+            if not ended:
+                ended.append(samples)
+                sys.exit(3)
+
+    ended: list[int] = []
+    source = Batches(30)
+    with reader_of(source, teacher, callbacks=[Ends()]) as reader:
+        iterator = iter(reader)
+        with pytest.raises(SystemExit):
+            next(iterator)
+        assert reader.stats.delivered == 1
+        assert numbers_of(list(iterator)) == list(range(1, 30))
+        gc.collect()
+        wait_until(lambda: reader.stats.volume_bytes == 0)
+        check_epoch(source, list(reader))
+
+
+# --- copies, and a defect of ours
+
+
+def test_a_forked_copy_says_that_it_is_one_and_ends_nothing() -> None:
+    # No teacher is asked: gRPC's servers in this process do not survive a fork.
+    with reader_of(Batches(3), NOBODY) as reader:
+        iterator = iter(reader)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(exit_code_of_a_copy(reader, iterator))  # a public name
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        os.kill(reader.engine_pid, 0)
+
+
+def exit_code_of_a_copy(reader: DistilReader, iterator: Iterator[Any]) -> int:
+    try:
+        for use in (lambda: iter(reader), lambda: next(iterator)):
+            with pytest.raises(UsageError, match="another process"):
+                use()
+        reader.close()
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def test_a_reader_is_not_copied() -> None:
+    with reader_of(Batches(1), NOBODY) as reader:
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(
+                UsageError, match=r"neither copied nor pickled.*one in each process"
+            ):
+                copied(reader)
+
+
+def test_a_defect_of_the_receiver_is_raised_and_not_waited_for(
+    teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(Batches(3), Shard(), 0)
+    pipeline = Pipeline(ReaderConfig("s", teachers=(teacher.address,)), source)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect of ours")
+
+    try:
+        monkeypatch.setattr(pipeline.stream, "settle", fail)
+        with pytest.raises(EngineLost, match="a defect of ours"):
+            pipeline.next(pipeline.begin(), None)
+    finally:
+        pipeline.close()

@@ -1,0 +1,426 @@
+"""Engines that die, teachers that are missing or refuse, and pools whose teachers differ."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader import CanaryPolicy, DistilReader, LabelStore
+from edl.errors import NoTeacherAvailable, RetryableError, Unauthenticated
+from edl.proto.arena import Array
+from edl.proto.security import ServerSecurity
+from edl.proto.tensors import InferRequest
+from edl.tests.distill_reader.conftest import StartTeacher
+from edl.tests.distill_reader.readers import (
+    NOBODY,
+    ROWS,
+    Batches,
+    check_epoch,
+    kept_port,
+    numbers_of,
+    reader_of,
+)
+from edl.tests.ground.programs import wait_gone
+from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
+from edl.tests.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+# --- an engine dies
+
+
+def kill(reader: DistilReader) -> None:
+    os.kill(reader.engine_pid, signal.SIGKILL)
+
+
+def test_death_with_nothing_in_the_ring_and_nothing_allowed(teacher: ScriptedTeacher) -> None:
+    """The next engine sees no batch, and yet has to allow those behind the ones gone by."""
+    source = Batches(50)
+    with reader_of(source, teacher, upper_bytes=1, lower_bytes=0) as reader:
+        iterator = iter(reader)
+        batches = [next(iterator)]
+        wait_until(lambda: all_are_labelled(reader) and reader.stats.state == "blocked")
+        os.kill(reader.engine_pid, signal.SIGSTOP)
+        while len(batches) < reader.stats.yielded:
+            batches.append(next(iterator))
+        kill(reader)
+        batches += iterator
+        assert reader.stats.engine_restarts == 1
+    check_epoch(source, batches)
+
+
+def all_are_labelled(reader: DistilReader) -> bool:
+    stats = reader.stats
+    return stats.ready == stats.yielded - stats.delivered > 0
+
+
+def test_death_while_the_loop_waits_for_a_teacher() -> None:
+    with reader_of(Batches(3), NOBODY, wait_timeout_s=2.0) as reader:
+
+        def kill_once_it_waits() -> None:
+            wait_until(lambda: "0 of 1" in reader.stats.waiting_for)
+            kill(reader)
+
+        killer = threading.Thread(target=kill_once_it_waits)
+        killer.start()
+        with pytest.raises(NoTeacherAvailable):
+            list(reader)
+        killer.join()
+        wait_until(lambda: reader.stats.engine_restarts == 1)
+
+
+def test_death_around_the_change_of_epochs(teacher: ScriptedTeacher) -> None:
+    source = Batches(30)
+    with reader_of(source, teacher) as reader:
+        for taken in (0, 1, 30):  # three deaths: a fifth within a minute would be one too many
+            iterator = iter(reader)
+            assert numbers_of(list(itertools.islice(iterator, taken))) == [*range(taken)]
+            kill(reader)
+            del iterator
+            check_epoch(source, list(reader))
+        assert reader.stats.engine_restarts == 3
+
+
+def test_the_memory_of_a_dead_engine_goes_with_its_labels(teacher: ScriptedTeacher) -> None:
+    source = Batches(400, shape=(64,))
+    with reader_of(source, teacher, upper_bytes=100_000) as reader:
+        iterator = iter(reader)
+        batches: list[Any] = [next(iterator)]
+        wait_until(lambda: reader.stats.state == "blocked")
+        before = memory_files()  # a mapping has a descriptor of its own
+        for deaths in (1, 2):
+            kill(reader)
+            wait_until(lambda: reader.stats.engine_restarts == deaths)  # noqa: B023
+        batches += iterator
+        check_epoch(source, batches)
+        batches.clear()
+        wait_until(lambda: memory_files() <= before)
+
+
+def memory_files() -> int:
+    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    return sum("memfd:edl" in os.readlink(link) for link in links if os.path.islink(link))
+
+
+def test_death_with_labels_behind_a_batch_that_has_none(teacher: ScriptedTeacher) -> None:
+    source, go_on = Batches(20), threading.Event()
+    first = source.at(0)
+
+    def keep_the_first(request: InferRequest) -> dict[str, Array]:
+        if np.array_equal(request.inputs["x"], first):
+            go_on.wait(60)
+        return label(request)
+
+    teacher.behaviour = keep_the_first
+    with reader_of(source, teacher, ordered=False) as reader:
+        iterator = iter(reader)
+        batches = [next(iterator)]
+        wait_until(lambda: reader.stats.ready > 0)
+        kill(reader)
+        wait_until(lambda: reader.stats.engine_restarts == 1)
+        go_on.set()
+        batches += iterator
+        assert reader.stats.engine_restarts == 1
+    check_epoch(source, sorted(batches, key=lambda batch: int(batch[1][0])))
+
+
+def test_a_reader_that_is_closed_at_its_engines_death_leaves_none(teacher: ScriptedTeacher) -> None:
+    for _ in range(5):
+        reader = reader_of(Batches(100), teacher)
+        next(iter(reader))
+        pids = [reader.engine_pid]
+        kill(reader)
+        reader.close()
+        wait_gone([*pids, reader.engine_pid])
+
+
+def test_the_next_engine_tells_the_figures_that_a_dead_one_was_asked_for(
+    teacher: ScriptedTeacher,
+) -> None:
+    with reader_of(Batches(7), teacher) as reader:
+        epoch = iter(reader)
+        batches = [next(epoch) for _ in range(7)]
+        os.kill(reader.engine_pid, signal.SIGSTOP)
+        assert list(epoch) == []  # at the end of an epoch figures are asked for
+        kill(reader)
+        wait_until(lambda: reader.stats.engine_restarts == 1)
+        wait_until(lambda: reader.stats.teachers == (teacher.address,))
+        assert reader.stats.delivered == len(batches)
+        assert len(list(reader)) == 7
+        wait_until(lambda: dict(reader.stats.served) == {teacher.address: 7})
+
+
+def test_a_store_serves_though_engines_are_killed(teacher: ScriptedTeacher, tmp_path: Path) -> None:
+    teacher.parameters = {"content_id": "model-1"}
+    store, source = LabelStore(tmp_path / "labels.edl", 64 << 20), Batches(30)
+    with reader_of(source, teacher, store=store) as reader:
+        for taken in (4, 5):
+            iterator = iter(reader)
+            batches = [next(iterator) for _ in range(taken)]
+            kill(reader)
+            check_epoch(source, [*batches, *iterator])
+        check_epoch(source, list(reader))  # labels of the last half second died with the engine
+    teacher.stop()
+    with reader_of(source, NOBODY, store=store) as reader:
+        check_epoch(source, list(reader))
+
+
+# --- no teacher
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["soft_label"]),
+        ({"fetches": ["logits", "hidden"]}, ["logits", "hidden"]),
+        (
+            {"fetches": ["logits"], "label_form": "topk:2", "expand_labels": False},
+            ["logits.values", "logits.indices", "logits.tail"],
+        ),
+    ],
+)
+def test_each_soft_label_has_its_none(options: dict[str, Any], names: list[str]) -> None:
+    source = [{"x": np.ones((2, 3), np.float32)}]
+    policy = {"no_teacher": "hard_only", "no_teacher_grace_s": 0.0}
+    with reader_of(source, NOBODY, **policy, **options) as reader:
+        (batch,) = reader
+    assert list(batch) == ["x", *names]
+    assert all(batch[name] is None for name in names)
+
+
+def test_labels_come_again_with_a_teacher(start_teacher: StartTeacher) -> None:
+    source, batches = Batches(400), []
+    policy = {"no_teacher": "hard_only", "no_teacher_grace_s": 4.0}
+    with kept_port() as port:
+        teacher = start_teacher(port=port)
+        with reader_of(source, teacher, upper_bytes=1, **policy) as reader:
+            wait_until(lambda: reader.stats.teachers)
+            for batch in reader:
+                batches.append(batch)
+                if len(batches) == 21:
+                    teacher.stop()
+                if len(batches) == 51:
+                    start_teacher(port=port)
+                    wait_until(lambda: reader.stats.teachers)
+            unlabelled = reader.stats.unlabelled
+    has_labels = [soft is not None for _, _, soft in batches]
+    assert all(has_labels[:20])
+    assert not any(has_labels[30:50])
+    assert all(has_labels[100:])
+    assert unlabelled == has_labels.count(False)
+    check_epoch(source, [(x, ids, logits_of(x) if s is None else s) for x, ids, s in batches])
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_fail_is_an_error_if_there_is_no_teacher(teacher: ScriptedTeacher, there: bool) -> None:
+    source = Batches(20)
+    policy = {"no_teacher": "fail", "no_teacher_grace_s": 60.0 if there else 0.2}
+    with reader_of(source, teacher if there else NOBODY, **policy) as reader:
+        if there:
+            check_epoch(source, list(reader))
+            return
+        with pytest.raises(NoTeacherAvailable, match=r"service 's' for 0.2 s: 0 of 1"):
+            list(reader)
+
+
+def test_the_only_teacher_is_not_ejected_for_failing(teacher: ScriptedTeacher) -> None:
+    turns = iter(range(1000))
+
+    def fail_mostly(request: InferRequest) -> dict[str, Array]:
+        if next(turns) % 5:
+            raise RetryableError("not now")
+        return label(request)
+
+    teacher.behaviour = fail_mostly
+    source = Batches(3)
+    with reader_of(source, teacher) as reader:
+        check_epoch(source, list(reader))
+        assert reader.stats.ejections == 0
+
+
+# --- teachers that ask who it is
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def guarded(authority: Authority, start_teacher: StartTeacher, tmp_path: Path) -> ScriptedTeacher:
+    """A teacher that asks for a certificate and a token."""
+    tokens = write_secret(tmp_path / "tokens", "student good-token\n")
+    return start_teacher(security=ServerSecurity(authority.issue("teacher"), tokens))
+
+
+@pytest.fixture
+def credentials(authority: Authority, tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """The arguments of a reader with a token in a file."""
+
+    def make(token: str) -> dict[str, Any]:
+        files = authority.issue("student", "student:job")
+        return {
+            "tls_ca": files.ca,
+            "tls_cert": files.certificate,
+            "tls_key": files.key,
+            "token_file": write_secret(tmp_path / "token", f"{token}\n"),
+        }
+
+    return make
+
+
+def test_certificate_and_token_let_the_reader_in(
+    guarded: ScriptedTeacher, credentials: Callable[[str], dict[str, Any]]
+) -> None:
+    source = Batches(20)
+    with reader_of(source, guarded, **credentials("good-token")) as reader:
+        check_epoch(source, list(reader))
+        assert reader.stats.resends == 0
+
+
+def test_a_wrong_token_is_named_and_a_new_one_is_read(
+    guarded: ScriptedTeacher, credentials: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    source = Batches(20)
+    with reader_of(source, guarded, wait_timeout_s=3.0, **credentials("bad-token")) as reader:
+        wait_until(lambda: reader.stats.want > 1)  # it has been refused
+        with pytest.raises(NoTeacherAvailable, match="does not let this reader in"):
+            list(reader)
+        assert guarded.requests == 0
+        write_secret(tmp_path / "token", "good-token\n")
+        wait_until(lambda: reader.stats.teachers)
+        check_epoch(source, list(reader))
+
+
+def test_no_batch_is_blamed_for_a_teacher_that_refuses_the_reader(
+    teacher: ScriptedTeacher, second: ScriptedTeacher
+) -> None:
+    def refuse(request: object) -> dict[str, Array]:
+        raise Unauthenticated("no token")
+
+    second.behaviour = refuse
+    source = Batches(20)
+    with reader_of(source, second, teacher) as reader:
+        check_epoch(source, list(reader))
+
+
+# --- teachers of one model that differ
+
+
+class UntilAllHaveServed:
+    """A hundred batches, and more until `all_have_served()`."""
+
+    def __init__(self, all_have_served: Callable[[], bool]) -> None:
+        self._all_have_served = all_have_served
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in itertools.count():
+            if number >= 100 and self._all_have_served():
+                return
+            yield Batches(100).at(number % 100), np.full(ROWS, number)
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+def test_teachers_of_lower_precision_are_believed_and_the_wider_form_wins(
+    teacher: ScriptedTeacher, second: ScriptedTeacher, rows: int | None
+) -> None:
+    second.behaviour = lambda request: {"logits": logits_of(request.inputs["x"]).astype(np.float16)}
+    addresses = [teacher.address, second.address]
+    source = UntilAllHaveServed(lambda: all(dict(reader.stats.served).get(a) for a in addresses))
+    options = {"teacher_batch_size": rows, "canaries": CanaryPolicy(share=0.2)}
+    with reader_of(source, *addresses, **options) as reader:
+        batches = list(reader)
+        stats = reader.stats
+    assert numbers_of(batches) == list(range(len(batches)))
+    assert all(np.allclose(soft, logits_of(x), rtol=1e-2) for x, _, soft in batches)
+    assert (stats.ejections, stats.liars, stats.dispute) == (0, 0, "")
+    dtypes = [soft.dtype for _, _, soft in batches]
+    wide = dtypes.index(np.dtype(np.float32))
+    assert set(dtypes[wide:]) == {np.dtype(np.float32)}
+
+
+FACTORS = {"onnx-fp32-1": 1.0, "onnx-fp32-2": 1.001, "merged-onnx-fp32-1": 1.002}
+
+
+@pytest.fixture
+def numerics(start_teacher: StartTeacher) -> dict[str, ScriptedTeacher]:
+    """Teachers whose labels differ by a factor, by their numerics_id."""
+
+    def start(numerics_id: str, factor: float) -> ScriptedTeacher:
+        teacher = start_teacher(
+            lambda request: {"logits": logits_of(request.inputs["x"]) * np.float32(factor)}
+        )
+        teacher.parameters = {"content_id": "c", "numerics_id": numerics_id}
+        return teacher
+
+    return {numerics_id: start(numerics_id, factor) for numerics_id, factor in FACTORS.items()}
+
+
+def deterministic(source: Any, *teachers: ScriptedTeacher, **options: Any) -> DistilReader:
+    return reader_of(source, *teachers, deterministic=True, **options)
+
+
+def factors(batches: list[Any]) -> set[float]:
+    """By what the labels of each batch differ from those of the first kind of teacher."""
+    return {round(float(soft.sum() / logits_of(x).sum()), 3) for x, *_, soft in batches if x.any()}
+
+
+def test_the_labels_of_a_stream_are_of_one_numerics(numerics: dict[str, ScriptedTeacher]) -> None:
+    source = UntilAllHaveServed(lambda: all(teacher.requests for teacher in numerics.values()))
+    with deterministic(source, *numerics.values()) as reader:
+        batches = list(reader)
+        wait_until(lambda: len(reader.stats.teachers) == 1)
+    assert numbers_of(batches) == list(range(len(batches)))
+    assert factors(batches) in ({1.0}, {1.001})
+
+
+def test_without_a_teacher_of_its_numerics_it_has_none(
+    numerics: dict[str, ScriptedTeacher],
+) -> None:
+    merging = numerics["merged-onnx-fp32-1"]
+    with (
+        deterministic(Batches(3), merging, wait_timeout_s=3.0) as reader,
+        pytest.raises(NoTeacherAvailable, match="of other numerics"),
+    ):
+        list(reader)
+
+
+def test_labels_of_other_numerics_are_not_in_the_store(
+    numerics: dict[str, ScriptedTeacher], tmp_path: Path
+) -> None:
+    store, source = LabelStore(tmp_path / "labels.edl", 64 << 20), Batches(15)
+    one, two = numerics["onnx-fp32-1"], numerics["onnx-fp32-2"]
+    for teacher, factor in ((one, 1.0), (two, 1.001), (one, 1.0)):
+        with deterministic(source, teacher, store=store) as reader:
+            assert factors(list(reader)) == {factor}
+        assert teacher.requests <= 15 + 1, "the first is sent to learn of the model"
+
+
+def test_a_batch_that_the_store_has_a_part_of_is_sent_whole(
+    numerics: dict[str, ScriptedTeacher], tmp_path: Path
+) -> None:
+    store = LabelStore(tmp_path / "labels.edl", 64 << 20)
+    teacher = numerics["onnx-fp32-1"]
+    rows: list[int] = []
+    answer = teacher.behaviour
+
+    def count(request: InferRequest) -> dict[str, Array]:
+        rows.append(len(request.inputs["x"]))
+        return answer(request)
+
+    teacher.behaviour = count
+    samples = np.arange(1, 361, dtype=np.float32).reshape(120, 3)
+    for source in (np.split(samples[:60], 10), np.split(samples, 15)):
+        with deterministic(source, teacher, store=store) as reader:
+            assert factors(list(reader)) == {1.0}
+    assert set(rows) == {6, 8}
+    assert len(rows) < 10 + 15, "a batch whose labels are all kept is not sent"

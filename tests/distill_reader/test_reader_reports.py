@@ -1,0 +1,535 @@
+"""What a reader reports of itself: callbacks, metrics, and a timeline for Perfetto."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from edl.distill_reader import Callback, EnsemblePolicy, LabelStore
+from edl.distill_reader.trace_file import older
+from edl.errors import AddressInUse, PoisonBatch, RequestRefused, UsageError
+from edl.proto.arena import Array
+from edl.proto.tensors import InferRequest
+from edl.supervise import python_command, start
+from edl.tests.distill_reader.conftest import StartTeacher
+from edl.tests.distill_reader.readers import (
+    NOBODY,
+    ROWS,
+    Batches,
+    answer_nan,
+    check_epoch,
+    fail,
+    reader_of,
+)
+from edl.tests.distill_reader.traces import check, events_of, lives, slices, track_names
+from edl.tests.scripted_teacher import ScriptedTeacher, label
+from edl.tests.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+# --- callbacks
+
+
+class Recorder(Callback):
+    """Keeps each call, with the thread that made it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.threads: set[str] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+
+        def record(*arguments: Any) -> None:
+            self.calls.append((name, arguments))
+            self.threads.add(threading.current_thread().name)
+
+        return record
+
+    def of(self, name: str) -> list[tuple[Any, ...]]:
+        return [arguments for called, arguments in [*self.calls] if called == name]
+
+
+def test_callbacks_hear_of_batches_and_teachers(
+    teacher: ScriptedTeacher, second: ScriptedTeacher
+) -> None:
+    recorder, source = Recorder(), Batches(20)
+    with reader_of(source, teacher, second, callbacks=[recorder]) as reader:
+        check_epoch(source, list(reader))
+        assert [samples for samples, _ in recorder.of("on_batch")] == [ROWS] * 20
+        assert all(waited_s >= 0 for _, waited_s in recorder.of("on_batch"))
+        wait_until(lambda: len(recorder.of("on_teacher_joined")) == 2)
+        second.stop()
+        check_epoch(source, list(reader))  # a teacher that is asked nothing is not missed
+        wait_until(lambda: recorder.of("on_teacher_lost") == [(second.address,)])
+    joined = {name for (name,) in recorder.of("on_teacher_joined")}
+    assert joined == {teacher.address, second.address}
+    assert recorder.threads == {threading.main_thread().name, "edl-reader-callbacks"}
+
+
+def test_callbacks_hear_of_an_ejection(teacher: ScriptedTeacher, second: ScriptedTeacher) -> None:
+    asked, recorder, lies = threading.Event(), Recorder(), itertools.count()
+
+    def lie_at_first(request: InferRequest) -> dict[str, Array]:
+        asked.set()  # only what is asked at once is a lie: it is ejected a single time
+        return answer_nan(request) if next(lies) < 2 else label(request)
+
+    second.behaviour, teacher.is_ready = lie_at_first, lambda: asked.wait(60)
+    with reader_of(Batches(30), teacher, second, callbacks=[recorder]) as reader:
+        list(reader)
+        wait_until(lambda: recorder.of("on_teacher_ejected") == [(second.address, "wrong")])
+
+
+def test_callbacks_hear_that_the_loop_waits_for_labels(teacher: ScriptedTeacher) -> None:
+    recorder, labels = Recorder(), threading.Event()
+
+    def label_late(request: InferRequest) -> dict[str, Array]:
+        labels.wait(60)
+        return label(request)
+
+    teacher.behaviour = label_late
+    source = Batches(300, (256,))
+    with reader_of(source, teacher, upper_bytes=1 << 16, callbacks=[recorder]) as reader:
+        thread = threading.Thread(target=lambda: next(iter(reader)))
+        thread.start()
+        wait_until(lambda: len(recorder.of("on_starved")) == 1)
+        ((stats,),) = recorder.of("on_starved")
+        assert stats.state == "starved"
+        labels.set()
+        thread.join()
+
+
+def test_what_callbacks_raise_is_logged_and_stops_nothing(
+    teacher: ScriptedTeacher, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Callback):
+        def on_batch(self, samples: int, waited_s: float) -> None:
+            raise RuntimeError("of the user's own")
+
+        def on_teacher_joined(self, teacher: str) -> None:
+            raise RuntimeError("of the user's own")
+
+    source, recorder = Batches(5), Recorder()
+    with reader_of(source, teacher, callbacks=[Broken(), recorder]) as reader:
+        check_epoch(source, list(reader))
+        wait_until(lambda: len(recorder.of("on_teacher_joined")) == 1)
+    assert len(recorder.of("on_batch")) == 5
+    assert caplog.text.count("on_batch of callback") == 5
+    assert "on_teacher_joined of callback" in caplog.text
+    assert "RuntimeError: of the user's own" in caplog.text
+
+
+def test_a_callback_may_close_the_reader(teacher: ScriptedTeacher) -> None:
+    made, closed = threading.Event(), threading.Event()
+
+    class Closes(Callback):
+        def on_teacher_joined(self, teacher: str) -> None:
+            assert made.wait(60)
+            reader.close()
+            closed.set()
+
+    reader = reader_of(Batches(5), teacher, callbacks=[Closes()])
+    made.set()
+    assert closed.wait(60)
+    with pytest.raises(UsageError, match="closed"):
+        iter(reader)
+
+
+# --- metrics
+
+#: Metric -> values of the labels that tell its samples apart, but the student -> value.
+Scraped = dict[str, dict[tuple[str, ...], float]]
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def scrape(address: str) -> Scraped:
+    """What is served now; nothing before the engine listens."""
+    found: Scraped = {}
+    try:
+        with urlopen(f"http://{address}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+    except URLError:
+        return found
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("student") == "job/0", sample
+            found.setdefault(sample.name.removeprefix("edl_reader_"), {})[
+                (labels.pop("service"), *labels.values())
+            ] = sample.value
+    return found
+
+
+def value_of(address: str, name: str, *labels: str, service: str = "s") -> float:
+    """The value of a metric; -1 where it is not served."""
+    return scrape(address).get(name, {}).get((service, *labels), -1.0)
+
+
+def test_metrics_of_an_epoch(teacher: ScriptedTeacher, address: str) -> None:
+    source = Batches(20)
+    with reader_of(source, teacher, metrics_listen=address) as reader:
+        check_epoch(source, list(reader))
+        wait_until(lambda: value_of(address, "batches_delivered_total") == 20)
+        seen = scrape(address)
+    whole = {name: values[("s",)] for name, values in seen.items() if ("s",) in values}
+    assert whole["samples_delivered_total"] == 20 * ROWS
+    assert whole["request_seconds_count"] == 20
+    assert whole["request_seconds_sum"] > 0
+    assert whole["data_epoch"] == 1
+    assert whole["volume_bytes"] == whole["label_bytes"] == 0
+    assert whole["requests_in_flight"] == whole["stragglers"] == 0
+    for counted in (
+        *("resends", "discards", "hedges", "readmissions", "forgone_batches", "poison_batches"),
+        *("relabelled_batches", "unlabelled_batches", "partly_labelled_batches"),
+    ):
+        assert whole[f"{counted}_total"] == 0, counted
+    for waited in ("starved", "blocked", "source_wait"):
+        assert whole[f"{waited}_seconds_total"] >= 0
+    assert seen["threshold_bytes"] == {
+        ("s", "ut"): reader.config.upper_bytes,
+        ("s", "lt"): reader.config.lower_bytes,
+    }
+    assert seen["teachers"] == {("s", "serving"): 1, ("s", "unreachable"): 0, ("s", "leaving"): 0}
+    assert sum(seen["state"].values()) == 1
+    causes = ("failed", "silent", "wrong", "lied")
+    assert seen["ejections_total"] == {("s", cause): 0 for cause in causes}
+    assert not [name for name in seen if name.startswith(("store_", "ensemble_"))]
+
+
+def test_series_of_a_teacher_end_with_it(
+    teacher: ScriptedTeacher, second: ScriptedTeacher, address: str
+) -> None:
+    source = Batches(40)
+    names = ("samples_per_second", "requests_in_flight", "window")
+    with reader_of(source, teacher, second, metrics_listen=address) as reader:
+        wait_until(lambda: len(scrape(address).get("teacher_window", {})) == 2)
+        check_epoch(source, list(reader))
+        wait_until(lambda: value_of(address, "batches_delivered_total") == 40)
+        seen = scrape(address)
+        addresses = {teacher.address, second.address}
+        for name in names:
+            assert seen[f"teacher_{name}"].keys() == {("s", one) for one in addresses}, name
+        assert min(seen["teacher_samples_per_second"].values()) > 0
+        assert min(seen["teacher_window"].values()) >= 2
+        quantiles = seen["teacher_turnaround_seconds"]
+        assert quantiles.keys() == {
+            ("s", q, one) for one in addresses for q in ("0.5", "0.95", "0.99")
+        }
+        for one in addresses:
+            assert 0 < quantiles["s", "0.5", one] <= quantiles["s", "0.99", one]
+        second.stop()
+        check_epoch(source, list(reader))  # a teacher that is asked nothing is not missed
+        wait_until(lambda: len(scrape(address).get("teacher_window", {})) == 1)
+        seen = scrape(address)
+        for name in (*names, "turnaround_seconds"):
+            assert {labels[-1] for labels in seen[f"teacher_{name}"]} == {teacher.address}, name
+
+
+@pytest.mark.parametrize(("cause", "behaviour"), [("wrong", answer_nan), ("failed", fail)])
+def test_ejections_by_cause_and_readmissions(
+    teacher: ScriptedTeacher,
+    second: ScriptedTeacher,
+    address: str,
+    cause: str,
+    behaviour: Callable[[InferRequest], dict[str, Array]],
+) -> None:
+    source = Batches(10)
+    second.behaviour = behaviour
+    with reader_of(source, teacher, second, metrics_listen=address) as reader:
+        while not reader.stats.ejected:
+            check_epoch(source, list(reader))
+        wait_until(lambda: value_of(address, "ejections_total", cause) >= 1)
+        ejections = {c: n for (_, c), n in scrape(address)["ejections_total"].items() if n}
+        assert ejections.keys() == {cause}
+        second.behaviour = label
+        wait_until(lambda: value_of(address, "readmissions_total") >= 1)
+
+
+def test_poison_batches_and_those_without_labels(teacher: ScriptedTeacher, address: str) -> None:
+    source = Batches(10)
+
+    def refuse_one(request: InferRequest) -> dict[str, Array]:
+        if request.inputs["x"].flat[0] == source.at(3).flat[0]:
+            raise RequestRefused("it does not like this one")
+        return label(request)
+
+    teacher.behaviour = refuse_one
+    with reader_of(source, teacher, metrics_listen=address) as reader:
+        with pytest.raises(PoisonBatch):
+            list(reader)
+        wait_until(lambda: value_of(address, "poison_batches_total") == 1)
+    policy = {"no_teacher": "hard_only", "no_teacher_grace_s": 0.1}
+    with reader_of(source, NOBODY, metrics_listen=address, **policy) as reader:
+        assert len(list(reader)) == 10
+        wait_until(lambda: value_of(address, "unlabelled_batches_total") == 10)
+        assert value_of(address, "forgone_batches_total") == 10
+
+
+def test_metrics_of_a_store(teacher: ScriptedTeacher, address: str, tmp_path: Path) -> None:
+    teacher.parameters = {"content_id": "model-1"}
+    store, source = LabelStore(tmp_path / "labels.edl", 64 << 20), Batches(10)
+    with reader_of(source, teacher, metrics_listen=address, store=store) as reader:
+        check_epoch(source, list(reader))
+        wait_until(lambda: value_of(address, "store_written_total") == 10 * ROWS)
+        check_epoch(source, list(reader))
+        wait_until(lambda: value_of(address, "store_hits_total") == 10 * ROWS)
+        seen = scrape(address)
+    assert seen["store_misses_total"][("s",)] <= 10 * ROWS
+    assert seen["store_bytes"][("s",)] >= Path(store.path).stat().st_size > 0
+    for counted in ("evicted", "damaged", "dropped"):
+        assert seen[f"store_{counted}_total"] == {("s",): 0}
+
+
+def test_the_weights_of_an_ensemble(
+    teacher: ScriptedTeacher, second: ScriptedTeacher, address: str
+) -> None:
+    options: dict[str, Any] = {
+        "service": {"a": 0.7, "b": 0.3},
+        "teachers": {"a": [teacher.address], "b": [second.address]},
+        "ensemble": EnsemblePolicy("tolerate", missing_after_s=0.2),
+        "metrics_listen": address,
+    }
+    with reader_of(Batches(10), **options) as reader:
+        list(reader)
+        wait_until(lambda: value_of(address, "ensemble_weight", service="a") == pytest.approx(0.7))
+        assert value_of(address, "ensemble_weight", service="b") == pytest.approx(0.3)
+        second.stop()
+        list(reader)
+        wait_until(lambda: value_of(address, "ensemble_weight", service="b") == 0)
+        assert value_of(address, "ensemble_weight", service="a") == pytest.approx(1.0)
+        partly = value_of(address, "partly_labelled_batches_total", service="a+b")
+        assert 0 < partly == value_of(address, "forgone_batches_total", service="b")
+        services = Counter(service for service, *_ in scrape(address)["want"])
+        assert services == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_address_that_cannot_be_used_is_an_error_of_the_loop(
+    teacher: ScriptedTeacher, taken: bool
+) -> None:
+    """A port that is taken, or one that other machines may read without credentials."""
+    listen = teacher.address if taken else "0.0.0.0:0"
+    error, words = (AddressInUse, "metrics") if taken else (UsageError, "insecure")
+    with (
+        reader_of(Batches(3), teacher, metrics_listen=listen) as reader,
+        pytest.raises(error, match=words),
+    ):
+        list(reader)
+
+
+# --- the timeline
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.json"
+
+
+def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None:
+    work_s, step_s = 0.004, 0.002
+
+    def work(request: InferRequest) -> dict[str, Array]:
+        time.sleep(work_s)  # it is drawn
+        return label(request)
+
+    teacher.behaviour = work
+    source = Batches(20)
+    began = time.monotonic()
+    with reader_of(source, teacher, trace=path) as reader:
+        batches = []
+        for batch in reader:
+            batches.append(batch)
+            time.sleep(step_s)
+    check_epoch(source, batches)
+    events = events_of(path)
+    check(events)
+    for event in events:
+        if event["ph"] != "M":
+            assert began * 1e6 <= event["ts"] <= time.monotonic() * 1e6
+
+    pulls = slices(events, "source: pulls")
+    assert [pull["name"] for pull in pulls] == [f"pull {number}" for number in range(20)]
+    requests = [e for e in events if e.get("args", {}).get("request") is not None]
+    assert sorted(e["name"] for e in requests) == sorted(f"batch {n}" for n in range(20))
+    assert all(e["dur"] >= work_s * 1e6 for e in requests)
+    lanes = {track_names(events)[e["pid"], e["tid"]] for e in requests}
+    assert lanes <= {f"teachers: {teacher.address}", f"teachers: {teacher.address} (2)"}
+    loop = slices(events, "student: training loop")
+    steps = [e for e in loop if e["name"] == "step"]
+    assert len(steps) == 19, "the last one ends outside of the loop"
+    assert all(e["dur"] >= step_s * 1e6 for e in steps)
+    assert "wait for 0" in [e["name"] for e in loop]
+    volume = [e["args"]["value"] for e in events if e["name"] == "volume (bytes)"]
+    assert max(volume) > 0
+    assert f"{teacher.address} joined" in [e["name"] for e in events]
+    assert slices(events, "student: state"), "its states and how long they lasted"
+    assert events[-1]["name"] == "the end"
+
+    whole, ready = lives(events), lives(events, "ready")
+    assert whole.keys() == ready.keys() == set(range(20))
+    for pull in pulls:
+        began_us, ended_us = whole[int(pull["name"].removeprefix("pull "))]
+        assert began_us == pytest.approx(pull["ts"] + pull["dur"], abs=1.0)
+        assert ended_us - began_us >= work_s * 1e6, "no label is there sooner"
+    for number, (ready_us, taken_us) in ready.items():
+        assert whole[number][0] < ready_us <= taken_us == whole[number][1]
+    wants = [e for e in events if e["ph"] == "i" and e["name"].startswith("want ")]
+    assert wants
+    assert all(want["args"]["reason"] for want in wants)
+
+
+def test_pauses_are_drawn_with_their_reason(teacher: ScriptedTeacher, path: Path) -> None:
+    source, batches = Batches(40), []
+    with reader_of(source, teacher, trace=path, upper_bytes=1000) as reader:
+        for batch in reader:
+            batches.append(batch)
+            wait_until(lambda: reader.stats.blocked_s > 0)
+    check_epoch(source, batches)
+    events = events_of(path)
+    check(events)
+    pauses = slices(events, "source: pauses")
+    assert pauses
+    for pause in pauses:
+        assert "bytes wait for the student, above ut = 1000" in pause["args"]["reason"]
+    pulls = slices(events, "source: pulls")
+    assert any(p["ts"] > pauses[0]["ts"] + pauses[0]["dur"] for p in pulls), "it went on"
+
+
+def test_a_late_request_is_drawn_with_its_hedge(
+    teacher: ScriptedTeacher, second: ScriptedTeacher, path: Path
+) -> None:
+    """One teacher falls silent: what it has is asked of the other, and it is ejected."""
+    labels = threading.Event()
+
+    def fall_silent(request: InferRequest) -> dict[str, Array]:
+        if second.requests > 5:
+            labels.wait(60)
+        return label(request)
+
+    second.behaviour = fall_silent
+    second.is_ready = lambda: second.requests <= 5 or labels.wait(60)  # not let in before
+    try:
+        options: dict[str, Any] = {"trace": path, "upper_bytes": 4000}
+        with reader_of(Batches(100_000), teacher, second, **options) as reader:
+            for _ in reader:
+                time.sleep(0.002)  # a training step
+                if reader.stats.ejected:
+                    break
+            assert reader.stats.ejected_for == ("silent",)
+            assert reader.stats.hedges > 0
+            labels.set()
+            wait_until(lambda: reader.stats.ejected == ())
+            wait_until(lambda: "let in again" in path.read_text())
+    finally:
+        labels.set()
+    events = events_of(path)
+    check(events)
+    names = track_names(events)
+    instants = [event for event in events if event["ph"] == "i"]
+    hedges = [event for event in instants if event["name"].startswith("hedge of request")]
+    assert hedges
+    assert {names[e["pid"], e["tid"]] for e in hedges} == {"teachers: hedges"}
+    drawn = {e["args"]["request"] for e in events if e["ph"] == "X" and "request" in e["args"]}
+    assert {e["args"]["request"] for e in hedges} <= drawn
+    (ejected,) = [e for e in instants if "ejected: it says nothing" in e["name"]]
+    assert ejected["args"] == {"cause": "silent"}
+    assert names[ejected["pid"], ejected["tid"]] == f"teachers: {second.address}"
+
+
+def test_batches_of_an_epoch_that_was_left_are_drawn(teacher: ScriptedTeacher, path: Path) -> None:
+    with reader_of(Batches(50), teacher, trace=path) as reader:
+        for _ in reader:
+            wait_until(lambda: reader.stats.yielded > 2)
+            break
+        list(reader)
+    events = events_of(path)
+    check(events)
+    outcomes = [e["args"]["outcome"] for e in events if (e["ph"], e["name"]) == ("b", "batch")]
+    assert outcomes.count("delivered") == 51
+    assert set(outcomes) == {"delivered", "left"}
+
+
+def test_an_interrupted_training_leaves_a_whole_trace(teacher: ScriptedTeacher, path: Path) -> None:
+    """Ctrl-C, with the reader in a `with`."""
+    program = "edl.tests.distill_reader.traced_program"
+    trainer = start(python_command("trainer", program, teacher.address, str(path)))
+    try:
+        trainer.expect("^trains$", 60.0)
+        trainer.send_signal(signal.SIGINT)
+        trainer.wait(60.0)
+    finally:
+        trainer.stop(0.0)
+    events = events_of(path)
+    check(events)
+    assert events[-1]["name"] == "the end"
+    assert slices(events, "student: training loop")
+
+
+def test_a_failure_is_drawn_with_its_error(start_teacher: StartTeacher, path: Path) -> None:
+    asked = threading.Event()
+
+    def lie(request: InferRequest) -> dict[str, Array]:
+        asked.set()
+        return {"other": label(request)["logits"]}
+
+    liar, good = start_teacher(lie), start_teacher()
+    good.is_ready = lambda: asked.wait(60)
+    with reader_of(Batches(10), liar, good, fetches=["logits"], trace=path) as reader:
+        list(reader)
+    failed = [e for e in events_of(path) if e["name"].startswith("failed: batch")]
+    assert any("logits" in e["args"]["error"] for e in failed)
+
+
+def test_the_next_engine_goes_on_with_the_trace_of_a_killed_one(
+    teacher: ScriptedTeacher, path: Path
+) -> None:
+    source, batches = Batches(100), []
+    with reader_of(source, teacher, trace=path, upper_bytes=1000) as reader:
+        for batch in reader:
+            batches.append(batch)
+            if len(batches) == 20:
+                wait_until(lambda: '"wait for 0"' in path.read_text())
+                os.kill(reader.engine_pid, signal.SIGKILL)
+                wait_until(lambda: reader.stats.engine_restarts == 1)
+        check_epoch(source, batches)
+        wait_until(lambda: '"pull 99"' in path.read_text())
+        assert events_of(path, ended=False), "it can be looked at while it grows"
+    events = events_of(path)
+    check(events)
+    pulls = [event["name"] for event in slices(events, "source: pulls")]
+    assert len(pulls) == len(set(pulls)), "none is drawn twice"
+    assert sum(event["name"] == "process_name" for event in events) == 2 * 4
+    assert {*range(50, 100)} <= lives(events).keys(), "those of the second engine"
+
+
+def test_a_trace_is_bounded_by_two_halves(teacher: ScriptedTeacher, path: Path) -> None:
+    limit = 64 << 10
+    with reader_of(Batches(1500), teacher, trace=path, trace_max_bytes=limit) as reader:
+        list(reader)
+    halves = [events_of(older(path)), events_of(path)]
+    for events in halves:
+        check(events)
+        assert track_names(events), "each half has the names of its tracks"
+    slack = 64 << 10  # what is written at once
+    assert path.stat().st_size + older(path).stat().st_size <= limit + 2 * slack
+    assert halves[1][-1]["name"] == "the end", "the latest are always there"
