@@ -1,10 +1,13 @@
-"""Shared memory: what one side writes the other reads, records never overlap, nothing leaks."""
+"""Shared memory: records never overlap, the other side follows, generations mark what was freed."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import struct
 import threading
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -17,7 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from edl.errors import WireError
 from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena, ArrayRef, Record
-from edl.proto.datatypes import Array
+from edl.proto.datatypes import Array, to_bytes
+from edl.proto.lent_arena import Lent, LentArena
+from edl.proto.places import descriptor_of, key_of
 
 from .strategies import arrays, same
 
@@ -68,14 +73,6 @@ def test_a_dtype_that_cannot_is_refused_and_takes_nothing(arena: Arena, dtype: A
     assert arena.used_bytes == 0
 
 
-def test_writing_is_seen_at_once(arena: Arena) -> None:
-    theirs = Arena.attach(os.dup(arena.fd))
-    (ref,) = arena.allocate([(np.dtype("<i4"), (4,))]).arrays
-    theirs.get(ref)[:] = [1, 2, 3, 4]
-    assert arena.get(ref).tolist() == [1, 2, 3, 4]
-    theirs.close()
-
-
 def test_it_grows_and_the_other_side_follows(arena: Arena) -> None:
     theirs = Arena.attach(os.dup(arena.fd))
     (small,) = arena.put([np.arange(8)]).arrays
@@ -108,6 +105,8 @@ def test_memory_of_records_that_were_freed_serves_others(arena: Arena) -> None:
         arena.free(whole.offset)
     assert arena.size_bytes == PAGE
     assert arena.used_bytes == 0
+    with pytest.raises(KeyError):
+        arena.free(whole.offset)
 
 
 def test_growth_that_is_refused_leaves_it_usable(
@@ -165,15 +164,6 @@ def test_two_threads_of_the_attached_side_follow_together(arena: Arena) -> None:
 def test_a_reference_outside_is_refused(arena: Arena, shape: tuple[int, ...], offset: int) -> None:
     with pytest.raises(WireError, match=r"of a shared memory of 4096 bytes|negative dimension"):
         arena.get(ArrayRef("<u1", shape, offset))
-
-
-def test_freed_memory_is_used_again(arena: Arena) -> None:
-    for _ in range(100):
-        record = arena.put([np.zeros(PAGE, dtype=np.uint8)])
-        arena.free(record.offset)
-    assert arena.size_bytes == PAGE
-    with pytest.raises(KeyError):
-        arena.free(record.offset)
 
 
 def test_closing_leaves_arrays_readable_and_no_descriptor() -> None:
@@ -253,3 +243,111 @@ class Allocating(RuleBasedStateMachine):
 
 
 TestAllocating = Allocating.TestCase
+
+
+@pytest.fixture
+def shared() -> Iterator[LentArena]:
+    made = LentArena.create(mmap.PAGESIZE)
+    yield made
+    made.close()
+
+
+def stamp(shared: LentArena, offset: int) -> int:
+    """What stands before an array."""
+    (number,) = struct.unpack("<Q", os.pread(shared.fd, 8, offset - 8))
+    return int(number)
+
+
+def whole_of(shared: LentArena, ref: ArrayRef) -> Lent:
+    return Lent(ref.offset, stamp(shared, ref.offset), ref.offset - 8)
+
+
+def test_each_array_has_a_place_and_a_number_of_its_own(shared: LentArena) -> None:
+    record = shared.put([np.arange(16), np.ones((2, 3), np.float32), np.zeros(64, np.uint8)])
+    found = [shared.lent(to_bytes(shared.get(ref))) for ref in record.arrays]
+    assert [place and place[0] for place in found] == [ref.offset for ref in record.arrays]
+    numbers = [stamp(shared, ref.offset) for ref in record.arrays]
+    assert [place and place[1] for place in found] == numbers
+    assert len(set(numbers)) == 3
+    assert 0 not in numbers
+
+
+def test_the_side_that_is_handed_the_memory_names_the_same_places(shared: LentArena) -> None:
+    theirs = LentArena.attach(os.dup(shared.fd))
+    (ref,) = shared.put([np.arange(16)]).arrays
+    assert theirs.lent(to_bytes(theirs.get(ref))) == whole_of(shared, ref)
+    theirs.close()
+
+
+def test_a_run_of_rows_lies_behind_the_number_of_its_array(shared: LentArena) -> None:
+    first, ref = shared.put([np.zeros(100), np.arange(30, dtype=np.int64).reshape(10, 3)]).arrays
+    assert shared.lent(to_bytes(shared.get(ref)[4:7])) == Lent(
+        ref.offset + 4 * 24, stamp(shared, ref.offset), ref.offset - 8
+    )
+    assert shared.lent(to_bytes(shared.get(ref)[:2])) == whole_of(shared, ref)
+    assert shared.lent(to_bytes(shared.get(first)[50:])) != shared.lent(to_bytes(shared.get(ref)))
+    assert shared.lent(to_bytes(shared.get(ref)[:, :2])) is None  # sent as a copy
+
+
+def test_a_number_is_void_once_its_record_is_freed_and_never_comes_back(shared: LentArena) -> None:
+    seen = set()
+    for _ in range(50):
+        record = shared.put([np.arange(16)])
+        offset = record.arrays[0].offset
+        seen.add(stamp(shared, offset))
+        lying = to_bytes(shared.get(record.arrays[0]))
+        shared.free(record.offset)
+        assert stamp(shared, offset) == 0
+        assert shared.lent(lying) is None
+    assert len(seen) == 50
+
+
+def test_memory_that_is_elsewhere_is_not_lent(shared: LentArena) -> None:
+    (ref,) = shared.put([np.arange(16, dtype=np.int64)]).arrays
+    other, plain = LentArena.create(), Arena.create()
+    for array in (
+        np.arange(16),
+        other.get(other.put([np.arange(16)]).arrays[0]),
+        plain.get(plain.put([np.arange(16)]).arrays[0]),
+        shared.get(ref)[::2],  # sent as a copy
+        shared.get(ref)[:0],
+    ):
+        assert shared.lent(to_bytes(array)) is None
+    other.close()
+    plain.close()
+
+
+def test_what_was_mapped_before_it_grew_is_not_lent_and_mapped_again_it_is(
+    shared: LentArena,
+) -> None:
+    (ref,) = shared.put([np.arange(16)]).arrays
+    before = shared.get(ref)
+    shared.put([np.zeros(GROWTH_BYTES, np.uint8)])
+    assert shared.lent(to_bytes(before)) is None
+    assert shared.lent(to_bytes(shared.get(ref))) == whole_of(shared, ref)
+
+
+def test_it_never_becomes_smaller(shared: LentArena) -> None:
+    with pytest.raises(PermissionError):
+        os.ftruncate(shared.fd, 0)
+
+
+@given(st.lists(st.integers(0, 300), max_size=20))
+def test_records_lie_apart_with_their_numbers(sizes: list[int]) -> None:
+    shared = LentArena.create(mmap.PAGESIZE)
+    try:
+        held = [(shared.put([np.full(n, i % 251, np.uint8)]), n) for i, n in enumerate(sizes)]
+        numbers = [stamp(shared, record.arrays[0].offset) for record, _ in held]
+        assert len(set(numbers)) == len(held)
+        for i, (record, n) in enumerate(held):
+            (ref,) = record.arrays
+            assert record.offset + ALIGNMENT <= ref.offset
+            np.testing.assert_array_equal(shared.get(ref), np.full(n, i % 251, np.uint8))
+    finally:
+        shared.close()
+
+
+def test_a_key_names_a_descriptor_or_a_file() -> None:
+    assert descriptor_of(key_of(77, 5)) == (77, 5)
+    for name in ("edl-x", "edl-fd-1", "edl-fd--1-2", "edl-fd-1-2x", "edl-fd-٣-2", "edl-fd-0-1"):
+        assert descriptor_of(name) is None

@@ -48,14 +48,6 @@ def test_messages_arrive_whole_and_in_order(values: list[object]) -> None:
     assert got == [{"kind": "value", "value": value} for value in values]
 
 
-def test_both_ways(pair: Pair) -> None:
-    ours, theirs = pair
-    ours.send("ask", n=1)
-    assert theirs.receive() == {"kind": "ask", "n": 1}
-    theirs.send("answer", n=2)
-    assert ours.receive() == {"kind": "answer", "n": 2}
-
-
 def test_threads_send_without_mixing(pair: Pair) -> None:
     ours, theirs = pair
     text = "x" * 100_000  # more than a socket buffer takes at once

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf.message import DecodeError
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl.errors import WireError
 from edl.proto import inference_pb2 as pb
-from edl.proto import tensors, wire
+from edl.proto import tensors
 
 from .strategies import PARAMETERS, TENSORS, as_parameters, raw_request
 
-THOROUGH = settings(max_examples=max(500, settings().max_examples))
 Contents = pb.InferTensorContents
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 LABELS = np.array([b"cat", b""], dtype=object)
@@ -56,13 +54,11 @@ def decode_as_protobuf_does(data: bytes) -> None:
 
 @given(st.binary(max_size=200))
 @example(b"")
-@THOROUGH
 def test_random_bytes(data: bytes) -> None:
     decode_as_protobuf_does(data)
 
 
 @given(TENSORS, PARAMETERS, st.data())
-@THOROUGH
 def test_mutated_messages(
     inputs: dict[str, Any], parameters: dict[str, Any], data: st.DataObject
 ) -> None:
@@ -91,12 +87,12 @@ def test_cut_anywhere(whole: bytes) -> None:
     assert all(not (got.inputs if whole is REQUEST else got.outputs) for got in readable)
 
 
-@pytest.mark.parametrize("at", range(len(REQUEST)))
-def test_each_byte_changed(at: int) -> None:
-    for change in (0x01, 0x80, 0xFF):
-        data = bytearray(REQUEST)
-        data[at] ^= change
-        decode_as_protobuf_does(bytes(data))
+def test_each_byte_changed() -> None:
+    for at in range(len(REQUEST)):
+        for change in (0x01, 0x80, 0xFF):
+            data = bytearray(REQUEST)
+            data[at] ^= change
+            decode_as_protobuf_does(bytes(data))
 
 
 def request(
@@ -192,9 +188,3 @@ def test_a_swarm_of_fields_costs_no_memory(field: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 32 << 20
-
-
-def test_protobuf_refuses_what_the_walk_leaves_to_it() -> None:
-    with pytest.raises(DecodeError):
-        pb.ModelInferRequest.FromString(b"\x02\x01x")
-    assert wire.take_out(b"\x02\x01x", 7) == (b"\x02\x01x", [])

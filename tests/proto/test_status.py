@@ -1,4 +1,4 @@
-"""The table of errors and status codes: every code has a meaning, and ours come back as sent."""
+"""Errors and status codes, protocol versions, and offers of HTTP: there and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import grpc
 import pytest
 
 from edl import errors
+from edl.errors import VersionMismatch
+from edl.proto.http_offer import OFFER, HttpOffer, new_mark
 from edl.proto.status import PUSHBACK, from_status, to_metadata, to_status
+from edl.proto.version import OLDEST_VERSION, PROTOCOL_VERSION, check_version
 
 Code = grpc.StatusCode
 
@@ -38,6 +41,20 @@ def test_these_come_back_as_they_were_sent(
 
 
 @pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (Code.NOT_FOUND, errors.RequestRefused),
+        (Code.UNIMPLEMENTED, errors.RequestRefused),
+        (Code.INTERNAL, errors.RetryableError),
+        (Code.UNKNOWN, errors.RetryableError),
+        (Code.CANCELLED, errors.TeacherLost),
+    ],
+)
+def test_codes_that_ours_do_not_send(code: grpc.StatusCode, kind: type[errors.EdlError]) -> None:
+    assert isinstance(from_status(code, ""), kind)
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [
         (errors.WireError("cut"), Code.INVALID_ARGUMENT),
@@ -49,38 +66,15 @@ def test_these_come_back_as_they_were_sent(
 )
 def test_the_rest_of_the_tree_has_a_code(error: Exception, code: grpc.StatusCode) -> None:
     assert to_status(error)[0] is code
-
-
-def test_a_foreign_error_is_named() -> None:
-    assert to_status(ValueError("a bug"))[1] == "ValueError: a bug"
+    assert to_metadata(error) == ()
 
 
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
 def test_every_code_is_an_error_with_words(code: grpc.StatusCode) -> None:
     for details in (None, ""):
         assert code.name in str(from_status(code, details))
-
-
-def test_ok_is_not_an_error() -> None:
     with pytest.raises(ValueError):
         from_status(Code.OK, "")
-
-
-@pytest.mark.parametrize("code", [Code.NOT_FOUND, Code.UNIMPLEMENTED])
-def test_what_no_teacher_will_answer_is_refused(code: grpc.StatusCode) -> None:
-    assert type(from_status(code, "")) is errors.RequestRefused
-
-
-@pytest.mark.parametrize(
-    "code", [Code.RESOURCE_EXHAUSTED, Code.INTERNAL, Code.UNKNOWN, Code.ABORTED]
-)
-def test_what_is_not_the_batchs_fault_may_be_retried(code: grpc.StatusCode) -> None:
-    assert isinstance(from_status(code, ""), errors.RetryableError)
-
-
-@pytest.mark.parametrize("code", [Code.DEADLINE_EXCEEDED, Code.CANCELLED])
-def test_a_call_without_an_end_is_a_lost_teacher(code: grpc.StatusCode) -> None:
-    assert isinstance(from_status(code, ""), errors.TeacherLost)
 
 
 @pytest.mark.parametrize(("after_s", "ms"), [(0.25, "250"), (0.0, "1"), (None, None)])
@@ -97,10 +91,6 @@ def test_a_hint_that_says_nothing_is_none(said: str | bytes) -> None:
     error = from_status(Code.RESOURCE_EXHAUSTED, "full", [(PUSHBACK, said)])
     assert isinstance(error, errors.RateLimited)
     assert error.retry_after_s is None
-
-
-def test_other_errors_have_nothing_beside_them() -> None:
-    assert to_metadata(errors.RetryableError("x")) == to_metadata(ValueError("x")) == ()
 
 
 def test_details_fit_into_a_header() -> None:
@@ -144,3 +134,57 @@ def test_a_message_above_grpcs_limit_is_refused_for_good(start: Start, data: byt
         call(data, timeout=10)
     error = from_status(caught.value.code(), caught.value.details())
     assert type(error) is errors.RequestRefused, error
+
+
+@pytest.mark.parametrize("peer", range(OLDEST_VERSION, PROTOCOL_VERSION + 1))
+def test_ours_are_taken(peer: int) -> None:
+    check_version(peer)
+
+
+def test_a_newer_peer_is_told_what_we_speak() -> None:
+    with pytest.raises(
+        VersionMismatch, match=f"version {PROTOCOL_VERSION + 1}.* {PROTOCOL_VERSION}"
+    ):
+        check_version(PROTOCOL_VERSION + 1)
+
+
+def test_an_older_peer_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edl.proto.version.OLDEST_VERSION", 5)
+    with pytest.raises(VersionMismatch, match="speaks protocol version 4; at least 5 is needed"):
+        check_version(4)
+
+
+@pytest.mark.parametrize("peer", [0, -1])
+def test_a_peer_without_a_version_is_refused(peer: int) -> None:
+    with pytest.raises(VersionMismatch, match=f"no protocol version; at least {OLDEST_VERSION}"):
+        check_version(peer)
+
+
+MARK = "00112233445566ff"
+
+
+def test_an_offer_there_and_back() -> None:
+    offer = HttpOffer(50051, 1, new_mark())
+    assert HttpOffer.among([("other", b"\0"), *offer.metadata()]) == offer
+    assert offer.metadata() == ((OFFER, f"50051 1 {offer.mark}"),)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "1 2",
+        f"1 2 {MARK[:-1]}",
+        f"1 2 {MARK}0",
+        f"1 2 {MARK[:-1]}G",
+        f"1  2 {MARK}",
+        f"-1 2 {MARK}",
+        f"1 123456 {MARK}",
+        f"\u0661 2 {MARK}",
+        f"1 2 {MARK}\n",
+        f"1 2 {MARK}".encode(),
+    ],
+)
+def test_what_is_no_offer_is_none(said: str | bytes) -> None:
+    assert HttpOffer.among([(OFFER, said)]) is None
+    assert HttpOffer.among([]) is None

@@ -1,10 +1,12 @@
-"""The codec against plain protobuf, in both directions."""
+"""Tensors in messages: arrays, parameters, datatypes and stacked pieces, against plain protobuf."""
 
 from __future__ import annotations
 
 import tracemalloc
+from itertools import pairwise
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from edl.errors import WireError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
-from edl.proto.datatypes import Array
-from edl.proto.tensors import Parameter
+from edl.proto.datatypes import Array, datatype_of, dtype_of, from_bytes, shown, to_bytes
+from edl.proto.stacked import Stacked, all_whole, pieces_of, whole
+from edl.proto.tensors import Parameter, decode_request, encode_request
 
 from .strategies import (
     NAMES,
@@ -288,3 +291,84 @@ def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
         tensors.decode_request(heavy)
         with pytest.raises(tensors.Heavy):
             tensors.decode_request(heavy, light=True)
+
+
+NAMES = {
+    "BOOL": "?",
+    "UINT8": "u1",
+    "UINT16": "u2",
+    "UINT32": "u4",
+    "UINT64": "u8",
+    "INT8": "i1",
+    "INT16": "i2",
+    "INT32": "i4",
+    "INT64": "i8",
+    "FP16": "f2",
+    "FP32": "f4",
+    "FP64": "f8",
+    "BF16": ml_dtypes.bfloat16,
+    "BYTES": "O",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_and_dtypes_match(name: str) -> None:
+    dtype = np.dtype(NAMES[name])
+    assert datatype_of(dtype) == name
+    assert datatype_of(dtype.newbyteorder(">")) == name
+    assert dtype_of(name) == dtype
+
+
+@pytest.mark.parametrize("dtype", ["c8", "M8[s]", "U3", "V4", "g", ml_dtypes.float8_e4m3fn])
+def test_other_dtypes_have_no_name(dtype: str) -> None:
+    with pytest.raises(WireError, match="cannot be sent"):
+        datatype_of(np.dtype(dtype))
+
+
+def test_fixed_width_bytes_travel_as_bytes() -> None:
+    array = np.array([b"ab", b"c"], dtype="S2")
+    got = from_bytes(to_bytes(array), datatype_of(array.dtype), array.shape)
+    assert got.tolist() == [b"ab", b"c"]
+
+
+def test_text_of_a_peer_is_shown_short() -> None:
+    assert shown("a\n") == r"'a\n'"
+    assert len(shown("x" * 1000)) < 70
+
+
+X = np.arange(24, dtype=np.float32).reshape(6, 4)
+
+
+@given(st.lists(st.integers(0, 6), max_size=5), st.sampled_from(["<f4", ">f4", "<i8", "|u1"]))
+def test_pieces_travel_as_the_whole_would(cuts: list[int], dtype: str) -> None:
+    array = X.astype(dtype)
+    edges = [0, *sorted(cuts), 6]
+    pieces = tuple(array[a:b] for a, b in pairwise(edges))
+    stacked = Stacked(pieces)
+    assert (stacked.dtype, stacked.shape, stacked.ndim) == (array.dtype, array.shape, 2)
+    assert stacked.nbytes == array.nbytes
+    joined = encode_request(model_name="m", inputs={"x": stacked, "y": X})
+    assert joined == encode_request(model_name="m", inputs={"x": array, "y": X})
+    np.testing.assert_array_equal(decode_request(joined).inputs["x"], array)
+    np.testing.assert_array_equal(whole(stacked), array)
+
+
+def test_one_piece_is_never_copied() -> None:
+    assert whole(X) is X
+    assert whole(Stacked((X,))) is X
+    assert pieces_of(X) == (X,)
+    assert all_whole({"x": X})["x"] is X
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (),
+        (X, X[:, :2]),
+        (X, X.astype(np.float64)),
+        (np.float32(1).reshape(()),),
+    ],
+)
+def test_what_does_not_go_together_is_refused(pieces: tuple[Array, ...]) -> None:
+    with pytest.raises(WireError, match="cannot be stacked"):
+        Stacked(pieces)

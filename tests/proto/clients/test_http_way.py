@@ -1,23 +1,40 @@
-"""The way by HTTP to a teacher: when it is taken, and what is asked by gRPC in its place."""
+"""Batches by HTTP where a teacher offers it, and by gRPC where that way breaks."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
-import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edl.proto.clients import Request
+from edl.errors import (
+    BadAnswer,
+    DeadlineExceeded,
+    EdlError,
+    RateLimited,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+    Unauthenticated,
+    WrongInstance,
+)
+from edl.proto.clients import Request, detour, http_way
+from edl.proto.clients.detour import FIRST_S, MOST_S, Detour
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.http_offer import HttpOffer, new_mark
+from edl.proto.http_offer import STATUS, HttpOffer, new_mark
 from edl.proto.stacked import Stacked
-from edl.tests.ground.programs import wait_for
-from edl.tests.proto.clients.http_ways import WAIT_S, X, ask
-from edl.tests.proto.clients.scripted_http import Asked, ScriptedHttp, labelled
+from edl.proto.status import PUSHBACK
+from edl.tests.proto.clients.http_ways import ASKED, WAIT_S, X, ask
+from edl.tests.proto.clients.scripted_http import Asked, ScriptedHttp, labelled, reply
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
+from edl.tests.waiting import wait_until
 
 
 def test_batches_go_by_http_where_it_is_offered(
@@ -66,29 +83,25 @@ def test_nobody_is_shown_a_batch_before_the_mark_was_heard(
     assert not server.asked[0].body
 
 
-def test_who_was_dialled_at_another_port_is_asked_by_grpc(
-    teacher: ScriptedTeacher, server: ScriptedHttp
+@pytest.mark.parametrize("why", ["other grpc port", "address for grpc", "no mark", "other mark"])
+def test_a_server_that_is_not_the_offered_one_gets_no_batch(
+    teacher: ScriptedTeacher, server: ScriptedHttp, why: str
 ) -> None:
-    server.offered(teacher, grpc_port=1)
-    client = OipGrpcClient(teacher.address, "m")
-    try:
+    address = teacher.address
+    match why:
+        case "other grpc port":
+            server.offered(teacher, grpc_port=1)
+        case "address for grpc":
+            address = f"ipv4:{address}"
+        case "no mark":
+            server.mark = ""
+        case "other mark":
+            server.mark = "0123456789abcdef"
+    with closing(OipGrpcClient(address, "m")) as client:
         client.probe(WAIT_S)
         ask(client)
-    finally:
-        client.close()
-    assert (server.asked, teacher.requests) == ([], 1)
-
-
-def test_an_address_that_only_grpc_understands_is_asked_by_grpc(
-    teacher: ScriptedTeacher, server: ScriptedHttp
-) -> None:
-    client = OipGrpcClient(f"ipv4:{teacher.address}", "m")
-    try:
-        client.probe(WAIT_S)
-        ask(client)
-    finally:
-        client.close()
-    assert (server.asked, teacher.requests) == ([], 1)
+    assert (server.batches, teacher.requests) == (0, 1)
+    assert "mark" in why or not server.asked
 
 
 def test_an_offer_that_is_made_no_more_is_taken_no_more(
@@ -99,21 +112,7 @@ def test_an_offer_that_is_made_no_more_is_taken_no_more(
     client.probe(WAIT_S)
     ask(client)
     assert (server.batches, teacher.requests) == (1, 1)
-    wait_for(lambda: server.connections[0].fileno() < 0)  # it was closed
-
-
-@pytest.mark.parametrize("mark", ["", "0123456789abcdef"])
-def test_another_server_at_that_port_gets_no_batch(
-    teacher: ScriptedTeacher, server: ScriptedHttp, mark: str
-) -> None:
-    server.mark = mark
-    client = OipGrpcClient(teacher.address, "m")
-    try:
-        client.probe(WAIT_S)
-        ask(client)
-    finally:
-        client.close()
-    assert (server.batches, teacher.requests) == (0, 1)
+    wait_until(lambda: server.connections[0].fileno() < 0)  # it was closed
 
 
 def test_a_port_at_which_nobody_is_costs_no_batch_anything(teacher: ScriptedTeacher) -> None:
@@ -121,13 +120,10 @@ def test_a_port_at_which_nobody_is_costs_no_batch_anything(teacher: ScriptedTeac
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         teacher.offer = HttpOffer(int(teacher.address.rpartition(":")[2]), port, new_mark())
-        client = OipGrpcClient(teacher.address, "m")
-        try:
+        with closing(OipGrpcClient(teacher.address, "m")) as client:
             client.probe(WAIT_S)
             for _ in range(3):
                 ask(client)
-        finally:
-            client.close()
     assert teacher.requests == 3
 
 
@@ -137,11 +133,8 @@ def test_a_port_that_takes_and_says_nothing_delays_the_probe_alone(
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
         teacher.offer = HttpOffer(int(teacher.address.rpartition(":")[2]), port, new_mark())
-        client = OipGrpcClient(teacher.address, "m")
-        try:
-            began = time.monotonic()
+        with closing(OipGrpcClient(teacher.address, "m")) as client:
             client.probe(WAIT_S)
-            assert time.monotonic() - began < WAIT_S / 2
             mute.settimeout(0.0)
             with mute.accept()[0]:
                 ask(client)
@@ -149,6 +142,181 @@ def test_a_port_that_takes_and_says_nothing_delays_the_probe_alone(
                 ask(client)
             with pytest.raises(BlockingIOError):  # nobody has tried again
                 mute.accept()
-        finally:
-            client.close()
     assert teacher.requests == 2
+
+
+def breaks(asked: Asked, connection: socket.socket) -> bytes:
+    connection.shutdown(socket.SHUT_RDWR)
+    return b""
+
+
+def breaks_within(asked: Asked, connection: socket.socket) -> bytes:
+    connection.sendall(labelled(asked)[:-10])
+    return breaks(asked, connection)
+
+
+@pytest.mark.parametrize("behave", [breaks, breaks_within])
+def test_a_batch_whose_connection_breaks_goes_by_grpc_at_once(
+    teacher: ScriptedTeacher,
+    server: ScriptedHttp,
+    client: OipGrpcClient,
+    behave: Callable[[Asked, socket.socket], bytes],
+) -> None:
+    server.behave = behave
+    ask(client)
+    assert teacher.requests == 1
+    server.behave = labelled
+    asked = len(server.asked)
+    ask(client)  # it is left alone now
+    client.probe(WAIT_S)
+    ask(client)
+    assert (teacher.requests, len(server.asked)) == (3, asked)
+
+
+def test_those_whose_connections_break_at_once_are_one_failure(
+    server: ScriptedHttp, client: OipGrpcClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a teacher that is lost with a full window would be left alone for minutes."""
+    both_failed = threading.Barrier(2)
+    failures: list[str] = []
+
+    def note(message: str, error: Exception) -> None:
+        failures.append(message % error)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_failed.wait(0.2)  # as long as a log may take
+
+    def break_together(asked: Asked, connection: socket.socket) -> bytes:
+        wait_until(lambda: server.batches >= 2)
+        return breaks(asked, connection)
+
+    monkeypatch.setattr(http_way.log, "info", note)
+    server.behave = break_together
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(ask, [client, client]))
+    assert len(failures) == 1
+
+
+def test_a_way_that_was_left_alone_is_taken_again_without_delaying_a_batch(
+    teacher: ScriptedTeacher,
+    server: ScriptedHttp,
+    client: OipGrpcClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(detour, "FIRST_S", 0.0)
+    server.behave = breaks
+    ask(client)
+    server.behave = labelled
+    ask(client)  # by gRPC, while it is opened beside
+    assert teacher.requests == 2
+
+    def by_http() -> bool:
+        before = server.batches
+        ask(client)
+        return server.batches > before
+
+    wait_until(by_http)
+
+
+def test_a_teacher_with_another_life_at_the_same_ports_is_asked_by_grpc(
+    teacher: ScriptedTeacher, server: ScriptedHttp, client: OipGrpcClient
+) -> None:
+    ask(client)
+    server.offered(teacher)  # of which this client has not heard
+    server.connections[0].shutdown(socket.SHUT_RDWR)
+    ask(client)
+    assert (server.batches, teacher.requests) == (1, 1)
+    client.probe(WAIT_S)
+    ask(client)
+    assert (server.batches, teacher.requests) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "error"),
+    [
+        ("400 Bad Request", "INVALID_ARGUMENT", RequestRefused),
+        ("412 Other", "FAILED_PRECONDITION", WrongInstance),
+        ("401 Who", "UNAUTHENTICATED", Unauthenticated),
+        ("503 Later", "ABORTED", RetryableError),
+        ("503 Later", "UNAVAILABLE", TeacherLost),
+        ("504 Late", "DEADLINE_EXCEEDED", DeadlineExceeded),
+        ("429 Much", "RESOURCE_EXHAUSTED", RateLimited),
+    ],
+)
+def test_errors_are_those_of_grpc(
+    teacher: ScriptedTeacher,
+    server: ScriptedHttp,
+    client: OipGrpcClient,
+    status: str,
+    name: str,
+    error: type[EdlError],
+) -> None:
+    said = {STATUS: name, PUSHBACK: 120, "Retry-After": 1}
+    server.behave = lambda _, __: reply(b'{"error": "so it is"}', status, said)
+    with pytest.raises(error, match="so it is") as caught:
+        client.infer(ASKED, WAIT_S)
+    assert type(caught.value) is error
+    if isinstance(caught.value, RateLimited):
+        assert caught.value.retry_after_s == 0.12
+    assert teacher.requests == 0
+
+
+def test_what_is_no_answer_is_not_believed(server: ScriptedHttp, client: OipGrpcClient) -> None:
+    server.behave = lambda _, __: reply(b'{"outputs": 3}')
+    with pytest.raises(BadAnswer):
+        client.infer(ASKED, WAIT_S)
+
+
+def test_who_is_late_is_late(
+    teacher: ScriptedTeacher, server: ScriptedHttp, client: OipGrpcClient
+) -> None:
+    held = threading.Event()
+
+    def hold(asked: Asked, connection: socket.socket) -> bytes:
+        held.wait(WAIT_S)
+        return labelled(asked)
+
+    server.behave = hold
+    with pytest.raises(DeadlineExceeded):
+        client.infer(ASKED, 0.2)
+    server.behave = labelled
+    ask(client)
+    held.set()
+    assert (server.batches, teacher.requests) == (2, 0)
+
+
+def test_closing_ends_who_waits(server: ScriptedHttp, client: OipGrpcClient) -> None:
+    waiting, held = threading.Event(), threading.Event()
+
+    def hold(asked: Asked, connection: socket.socket) -> bytes:
+        waiting.set()
+        held.wait(WAIT_S)
+        return b""
+
+    server.behave = hold
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.infer, ASKED, WAIT_S)
+        assert waiting.wait(WAIT_S)
+        client.close()
+        with pytest.raises(TeacherLost):
+            asked.result(WAIT_S)
+    held.set()
+    with pytest.raises(TeacherLost):
+        client.infer(ASKED, WAIT_S)
+
+
+TIMES = st.floats(0, 1e9)
+
+
+@given(TIMES, st.integers(0, 2000))
+def test_each_failure_makes_it_longer_up_to_the_most(now: float, failures: int) -> None:
+    pause_s = 0.0
+    after = Detour()
+    for _ in range(min(failures, 12)):
+        after = after.failed(now)
+        assert min(2 * pause_s, MOST_S) <= after.until_s - now + 1e-3
+        pause_s = after.until_s - now
+        assert FIRST_S - 1e-3 <= pause_s <= MOST_S + 1e-3
+        assert not after.is_over(now)
+        assert after.is_over(now + MOST_S + 1e-3)
+    assert Detour(failures, now).failed(now).until_s <= now + MOST_S
+    assert after.worked() == Detour()

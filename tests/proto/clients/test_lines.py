@@ -1,20 +1,28 @@
-"""Lines that are kept: when another is opened, and what becomes of a request whose line ends."""
+"""Kept connections: when another is opened, what becomes of a request whose connection ends."""
 
 from __future__ import annotations
 
 import gc
+import select
+import socket
+import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edl.errors import DeadlineExceeded, RateLimited, TeacherLost
+from edl.proto.clients import near_line
 from edl.proto.clients.lines import Ended, Lines
-from edl.tests.ground.programs import wait_for
+from edl.proto.clients.near_line import NearLine
+from edl.proto.doors import Invitation
+from edl.tests.waiting import wait_until
 
 WAIT_S = 10.0
 
@@ -98,7 +106,7 @@ def test_there_are_as_many_as_those_who_ask_at_once_need(
     for _ in range(3):
         asked.clear()
         for message in ABCD:
-            wait_for(on_their_way)  # two that find no room at the same moment open a line each
+            wait_until(on_their_way)  # two that find no room at the same moment open a line each
             asked.append(pool.submit(call, lines, message))
         assert sorted(bytes(one.result(WAIT_S)) for one in asked) == ABCD
     assert len(opener.lines) == opened
@@ -271,7 +279,7 @@ def test_who_has_opened_a_line_does_not_suffer_for_who_shares_it(pool: ThreadPoo
     opener = Opener(behave, echo)
     lines = Lines(opener, 2)
     first = pool.submit(call, lines, b"first")
-    wait_for(lambda: bool(lines._lines))
+    wait_until(lambda: bool(lines._lines))
     late = pool.submit(call, lines, b"late")
     assert bytes(first.result(WAIT_S)) == b"first"
     with pytest.raises(DeadlineExceeded):
@@ -321,3 +329,83 @@ def test_what_was_asked_in_vain_waits_for_no_garbage_collector() -> None:
 
 class Message:
     """Can be seen to go, as bytes cannot."""
+
+
+@contextmanager
+def entered() -> Iterator[tuple[NearLine, socket.socket]]:
+    """A line, and the teacher's end of it."""
+    ours, theirs = socket.socketpair()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_line, "enter", lambda _: ours)
+        line = NearLine(Invitation("door", "ticket"))
+    with closing(line), closing(theirs):
+        yield line, theirs
+
+
+def framed(answer: bytes) -> bytes:
+    return struct.pack("<I", len(answer)) + answer
+
+
+def all_of(line: NearLine) -> list[memoryview]:
+    """What is heard for as long as there is something to read."""
+    heard: list[memoryview] = []
+    while select.select([line], [], [], 0)[0]:
+        heard += line.hear()
+    return heard
+
+
+@given(
+    answers=st.lists(st.binary(max_size=40), max_size=8),
+    cuts=st.lists(st.integers(1, 30), max_size=12),
+)
+def test_answers_come_whole_and_in_order_however_they_are_cut(
+    answers: list[bytes], cuts: list[int]
+) -> None:
+    stream = b"".join(map(framed, answers))
+    heard: list[memoryview] = []
+    with entered() as (line, theirs):
+        for cut in (*cuts, len(stream)):
+            piece, stream = stream[:cut], stream[cut:]
+            if not piece:
+                break
+            theirs.sendall(piece)
+            heard += all_of(line)
+        assert [bytes(answer) for answer in heard] == answers, "and none is written over by another"
+
+
+def test_what_was_put_goes_out_by_one_call_and_once() -> None:
+    with entered() as (line, theirs):
+        assert line.put(b"a")
+        assert not line.put(b"bc")
+        line.send()
+        assert line.put(b"d")
+        line.send()
+        assert theirs.recv(100) == framed(b"a") + framed(b"bc") + framed(b"d")
+
+
+def test_who_reads_nothing_is_not_waited_for() -> None:
+    with entered() as (line, _):
+        line.put(bytes(1 << 24))
+        with pytest.raises(BlockingIOError, match="reads no requests"):
+            line.send()
+
+
+def test_an_answer_as_long_as_the_one_before_is_read_by_one_call() -> None:
+    with entered() as (line, theirs):
+        theirs.sendall(framed(b"x" * 1000))
+        heard = all_of(line)
+        for _ in range(3):
+            theirs.sendall(framed(b"y" * 1000))
+            heard += line.hear()
+        assert list(map(len, heard)) == [1000] * 4
+
+
+def test_the_end_and_what_cannot_be_are_errors() -> None:
+    with entered() as (line, theirs):
+        theirs.sendall(struct.pack("<I", 0xFFFFFFFF))
+        with pytest.raises(OSError, match="announces"):
+            line.hear()
+    with entered() as (line, theirs):
+        theirs.close()
+        with pytest.raises(OSError, match="closed"):
+            line.hear()

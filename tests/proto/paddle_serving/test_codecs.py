@@ -1,9 +1,11 @@
-"""Arrays in the messages of both protocols of Paddle Serving."""
+"""Messages of Paddle Serving and .npy files: arrays come back, and nothing is unpickled."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import pickle
+import struct
 from collections.abc import Callable
 
 import ml_dtypes
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from edl.errors import (
     EdlError,
@@ -111,33 +114,23 @@ def test_an_answer_that_cannot_be_read_is_refused(answer: bytes, words: str) -> 
         pipeline.decode_response(answer)
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (-3, RetryableError),
-        (7, RetryableError),
-        (50, RequestRefused),
-        (99, RequestRefused),
-        (100, RetryableError),
-        (3001, TeacherLost),
-        (3002, RequestRefused),
-        (4000, RetryableError),
-        (5000, RequestRefused),
-        (6000, RetryableError),
-        (7000, RequestRefused),
-        (8000, RetryableError),
-        (9000, RequestRefused),
-        (10000, RequestRefused),
-    ],
-)
-def test_every_error_number_is_an_error_of_ours(number: int, kind: type[EdlError]) -> None:
-    with pytest.raises(EdlError, match=f"err_no {number}: no such thing") as caught:
-        refusals.check(number, "no\n such   thing")
-    assert type(caught.value) is kind
-    for answer in (pb.Response(err_no=number), cpp.Response(err_no=number)):
-        decode = pipeline if isinstance(answer, pb.Response) else general_model
+ERROR_NUMBERS: dict[type[EdlError], tuple[int, ...]] = {
+    RetryableError: (-3, 7, 100, 4000, 6000, 8000),
+    RequestRefused: (50, 99, 3002, 5000, 7000, 9000, 10000),
+    TeacherLost: (3001,),
+}
+
+
+@pytest.mark.parametrize("kind", ERROR_NUMBERS)
+def test_every_error_number_is_an_error_of_ours(kind: type[EdlError]) -> None:
+    for number in ERROR_NUMBERS[kind]:
+        with pytest.raises(EdlError, match=f"err_no {number}: no such thing") as caught:
+            refusals.check(number, "no\n such   thing")
+        assert type(caught.value) is kind
         with pytest.raises(kind, match="nothing else"):
-            decode.decode_response(answer.SerializeToString())
+            pipeline.decode_response(pb.Response(err_no=number).SerializeToString())
+        with pytest.raises(kind, match="nothing else"):
+            general_model.decode_response(cpp.Response(err_no=number).SerializeToString())
 
 
 def test_a_device_that_has_no_memory_now_may_have_some_later() -> None:
@@ -205,3 +198,86 @@ def test_bytes_do_not_go_to_a_cpp_server() -> None:
 def test_an_answer_of_a_cpp_server_that_is_none_is_refused(answer: bytes, words: str) -> None:
     with pytest.raises(WireError, match=words):
         general_model.decode_response(answer)
+
+
+PLAIN_DTYPES = [np.dtype(name) for name in ("<f2", "<f4", "<f8", "<i1", "<i8", "<u1", "<u4", "?")]
+
+
+@given(
+    st.sampled_from(PLAIN_DTYPES).flatmap(
+        lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=0))
+    ),
+    st.booleans(),
+)
+def test_what_is_written_is_read(array: Array, by_columns: bool) -> None:
+    given = np.asfortranarray(array) if by_columns else array
+    read = npy.read(npy.write(given))
+    assert read.dtype == given.dtype
+    assert read.shape == given.shape
+    assert read.tobytes() == given.tobytes()
+    assert not read.flags.writeable
+
+
+class Bomb:
+    """Raises as soon as somebody unpickles it."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (pytest.fail, ("it was unpickled",))
+
+
+def test_pickled_objects_are_refused_unread() -> None:
+    file = io.BytesIO()
+    np.save(file, np.array([Bomb()], dtype=object), allow_pickle=True)
+    with pytest.raises(WireError, match="nothing is ever unpickled"):
+        npy.read(file.getvalue())
+    with pytest.raises(WireError, match=r"no \.npy file"):
+        npy.read(pickle.dumps(Bomb()))
+
+
+def saved(array: Array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+WHOLE = saved(np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        WHOLE[:9],
+        WHOLE[:60],
+        b"\x93NUMPY\x09\x00" + WHOLE[8:],
+        WHOLE.replace(b"(2, 3)", b"(2,-3)"),
+        WHOLE.replace(b"(2, 3)", b"('a',)"),
+        WHOLE.replace(b"'<f4'", b"'|O8'"),
+        WHOLE.replace(b"'<f4'", b"'>f4'"),
+        b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 31) + WHOLE[10:],
+    ],
+    ids=["empty", "short", "header", "version", "negative", "text", "objects", "order", "long"],
+)
+def test_what_is_no_file_of_numbers_is_refused(raw: bytes) -> None:
+    with pytest.raises(WireError):
+        npy.read(raw)
+
+
+@pytest.mark.parametrize("raw", [WHOLE[:-1], WHOLE + b"\0", WHOLE.replace(b"(2, 3)", b"(2, 9)")])
+def test_more_or_less_than_the_shape_says_is_refused(raw: bytes) -> None:
+    with pytest.raises(WireError, match="needs"):
+        npy.read(raw)
+
+
+@given(st.binary(max_size=200), st.integers(0, len(WHOLE)))
+def test_no_bytes_do_more_than_be_refused(noise: bytes, at: int) -> None:
+    with contextlib.suppress(WireError):
+        npy.read(WHOLE[:at] + noise + WHOLE[at + len(noise) :])
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([b"a"], object), np.array(["a"]), np.zeros(2, ml_dtypes.bfloat16)]
+)
+def test_what_is_no_number_there_is_not_sent(array: Array) -> None:
+    with pytest.raises(WireError, match="cannot be sent to Paddle Serving"):
+        npy.write(array)

@@ -1,14 +1,27 @@
-"""The gate: who calls, by token and certificate, what it may, and what is counted."""
+"""Who may call: tokens, certificates, roles, and the settings of both sides."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from edl.errors import Forbidden, Unauthenticated, UsageError
-from edl.proto.security import Caller, Gate, ServerSecurity, TlsFiles
+from edl.proto.security import (
+    Caller,
+    ClientSecurity,
+    Gate,
+    ServerSecurity,
+    TlsFiles,
+    check_exposure,
+    is_loopback,
+    open_channel,
+)
+from edl.proto.security.exposure import stays_here
+from edl.proto.security.options import client_security, server_security
 from edl.proto.security.roles import caller_of_certificate
+from edl.proto.security.tokens import read_token, read_tokens
 
 from .authority import write_secret
 
@@ -25,13 +38,9 @@ def shown(common_name: str) -> dict[str, list[bytes]]:
     return {"transport_security_type": [b"ssl"], "x509_common_name": [common_name.encode()]}
 
 
-class Refusals(list[str]):
-    """What a gate counted."""
-
-
 @pytest.fixture
-def refusals() -> Refusals:
-    return Refusals()
+def refusals() -> list[str]:
+    return []
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ def test_who_asks_nobody_lets_everybody_do_everything(security: ServerSecurity |
     gate.require_student(caller, "any/0")
 
 
-def test_a_token_says_who_calls(tokens: Path, refusals: Refusals) -> None:
+def test_a_token_says_who_calls(tokens: Path, refusals: list[str]) -> None:
     gate = Gate(ServerSecurity(None, tokens), refusals.append)
     assert gate.authenticates
     assert str(gate.admit(bearing("jjj"), {})) == "student:job"
@@ -72,7 +81,7 @@ def test_a_token_says_who_calls(tokens: Path, refusals: Refusals) -> None:
     ],
 )
 def test_whoever_shows_no_known_token_is_refused(
-    tokens: Path, refusals: Refusals, metadata: Metadata
+    tokens: Path, refusals: list[str], metadata: Metadata
 ) -> None:
     gate = Gate(ServerSecurity(None, tokens), refusals.append)
     with pytest.raises(Unauthenticated) as caught:
@@ -83,28 +92,24 @@ def test_whoever_shows_no_known_token_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("common_name", "role", "name"),
-    [
-        ("admin", "admin", ""),
-        ("admin:ann", "admin", "ann"),
-        ("student", "student", ""),
-        ("student:resnet", "student", "resnet"),
-        ("viewer:grafana", "viewer", "grafana"),
-        ("trainer-7.example", "student", "trainer-7.example"),
-        ("root:x", "student", "root:x"),
-        ("admin:", "student", "admin:"),
-        ("Admin", "student", "Admin"),
-    ],
+    "named", ["admin", "admin:ann", "student", "student:resnet", "viewer:grafana"]
 )
-def test_a_certificate_says_who_calls(common_name: str, role: str, name: str) -> None:
-    caller = Gate(ServerSecurity(MUTUAL)).admit((), shown(common_name))
+def test_a_certificate_says_who_calls(named: str) -> None:
+    caller = Gate(ServerSecurity(MUTUAL)).admit((), shown(named))
+    role, _, name = named.partition(":")
     assert (caller.role, caller.name) == (role, name)
-    assert caller == caller_of_certificate(common_name)
+    assert caller == caller_of_certificate(named)
+
+
+@pytest.mark.parametrize("named", ["trainer-7.example", "root:x", "admin:", "Admin"])
+def test_a_certificate_without_a_role_is_a_students(named: str) -> None:
+    caller = Gate(ServerSecurity(MUTUAL)).admit((), shown(named))
+    assert (caller.role, caller.name) == ("student", named)
 
 
 @pytest.mark.parametrize("context", [{}, None, shown(""), {"x509_common_name": [b"a", b"b"]}])
 def test_a_certificate_must_name_one(
-    refusals: Refusals, context: dict[str, list[bytes]] | None
+    refusals: list[str], context: dict[str, list[bytes]] | None
 ) -> None:
     gate = Gate(ServerSecurity(MUTUAL), refusals.append)
     with pytest.raises(Unauthenticated, match="names nobody"):
@@ -113,7 +118,7 @@ def test_a_certificate_must_name_one(
 
 
 def test_tokens_and_certificates_are_both_demanded_and_the_token_decides(
-    tokens: Path, refusals: Refusals
+    tokens: Path, refusals: list[str]
 ) -> None:
     gate = Gate(ServerSecurity(MUTUAL, tokens), refusals.append)
     assert str(gate.admit(bearing("sss"), shown("admin"))) == "student"
@@ -124,30 +129,17 @@ def test_tokens_and_certificates_are_both_demanded_and_the_token_decides(
     assert len(refusals) == 2
 
 
-def test_http_has_no_certificates(refusals: Refusals) -> None:
+def test_http_has_no_certificates(refusals: list[str]) -> None:
     with pytest.raises(Unauthenticated, match="certificates only"):
         Gate(ServerSecurity(MUTUAL), refusals.append).bearer("abc")
     assert refusals == ["unauthenticated"]
 
 
-@pytest.mark.parametrize(
-    ("role", "for_role", "passes"),
-    [
-        ("student", "student", True),
-        ("student", "viewer", False),
-        ("student", "admin", False),
-        ("viewer", "student", False),
-        ("viewer", "viewer", True),
-        ("viewer", "admin", False),
-        ("admin", "student", True),
-        ("admin", "viewer", True),
-        ("admin", "admin", True),
-    ],
-)
-def test_what_each_role_may(role: str, for_role: str, passes: bool, refusals: Refusals) -> None:
-    gate = Gate(None, refusals.append)
-    caller = Caller(role, "", "p")
-    if passes:
+@pytest.mark.parametrize("for_role", ["student", "viewer", "admin"])
+@pytest.mark.parametrize("role", ["student", "viewer", "admin"])
+def test_what_each_role_may(role: str, for_role: str, refusals: list[str]) -> None:
+    gate, caller = Gate(None, refusals.append), Caller(role, "", "p")
+    if role in (for_role, "admin"):
         gate.require(caller, for_role)
         assert not refusals
     else:
@@ -156,31 +148,21 @@ def test_what_each_role_may(role: str, for_role: str, passes: bool, refusals: Re
         assert refusals == ["forbidden"]
 
 
-@pytest.mark.parametrize(
-    ("caller", "student_id", "passes"),
-    [
-        (Caller("student", "", "p"), "any/0", True),
-        (Caller("student", "job", "p"), "job/0", True),
-        (Caller("student", "job", "p"), "job2/0", False),
-        (Caller("student", "job", "p"), "job", False),
-        (Caller("student", "job", "p"), "", False),
-        (Caller("viewer", "", "p"), "job/0", False),
-        (Caller("admin", "ann", "p"), "job/0", True),
-    ],
-)
-def test_whose_students_a_credential_may_be(
-    caller: Caller, student_id: str, passes: bool, refusals: Refusals
-) -> None:
+def test_whose_students_a_credential_may_be(refusals: list[str]) -> None:
     gate = Gate(None, refusals.append)
-    if passes:
-        gate.require_student(caller, student_id)
-    else:
+    job = Caller("student", "job", "p")
+    gate.require_student(Caller("student", "", "p"), "any/0")
+    gate.require_student(job, "job/0")
+    gate.require_student(Caller("admin", "ann", "p"), "job/0")
+    assert not refusals
+    others = [(job, "job2/0"), (job, "job"), (job, ""), (Caller("viewer", "", "p"), "job/0")]
+    for caller, student_id in others:
         with pytest.raises(Forbidden):
             gate.require_student(caller, student_id)
-    assert refusals == ([] if passes else ["forbidden"])
+    assert refusals == ["forbidden"] * len(others)
 
 
-def test_tokens_are_given_and_withdrawn_while_it_runs(tokens: Path, refusals: Refusals) -> None:
+def test_tokens_are_given_and_withdrawn_while_it_runs(tokens: Path, refusals: list[str]) -> None:
     gate = Gate(ServerSecurity(None, tokens), refusals.append)
     write_secret(tokens, "student new")
     assert gate.bearer("new").role == "student"
@@ -209,3 +191,189 @@ def test_no_repr_shows_a_secret(tokens: Path) -> None:
     assert repr(gate) == "Gate(certificates and tokens)"
     assert repr(Gate(None)) == "Gate(open)"
     assert not any(token in repr(vars(gate)) for token in ("sss", "jjj", "vvv", "aaa"))
+
+
+LIST = """
+# who may call
+plain-token
+student:resnet  job-token   # only that job
+viewer vvv
+admin:ann aaa
+"""
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Path:
+    return write_secret(tmp_path / "tokens", LIST)
+
+
+@pytest.mark.parametrize(
+    ("token", "who"),
+    [
+        ("plain-token", "student"),
+        ("job-token", "student:resnet"),
+        ("vvv", "viewer"),
+        ("aaa", "admin:ann"),
+    ],
+)
+def test_each_token_stands_for_somebody(listed: Path, token: str, who: str) -> None:
+    assert str(read_tokens(listed).find(token)) == who
+
+
+@pytest.mark.parametrize(
+    "token", ["", "plain", "plain-token ", "Plain-token", "student:resnet", "#", "\ud800", "é"]
+)
+def test_nothing_else_does(listed: Path, token: str) -> None:
+    assert read_tokens(listed).find(token) is None
+
+
+def test_a_name_is_the_principal_and_else_the_token_is(tmp_path: Path) -> None:
+    path = write_secret(tmp_path / "t", "one\ntwo\nstudent:a old\nstudent:a new\n")
+    found = [read_tokens(path).find(token) for token in ("one", "two", "old", "new")]
+    one, two, old, new = (caller.principal for caller in found if caller is not None)
+    assert one != two
+    assert old == new == "student:a"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no token in it"),
+        ("# nothing\n\n", "has no token in it"),
+        ("student a b", "line 1 .* has 3 words"),
+        ("x\nroot abc", "line 2 .*'root' is no role: it is one of student, viewer, admin"),
+        ("student: abc", "no name behind the colon"),
+        ("abc\nadmin abc", "line 2 .*repeats a token"),
+        ("a" * 5000, "more than 4096 characters"),
+        ("a\x01b", "control character"),
+        ("clé", "not ASCII"),
+    ],
+)
+def test_a_list_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        read_tokens(write_secret(tmp_path / "tokens", text))
+    assert "abc" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o606, 0o620, 0o602])
+@pytest.mark.parametrize("read", [read_tokens, read_token])
+def test_a_file_that_others_can_read_or_write_is_refused(
+    tmp_path: Path, mode: int, read: object
+) -> None:
+    path = write_secret(tmp_path / "tokens", "abc")
+    path.chmod(mode)
+    with pytest.raises(UsageError, match=rf"mode is {mode:04o}.*chmod 600 {path}"):
+        read(path)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o440])
+def test_a_file_of_its_owner_or_group_is_read(tmp_path: Path, mode: int) -> None:
+    path = write_secret(tmp_path / "token", " abc\n")
+    path.chmod(mode)
+    assert read_token(path) == "abc"
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for read in (read_token, read_tokens):
+        with pytest.raises(UsageError, match=r"absent cannot be read: No such file"):
+            read(tmp_path / "absent")
+        with pytest.raises(UsageError, match=r"cannot be read: Is a directory"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "a b", "admin abc"])
+def test_a_client_has_one_token(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="must hold one token"):
+        read_token(write_secret(tmp_path / "token", text))
+
+
+def test_no_repr_shows_a_token(listed: Path) -> None:
+    tokens = read_tokens(listed)
+    shown = repr(tokens) + repr(tokens.entries)
+    assert "4 of them" in shown
+    assert not any(token in shown for token in ("plain-token", "job-token", "vvv", "aaa"))
+
+
+C, K, CA, T = Path("c"), Path("k"), Path("ca"), Path("t")
+
+
+@pytest.mark.parametrize("given", [{"certificate": C}, {"key": K}, {"key": K, "ca": CA}])
+def test_a_certificate_goes_with_its_key(given: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match=r"without its (key|certificate): name both"):
+        TlsFiles(**given)
+
+
+@pytest.mark.parametrize(
+    "security",
+    [
+        ClientSecurity(),
+        ClientSecurity(TlsFiles(), None, "teacher"),
+        ClientSecurity(TlsFiles(C, K, CA), T, "x", True),
+    ],
+)
+def test_a_clients_settings_travel_as_json(security: ClientSecurity) -> None:
+    assert ClientSecurity.from_json(json.loads(json.dumps(security.to_json()))) == security
+
+
+@pytest.mark.parametrize(
+    ("security", "asks"),
+    [
+        (ServerSecurity(), False),
+        (ServerSecurity(TlsFiles(C, K)), False),
+        (ServerSecurity(TlsFiles(C, K, CA)), True),
+        (ServerSecurity(None, T), True),
+        (ServerSecurity(TlsFiles(C, K), T), True),
+    ],
+)
+def test_which_servers_ask_who_calls(security: ServerSecurity, asks: bool) -> None:
+    assert security.authenticates is asks
+    check_exposure("127.0.0.1", security, False)
+    check_exposure("0.0.0.0", security, True)
+    if asks:
+        check_exposure("0.0.0.0", security, False)
+    else:
+        with pytest.raises(UsageError, match=r"the page on 0\.0\.0\.0 can be reached .*--insecure"):
+            check_exposure("0.0.0.0", security, False, "the page")
+
+
+def test_a_server_has_a_certificate() -> None:
+    with pytest.raises(UsageError, match="needs a TLS certificate"):
+        ServerSecurity(TlsFiles(ca=CA))
+
+
+def test_what_options_come_to() -> None:
+    assert client_security() is None
+    assert server_security() is None
+    assert client_security(CA) == ClientSecurity(TlsFiles(ca=CA))
+    assert client_security(CA, C, K, T) == ClientSecurity(TlsFiles(C, K, CA), T)
+    assert client_security(None, None, None, T) == ClientSecurity(None, T)
+    assert server_security(C, K) == ServerSecurity(TlsFiles(C, K))
+    assert server_security(C, K, CA, T) == ServerSecurity(TlsFiles(C, K, CA), T)
+    assert server_security(tokens=T) == ServerSecurity(None, T)
+    with pytest.raises(UsageError, match="--tls-cert and --tls-key beside it"):
+        server_security(tls_ca=CA)
+
+
+def test_which_hosts_are_here() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "")))
+
+
+HERE = "127.0.0.1:80 [::1]:80 localhost:80 ipv4:127.0.0.1:80 dns:///localhost:80 unix:/tmp/socket"
+AWAY = "10.0.0.1:80 dns:///head:80 127.0.0.1.example:80 ::2 head"
+
+
+@pytest.mark.parametrize("address", [*HERE.split(), *AWAY.split()])
+def test_a_token_stays_on_this_machine_or_is_encrypted(address: str, tmp_path: Path) -> None:
+    stays = address in HERE.split()
+    assert stays_here(address) is stays
+    token = write_secret(tmp_path / "token", "abc")
+    if stays:
+        open_channel(address, ClientSecurity(None, token)).close()
+    else:
+        with pytest.raises(UsageError, match=r"unencrypted.*--tls-ca") as caught:
+            open_channel(address, ClientSecurity(None, token))
+        assert "abc" not in str(caught.value)
+        assert "--insecure" not in str(caught.value), "no command of operators has it"
+    open_channel(address, ClientSecurity(None, token, insecure=True)).close()
+    open_channel(address, None).close()

@@ -1,12 +1,22 @@
-"""The proof that an instance holds the key which it registered with."""
+"""Proofs of instances, failed TLS handshakes, and servers that outlive unknown paths."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.proto.security import listen
+from edl.proto.security.handshakes import Handshakes
 from edl.proto.security.instance import new_challenge, new_key, prove, verify
+from edl.proto.security.sturdy import aio_server
+from edl.tests.hostile.frames import answer, call
 
 
 def test_only_the_holder_of_the_key_proves() -> None:
@@ -53,6 +63,112 @@ def test_a_teacher_signs_no_long_texts() -> None:
         prove(new_key(), "t", 1, "x" * 513)
 
 
-def test_keys_differ() -> None:
-    assert len({new_key() for _ in range(100)}) == 100
-    assert len(new_key()) == 64
+class Counted:
+    """Handshakes with a clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.failed = 0
+        self.handshakes = Handshakes(self._fail, patience_s=10, clock=lambda: self.now)
+
+    def _fail(self) -> None:
+        self.failed += 1
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+def test_a_call_in_time_makes_it_good(counted: Counted) -> None:
+    for number in range(20):
+        counted.handshakes.began()
+        counted.now += 1
+        counted.handshakes.called(f"ipv4:10.0.0.1:{number}")
+        counted.now += 100
+        counted.handshakes.called(f"ipv4:10.0.0.1:{number}")
+    assert counted.failed == 0
+
+
+def test_one_without_a_call_has_failed(counted: Counted) -> None:
+    counted.handshakes.called("old")
+    counted.handshakes.began()
+    counted.handshakes.began()
+    counted.now = 9
+    counted.handshakes.called("new")
+    counted.handshakes.called("new")
+    assert counted.failed == 0
+    counted.now = 11
+    counted.handshakes.called("old")
+    assert counted.failed == 1
+    counted.now = 50
+    counted.handshakes.called("old")
+    assert counted.failed == 1
+
+
+def test_a_flood_is_counted_and_not_kept(counted: Counted) -> None:
+    for number in range(10_000):
+        counted.handshakes.began()
+        counted.handshakes.began()
+        counted.handshakes.called(f"ipv4:10.0.0.1:{number}")
+    assert 10_000 - 4096 <= counted.failed < 10_000
+    counted.now = 11
+    counted.handshakes.called("ipv4:10.0.0.1:0")
+    assert counted.failed == 10_000
+
+
+def test_few_peers_are_remembered(counted: Counted) -> None:
+    for number in range(20_000):
+        counted.handshakes.called(f"p{number}")
+    for peer, failed in (("p0", 0), ("p19999", 1)):
+        counted.handshakes.began()
+        counted.handshakes.called(peer)  # a peer that was forgotten counts as a new one
+        counted.now += 11
+        counted.handshakes.called(peer)
+        assert counted.failed == failed
+
+
+TIMEOUT_S = 20.0
+#: Of a path: bytes that are no UTF-8, another method, another service, none.
+PATHS = [b"/s/\xe8\xfd", b"\xff" * 100, b"/s/other", b"/other/echo", b"/s/echo\x80", b"/", b""]
+
+
+async def echo(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+@pytest.mark.parametrize("times", [1, 50])
+def test_unknown_paths_are_refused_and_the_others_answered(times: int) -> None:
+    unknown: list[None] = []
+
+    async def talk() -> list[Any]:
+        methods = {"echo": grpc.stream_stream_rpc_method_handler(echo)}
+        server = aio_server("s", methods, on_unknown=lambda: unknown.append(None))
+        address = f"127.0.0.1:{listen(server, '127.0.0.1:0')}"
+        await server.start()
+        try:
+            answers: list[Any] = []
+            for path in PATHS * times:
+                said = await asyncio.to_thread(answer, address, call(path, b""))
+                answers.append(b"grpc-status\x0212" in said or said == b"")
+            async with grpc.aio.insecure_channel(address) as channel:
+                any_channel: Any = channel
+                asked = any_channel.stream_stream("/s/echo")(iter([b"a", b"b"]))
+                answers.append([said async for said in asked])
+            return answers
+        finally:
+            await server.stop(0)
+
+    answers = asyncio.run(asyncio.wait_for(talk(), TIMEOUT_S))
+    assert answers.pop() == [b"a", b"b"]
+    assert all(answers)
+    assert len(unknown) >= 5 * times
+
+
+def test_the_remedy_fits_this_grpc(caplog: pytest.LogCaptureFixture) -> None:
+    async def make() -> None:
+        await aio_server("s", {}).stop(0)
+
+    asyncio.run(make())
+    assert "not UTF-8" not in caplog.text

@@ -12,6 +12,8 @@ from edl.supervise import Command, start
 
 from .test_channels import ask, serving
 
+pytestmark = pytest.mark.system
+
 SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "tls" / "certificates.sh"
 WAIT_S = 30.0
 

@@ -1,0 +1,248 @@
+"""Answers: of streams, their headers, and the fast path for answers with a known head."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from edl import errors
+from edl.errors import BadAnswer, EdlError, RateLimited, RetryableError, WireError
+from edl.proto import inference_pb2 as pb
+from edl.proto import stream_answers
+from edl.proto.alike import SECONDS, Head
+from edl.proto.answer_header import Parameter, answer_header
+from edl.proto.status import from_status, to_metadata, to_status
+from edl.proto.stream_answers import answered, failed, read
+from edl.proto.tensors import Array, decode_response, encode_response
+
+ERRORS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, EdlError) and kind is not EdlError
+]
+
+
+@given(st.binary(max_size=300))
+def test_a_response_comes_out_as_it_went_in(response: bytes) -> None:
+    assert bytes(read(answered(response))) == response
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_a_failure_is_read_as_by_a_call_of_its_own(kind: type[EdlError]) -> None:
+    error = kind("why not")
+    if isinstance(error, RateLimited):
+        error.retry_after_s = 1.5
+    as_call = from_status(*to_status(error), to_metadata(error))
+    with pytest.raises(EdlError) as caught:
+        read(failed(error, "7"))
+    assert type(caught.value) is type(as_call)
+    assert str(caught.value) == str(as_call)
+    if isinstance(as_call, RateLimited):
+        assert isinstance(caught.value, RateLimited)
+        assert caught.value.retry_after_s == as_call.retry_after_s == 1.5
+
+
+def test_a_failure_names_its_request() -> None:
+    answer = pb.ModelStreamInferResponse.FromString(failed(RetryableError("no"), "seven"))
+    assert (answer.error_message, answer.infer_response.id) == ("no", "seven")
+
+
+def test_a_server_that_names_no_status_may_be_asked_again() -> None:
+    bare = pb.ModelStreamInferResponse(error_message="CUDA").SerializeToString()
+    with pytest.raises(RetryableError, match="CUDA"):
+        read(bare)
+
+
+def test_what_is_neither_labels_nor_an_error_is_no_answer() -> None:
+    twice = answered(b"a") + answered(b"b")
+    for nonsense in (b"", twice, b"\xff\xff", answered(b"x")[:-1], b"\x0a\x01\xff"):
+        with pytest.raises(BadAnswer):
+            read(nonsense)
+
+
+@pytest.mark.parametrize(("status", "kind"), [("OK", BadAnswer), ("NEVER_HEARD", RetryableError)])
+def test_a_status_that_cannot_be(status: str, kind: type[EdlError]) -> None:
+    about = pb.ModelInferResponse(parameters={"status": pb.InferParameter(string_param=status)})
+    answer = pb.ModelStreamInferResponse(error_message="so", infer_response=about)
+    with pytest.raises(kind, match="so"):
+        read(answer.SerializeToString())
+
+
+@given(st.binary(max_size=200))
+def test_garbage_raises_our_errors_only(data: bytes) -> None:
+    with contextlib.suppress(EdlError):
+        read(data)
+
+
+TEXT = st.text(max_size=200)
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-(1 << 63), (1 << 64) - 1),
+    st.floats(allow_nan=False),
+    st.sampled_from([0, 1, 0.0, -0.0, 1.0, False, True, ""]),
+    TEXT,
+)
+PARAMETERS = st.dictionaries(TEXT, VALUES, max_size=6)
+OUTPUTS = st.lists(
+    st.tuples(TEXT, TEXT, st.lists(st.integers(0, 1 << 62), max_size=5).map(tuple), PARAMETERS),
+    max_size=3,
+)
+
+
+def said(parameters: Any) -> dict[str, Parameter]:
+    return {
+        name: getattr(value, str(value.WhichOneof("parameter_choice")))
+        for name, value in parameters.items()
+    }
+
+
+def spelt(parameters: dict[str, Parameter]) -> dict[str, str]:
+    """Told apart by their kind and sign, too: 0, 0.0, -0.0 and False are equal."""
+    return {name: repr(value) for name, value in parameters.items()}
+
+
+@given(TEXT, TEXT, TEXT, PARAMETERS, OUTPUTS)
+@example("m", "", "", {"a": 0.0}, [])
+@example("m", "", "", {"a": -0.0}, [])
+@example("m", "", "", {"a": True, "b": 1}, [("y", "FP32", (0,), {"b": True, "a": 1})])
+def test_it_says_what_it_was_given(
+    name: str, version: str, request_id: str, parameters: Any, outputs: Any
+) -> None:
+    data = answer_header(
+        model_name=name,
+        model_version=version,
+        request_id=request_id,
+        parameters=parameters,
+        outputs=outputs,
+    )
+    message = pb.ModelInferResponse.FromString(data)
+    assert (message.model_name, message.model_version, message.id) == (name, version, request_id)
+    assert spelt(said(message.parameters)) == spelt(parameters)
+    assert len(message.outputs) == len(outputs)
+    for output, given_one in zip(message.outputs, outputs, strict=True):
+        assert (output.name, output.datatype, tuple(output.shape)) == given_one[:3]
+        assert spelt(said(output.parameters)) == spelt(given_one[3])
+    known = pb.ModelInferResponse.FromString(data)
+    known.DiscardUnknownFields()
+    assert known == message
+
+
+def test_a_parameter_that_has_no_place_is_refused() -> None:
+    for value in (1 << 64, -(1 << 63) - 1, None):
+        with pytest.raises(WireError, match="parameter 'a' cannot be sent"):
+            header({"a": value})
+
+
+def test_text_that_is_none_is_refused() -> None:
+    for parameters in ({"\ud800": 1}, {"a": "\ud800"}):
+        with pytest.raises(ValueError, match="surrogates"):
+            header(parameters)
+
+
+def header(parameters: Any) -> bytes:
+    return answer_header(
+        model_name="m", model_version="", request_id="", parameters=parameters, outputs=[]
+    )
+
+
+LABELS = np.arange(6, dtype=np.float32).reshape(3, 2)
+SAID = {"teacher_id": "t1", SECONDS: 0.25, "content_id": "c", "draining": False}
+
+
+def answer(
+    request_id: str = "17", labels: Array = LABELS, parameters: dict[str, Any] = SAID, **said: Any
+) -> memoryview:
+    """As it comes over a stream."""
+    response = encode_response(
+        model_name="m", outputs={"y": labels}, request_id=request_id, parameters=parameters, **said
+    )
+    return memoryview(stream_answers.answered(response))
+
+
+def head_of(made: memoryview) -> Head:
+    head = Head.of(made)
+    assert head is not None
+    return head
+
+
+@given(
+    request_id=st.text("0123456789", min_size=1, max_size=200),
+    seconds=st.floats(allow_nan=False),
+    rows=st.integers(0, 40),
+)
+def test_it_says_what_decoding_says(request_id: str, seconds: float, rows: int) -> None:
+    labels = np.random.default_rng(rows).random((rows, 2), np.float32)
+    head = head_of(answer(labels=np.zeros_like(labels)))
+    made = answer(request_id, labels, {**SAID, SECONDS: seconds})
+    found = head.read(made, request_id)
+    assert found is not None
+    decoded = decode_response(stream_answers.read(made))
+    assert found[0] == decoded.parameters[SECONDS] == seconds
+    np.testing.assert_array_equal(found[1], decoded.outputs["y"])
+    assert found[1].dtype == decoded.outputs["y"].dtype
+    assert not found[1].flags.writeable
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        answer("18"),
+        answer(labels=LABELS[:2]),
+        answer(labels=LABELS.astype(np.int32)),
+        answer(labels=LABELS.reshape(2, 3)),
+        answer(parameters={**SAID, "teacher_id": "t2"}),
+        answer(parameters={**SAID, "content_id": "d"}),
+        answer(parameters={**SAID, "draining": True}),
+        answer(parameters={**SAID, "more": 1}),
+        answer(parameters={SECONDS: 0.25}),
+        answer(output_parameters={"y": {"form": "float16"}}),
+        answer(model_version="2"),
+        answer()[:-1],
+        memoryview(bytes(answer()) + b"\0"),
+        memoryview(b""),
+    ],
+)
+def test_whatever_else_differs_is_found(other: memoryview) -> None:
+    head = head_of(answer())
+    assert head.read(answer(), "17") is not None
+    assert head.read(other, "17") is None
+
+
+@given(st.data())
+def test_no_bit_of_the_head_goes_unseen(data: st.DataObject) -> None:
+    made = bytearray(answer())
+    at = data.draw(st.integers(0, len(made) - LABELS.nbytes - 1))
+    made[at] ^= 1 << data.draw(st.integers(0, 7))
+    if (found := head_of(answer()).read(memoryview(made), "17")) is not None:
+        decoded = decode_response(stream_answers.read(made))
+        assert decoded.parameters == {**SAID, SECONDS: found[0]} or np.isnan(found[0])
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        answer(parameters={"teacher_id": "t1"}),
+        answer(parameters={SECONDS: 1}),
+        answer(""),
+        answer(labels=np.array([True, False])),
+        answer(labels=np.array([b"text"], object)),
+    ],
+)
+def test_some_answers_are_like_no_other(unlike: memoryview) -> None:
+    assert Head.of(unlike) is None
+
+
+@given(st.text(max_size=6), st.text(max_size=40), st.binary(max_size=30))
+def test_a_head_is_right_or_there_is_none(request_id: str, text: str, more: bytes) -> None:
+    # What stands in other texts may look like the id, or like the parameter.
+    inner = text + "\n\x0e" + SECONDS + "\x12\t!" + more.hex()
+    made = answer(request_id, parameters={"a": inner, **SAID, "z": text})
+    if (head := Head.of(made)) is not None:
+        found = head.read(made, request_id)
+        assert found is not None
+        assert found[0] == SAID[SECONDS]

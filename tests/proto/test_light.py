@@ -1,0 +1,65 @@
+"""What processes that pass data or settings on load, and how they allocate memory."""
+
+from __future__ import annotations
+
+import platform
+from textwrap import dedent
+
+import pytest
+
+from edl.proto.allocator import tune_allocator
+from edl.supervise import start
+from edl.tests.ground.programs import WAIT_S, python
+
+pytestmark = pytest.mark.system
+
+SETTINGS = """
+    import pathlib
+    from edl.proto.security import ClientSecurity, Gate, TlsFiles, open_channel
+    ClientSecurity.from_json(ClientSecurity(TlsFiles(ca=pathlib.Path("x"))).to_json())
+"""
+#: Page faults of filling and freeing 16 MB ten times, after the first time.
+FAULTS = """
+    import resource, sys
+    from edl.proto.allocator import tune_allocator
+    if sys.argv[1] == "tuned":
+        assert tune_allocator()
+    def faults():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(b"x") * (16 << 20)
+    before = faults()
+    for _ in range(10):
+        bytearray(b"x") * (16 << 20)
+    print(faults() - before)
+"""
+
+
+def printed(code: str, *args: str) -> str:
+    """The last line that a program prints."""
+    process = start(python(code, *args))
+    assert process.wait(WAIT_S) == 0, process.tail()
+    return process.tail(1)[0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [*(f"import edl.proto.{name}\n" for name in ("arena", "channel", "version")), SETTINGS],
+    ids=["arena", "channel", "version", "settings"],
+)
+def test_light_modules_load_no_wire_libraries(code: str) -> None:
+    loaded = "import sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    names = set(printed(dedent(code) + loaded).split())
+    assert "edl" in names
+    assert not {"grpc", "google", "redis", "typer", "paddle"} & names
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_a_tuned_process_does_not_fetch_the_same_pages_again_and_again() -> None:
+    pages = 10 * (16 << 20) // 4096
+    assert int(printed(FAULTS, "tuned")) < pages / 100
+    assert int(printed(FAULTS, "untouched")) > pages / 100
+
+
+def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert tune_allocator() is False
