@@ -75,7 +75,7 @@ def run(
             teacher, outcomes = train_all_ways(one, Path(folder))
         log.info("%s took %.0f s", one.name, time.monotonic() - began_s)
         rows += [_row(one, way, teacher.accuracy, outcomes) for way in WAYS]
-        goals += _goals(one, outcomes)
+        goals += judge(one, outcomes)
         panels.append(Panel(f"{one.name}, {count} seeds", teacher.accuracy, outcomes))
     if picture is not None:
         draw(panels, picture)
@@ -124,7 +124,8 @@ def _row(task: Task, way: Way, teacher: float, outcomes: Mapping[Way, Outcome]) 
     }
 
 
-def _goals(task: Task, outcomes: Mapping[Way, Outcome]) -> list[Goal]:
+def judge(task: Task, outcomes: Mapping[Way, Outcome]) -> list[Goal]:
+    """The goals of one task, by what its students did in each way."""
     gain = _points(outcomes["steady"], outcomes["n_training"])
     noise = statistics.stdev(100 * value for value in outcomes["steady"].accuracy)
     churn = _points(outcomes["churn"], outcomes["steady"])

@@ -88,7 +88,7 @@ class Stream:
     def __init__(self, batches: int, case: Case) -> None:
         self._batches = batches
         self._case = case
-        self._ledger = Ledger()
+        self.ledger = Ledger()
         self._in_flight: deque[Send] = deque()
         self._events = 0
 
@@ -96,7 +96,7 @@ class Stream:
         """Every batch from the source to the student; returns the number of events."""
         for teacher in TEACHERS:
             self._join(teacher)
-        case, ledger = self._case, self._ledger
+        case, ledger = self._case, self.ledger
         queued = taken = 0
         while taken < self._batches:
             while queued < self._batches and ledger.queued < case.read_ahead:
@@ -121,6 +121,6 @@ class Stream:
 
     def _handle(self, event: Event) -> None:
         self._events += 1
-        for instruction in self._ledger.handle(event):
+        for instruction in self.ledger.handle(event):
             if type(instruction) is Send:
                 self._in_flight.append(instruction)

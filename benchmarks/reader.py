@@ -62,7 +62,7 @@ def run(quick: bool) -> Report:
             log.info("%s, %s: %s teachers by turns", dtype, lane, ", ".join(map(str, TEACHERS)))
             found = measure(dtype, lane, TEACHERS, _batches(dtype, quick))
             rows += _rows(dtype, lane, found)
-            goals += _goals(dtype, lane, found)
+            goals += judge(dtype, lane, found)
     return Report(rows, goals)
 
 
@@ -188,7 +188,8 @@ def _rows(dtype: str, lane: str, found: Found) -> Iterator[Row]:
         }
 
 
-def _goals(dtype: str, lane: str, found: Found) -> Iterator[Goal]:
+def judge(dtype: str, lane: str, found: Found) -> Iterator[Goal]:
+    """The goals of one lane: its rate beside raw TCP, and that more teachers cost no rate."""
     name = f"{dtype}, {lane}"
     if lane == REMOTE and dtype == "uint8":
         ratio = found.readers[2].rate_to(found.raw)

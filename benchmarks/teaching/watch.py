@@ -57,7 +57,7 @@ class Watch:
             with self._lock:
                 self._notes["control"].append(woke - due)
                 self._notes["live"].append(answered - woke)
-                self._look_at_beats()
+                self.note_lease(self._redis.zscore(self._key, self._member))
 
     def take(self) -> dict[str, list[float]]:
         """What was noted since the last time."""
@@ -65,9 +65,9 @@ class Watch:
             notes, self._notes = self._notes, defaultdict(list)
         return dict(notes)
 
-    def _look_at_beats(self) -> None:
-        """A beat is as late as the deadline has moved by more than it should."""
-        deadline_ms = self._redis.zscore(self._key, self._member) or 0.0
+    def note_lease(self, deadline_ms: float | None) -> None:
+        """Note a late beat: the lease's deadline has moved by more than it should."""
+        deadline_ms = deadline_ms or 0.0
         if deadline_ms > self._beat_ms > 0:
             period_s = (deadline_ms - self._beat_ms) / 1000
             self._notes["beat"].append(max(0.0, period_s - self._ttl_s / BEATS_PER_TTL))

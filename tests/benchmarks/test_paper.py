@@ -16,14 +16,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from edl.benchmarks import cli
-from edl.benchmarks.paper import __main__ as tables_command
 from edl.benchmarks.paper import (
     edl_readme,
     figure3,
     figure4,
-    meshes,
     page,
-    picture,
     running,
     table1,
     table2,
@@ -33,7 +30,6 @@ from edl.benchmarks.paper.tables import (
     Reproduced,
     compare,
     crossings,
-    error,
     is_dense,
     misplaced,
     published,
@@ -174,23 +170,8 @@ def test_the_figures_free_cells_are_as_many_as_are_owed() -> None:
     assert min(free["figure3"], free["figure4"]) >= 3
 
 
-@pytest.mark.parametrize("name", ["table1", "table2", "figure3", "figure4", "edl_readme"])
-def test_the_simulations_agree_with_the_paper(name: str) -> None:
-    report = running.simulated(module(name), quick=True)
-    assert failed(report) == []
-    kept = json.loads((page.RESULTS / f"paper-{name}.json").read_text())
-    for row, before in zip(report.rows, kept["rows"], strict=True):
-        assert row["ours"] == pytest.approx(before["ours"], rel=0.05), row
-
-
-def test_as_many_teachers_as_students_can_share() -> None:
-    with pytest.raises(ValueError, match="cannot be shared equally"):
-        meshes.taught(meshes.Mesh(0.01, 0.02, 5, batch=32, students=2), batches=10)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_kept_is_of_the_experiment_as_it_is_now(name: str) -> None:
-    """Else `make tables` has been forgotten."""
     kept = json.loads((page.RESULTS / f"paper-{name}.json").read_text())
     about = module(name).EXPERIMENT
     ours = {(row["row"], row["column"]): row["ours"] for row in kept["rows"]}
@@ -206,7 +187,6 @@ def test_what_is_kept_is_of_the_experiment_as_it_is_now(name: str) -> None:
 
 
 def test_the_page_is_made_of_what_is_kept() -> None:
-    """Else `make tables` has been forgotten."""
     assert page.PAGE.read_text("utf-8") == page.markdown(page.documents())
 
 
@@ -280,28 +260,6 @@ def test_a_check_fails_when_a_cell_is_off(
     assert "machine" not in written
 
 
-def test_all_tables_are_made_into_a_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(table2, "simulate", lambda quick: Outcome(values(table2.EXPERIMENT)))
-    file = tmp_path / "page.md"
-    tables_command.main(["table2"], tmp_path, file, page_only=False)
-    assert (tmp_path / "paper-table2.png").read_bytes().startswith(b"\x89PNG")
-    assert "Table 2" in file.read_text()
-    (tmp_path / "paper-table2.json").unlink()
-    tables_command.main(None, tmp_path, file, page_only=True)
-    assert "Table 2" not in file.read_text()
-    with pytest.raises(UsageError, match="no experiment 'nope'"):
-        tables_command.main(["nope"], tmp_path, file, page_only=False)
-
-
-def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    about = two_lines()
-    document = compare(about, Outcome(values(about))).to_json()
-    with pytest.raises(UsageError, match="cannot write"):
-        picture.draw(document, tmp_path / "no" / "x.png")
-
-
 def test_a_table_with_many_gaps_has_a_line_for_each_cell() -> None:
     cells = tuple(Cell(f"r{i}", f"c{i}", 1, "x", "free", "here") for i in range(3))
     about = Experiment("x", "X", "s", "s", "c", cells)
@@ -311,7 +269,3 @@ def test_a_table_with_many_gaps_has_a_line_for_each_cell() -> None:
     shown = io.StringIO()
     report.show(Console(file=shown, width=150))
     assert "│ r2 │ c2 │ x    │ 1  1  +0.0 %" in shown.getvalue()
-
-
-def test_the_error_is_relative_to_the_paper() -> None:
-    assert error(Cell("r", "c", 50, "x", "free", "here"), 55) == pytest.approx(0.1)

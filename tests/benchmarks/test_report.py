@@ -11,7 +11,7 @@ import statistics
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -47,14 +47,13 @@ def test_a_goal_fails_only_when_its_interval_excludes_the_limit(
 
 def test_the_interval_of_a_median_covers_it_about_as_often_as_it_says(rng: random.Random) -> None:
     hits = 0
-    for _ in range(100):
+    for _ in range(40):
         estimate = Estimate.of([rng.gauss(10.0, 1.0) for _ in range(25)])
         assert estimate.low <= estimate.value <= estimate.high
         hits += estimate.low <= 10.0 <= estimate.high
-    assert hits >= 80  # 95 expected; fewer than 80 practically never come by chance
+    assert hits >= 30  # 38 expected; fewer than 30 practically never come by chance
 
 
-@settings(max_examples=30)
 @given(st.lists(st.floats(0.1, 1e6), min_size=15, max_size=40))
 def test_an_estimate_lies_within_its_samples_and_is_repeatable(samples: list[float]) -> None:
     estimate = Estimate.of(samples)

@@ -16,8 +16,8 @@ from edl.supervise import Command, start
 from edl.teacher.paddle_serving.configuration import write
 from edl.teacher.paddle_serving.environment import make, recipe
 from edl.teacher.paddle_serving.model import open_model
-from edl.tests.ground.programs import wait_for
 from edl.tests.interop.environments import FOLDER
+from edl.tests.waiting import wait_until
 
 _EXPORT_S = 120.0
 _START_S = 90.0
@@ -67,7 +67,7 @@ def pipeline_server(folder: Path, model: Path, name: str, answers: str) -> Itera
     argv = (str(python), "-I", str(_SERVER), str(file), name, answers)
     process = start(Command("pipeline-server", argv, cwd=folder, guard=True))
     try:
-        wait_for(lambda: not process.alive or _listens(port), _START_S)
+        wait_until(lambda: not process.alive or _listens(port), _START_S)
         assert process.alive, process.tail()
         yield f"127.0.0.1:{port}"
     finally:

@@ -1,6 +1,6 @@
-"""Real servers of others as teachers: NVIDIA Triton, KServe, MLServer.
+"""Third-party servers as teachers: NVIDIA Triton, KServe, MLServer.
 
-All serve one tiny model whose labels are known to the bit. Triton is in `make test` too.
+All serve one tiny model whose labels are known to the bit.
 """
 
 from __future__ import annotations
@@ -14,31 +14,23 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader
-from edl.errors import PoisonBatch
+from edl.errors import PoisonBatch, UsageError
 from edl.mesh.local import LocalMesh
 from edl.proto.clients import Client, Request, open_client
 from edl.supervise import Command, start
 from edl.tests.interop.known_batches import KnownBatches
 from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
-from edl.tests.interop.servers import STARTS, Server
+from edl.tests.interop.servers import STARTS, Server, mlserver
 from edl.tests.interop.sidecars import TTL_S, registered, write_canary
 
-#: Where an environment is to be made first, that takes minutes.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 ASKS = Path(__file__).with_name("triton_asks.py")
 ANSWER_S = 30.0
 BATCHES = 60
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "triton",
-        pytest.param("kserve", marks=pytest.mark.interop),
-        pytest.param("mlserver", marks=pytest.mark.interop),
-    ],
-)
+@pytest.fixture(scope="module", params=list(STARTS))
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
@@ -128,3 +120,38 @@ def test_it_is_a_teacher_of_a_mesh(address: str, canary: Path) -> None:
         source.check(list(reader))
         assert reader.stats.resends == 0
         assert reader.stats.teachers == ("foreign",)
+
+
+@pytest.fixture(scope="module")
+def undescribed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """MLServer as it comes: it does not say what its model takes and gives."""
+    with mlserver(tmp_path_factory.mktemp("undescribed"), declared=False) as server:
+        yield server
+
+
+@pytest.mark.parametrize("lane", ["grpc", "http"])
+def test_a_reader_names_the_feeds_of_an_undescribed_model(undescribed: Server, lane: str) -> None:
+    source = KnownBatches(BATCHES)
+    address = undescribed.grpc if lane == "grpc" else f"http://{undescribed.http}"
+    with DistilReader(source, service=MODEL, teachers=[address], feeds={INPUT: 0}) as reader:
+        source.check(list(reader))
+
+
+def test_a_reader_without_feeds_is_told_to_name_them(undescribed: Server) -> None:
+    source = KnownBatches(BATCHES)
+    with (
+        DistilReader(source, service=MODEL, teachers=[undescribed.grpc]) as reader,
+        pytest.raises(UsageError, match="the model names no inputs; say which fields"),
+    ):
+        list(reader)
+
+
+def test_a_sidecar_describes_the_model_for_all_readers(undescribed: Server, canary: Path) -> None:
+    described = ("--input", f"{INPUT}:FP32:-1,{FEATURES}")
+    source = KnownBatches(BATCHES)
+    with (
+        LocalMesh(coordinator_options=["--ttl", str(TTL_S)]) as mesh,
+        registered("mlserver", undescribed.grpc, mesh.url, canary, *described),
+        DistilReader(source, service=MODEL, coordinator=mesh.url) as reader,
+    ):
+        source.check(list(reader))

@@ -10,11 +10,11 @@ import pytest
 
 from edl.distill_reader import DistilReader
 from edl.mesh.local import LocalMesh, TeacherSpec
-from edl.tests.ground.programs import wait_for
 from edl.tests.interop.known_batches import KnownBatches
 from edl.tests.interop.programs.network import MODEL, PACE_VARIABLE
 from edl.tests.interop.servers import kserve, triton
 from edl.tests.interop.sidecars import FACTORY, TTL_S, registered, write_canary
+from edl.tests.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -65,7 +65,7 @@ def test_the_stream_is_whole_whoever_is_killed(pool: Pool, victim: str) -> None:
         for batch in reader:
             batches.append(batch)
             if len(batches) == KILLED_AT:
-                wait_for(lambda: set(reader.stats.teachers) == set(POOL))
+                wait_until(lambda: set(reader.stats.teachers) == set(POOL))
             if len(batches) >= KILLED_AT and victim in pool.kills and asked(reader, victim):
                 pool.kills.pop(victim)()
         source.check(batches)

@@ -20,6 +20,8 @@ from edl.student.job.assembly import assemble
 from edl.teacher.backends.open import open_backend
 from edl.teacher.backends.paddle_runtime import import_paddle
 
+pytestmark = pytest.mark.system
+
 JOB = """\
 import numpy as np
 import paddle

@@ -13,6 +13,8 @@ from edl.errors import UsageError
 from edl.student import DistillLoss, StepReport, Trainer, accuracy
 from edl.teacher.backends.paddle_runtime import import_paddle
 
+pytestmark = pytest.mark.system
+
 ROWS = 6
 
 

@@ -62,7 +62,7 @@ def measure(quick: bool, p4_rate: float) -> Report:
         log.info("%d of %d cores train, %s", count, most, teacher)
         seconds = _by_turns(count, rows_of_batch, options, model)
         rows += _rows(count, rows_of_batch, teacher, seconds)
-        goals += _goals(count, seconds)
+        goals += judge(count, seconds)
     return Report(rows, goals)
 
 
@@ -98,7 +98,7 @@ def _rows(count: int, rows: int, teacher: str, seconds: Seconds) -> list[Row]:
     ]
 
 
-def _goals(count: int, seconds: Seconds) -> list[Goal]:
+def judge(count: int, seconds: Seconds) -> list[Goal]:
     name = f"{count} core{'s' * (count > 1)}"
     n_s, online_s, edl_s, alone_s, label_s = (seconds[way] for way in (
         N_TRAINING, ONLINE, EDL_DIST, STEP_ALONE, LABELLING_ALONE

@@ -15,6 +15,8 @@ from edl.student.checkpoint import Contents, Repository, open_checkpoint
 from edl.student.checkpoint.capture import Trained, capture, restore
 from edl.teacher.backends.paddle_runtime import import_paddle
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def paddle() -> Any:

@@ -23,6 +23,8 @@ from edl.student.checkpoint import (
 )
 from edl.tests.student.checkpoint.samples import check
 
+pytestmark = pytest.mark.system
+
 WAIT_S = 30.0
 #: A save of the samples takes about so long, copy and disk.
 SAVE_S = 0.03

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from edl.coordinator.jobs import JobBoard
+from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.distill_reader import Batched
 from edl.proto.arena import Array
 from edl.scheduler.students.ranges import Ranges
@@ -59,21 +60,26 @@ def settings_of(
 
 
 @dataclass
-class OnBoard:
-    """The line of one rank to a job board, as its supervisor carries it."""
+class BoardLink:
+    """Connects one rank to a job board, as its supervisor does; `held`: leased and not done."""
 
     board: JobBoard
     generation: int
     rank: int
+    held: list[tuple[int, int]] = field(default_factory=list)
 
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
         self.board.fill(JOB, self.generation, epoch, [Shard(*shard) for shard in shards])
 
     def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
-        return self.board.lease(JOB, self.generation, epoch, self.rank, most=most)
+        shard = self.board.lease(JOB, self.generation, epoch, self.rank, most=most)
+        if shard is not None:
+            self.held.append(shard)
+        return shard
 
     def done(self, epoch: int, start: int, stop: int) -> None:
         assert self.board.done(JOB, self.generation, epoch, self.rank, start, stop)
+        self.held.remove((start, stop))
 
 
 @dataclass
@@ -94,6 +100,7 @@ class Rank:
 
     source: ShardedSource
     reader: DirectReader
+    link: BoardLink
     read: deque[Array] = field(default_factory=deque)
     ended: bool = False
 
@@ -135,32 +142,61 @@ def publish(board: JobBoard, generation: int) -> None:
     assert board.publish(JOB, "node", generation, {})
 
 
+def source_of(
+    feed: Any,
+    settings: TrainSettings | None = None,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    link: Any = None,
+    sizes: Any = None,
+    saved: dict[str, Any] | None = None,
+) -> Any:
+    """The source of a rank; without a link it has a board of its own."""
+    settings = settings or settings_of()
+    if link is None:
+        publish(board := MemoryBoard(), 1)
+        link = BoardLink(board, 1, rank)
+    sampler = getattr(feed, "batch_sampler", None)
+    batch: int = settings.total_batch or getattr(sampler, "batch_size", 4)
+    return source_for(
+        feed,
+        settings=settings,
+        rank=rank,
+        world=world,
+        link=link,
+        sizes=sizes or Equal(batch, rank, world),
+        saved=saved,
+    )
+
+
 def world_of(
     board: JobBoard,
     feed: Any,
     settings: TrainSettings,
     *,
-    generation: int,
-    world: int,
+    generation: int = 1,
+    world: int = 1,
     saved: dict[str, Any] | None = None,
     epoch: int = 0,
+    sizes: Sequence[Any] = (),
 ) -> list[Rank]:
     """The ranks of a generation that goes on where a checkpoint says."""
     publish(board, generation)
     ranks = []
-    batch = settings.total_batch or feed.batch_sampler.batch_size
     for rank in range(world):
-        source = source_for(
+        link = BoardLink(board, generation, rank)
+        source = source_of(
             feed,
-            settings=settings,
+            settings,
             rank=rank,
             world=world,
-            link=OnBoard(board, generation, rank),
-            sizes=Equal(batch, rank, world),
+            link=link,
+            sizes=sizes[rank] if sizes else None,
             saved=saved,
         )
         assert isinstance(source, ShardedSource)
-        ranks.append(Rank(source, DirectReader(source, epoch)))
+        ranks.append(Rank(source, DirectReader(source, epoch), link))
     return ranks
 
 

@@ -20,17 +20,13 @@ from edl.student.feeding import (
     check_feed,
     merged,
     restored,
-    source_for,
 )
-from edl.student.settings import TrainSettings
 from edl.tests.student.feeding.ranks import (
-    Equal,
     Numbers,
-    OnBoard,
     batched,
-    publish,
     save,
     settings_of,
+    source_of,
     step,
     world_of,
 )
@@ -80,28 +76,8 @@ class Stateful(Plain):
         self.place = state["place"]
 
 
-def source(
-    feed: Any,
-    settings: TrainSettings | None = None,
-    saved: dict[str, Any] | None = None,
-    rank: int = 0,
-    world: int = 1,
-) -> Any:
-    board = MemoryBoard()
-    publish(board, 1)
-    return source_for(
-        feed,
-        settings=settings or settings_of(),
-        rank=rank,
-        world=world,
-        link=OnBoard(board, 1, rank),
-        sizes=Equal(4, rank, world),
-        saved=saved,
-    )
-
-
 def test_what_ranks_trained_is_put_together_and_comes_back() -> None:
-    ranks = world_of(MemoryBoard(), batched(50, 8), settings_of(), generation=1, world=3)
+    ranks = world_of(MemoryBoard(), batched(50, 8), settings_of(), world=3)
     trained: set[int] = set()
     for rank in ranks:
         rank.begin()
@@ -126,21 +102,21 @@ def test_what_ranks_trained_is_put_together_and_comes_back() -> None:
     ],
 )
 def test_a_checkpoint_of_another_feed_is_refused(feed: Any, seed: int, why: str) -> None:
-    (rank,) = world_of(MemoryBoard(), batched(50, 8), settings_of(), generation=1, world=1)
+    (rank,) = world_of(MemoryBoard(), batched(50, 8), settings_of())
     rank.begin()
     for _ in range(3):
         step([rank], 0)
     saved = save([rank], None)
     rank.end()
     with pytest.raises(UsageError, match=why):
-        list(DirectReader(source(feed, settings_of(seed=seed), saved)))
+        list(DirectReader(source_of(feed, settings_of(seed=seed), saved=saved)))
 
 
 @pytest.mark.parametrize("feed", [Plain(), Stateful(), list(Plain())])
 @pytest.mark.parametrize("after", [0, 2, 6, 9, 12])
 def test_a_feed_without_ids_goes_on_behind_what_was_trained(feed: Any, after: int) -> None:
     def run(saved: dict[str, Any] | None, epoch: int, count: int) -> tuple[list[float], Any, int]:
-        mine = source(feed, saved=saved)
+        mine = source_of(feed, saved=saved)
         assert isinstance(mine, UnshardedSource)
         reader = DirectReader(mine, epoch)
         seen: list[float] = []
@@ -173,11 +149,11 @@ def test_a_feed_without_ids_goes_on_behind_what_was_trained(feed: Any, after: in
 
 def test_a_rank_that_had_ended_its_epoch_before_the_others_has_nothing_of_it() -> None:
     feed = Plain()
-    mine = source(feed)
+    mine = source_of(feed)
     for _ in DirectReader(mine):
         mine.trained(0, NOTHING)
     saved = merged([mine.state()], None)
-    again = source(feed, saved=saved)
+    again = source_of(feed, saved=saved)
     reader = DirectReader(again, 0)  # others go on in epoch 0
     assert list(reader) == []
     assert merged([again.state()], None) == saved
@@ -189,14 +165,14 @@ def test_ranks_of_a_fixed_world_have_parts_of_what_can_be_divided() -> None:
     feed, fixed = Divided(), settings_of(nodes=(2, 2))
     parts = []
     for rank in range(2):
-        mine = source(feed, fixed, rank=rank, world=2)
+        mine = source_of(feed, fixed, rank=rank, world=2)
         parts.append([float(batch[0][0, 0]) for batch in DirectReader(mine)])
     assert parts == [[0, 2, 4], [1, 3, 5]]
     with pytest.raises(UsageError, match="cannot be divided among 2 ranks"):
-        source(Plain(), fixed, rank=0, world=2)
-    saved = merged([source(feed).state()], None)
+        source_of(Plain(), fixed, rank=0, world=2)
+    saved = merged([source_of(feed).state()], None)
     with pytest.raises(UsageError, match="of 1 ranks and this world has 2"):
-        source(feed, fixed, saved, world=2)
+        source_of(feed, fixed, saved=saved, world=2)
 
 
 @pytest.mark.parametrize("feed", [Plain(), Stateful(), Divided(), list(Plain())])
@@ -212,8 +188,8 @@ def test_a_feed_without_ids_needs_a_fixed_number_of_nodes(feed: Any) -> None:
 
 def test_a_data_set_gets_batches_of_the_size_that_is_told() -> None:
     with pytest.raises(UsageError, match=r"--total-batch ROWS"):
-        source(Numbers(10))
-    mine = source(Numbers(10), settings_of(4))
+        source_of(Numbers(10))
+    mine = source_of(Numbers(10), settings_of(4))
     assert isinstance(mine, ShardedSource)
     assert (mine.total_batch, mine.positions(0)) == (4, 10)
     read = []

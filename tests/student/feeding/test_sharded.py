@@ -1,7 +1,8 @@
-"""The source of a rank: which batches it gives, how far ahead, and what becomes of errors."""
+"""The source of a rank: its batches, shares that change, how far it reads ahead, and errors."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Iterable
@@ -12,25 +13,30 @@ import numpy as np
 import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
-from edl.distill_reader.sources import Source, source_of
+from edl.distill_reader.sources import Source
+from edl.distill_reader.sources import source_of as reader_source
 from edl.errors import BatchError, GenerationSuperseded, UsageError
+from edl.proto.arena import Array
 from edl.scheduler.shard_plan import Shard as Part
-from edl.student.feeding import DirectReader, ShardedSource, source_for
+from edl.scheduler.students.proportion import Proportion, equal_rows
+from edl.student.feeding import DirectReader, ShardedSource
+from edl.student.feeding.positions import with_positions
 from edl.student.feeding.sharded import DEFAULT_AHEAD
-from edl.tests.ground.programs import wait_for
+from edl.student.rank.shares import Shares
 from edl.tests.student.feeding.ranks import (
-    Equal,
-    OnBoard,
+    BoardLink,
     Rank,
     batched,
     positions_of,
     publish,
-    save,
     settings_of,
+    source_of,
     step,
-    trained_of,
     world_of,
 )
+from edl.tests.waiting import wait_until
+
+MOST_STEPS = 10_000
 
 
 def epoch_of(ranks: list[Rank], epoch: int, rng: random.Random) -> list[list[int]]:
@@ -38,7 +44,7 @@ def epoch_of(ranks: list[Rank], epoch: int, rng: random.Random) -> list[list[int
     for rank in ranks:
         rank.begin()
     steps: list[list[int]] = []
-    for _ in range(1000):
+    for _ in range(MOST_STEPS):
         for rank in ranks:
             while len(rank.read) < 2 and rng.random() < 0.5:
                 rank.read_one()
@@ -49,17 +55,12 @@ def epoch_of(ranks: list[Rank], epoch: int, rng: random.Random) -> list[list[int
     raise AssertionError("the epoch does not end")
 
 
-def together(steps: list[list[int]]) -> list[int]:
-    return [position for rows in steps for position in rows]
-
-
 def test_each_step_is_full_however_far_one_rank_reads_ahead(rng: random.Random) -> None:
-    for _ in range(60):
+    for _ in range(20):
         total, world = rng.randint(2, 24), rng.randint(2, 4)
         samples, shard_rows = rng.randint(1, 200), rng.choice([None, rng.randint(1, 40)])
         settings = settings_of(total_batch=total, shard_rows=shard_rows)
-        feed = batched(samples, total)
-        ranks = world_of(MemoryBoard(), feed, settings, generation=1, world=world)
+        ranks = world_of(MemoryBoard(), batched(samples, total), settings, world=world)
         for rank in ranks:
             rank.begin()
         for _ in range(60):
@@ -72,62 +73,104 @@ def test_each_step_is_full_however_far_one_rank_reads_ahead(rng: random.Random) 
 
 @pytest.mark.parametrize("deal", ["dynamic", "static"])
 def test_epochs_of_any_size_end_with_each_position_once(deal: Any, rng: random.Random) -> None:
-    for _ in range(50):  # of each deal
+    for _ in range(20):
         samples, batch, world = rng.randint(1, 90), rng.randint(1, 24), rng.randint(1, 6)
-        told = f"{samples} samples, batch {batch}, {world} ranks"
-        shard_rows = rng.choice([None, rng.randint(1, 11)])
-        settings = settings_of(batch, deal=deal, shard_rows=shard_rows)
-        board = MemoryBoard()
-        ranks = world_of(board, batched(samples, 8), settings, generation=1, world=world)
+        case = f"{samples} samples, batch {batch}, {world} ranks"
+        settings = settings_of(batch, deal=deal, shard_rows=rng.choice([None, rng.randint(1, 11)]))
+        ranks = world_of(MemoryBoard(), batched(samples, 8), settings, world=world)
         for epoch in range(2):
             steps = epoch_of(ranks, epoch, rng)
-            assert sorted(together(steps)) == list(range(samples)), told
-            assert all(len(rows) <= batch for rows in steps), told
+            assert sorted(itertools.chain(*steps)) == list(range(samples)), case
+            assert all(len(rows) <= batch for rows in steps), case
             if deal == "static":
-                assert [len(rows) for rows in steps[:-1]] == [batch] * (len(steps) - 1), told
-                assert together(steps) == list(range(samples)), told
-        for number, rank in enumerate(ranks):
+                assert [len(rows) for rows in steps[:-1]] == [batch] * (len(steps) - 1), case
+                assert list(itertools.chain(*steps)) == list(range(samples)), case
+        for rank in ranks:
             rank.begin()  # which tells the board of what was done last
-            assert number not in unfinished(board), f"{told}: a shard is not done"
+            assert not rank.link.held, f"{case}: a shard is not done"
             rank.end()
 
 
-def unfinished(board: MemoryBoard) -> set[int]:
-    """Ranks that have leased what they have not done."""
-    return set(board._of("job", sign=False).held.values())
+class UnevenWorld:
+    """Ranks that agree on shares as their loops do, and read ahead at random."""
+
+    def __init__(self, rng: random.Random, shard_rows: int) -> None:
+        world = rng.randint(2, 4)
+        self.rng, self.step = rng, 0
+        self.total, self.samples = rng.randint(world, 40), rng.randint(1, 300)
+        self.row_s = [rng.choice((0.01, 0.02, 0.05)) for _ in range(world)]
+        self.shares = [Shares(Proportion.equal(self.total, world), rank) for rank in range(world)]
+        self.ranks = world_of(
+            MemoryBoard(),
+            batched(self.samples, self.total),
+            settings_of(total_batch=self.total, shard_rows=shard_rows),
+            world=world,
+            sizes=self.shares,
+        )
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """The positions of each step."""
+        for shares, rank in zip(self.shares, self.ranks, strict=True):
+            shares.begin(self.step)
+            rank.begin()
+        steps: list[list[int]] = []
+        for _ in range(MOST_STEPS):
+            for rank in self.ranks:  # within the promise: beyond it, reading would wait for us
+                while not rank.ended and len(rank.read) < self.rng.randint(1, 6):
+                    rank.read_one()
+            free_from = max(shares.promise(self.step) for shares in self.shares) + 1
+            taken = step(self.ranks, number)
+            if not any(map(len, taken)):
+                return steps
+            steps.append([int(position) for positions in taken for position in positions])
+            for shares in self.shares:
+                shares.told(shares.proportion.told(self.step, self._times(taken), free_from))
+            self.step += 1
+        raise AssertionError("the epoch does not end")
+
+    def _times(self, taken: list[Array]) -> list[float]:
+        return [s if len(rows) else 0.0 for s, rows in zip(self.row_s, taken, strict=True)]
+
+    def end(self) -> None:
+        for rank in self.ranks:
+            rank.end()
 
 
-def test_an_unfinished_shard_of_a_dead_rank_is_done_again_and_no_other(rng: random.Random) -> None:
-    settings = settings_of(8, shard_rows=6)
-    board, feed = MemoryBoard(), batched(60, 8)
-    ranks = world_of(board, feed, settings, generation=1, world=2)
-    for rank in ranks:
-        rank.begin()
-    trained: list[int] = []
-    for _ in range(3):
-        trained += [int(p) for positions in step(ranks, 0) for p in positions]
-    saved = save(ranks, None)
-    ranks[1].read_one()  # leased, read, and not trained when it dies
-    unfinished = [int(p) for p in ranks[1].read[0]]
-    assert sorted(trained) == list(trained_of(saved, 0).numbers())
-    (alone,) = world_of(board, feed, settings, generation=2, world=1, saved=saved)
-    again = together(epoch_of([alone], 0, rng))
-    assert set(unfinished) < set(again)
-    assert sorted(trained + again) == list(range(60))
-    with pytest.raises(GenerationSuperseded):  # it was not dead, and goes on
-        epoch_of([ranks[1]], 0, rng)
-    for rank in (*ranks, alone):
-        rank.end()
+def test_each_step_is_full_while_shares_change(rng: random.Random) -> None:
+    """With shards of one row no rank holds a rest: only an epoch's last step is not full."""
+    changes = 0
+    for _ in range(8):
+        world = UnevenWorld(rng, shard_rows=1)
+        for epoch in range(3):
+            steps = world.epoch(epoch)
+            assert sorted(itertools.chain(*steps)) == list(range(world.samples))
+            assert [len(rows) for rows in steps] == [
+                min(world.total, world.samples - begin)
+                for begin in range(0, world.samples, world.total)
+            ]
+        agreed = world.shares[0].proportion.changes[-1].rows
+        changes += agreed != equal_rows(world.total, len(agreed))
+        world.end()
+    assert changes
+
+
+def test_the_rest_of_a_shard_is_trained_by_the_rank_that_holds_it(rng: random.Random) -> None:
+    for _ in range(8):
+        world = UnevenWorld(rng, shard_rows=rng.randint(2, 60))
+        for epoch in range(3):
+            steps = world.epoch(epoch)
+            assert sorted(itertools.chain(*steps)) == list(range(world.samples))
+            assert max(map(len, steps)) <= world.total
+        world.end()
 
 
 def test_batches_are_those_of_the_feed_in_its_order() -> None:
     feed = batched(50, 8)
-    (rank,) = world_of(MemoryBoard(), feed, settings_of(seed=3), generation=1, world=1)
-    plain = source_of(feed, Part(), 3)
+    (rank,) = world_of(MemoryBoard(), feed, settings_of(seed=3))
+    plain = reader_source(feed, Part(), 3)
     for epoch in range(2):
         reading = plain.begin(epoch, 0, None)
-        for mine in rank.reader:
-            numbers, squares, positions = mine
+        for numbers, squares, positions in rank.reader:
             expected = next(reading)
             assert numbers.dtype == expected[0].dtype
             assert np.array_equal(numbers, expected[0])
@@ -140,20 +183,15 @@ def test_batches_are_those_of_the_feed_in_its_order() -> None:
     rank.end()
 
 
-def test_positions_of_ranks_name_the_same_samples() -> None:
+def test_positions_name_the_same_samples_in_every_world() -> None:
     samples: dict[int, int] = {}
     for world in (1, 3):
-        ranks = world_of(
-            MemoryBoard(), batched(40, 6), settings_of(seed=9), generation=1, world=world
-        )
+        ranks = world_of(MemoryBoard(), batched(40, 6), settings_of(seed=9), world=world)
         for rank in ranks:
             rank.begin()
-        while True:
-            batches = [next(rank.batches, None) for rank in ranks]
-            if not any(batch is not None for batch in batches):
-                break
+        while any(batches := [next(rank.batches, ()) for rank in ranks]):
             for rank, batch in zip(ranks, batches, strict=True):
-                if batch is not None:
+                if batch:
                     numbers, _, positions = batch
                     for position, number in zip(positions, numbers[:, 0], strict=True):
                         assert samples.setdefault(int(position), int(number)) == int(number)
@@ -165,79 +203,67 @@ def test_positions_of_ranks_name_the_same_samples() -> None:
 
 
 @dataclass
-class Line:
-    """A line to a board that never has anything, or fails."""
+class EmptyLink:
+    """Connects to a board that never has a shard, or fails."""
 
     fails: Exception | None = None
-    asked: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
-        self.asked.append("fill")
+        self.calls.append("fill")
 
     def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
-        self.asked.append("lease")
+        self.calls.append("lease")
         if self.fails is not None:
             raise self.fails
         return None
 
     def done(self, epoch: int, start: int, stop: int) -> None:
-        self.asked.append("done")
+        self.calls.append("done")
 
 
-def of_line(line: Any, sizes: Any, samples: int = 40, **options: Any) -> ShardedSource:
-    source = source_for(
-        batched(samples, 4),
-        settings=settings_of(4, **options),
-        rank=0,
-        world=1,
-        link=line,
-        sizes=sizes,
-        saved=None,
-    )
+def linked(link: Any, sizes: Any = None, samples: int = 40, **options: Any) -> ShardedSource:
+    source = source_of(batched(samples, 4), settings_of(4, **options), link=link, sizes=sizes)
     assert isinstance(source, ShardedSource)
     return source
 
 
 def test_an_epoch_of_which_nothing_is_left_is_empty() -> None:
-    source = of_line(Line(), Equal(4, 0, 1))
-    reader = DirectReader(source)
+    reader = DirectReader(linked(EmptyLink()))
     assert list(reader) == list(reader) == []
     reader.close()
 
 
-def test_what_the_board_says_is_raised_where_batches_are_taken() -> None:
-    source = of_line(Line(GenerationSuperseded("another world")), Equal(4, 0, 1))
+def test_errors_of_the_board_are_raised_where_batches_are_taken() -> None:
+    source = linked(EmptyLink(GenerationSuperseded("another world")))
     with pytest.raises(GenerationSuperseded, match="another world"):
         next(iter(DirectReader(source)))
     source.close()
 
 
-def test_a_static_deal_asks_nobody() -> None:
-    line = Line()
-    source = of_line(line, None, deal="static")
+def test_a_static_deal_asks_no_board() -> None:
+    link = EmptyLink()
+    source = linked(link, deal="static")
     read = []
     for batch in (reader := DirectReader(source)):
         read += positions_of(batch).tolist()
         source.trained(0, positions_of(batch))
     assert read == list(range(40))
-    assert line.asked == []
+    assert link.calls == []
     reader.close()
 
 
-@dataclass
-class Falling:
-    """Sizes that fall to 0 at once."""
-
-    sizes: tuple[int, ...]
+class FallingSizes:
+    """Two rows each for two batches, then none."""
 
     def rows(self, ordinal: int, left: int) -> int:
-        return self.sizes[ordinal] if ordinal < len(self.sizes) else 0
+        return 2 if ordinal < 2 else 0
 
 
 def test_a_rank_whose_share_ends_trains_what_it_has_leased() -> None:
-    board = MemoryBoard()
-    publish(board, 1)
-    source = of_line(OnBoard(board, 1, 0), Falling((2, 2)), samples=30, shard_rows=7)
+    publish(board := MemoryBoard(), 1)
+    link = BoardLink(board, 1, 0)
+    source = linked(link, FallingSizes(), samples=30, shard_rows=7)
     sizes, trained = [], []
     for batch in (reader := DirectReader(source)):
         sizes.append(len(positions_of(batch)))
@@ -246,23 +272,18 @@ def test_a_rank_whose_share_ends_trains_what_it_has_leased() -> None:
     assert sizes[:2] == [2, 2]
     assert trained == list(range(7))
     iter(reader)  # the next epoch begins
-    assert not unfinished(board)
+    assert not link.held
     reader.close()
 
 
-def test_it_reads_no_further_than_allowed_until_steps_are_taken() -> None:
-    board = MemoryBoard()
-    publish(board, 1)
-    source = of_line(OnBoard(board, 1, 0), Equal(4, 0, 1), samples=400, shard_rows=4)
+def test_it_reads_no_further_ahead_than_allowed() -> None:
+    publish(board := MemoryBoard(), 1)
+    source = linked(BoardLink(board, 1, 0), samples=400, shard_rows=4)
     read: list[Any] = []
-
-    def take() -> None:
-        read.extend(DirectReader(source))
-
-    reading = threading.Thread(target=take)
+    reading = threading.Thread(target=lambda: read.extend(DirectReader(source)))
     reading.start()
     try:
-        wait_for(lambda: source._tally.ahead == DEFAULT_AHEAD)
+        wait_until(lambda: len(read) >= DEFAULT_AHEAD)
     finally:
         source.stop()
         reading.join(10)
@@ -271,12 +292,12 @@ def test_it_reads_no_further_than_allowed_until_steps_are_taken() -> None:
     source.close()
 
 
-def test_it_is_a_source_that_a_reader_takes_as_it_is() -> None:
-    source = of_line(Line(), Equal(4, 0, 1))
+def test_a_reader_takes_it_as_its_source() -> None:
+    source = linked(EmptyLink())
     assert isinstance(source, Source)
-    assert source_of(source, Part(), 0) is source
+    assert reader_source(source, Part(), 0) is source
     with pytest.raises(UsageError, match="leave world_size away"):
-        source_of(source, Part(0, 2), 0)
+        reader_source(source, Part(0, 2), 0)
     with pytest.raises(UsageError, match="checkpoints"):
         source.begin(0, 3, None)
     with pytest.raises(TypeError):
@@ -284,13 +305,10 @@ def test_it_is_a_source_that_a_reader_takes_as_it_is() -> None:
     source.close()
 
 
-def test_a_field_of_our_name_is_refused() -> None:
-    from edl.student.feeding.positions import with_positions
-
-    positions = np.arange(2)
+def test_a_batch_may_not_have_a_field_of_the_positions_name() -> None:
+    positions, x = np.arange(2), np.zeros(2)
     with pytest.raises(BatchError, match="edl_positions"):
         with_positions({"edl_positions": 1}, positions)
-    x = np.zeros(2)
     assert with_positions({"x": x}, positions)["edl_positions"] is positions
     assert with_positions([{"x": x}], positions)[0]["edl_positions"] is positions
     assert with_positions(x, positions) == (x, positions)

@@ -1,4 +1,4 @@
-"""Whatever ranks die and worlds follow each other, what survives has each position once."""
+"""Whichever ranks die, the surviving steps of an epoch have each position once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import GenerationSuperseded
 from edl.tests.student.feeding.ranks import (
-    OnBoard,
+    BoardLink,
     Rank,
     batched,
     save,
@@ -26,9 +26,9 @@ MOST_STEPS = 400
 
 
 class Trainings(RuleBasedStateMachine):
-    """One training: steps, saves, deaths, and a new world behind each of them.
+    """One training: steps, saves, deaths, and a new world after each death.
 
-    `history` is what the parameters are made of: a death takes away what no checkpoint holds.
+    `history` has every step that the parameters contain: a death removes those not saved.
     """
 
     @initialize(
@@ -126,8 +126,8 @@ class Trainings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.generation > 1)
     @rule(rank=st.integers(0, 3))
-    def hear_of_a_rank_that_was_thought_dead(self, rank: int) -> None:
-        late = OnBoard(self.board, self.generation - 1, rank)
+    def a_rank_of_the_generation_before_is_refused(self, rank: int) -> None:
+        late = BoardLink(self.board, self.generation - 1, rank)
         with pytest.raises(GenerationSuperseded):
             late.lease(self.epoch, 1)
         with pytest.raises(GenerationSuperseded):

@@ -12,20 +12,22 @@ from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.distill_reader import DistilReader
 from edl.errors import UsageError
 from edl.scheduler.students.ranges import Ranges
-from edl.student.feeding import DirectReader, ShardedSource, make_reader, merged, source_for
+from edl.student.feeding import DirectReader, ShardedSource, make_reader, merged
 from edl.student.job.batches import split
 from edl.student.job.distill import Distill
 from edl.supervise import python_command, start
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.student.feeding.ranks import (
-    Equal,
+    BoardLink,
     Numbers,
-    OnBoard,
     batched,
     positions_of,
     publish,
     settings_of,
+    source_of,
 )
+
+pytestmark = pytest.mark.system
 
 SAMPLES, BATCH = 37, 8
 #: What teachers get is named x, and is the first field.
@@ -63,21 +65,12 @@ def feed_of(kind: str, workers: int) -> Any:
     )
 
 
-def source_of(
-    feed: Any, address: str, *, world: int = 1, rank: int = 0, board: Any = None, saved: Any = None
-) -> tuple[ShardedSource, Any]:
+def taught(feed: Any, address: str, board: Any = None, **options: Any) -> tuple[ShardedSource, Any]:
     settings = settings_of(teachers=(address,), seed=5)
-    if board is None:
-        publish(board := MemoryBoard(), 1)
-    source = source_for(
-        feed,
-        settings=settings,
-        rank=rank,
-        world=world,
-        link=OnBoard(board, board.generation("job").number, rank),
-        sizes=Equal(BATCH, rank, world),
-        saved=saved,
-    )
+    if board is not None:
+        generation = board.generation("job").number
+        options["link"] = BoardLink(board, generation, options.get("rank", 0))
+    source = source_of(feed, settings, **options)
     assert isinstance(source, ShardedSource)
     return source, settings
 
@@ -93,8 +86,8 @@ def as_arrays(batch: Any) -> list[Any]:
 def test_labels_samples_and_positions_belong_together(
     address: str, kind: str, workers: int
 ) -> None:
-    source, settings = source_of(feed_of(kind, workers), address)
-    direct, _ = source_of(feed_of(kind, workers), address)
+    source, settings = taught(feed_of(kind, workers), address)
+    direct, _ = taught(feed_of(kind, workers), address)
     reader = make_reader(source, DISTILL, settings, rank=0, epoch=4)
     assert isinstance(reader, DistilReader)
     alone = iter(DirectReader(direct, 4))
@@ -119,7 +112,7 @@ def test_labels_samples_and_positions_belong_together(
 
 
 def test_what_a_step_gets_of_a_batch(address: str) -> None:
-    source, settings = source_of(feed_of("batched", 0), address)
+    source, settings = taught(feed_of("batched", 0), address)
     with make_reader(source, DISTILL, settings, rank=0) as reader:  # type: ignore[union-attr]
         for batch in reader:
             parts = split(batch, DISTILL.label_names, positions=source.has_positions)
@@ -137,8 +130,7 @@ def test_two_ranks_that_read_far_ahead_die_and_one_goes_on(address: str) -> None
     publish(board, 1)
     trained: list[int] = []
     ranks = [
-        source_of(batched(200, BATCH), address, world=2, rank=rank, board=board)
-        for rank in range(2)
+        taught(batched(200, BATCH), address, world=2, rank=rank, board=board) for rank in range(2)
     ]
     readers = [
         make_reader(source, DISTILL, settings, rank=rank)
@@ -155,7 +147,7 @@ def test_two_ranks_that_read_far_ahead_die_and_one_goes_on(address: str) -> None
         source.stop()
         reader.close()
     publish(board, 2)
-    source, settings = source_of(batched(200, BATCH), address, board=board, saved=saved)
+    source, settings = taught(batched(200, BATCH), address, board=board, saved=saved)
     with make_reader(source, DISTILL, settings, rank=0) as reader:  # type: ignore[union-attr]
         for batch in reader:
             np.testing.assert_array_equal(batch[-1], logits_of(batch[0]))
@@ -166,7 +158,7 @@ def test_two_ranks_that_read_far_ahead_die_and_one_goes_on(address: str) -> None
 
 
 def test_jobs_that_ask_no_teacher_have_no_reader(address: str) -> None:
-    source, settings = source_of(batched(9, 4), address)
+    source, settings = taught(batched(9, 4), address)
     for distill in (None, Distill(service="s", alpha=1.0, beta=0.0)):
         assert isinstance(make_reader(source, distill, settings, rank=0), DirectReader)
     with pytest.raises(UsageError, match=r"asks the service 's' .* --coordinator .* --teachers"):

@@ -12,6 +12,8 @@ from edl.errors import UsageError
 from edl.student.job.batches import POSITIONS, split
 from edl.teacher.backends.paddle_runtime import import_paddle
 
+pytestmark = pytest.mark.system
+
 ROWS = 5
 X, Y = np.arange(ROWS * 2, dtype="float32").reshape(ROWS, 2), np.arange(ROWS)
 AT = np.arange(ROWS) * 10

@@ -16,6 +16,8 @@ from edl.student.job.scores import Scores
 from edl.teacher.backends.paddle_runtime import import_paddle
 from edl.tests.student.job.jobs import GOOD
 
+pytestmark = pytest.mark.system
+
 MORE = """
 
 def metrics():

@@ -17,6 +17,8 @@ from edl.student.job.spec import is_dataset
 from edl.teacher.backends.paddle_runtime import import_paddle
 from edl.tests.student.job.jobs import GOOD
 
+pytestmark = pytest.mark.system
+
 Write = Callable[[str], Path]
 
 

@@ -21,6 +21,8 @@ from edl.student.losses.top_k import top_k_divergence
 from edl.teacher.backends.paddle_runtime import import_paddle
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 
+pytestmark = pytest.mark.system
+
 ROWS, BATCHES = 4, 3
 
 

@@ -14,6 +14,8 @@ from edl.errors import UsageError
 from edl.student import DistillLoss
 from edl.teacher.backends.paddle_runtime import import_paddle
 
+pytestmark = pytest.mark.system
+
 Floats = npt.NDArray[np.float64]
 
 BATCH, CLASSES = 5, 7

@@ -17,6 +17,8 @@ from edl.student.losses.step import StepLoss
 from edl.student.losses.top_k import top_k_divergence
 from edl.teacher.backends.paddle_runtime import import_paddle
 
+pytestmark = pytest.mark.system
+
 ROWS, WIDTH, CLASSES = 8, 5, 4
 
 

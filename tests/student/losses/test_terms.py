@@ -16,6 +16,8 @@ from edl.student.losses.mse import logits_mse
 from edl.student.losses.top_k import top_k_divergence
 from edl.teacher.backends.paddle_runtime import import_paddle
 
+pytestmark = pytest.mark.system
+
 Floats = npt.NDArray[np.float64]
 ROWS, CLASSES = 6, 9
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from edl.student.rank.buckets import Buckets
 from edl.teacher.backends.paddle_runtime import import_paddle
+
+pytestmark = pytest.mark.system
 
 
 class Ranks:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from edl.supervise import python_command, start
 from edl.tests.student.id_log import assert_each_once
 from edl.tests.student.rank.world import World, settings
+
+pytestmark = pytest.mark.system
 
 ROWS, BATCH, EPOCHS = 90, 16, 2
 STEPS = EPOCHS * 6  # the last of an epoch has 10 rows

@@ -12,6 +12,8 @@ from edl.student.words import EXIT_AGAIN, Failed, Finished, Left, Progress, Read
 from edl.tests.student.id_log import assert_each_once, lines
 from edl.tests.student.rank.world import World, settings
 
+pytestmark = pytest.mark.system
+
 ROWS = 90
 
 

@@ -17,6 +17,8 @@ from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 from edl.tests.student.id_log import assert_each_once, lines
 from edl.tests.student.rank.world import World, settings
 
+pytestmark = pytest.mark.system
+
 ROWS = 96
 
 

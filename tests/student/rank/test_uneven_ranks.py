@@ -12,6 +12,8 @@ from edl.student.words import Finished
 from edl.tests.student.id_log import assert_each_once, lines
 from edl.tests.student.rank.world import World, settings
 
+pytestmark = pytest.mark.system
+
 ROWS, BATCH = 896, 28
 ROW_S = 0.004
 #: With equal shares a step takes 9 x 3 rows' time, in proportion 12.

@@ -9,11 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edl.student.settings import TrainSettings
 from edl.student.supervisor.crew import Crew
 from edl.student.words import Ask, FromRank, Order, Progress
 from edl.tests.ground.programs import wait_for
 from edl.tests.student.supervisor.fleet import STAND_IN
+
+pytestmark = pytest.mark.system
 
 
 class Asked:

@@ -14,6 +14,8 @@ from edl.student.checkpoint import Repository
 from edl.student.supervisor import node as node_module
 from edl.tests.student.supervisor.fleet import Fleet
 
+pytestmark = pytest.mark.system
+
 #: Ranks wait there until a test has done what it does to a job that runs.
 BEFORE_THE_END = {"gate": 100}
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from edl.student.supervisor.plan import plan
 from edl.tests.student.rank.world import settings
+
+pytestmark = pytest.mark.system
 
 
 def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from edl.tests.ground.programs import WAIT_S, wait_for
 from edl.tests.student.id_log import restored_steps, surviving
 from edl.tests.student.supervisor.fleet import JOB, Fleet
 
+pytestmark = pytest.mark.system
+
 #: A lease in the midst of a job: of two ranks, the 21st step's.
 HELD_FROM = 40
 

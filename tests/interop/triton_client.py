@@ -1,7 +1,8 @@
-"""One batch through every way that NVIDIA's clients have to a server; a process of its own.
+"""What a user of NVIDIA's clients does with a server, by every lane; a process of its own.
 
-`python triton_lanes.py GRPC_ADDRESS HTTP_ADDRESS MODEL INPUTS.npz OUTPUTS.npz` writes the labels of
-each lane as "LANE:OUTPUT" and prints what else it saw as JSON.
+Two stubs of one protocol cannot live in one process, so this one imports nothing of ours.
+`python triton_client.py GRPC_ADDRESS HTTP_ADDRESS MODEL INPUTS.npz OUTPUTS.npz` writes the labels
+of each lane as "LANE:OUTPUT" and prints what else it saw as JSON.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import numpy as np
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 import tritonclient.utils.shared_memory as memory
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 WAIT_S = 30
 Labels = dict[str, Any]
 
 
-def tensor(kind: Any, image: Any, **how: Any) -> Any:
-    found = kind.InferInput("image", list(image.shape), "FP32")
+def tensor(kind: Any, image: Any, name: str = "image", **how: Any) -> Any:
+    datatype = np_to_triton_dtype(image.dtype)
+    found = kind.InferInput(name, list(image.shape), datatype)
     if how.get("shared"):
         found.set_shared_memory("batch", image.nbytes)
     else:
@@ -109,6 +111,12 @@ def main(grpc_address: str, http_address: str, model: str, inputs: str, outputs:
         labels = {"grpc": unary(grpc, over_grpc, model, image, None)}
         known = labels["grpc"]
 
+        def ask(image: Any, name: str = "image", served: str = model, output: str = "") -> Any:
+            outputs = [over_grpc.InferRequestedOutput(output)] if output else None
+            inputs = [tensor(over_grpc, image, name)]
+            answer = grpc.infer(served, inputs, request_id="17", outputs=outputs)
+            return answer.get_response()
+
         def wanted(binary: bool) -> list[Any]:
             return [over_http.InferRequestedOutput(name, binary_data=binary) for name in known]
 
@@ -124,20 +132,30 @@ def main(grpc_address: str, http_address: str, model: str, inputs: str, outputs:
             status = http.get_system_shared_memory_status()
         seen = {
             "streamed": streamed,
+            "statistics": http.get_inference_statistics(model),
+            "grpc_statistics": grpc.get_inference_statistics(model, as_json=True),
             "live": http.is_server_live(),
             "ready": http.is_server_ready(),
             "model_ready": http.is_model_ready(model) and http.is_model_ready(model, "1"),
+            "grpc_ready": grpc.is_server_live() and grpc.is_model_ready(model),
+            "request_id": ask(image).id,
+            "asked_for_one": [one.name for one in ask(image, output=list(known)[1]).outputs],
             "server": http.get_server_metadata(),
+            "grpc_server": grpc.get_server_metadata(as_json=True),
             "model": http.get_model_metadata(model),
+            "grpc_model": grpc.get_model_metadata(model, as_json=True),
             "index": http.get_model_repository_index(),
             "grpc_index": grpc.get_model_repository_index(as_json=True),
-            "statistics": http.get_inference_statistics(model),
-            "grpc_statistics": grpc.get_inference_statistics(model, as_json=True),
             "regions": status,
             "no_regions": grpc.get_system_shared_memory_status(as_json=True),
             "lost": lost,
             "forbidden_key": refusal(lambda: grpc.register_system_shared_memory("x", "/psm_x", 8)),
             "unknown_model": refusal(lambda: http.get_model_metadata("vgg")),
+            "grpc_shape": refusal(lambda: ask(np.zeros((2, 1, 9, 8), np.float32))),
+            "grpc_datatype": refusal(lambda: ask(image.astype(np.float64))),
+            "grpc_input": refusal(lambda: ask(image, name="picture")),
+            "grpc_output": refusal(lambda: ask(image, output="logit")),
+            "grpc_unknown_model": refusal(lambda: ask(image, served="vgg")),
             "wrong_shape": refusal(
                 lambda: unary(http, over_http, model, np.zeros((2, 9), np.float32), None)
             ),

@@ -1,0 +1,378 @@
+"""What benchmarks compute from their measurements: statistics, goals, virtual devices."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from edl.benchmarks import codec, elastic, labels, ledger, mesh, reader
+from edl.benchmarks.distilling.churning import Churning
+from edl.benchmarks.pacing import ROWS, streams
+from edl.benchmarks.pacing.streams import Share, share, windows_s
+from edl.benchmarks.pacing.student import PacedStudent
+from edl.benchmarks.paper.measured import cores, table1
+from edl.benchmarks.paper.measured.student import (
+    EDL_DIST,
+    LABELLING_ALONE,
+    N_TRAINING,
+    ONLINE,
+    STEP_ALONE,
+    numbers,
+)
+from edl.benchmarks.planning import paced
+from edl.benchmarks.planning.judging import error_of
+from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, Turns
+from edl.benchmarks.report import MIN_ROUNDS, Estimate, Goal
+from edl.benchmarks.teaching.watch import Watch
+from edl.coordinator.heartbeat import BEATS_PER_TTL
+from edl.distill_reader import ReaderStats
+from edl.mesh.local import TeacherSpec
+from edl.proto.forms import Form
+
+# --- accuracy
+
+
+class Teachers:
+    """Stands for a mesh; records what was done to which teacher."""
+
+    def __init__(self) -> None:
+        self.alive = ["a", "b"]
+        self.calls: list[str] = []
+
+    def suspend(self, name: str) -> None:
+        self.calls.append("suspend")
+
+    def kill(self, name: str) -> None:
+        self.alive.remove(name)
+        self.calls.append("kill")
+
+    def start_teacher(self, name: str, spec: Any) -> None:
+        self.alive.append(name)
+        self.calls.append("start")
+
+
+def test_teachers_are_killed_and_replaced_round_after_round() -> None:
+    teachers: Any = Teachers()
+    now = iter(range(10_000))
+    churning = Churning(
+        teachers,
+        TeacherSpec("s", "m"),
+        steps=30,
+        batches=90,
+        say=lambda text: None,
+        clock=lambda: float(next(now)),
+    )
+    for batch in range(90):
+        stats = ReaderStats(teachers=tuple(teachers.alive), resends=1)
+        for _ in range(4):
+            churning.look(batch, stats)
+    assert churning.killed == churning.joined == 3
+    assert not churning.awaits_newcomer
+    assert len(teachers.alive) == 2
+    assert teachers.calls == ["suspend", "kill", "start"] * 3
+
+
+# --- codec, labels, ledger
+
+
+@pytest.mark.parametrize("dtype", codec.DTYPES)
+def test_both_codecs_carry_the_same_batch(dtype: str) -> None:
+    array = np.arange(24).astype(dtype).reshape(2, 3, 4)
+    for way in (codec.with_codec, codec.with_protobuf):
+        got = way(array)
+        assert got.dtype == array.dtype
+        np.testing.assert_array_equal(got, array)
+
+
+def case(text: str, loss_t: float = 1.0, sent_t: float | None = None) -> labels.Case:
+    form = Form.parse(text, sent_t)
+    assert form is not None
+    return labels.Case(form, loss_t)
+
+
+def test_logits_are_drawn_the_same_each_time_and_like_a_classifiers() -> None:
+    teacher, student = labels.draw(256)
+    np.testing.assert_array_equal(teacher, labels.draw(256)[0])
+    probabilities = np.exp(teacher) / np.exp(teacher).sum(-1, keepdims=True)
+    assert 0.5 < probabilities.max(-1).mean() < 0.9
+    assert 0.4 < (teacher.argmax(-1) == student.argmax(-1)).mean() < 0.9
+
+
+def test_errors_of_labels_grow_as_fewer_bytes_travel_and_are_zero_for_float32() -> None:
+    drawn = labels.draw(64)
+    assert max(labels.errors(case("float32"), *drawn)) == pytest.approx(0)
+    forms = ("float16", "topk:100", "topk:20")
+    divergences, gradients = zip(*(labels.errors(case(f), *drawn) for f in forms), strict=True)
+    for found in (divergences, gradients):
+        assert 0 < found[0] < found[1] < found[2]
+    # A tail that is exact only at temperature 1 costs at another one.
+    of_logits = labels.errors(case("topk:20", 4.0), *drawn)
+    of_probabilities = labels.errors(case("topk:20", 4.0, 4.0), *drawn)
+    assert of_probabilities[0] < of_logits[0]
+    assert of_probabilities[1] < of_logits[1]
+
+
+@pytest.mark.parametrize("loss_every", [0, 7])
+def test_the_ledger_stream_carries_every_batch_to_the_student(loss_every: int) -> None:
+    stream = ledger.Stream(200, ledger.Case("whole batches", loss_every))
+    events = stream.drive()
+    losses = 200 // loss_every if loss_every else 0
+    assert events == 8 + 3 * 200 + 2 * losses
+    assert (stream.ledger.resends > 0) == (losses > 0)
+    assert stream.ledger.deliverable == stream.ledger.unlabelled == 0
+
+
+@pytest.mark.parametrize("case", ledger.CASES, ids=lambda case: case.name)
+def test_a_ledger_case_sends_requests_of_its_size(case: ledger.Case) -> None:
+    stream = ledger.Stream(400, case)
+    stream.drive()
+    first_sends = stream.ledger.sent - stream.ledger.resends
+    if case.most_rows is None:
+        assert first_sends == 400
+    else:  # the first and the last ones are as large as what there was
+        assert first_sends == pytest.approx(400 * ledger.ROWS / case.most_rows, rel=0.25)
+
+
+# --- elastic
+
+
+def test_p99_is_what_one_of_a_hundred_is_above(rng: random.Random) -> None:
+    times = [float(n) for n in range(1, 101)]
+    rng.shuffle(times)
+    assert elastic.p99(times) == 99.0
+    assert elastic.p99([5.0]) == 5.0
+
+
+def test_a_service_that_became_slower_fails_its_goal(rng: random.Random) -> None:
+    alone = [rng.uniform(5.0, 5.5) for _ in range(MIN_ROUNDS * 20)]
+    slower = [1.5 * took for took in alone]
+    assert elastic.Served(alone, alone, alone, 1.0).ratio.value == 1.0
+    assert elastic.Served(alone, slower, slower, 1.0).ratio.low == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("shorter", "holds"), [(0.80, True), (0.90, False)])
+def test_the_makespan_goal_of_elastic_can_fail(shorter: float, holds: bool) -> None:
+    gang = elastic.Ran(100.0, 30.0)
+    served = elastic.Served([5.0] * 300, [9.0] * 300, [5.1] * 300, 4.0)
+    report = elastic.report(gang, elastic.Ran(100.0 * shorter, 1.0), served)
+    assert report.holds == holds
+    assert {goal.name: goal.holds for goal in report.goals} == {
+        "makespan, elastic / gang": holds,
+        "mean pending, elastic / gang": True,
+        "s until the slot is back": True,
+        "service p99, slot back / alone": True,
+    }
+
+
+# --- mesh, plan, teacher: devices of stated rates
+
+STEP_S = 0.01
+
+
+class VirtualTime:
+    """Stands for the module `time`: it passes in sleeps, and a little whenever it is read."""
+
+    TICK_S = 1e-4
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        self.now_s += self.TICK_S
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    time = VirtualTime()
+    for module in ("student", "streams"):
+        monkeypatch.setattr(f"edl.benchmarks.pacing.{module}.time", time)
+    return time
+
+
+def test_a_paced_student_does_not_make_up_for_a_late_batch(virtual_time: VirtualTime) -> None:
+    late_s = 3 * STEP_S
+
+    def source() -> Iterator[int]:
+        yield from range(3)
+        virtual_time.sleep(late_s)
+        yield from range(3)
+
+    student = PacedStudent(STEP_S)
+    student.train(source())
+    gaps_s = [later_s - earlier_s for earlier_s, later_s in pairwise(student.took_s)]
+    expected_s = [STEP_S, STEP_S, STEP_S + late_s, STEP_S, STEP_S]
+    assert gaps_s == pytest.approx(expected_s, abs=10 * VirtualTime.TICK_S)
+    assert student.waited_s[3] == pytest.approx(late_s, abs=10 * VirtualTime.TICK_S)
+    assert student.batch_s(skipped=0) == pytest.approx(STEP_S + late_s / 5, rel=0.05)
+
+
+def test_a_student_without_a_pace_takes_each_batch_at_once(virtual_time: VirtualTime) -> None:
+    student = PacedStudent(0.0)
+    student.train(range(100))
+    assert len(student.took_s) == 100
+    assert student.batch_s(skipped=0) <= 3 * VirtualTime.TICK_S
+
+
+def test_windows_begin_after_the_skipped_batches() -> None:
+    student = PacedStudent(1.0, took_s=[0.0, 5.0, 6.0, 8.0, 9.0, 12.0, 13.0])
+    assert list(windows_s(student, skipped=1, per_window=2)) == [3.0, 4.0]
+
+
+@pytest.mark.parametrize(("ready", "part"), [((30, 30), 1.0), ((30, 40), 1.0), ((30, 15), 0.5)])
+def test_labels_made_before_the_windows_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+    virtual_time: VirtualTime,
+    ready: tuple[int, int],
+    part: float,
+) -> None:
+    figures = iter(ready)
+
+    class Reserve:
+        """A reader that has every batch there at once."""
+
+        def __init__(self, source: Iterable[object], **_: object) -> None:
+            self._source = source
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            assert next(figures, None) is None, "read twice"
+
+        def __iter__(self) -> Iterator[object]:
+            return iter(self._source)
+
+        @property
+        def stats(self) -> ReaderStats:
+            return ReaderStats(ready=next(figures))
+
+    monkeypatch.setattr(streams, "DistilReader", Reserve)
+    found = share(["a", "b"], teacher_s=0.01, step_s=0.005, window_s=0.01)  # 30 batches
+    assert found.part.value == pytest.approx(part, rel=0.05)
+
+
+@pytest.mark.parametrize(("part", "pause_s", "cost"), [(1.0, 0.1, 1.0), (0.9, 2.0, 1.1)])
+def test_every_case_of_mesh_has_its_goal(
+    monkeypatch: pytest.MonkeyPatch, part: float, pause_s: float, cost: float
+) -> None:
+    def found(*_: Any, **__: Any) -> Share:
+        return Share(100.0, Estimate(part, part, part), 0.1)
+
+    for name in ("share", "straggler", "n_training"):
+        monkeypatch.setattr(mesh, name, found)
+    monkeypatch.setattr(mesh, "suspended", lambda *_, **__: pause_s)
+    monkeypatch.setattr(mesh, "step", lambda **_: Estimate(cost, cost, cost))
+    monkeypatch.setattr(mesh, "start_teachers", lambda *_: [("address", None)])
+    report = mesh.run(quick=False)
+    assert len(report.rows) == len(mesh.PACES) * len(mesh.CASES) + 2
+    assert len(report.goals) == len(report.rows) + 2
+    assert {goal.holds for goal in report.goals} == {part == 1.0}
+    fewer = mesh.run(quick=True).goals
+    assert {goal.name for goal in fewer} < {goal.name for goal in report.goals}
+
+
+def test_an_exact_prediction_has_no_error() -> None:
+    error = error_of(Estimate(1.0, 0.98, 1.03))
+    assert (error.value, error.low, error.high) == pytest.approx((0.0, 0.0, 3.0))
+
+
+@pytest.mark.parametrize("ratio", [0.8, 1.2])
+def test_predictions_too_low_and_too_high_have_the_same_error(ratio: float) -> None:
+    error = error_of(Estimate(ratio, ratio - 0.05, ratio + 0.05))
+    assert (error.value, error.low, error.high) == pytest.approx((20.0, 15.0, 25.0))
+    assert not Goal.judge("off", error, "<=", 10).holds
+    assert Goal.judge("off", error, "<=", 16).holds
+
+
+@pytest.mark.parametrize("asked", paced.CONFIGURATIONS, ids=lambda asked: asked.name)
+def test_planner_and_simulator_agree_on_a_mesh(asked: paced.Configuration) -> None:
+    assert paced.planned(asked) == pytest.approx(paced.simulated(asked), rel=0.05)
+    held = asked.students * sum(ROWS / batch_s for batch_s in asked.teachers)
+    students = asked.students * ROWS / asked.step_s
+    assert paced.planned(asked) <= 1.001 * min(held, students)
+
+
+def test_a_beat_is_late_by_as_much_as_the_lease_moves_too_far() -> None:
+    ttl_s = 2.0
+    watch = Watch("127.0.0.1:1", "redis://127.0.0.1:1", "leases", "t1", ttl_s)
+    beat_ms = 1000 * ttl_s / BEATS_PER_TTL
+    beats = (5000 + beat_ms, 5000 + 2 * beat_ms + 70, 5000 + 3 * beat_ms)
+    for deadline_ms in (None, 5000.0, 5000.0, *beats):
+        watch.note_lease(deadline_ms)
+    assert watch.take()["beat"] == pytest.approx([0.0, 0.07, 0.0])
+    assert not watch.take()
+
+
+# --- reader
+
+
+def turns(sample_s: float) -> Turns:
+    """A measurement that takes as long each time."""
+    return Turns(*([sample_s] * (MIN_ROUNDS + 1) for _ in range(4)))
+
+
+def test_the_reader_is_compared_with_the_faster_of_two_plain_sockets() -> None:
+    slower, faster = turns(2.0), turns(1.0)
+    for sockets in ({SHARED: slower, PINNED: faster}, {SHARED: faster, PINNED: slower}):
+        assert Found(sockets, {2: turns(1.0)}).raw is faster
+
+
+@pytest.mark.parametrize(
+    ("lane", "raw_s", "holds"),
+    [(REMOTE, 0.5, True), (REMOTE, 0.4, False), (SAME_HOST, 2.1, True), (SAME_HOST, 1.9, False)],
+)
+def test_two_teachers_are_compared_with_raw_tcp(lane: str, raw_s: float, holds: bool) -> None:
+    found = Found({SHARED: turns(raw_s)}, {1: turns(9.0), 2: turns(1.0), 8: turns(1.0)})
+    of_raw, kept = reader.judge("uint8", lane, found)
+    assert of_raw.value == pytest.approx(raw_s)
+    assert of_raw.holds is holds
+    assert kept.holds
+
+
+def test_float32_over_tcp_is_only_compared_with_more_teachers() -> None:
+    readers = {1: turns(1.0), 2: turns(0.5), 5: turns(0.7), 8: turns(0.6)}
+    (kept,) = reader.judge("float32", REMOTE, Found({SHARED: turns(9.0)}, readers))
+    assert "rate of 5 teachers, times that of 2" in kept.name
+    assert kept.value == pytest.approx(0.5 / 0.7)
+    assert not kept.holds
+
+
+# --- table 1, measured
+
+TABLE_1_HOLDS = {"N-training >= 0.97": True, "3 >= 0.9": True, "3 <= 1.1": True}
+
+
+@pytest.mark.parametrize(
+    ("changed", "fails"),
+    [
+        ({}, ()),
+        ({EDL_DIST: 1.05}, ("N-training >= 0.97",)),
+        ({EDL_DIST: 1.2}, ("N-training >= 0.97", "3 >= 0.9")),
+        ({ONLINE: 3.5}, ("3 <= 1.1",)),
+    ],
+)
+def test_a_way_of_table_1_that_is_slow_fails_its_goals(
+    changed: Mapping[str, float], fails: tuple[str, ...]
+) -> None:
+    expected = {N_TRAINING: 1.0, ONLINE: 3.0, EDL_DIST: 1.0, STEP_ALONE: 1.0, LABELLING_ALONE: 2.0}
+    seconds = {way: [value] * MIN_ROUNDS for way, value in {**expected, **changed}.items()}
+    goals = table1.judge(1, seconds)
+    holds = {f"{goal.name.split()[-1]} {goal.op} {goal.limit:g}": goal.holds for goal in goals}
+    assert holds == TABLE_1_HOLDS | dict.fromkeys(fails, False)
+
+
+def test_cores_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 5, 7}, raising=False)
+    assert cores.divided(1) == ((7,), (2, 5))
+    assert cores.divided(2) == ((5, 7), (2,))
+    assert cores.divided(3) == cores.divided(16) == ((2, 5, 7), (2, 5, 7))
+    assert numbers("5,7") == (5, 7)

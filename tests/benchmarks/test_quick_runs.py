@@ -1,0 +1,344 @@
+"""Short runs of benchmarks: they measure real things and fill the tables that they name."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl.benchmarks import (
+    accuracy,
+    checkpoint,
+    codec,
+    coordinator,
+    imports,
+    labels,
+    ledger,
+    mesh,
+    reader,
+    simulator,
+    store,
+    students,
+    teacher,
+    transport,
+)
+from edl.benchmarks.children import Child
+from edl.benchmarks.distilling import reviews, vision
+from edl.benchmarks.distilling.pairs import Paired
+from edl.benchmarks.distilling.ways import WAYS, Outcome, Way
+from edl.benchmarks.lanes import REPLY_SHAPE
+from edl.benchmarks.pacing import changes, streams
+from edl.benchmarks.pacing.teachers import PICTURES, start_teachers
+from edl.benchmarks.pacing.teachers import paced as pace
+from edl.benchmarks.paper.measured import cores
+from edl.benchmarks.paper.measured.student import WAYS as WAYS_OF_TABLE_1
+from edl.benchmarks.planning import paced
+from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED
+from edl.benchmarks.report import MIN_ROUNDS, Report
+from edl.benchmarks.sharing.load import ask
+from edl.errors import ProcessFailed, UsageError
+from edl.mesh.demo.modes import ModeResult
+from edl.mesh.demo.stream_check import StreamFacts
+from edl.supervise import python_command, start
+from edl.tests.examples.data import write_mnist, write_reviews
+
+pytestmark = pytest.mark.system
+
+
+def check_form(report: Report, *columns: str, goals: int) -> None:
+    """The report has a machine, so many goals, and finite figures above 0 in these columns."""
+    written = json.loads(json.dumps(report.to_json()))
+    assert written["machine"]["cores"] >= 1
+    assert len(written["goals"]) == goals
+    assert all({"name", "value", "op", "limit", "holds"} <= set(goal) for goal in written["goals"])
+    assert written["rows"]
+    for row in written["rows"]:
+        assert all(0 < float(row[column]) < math.inf for column in columns), row
+
+
+# --- in this process
+
+
+def test_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "SHAPE", (2, 3, 64, 64))
+    report = codec.run(quick=True)
+    check_form(report, "codec_ms", "protobuf_ms", "low", "times_faster", "high", goals=0)
+    assert [row["dtype"] for row in report.rows] == list(codec.DTYPES)
+
+
+def test_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "CASES", ledger.CASES[:1])
+    check_form(ledger.run(quick=True), "events_per_s", "low", "high", goals=1)
+
+
+def test_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "TEMPERATURES", (1.0,))
+    report = labels.run(quick=True)
+    check_form(report, "encode_us", goals=2)
+    assert len(report.rows) == 2 * len(labels.FORMS)
+    by_form = {row["form"]: row for row in report.rows if row["sends"] == "logits"}
+    assert by_form["topk:20"]["bytes_per_sample"] == 20 * (2 + 2) + 4
+    assert by_form["bfloat16"]["saved_percent"] == 50
+    assert report.holds  # counts of bytes, not of seconds
+
+
+def test_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "FORMS", ("topk:20",))
+    report = store.run(quick=True)
+    check_form(report, "read_us", goals=1)
+    keys = ["keys_of (xxh3_128)", "hashlib.sha256", "hashlib.blake2b"]
+    assert [row["by"] for row in report.rows] == [*keys, "Store", "SQLite alone", "LMDB"]
+    assert 84 < float(report.rows[3]["disk_bytes"]) < 2.5 * 84
+    monkeypatch.setattr(store, "MOST_US", 1e-9)
+    assert not store.run(quick=True).holds
+
+
+def test_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(simulator.FLUID.students[0], count=5)
+    many = replace(simulator.FLUID.teachers[0], count=40)
+    fluid = replace(simulator.FLUID, duration_s=70.0, students=(few,), teachers=(many,))
+    both = replace(simulator.BOTH[1], duration_s=60.0)
+    monkeypatch.setattr(simulator, "EXACT", replace(simulator.EXACT, batches=20))
+    monkeypatch.setattr(simulator, "FLUID", fluid)
+    monkeypatch.setattr(simulator, "BOTH", (both,))
+    report = simulator.run(quick=False)
+    check_form(report, goals=4)
+    assert [row["plane"] for row in report.rows] == ["exact", "fluid", "exact", "fluid"]
+    assert report.rows[0]["batches"] == 160
+    holds = {goal.name: goal.holds for goal in report.goals}
+    assert holds[f"error of the fluid, {both.name}"]
+    assert report.goals[-1].value == 0  # two runs differ in nothing
+
+
+@pytest.mark.nightly
+def test_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(checkpoint.NETWORKS, "small", (2, 64))
+    columns = ("blocking_ms", "synchronous_ms", "low", "share_percent", "high")
+    check_form(checkpoint.run(quick=True), *columns, goals=1)
+
+
+# --- accuracy
+
+
+def test_pairs_are_compared_by_students_t() -> None:
+    found = Paired.of([3, 5, 4, 6], [1, 2, 3, 2])  # differences 2 3 1 4; by a table t(3) is 3.182
+    half = 3.182 * np.std([2, 3, 1, 4], ddof=1) / 2
+    assert found.mean == 2.5
+    assert (found.low, found.high) == pytest.approx((2.5 - half, 2.5 + half), abs=1e-3)
+    assert 0.02 < found.p < 0.05  # t is 3.87
+    assert Paired.of([1, 2], [1, 2]) == Paired(0, 0, 0, 1)
+    assert Paired.of([2, 3], [1, 2]).p == 0
+    with pytest.raises(ValueError, match="pairs are needed"):
+        Paired.of([1], [2])
+
+
+def outcome(way: Way, *points: float, killed: int = 0, joined: int = 0) -> Outcome:
+    facts = StreamFacts(1, 1, 0, 0, "ab" * 32)
+    values = tuple(point / 100 for point in points)
+    result = ModeResult("edl_dist", values, 1.0, 1.0, facts)
+    return Outcome(way, result, killed, joined, from_store=1.0 if way == "offline" else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "goal"),
+    [
+        ({}, None),
+        ({"n_training": outcome("n_training", 89, 92, 92.5, 91)}, "above N-training"),
+        ({"n_training": outcome("n_training", 98, 99, 99, 98)}, "above N-training"),
+        ({"churn": outcome("churn", 85, 86, 87, 86, killed=1, joined=1)}, "steady, p"),
+        ({"churn": outcome("churn", 60, 91, 92, 91, killed=1, joined=1)}, "steady, points"),
+        ({"churn": outcome("churn", 90, 91, 92.5, 91, killed=1)}, "killed"),
+        ({"offline": replace(outcome("offline", 90, 91, 92, 91), from_store=0.9)}, "store"),
+    ],
+)
+def test_each_goal_of_accuracy_can_fail(changed: dict[Way, Outcome], goal: str | None) -> None:
+    outcomes: dict[Way, Outcome] = {way: outcome(way, 90, 91, 92.5, 91) for way in WAYS}
+    outcomes["n_training"] = outcome("n_training", 80, 82, 81, 82)
+    outcomes["churn"] = outcome("churn", 90, 91, 92.5, 91, killed=2, joined=2)
+    goals = accuracy.judge(vision.digits(4, quick=True), {**outcomes, **changed})
+    failed = [one.name for one in goals if not one.holds]
+    assert len(goals) == 5
+    assert (not failed) if goal is None else any(goal in name for name in failed)
+
+
+def test_mnist_is_found_and_read_wherever_it_lies(tmp_path: Path) -> None:
+    assert vision.mnist(tmp_path, 2, quick=True) is None
+    folder = tmp_path / "package" / "data"
+    folder.mkdir(parents=True)
+    write_mnist(folder, rows=120)
+    task = vision.mnist(tmp_path, 2, quick=True)
+    assert task is not None
+    assert task.data.train_image.shape == (120, 1, 28, 28)
+    assert task.data.train_label[:4].tolist() == [0, 1, 2, 3]
+    image, label, _ = next(iter(task.batches))
+    assert (image.shape, label.shape) == ((64, 1, 28, 28), (64,))
+    for content, message in ((b"\0\0\x08\x01\0\0\0\x09only", "should hold"), (b"GIF", "no IDX")):
+        (folder / vision.IDX_FILES[0]).write_bytes(content)
+        with pytest.raises(UsageError, match=message):
+            vision.mnist(tmp_path, 2, quick=True)
+
+
+def test_reviews_are_split_without_a_text_in_both_parts(tmp_path: Path) -> None:
+    write_reviews(tmp_path)
+    task = reviews.reviews(tmp_path, 2, quick=True)
+    assert task is not None
+    train, test = task.data.train_image, task.data.test_image
+    assert (len(train), len(test)) == (300, 100)
+    assert not {row.tobytes() for row in train} & {row.tobytes() for row in test}
+    varied = task.vary(np.random.default_rng(0), train)
+    changed = (varied != train).sum() / (train != reviews.END).sum()
+    assert changed == pytest.approx(reviews.LEFT_OUT, abs=0.02)
+    assert ((varied == reviews.END) == (train == reviews.END)).all()
+
+
+def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for options, message in (
+        ({"data": tmp_path / "no"}, "names a folder"),
+        ({"data": tmp_path}, "neither MNIST"),
+        ({"task": "mnist"}, "there are: digits"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            accuracy.run(quick=True, **options)
+
+
+@pytest.mark.nightly  # four trainings: most of a minute
+@pytest.mark.timeout(240)
+def test_all_ways_give_the_same_labels_but_one_that_has_none(tmp_path: Path) -> None:
+    picture = tmp_path / "accuracy.png"
+    report = accuracy.run(quick=True, picture=picture, task="digits")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    check_form(report, "accuracy", "seconds", goals=5)
+    n_training, online, steady, churn, offline = report.rows
+    assert online["stream"] == steady["stream"] == churn["stream"] == offline["stream"]
+    assert online["stream"] != n_training["stream"]
+    assert online["by seed"] == churn["by seed"] != n_training["by seed"]
+    assert int(churn["killed"]) >= 1
+    assert int(churn["joined"]) >= 1
+    assert (steady["from store"], offline["from store"]) == (0, 1)
+
+
+# --- of several processes
+
+
+def test_an_import_is_measured_in_a_fresh_interpreter(tmp_path: Path) -> None:
+    light, heavy = imports.measure("json", tmp_path), imports.measure("grpc", tmp_path)
+    assert light.heavy == frozenset()
+    assert heavy.heavy == {"grpc"}
+    assert light.cpu_s > 0
+    with pytest.raises(ProcessFailed, match="No module named 'no_such_module'"):
+        imports.measure("no_such_module", tmp_path)
+
+
+def test_transport_measures_every_lane() -> None:
+    turns = transport.measure(size=4 * REPLY_SHAPE[0] * 64, requests=4)
+    assert set(turns) == set(transport.LANES)
+    for taken in turns.values():
+        assert len(taken.wall_s) == len(taken.client_cpu_s) == len(taken.server_cpu_s) > 15
+        assert min(taken.wall_s) > 0
+        assert min(sum(taken.client_cpu_s), sum(taken.server_cpu_s)) > 0
+
+
+@pytest.mark.parametrize(
+    ("lane", "teachers"),
+    [pytest.param(REMOTE, (2,), marks=pytest.mark.nightly), (SAME_HOST, (1, 2))],
+)
+def test_reader_measures_readers_and_plain_sockets(lane: str, teachers: tuple[int, ...]) -> None:
+    found = reader.measure("uint8", lane, teachers, batches=2)
+    assert (tuple(found.sockets), tuple(found.readers)) == ((SHARED, PINNED), teachers)
+    for each in (*found.sockets.values(), *found.readers.values()):
+        assert len(each.wall_s) == MIN_ROUNDS + 1
+        assert min(each.wall_s) > 0
+        assert min(sum(each.trainer_s), sum(each.teachers_s)) > 0
+    assert all(sum(each.engine_s) > 0 for each in found.readers.values())
+
+
+def test_mesh_measures_teachers_of_a_stated_pace() -> None:
+    with ExitStack() as ending:
+        addresses = [address for address, _ in start_teachers(ending, [pace(0.01)] * 2)]
+        found = streams.share(addresses, teacher_s=0.01, step_s=0.005, window_s=0.02)
+    assert found.possible_per_s == pytest.approx(1600)
+    assert 0 < found.part.low <= found.part.value <= found.part.high < math.inf
+
+
+def test_mesh_suspends_a_teacher_and_lets_it_go_on() -> None:
+    assert changes.suspended(0.02, 2, 0.02, volume_s=0.2, stop_s=0.5, times=1) > 0
+
+
+def test_teacher_measures_an_emulated_device() -> None:
+    part = teacher.paced(batch_s=0.01, window_s=0.02)
+    assert 0 < part.low <= part.value <= part.high < math.inf
+
+
+def test_plan_runs_two_students() -> None:
+    asked = paced.Configuration("two students", 0.01, (0.015,), students=2)
+    rates = paced.ran(asked, window_s=0.02)
+    assert len(rates) == MIN_ROUNDS
+    assert statistics.median(rates) > 0
+
+
+def test_elastic_times_each_request_of_its_service() -> None:
+    web = start(python_command("web", "edl.benchmarks.sharing.web"))
+    try:
+        port = int(web.expect(r"port (\d+)", 60)[1])
+        assert len(ask(port, 100.0, 10)) == 10
+        many = 1000  # more than the longest line of an output holds
+        with ExitStack() as ending:
+            load = Child(ending, "load", "edl.benchmarks.sharing.load", port, 10_000.0, many)
+            assert len(load.hear()["times_ms"]) == many
+    finally:
+        assert web.stop() == 0
+
+
+@pytest.mark.nightly  # a minute and a half
+def test_mesh_measures_a_straggler_newcomers_and_a_real_step() -> None:
+    assert 0.5 < streams.straggler(0.02, others=2, times_slower=4).part.value < 1.1
+    assert 0.5 < changes.n_training(0.1, needed=3, spares=1, window_s=0.3).part.value < 1.1
+    assert 0.7 < mesh.step(rows=2, batches=1).value < 1.5
+
+
+@pytest.mark.nightly
+def test_students_divides_rows_by_speed() -> None:
+    report = students.run(quick=True)
+    check_form(report, "low", "samples_per_s", "high", goals=1)
+    by_speed, equal = report.rows
+    assert equal["rows_of_ranks"] == "19 19 18"
+    of_ranks = [int(rows) for rows in str(by_speed["rows_of_ranks"]).split()]
+    assert sum(of_ranks) == 56
+    assert of_ranks[2] < min(of_ranks[:2])
+
+
+@pytest.mark.nightly  # it exports and runs a ResNet for half a minute
+def test_teacher_measures_a_model_alone_and_in_a_teacher() -> None:
+    found = teacher.resnet(18, batches=1)
+    assert found.part.value > 0
+    assert found.bare_per_s > 1
+    assert min(map(len, (found.live_s, found.beat_s, found.control_s))) > 0
+
+
+@pytest.mark.nightly
+def test_coordinator_times_members_that_join_or_die() -> None:
+    found = coordinator.measure(teachers=30, students=3, seconds=2.0, ttl_s=5.0)
+    assert len(found.join_s) == 5
+    assert 0 < len(found.death_s) <= 5
+    assert all(0 < late_s < math.inf for late_s in (*found.join_s, *found.death_s))
+    assert found.beats_per_s > 0
+
+
+@pytest.mark.nightly  # most of half a minute of one core
+@pytest.mark.timeout(120)
+def test_every_way_of_table_1_trains_the_real_models() -> None:
+    own, others = cores.divided(1)
+    module = "edl.benchmarks.paper.measured.student"
+    placed = [",".join(map(str, each)) for each in (own, others)]
+    with ExitStack() as ending:
+        [(address, _)] = start_teachers(ending, [pace(0.02, 2)], PICTURES)
+        student = Child(ending, "the student", module, "paddle", 18, 2, *placed, address)
+        student.hear()
+        took_s = {way: student.ask("run", way=way, steps=1)["wall_s"] for way in WAYS_OF_TABLE_1}
+    assert all(seconds > 0 for seconds in took_s.values())
