@@ -1,10 +1,15 @@
-"""The registries and job boards of contract tests: within the process, and on a real Valkey."""
+"""What contract tests run against: a twin within the process, and a real Valkey of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import pytest
+from redis import Redis
 
 from edl.coordinator import Registry
 from edl.coordinator.embedded import start_embedded
@@ -13,26 +18,78 @@ from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.jobs.redis_board import RedisBoard
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.coordinator.registry.redis_registry import RedisRegistry
-from edl.tests.contracts.holds import KINDS, Holds, held
+
+#: Where the tests are to see the end of a lease; with the time for which facts outlive it, 1 s.
+SHORT_S = 0.2
+#: Where no lease is to end, however slow the machine is.
+LONG_S = 30.0
+KINDS = ("memory", "valkey")
+Kept = TypeVar("Kept")
+
+
+@dataclass
+class Holds(Generic[Kept]):
+    """What is kept, as two processes see it, and ways to let its time pass and to lose it all."""
+
+    one: Kept
+    another: Kept
+    pass_s: Callable[[float], None]
+    empty: Callable[[], object]
+
 
 Registries = Holds[Registry]
 Boards = Holds[JobBoard]
 
 
-@pytest.fixture(scope="module")
+@contextmanager
+def held(
+    kind: str, redis: Redis, url: str, in_memory: Callable[..., Any], in_redis: Callable[[str], Any]
+) -> Iterator[Holds[Any]]:
+    """Yield an empty store of one of `KINDS`, made by `in_memory(clock=...)` or `in_redis(url)`."""
+    if kind == "memory":
+        now = [1_700_000_000.0]
+
+        def move(seconds: float) -> None:
+            now[0] += seconds
+
+        inside = in_memory(clock=lambda: now[0])
+        yield Holds(inside, inside, move, lambda: inside.clear())
+        return
+    with closing(in_redis(url)) as one, closing(in_redis(url)) as another:
+
+        def wait(seconds: float) -> None:
+            until = one.time_ms() + seconds * 1000
+            while one.time_ms() <= until:
+                time.sleep(0.005)
+
+        yield Holds(one, another, wait, redis.flushall)
+
+
+@pytest.fixture(scope="session")
 def valkey_url() -> Iterator[str]:
+    """One that only contract tests use: each of them empties it first."""
     process, url = start_embedded()
     yield url
     process.stop()
 
 
+@pytest.fixture
+def redis(valkey_url: str) -> Iterator[Redis]:
+    """A client of the Valkey, which is empty."""
+    with Redis.from_url(valkey_url, decode_responses=True) as client:
+        client.flushall()
+        yield client
+
+
 @pytest.fixture(params=KINDS)
-def registries(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Registries]:
-    with held(request.param, valkey_url, MemoryRegistry, RedisRegistry) as registries:
+def registries(
+    request: pytest.FixtureRequest, redis: Redis, valkey_url: str
+) -> Iterator[Registries]:
+    with held(request.param, redis, valkey_url, MemoryRegistry, RedisRegistry) as registries:
         yield registries
 
 
 @pytest.fixture(params=KINDS)
-def boards(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Boards]:
-    with held(request.param, valkey_url, MemoryBoard, RedisBoard) as boards:
+def boards(request: pytest.FixtureRequest, redis: Redis, valkey_url: str) -> Iterator[Boards]:
+    with held(request.param, redis, valkey_url, MemoryBoard, RedisBoard) as boards:
         yield boards

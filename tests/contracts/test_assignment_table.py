@@ -10,10 +10,8 @@ import pytest
 from edl.coordinator import Registry
 from edl.coordinator.registry import LogEntry, Plan, Row
 from edl.errors import UsageError
-from edl.tests.contracts.conftest import Registries
+from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
 
-TTL_S = 1.0
-LONG_S = 30.0  # where no lease is to run out, however slow the machine is
 ROW = Row(("t1", "t2"), ("t0",), "c1", "c2", 3, 1, "t2 \u2192 j/0: it wants 2", 2**63)
 
 
@@ -32,14 +30,14 @@ def write(
 
 
 def test_one_leads_until_it_stops_prolonging(registries: Registries) -> None:
-    assert lead(registries, "a#1", TTL_S) == "a#1"
-    assert lead(registries, "b#1", TTL_S) == "a#1"
-    for _ in range(4):
-        registries.pass_s(TTL_S * 0.3)
-        assert lead(registries, "a#1", TTL_S) == "a#1"
-    registries.pass_s(TTL_S + 0.01)
-    assert lead(registries, "b#1", TTL_S) == "b#1"
-    assert lead(registries, "a#1", TTL_S) == "b#1"
+    assert lead(registries, "a#1", SHORT_S) == "a#1"
+    assert lead(registries, "a#1") == "a#1"
+    registries.pass_s(SHORT_S + 0.01)
+    assert lead(registries, "b#1") == "a#1"
+    assert lead(registries, "a#1", SHORT_S) == "a#1"
+    registries.pass_s(SHORT_S + 0.01)
+    assert lead(registries, "b#1") == "b#1"
+    assert lead(registries, "a#1") == "b#1"
 
 
 def test_who_resigns_makes_room_at_once_and_for_itself_only(registries: Registries) -> None:
@@ -90,8 +88,8 @@ def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
     registry = registries.one
     lead(registries, "a#1")
     assert write(registry, "a#1", (0, 0), (5, 1), {"j/0": ROW})
-    lead(registries, "a#1", TTL_S)
-    registries.pass_s(TTL_S + 0.01)  # a is stopped between computing and writing
+    lead(registries, "a#1", SHORT_S)
+    registries.pass_s(SHORT_S + 0.01)  # a is stopped between computing and writing
     assert lead(registries, "b#1") == "b#1"
     before = registry.table("s")
     late = registry.write(
@@ -112,8 +110,8 @@ def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
 def test_a_writer_whose_lease_ran_out_is_refused_though_nobody_took_it(
     registries: Registries,
 ) -> None:
-    lead(registries, "a#1", TTL_S)
-    registries.pass_s(TTL_S + 0.01)
+    lead(registries, "a#1", SHORT_S)
+    registries.pass_s(SHORT_S + 0.01)
     assert not write(registries.one, "a#1", (0, 0), (5, 1), {"j/0": ROW})
     assert registries.one.table("s").rows == {}
 

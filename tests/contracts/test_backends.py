@@ -28,6 +28,8 @@ from edl.teacher.warm_up import warm_up
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
 
+pytestmark = pytest.mark.system
+
 IMAGE = TensorSpec.parse(same_network.IMAGE)
 
 

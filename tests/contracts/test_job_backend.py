@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from redis import Redis
 from typer.testing import CliRunner
 
 from edl.coordinator.queue import Progress
@@ -26,6 +27,8 @@ from edl.mesh.kubernetes.resources import (
     rfc3339,
 )
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
+
+pytestmark = pytest.mark.system
 
 
 class Stage(Protocol):
@@ -52,7 +55,6 @@ class Fleet:
     def __init__(self, url: str) -> None:
         self.options = ("--coordinator", url)
         self.board = RedisQueue(url)
-        self.board._redis.flushall()
         assert self.board.take("r", {"host": "here", "slots": 4}, 60.0)
 
     def where(self) -> Where:
@@ -127,7 +129,7 @@ class OnCluster:
 
 @pytest.fixture(params=["fleet", "cluster"])
 def stage(
-    request: pytest.FixtureRequest, valkey_url: str, tmp_path: Path
+    request: pytest.FixtureRequest, redis: Redis, valkey_url: str, tmp_path: Path
 ) -> Iterator[Fleet | OnCluster]:
     if request.param == "fleet":
         fleet = Fleet(valkey_url)

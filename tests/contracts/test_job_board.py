@@ -1,11 +1,13 @@
-"""One contract, two job boards, within the process and on a real Valkey: nodes, worlds, words."""
+"""One contract, two job boards: nodes, generations, reports, and the shards of an epoch."""
 
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from edl.coordinator.jobs import JobBoard, open_board
 from edl.coordinator.jobs.board import EVENTS_KEPT, KEEP_S
@@ -14,37 +16,38 @@ from edl.coordinator.jobs.redis_board import RedisBoard
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.scheduler.students.ranges import Ranges
 from edl.scheduler.students.shards import Shard, cut
-from edl.tests.contracts.conftest import Boards
+from edl.tests.contracts.conftest import LONG_S, SHORT_S, Boards
+from edl.tests.waiting import wait_until
 
-TTL_S = 1.0
 JOB = "digits"
 
 
 def begin(board: JobBoard, number: int = 1, job: str = JOB) -> None:
     """Have node "a" publish a generation."""
-    board.join(job, "a", {}, 30.0)
-    assert board.lead(job, "a", 30.0)
+    board.join(job, "a", {}, LONG_S)
+    assert board.lead(job, "a", LONG_S)
     assert board.publish(job, "a", number, {"why": "a test"})
 
 
-# --- nodes
-
-
 def test_a_node_lives_until_its_deadline(boards: Boards) -> None:
-    boards.one.join(JOB, "a", {"address": "h:1", "ranks": 2}, TTL_S)
+    boards.one.join(JOB, "a", {"address": "h:1", "ranks": 2}, LONG_S)
     (node,) = boards.another.nodes(JOB)
     assert (node.node_id, node.facts) == ("a", {"address": "h:1", "ranks": 2})
-    assert 0 < node.expires_in_s <= TTL_S
-    boards.pass_s(TTL_S + 0.01)
+    assert 0 < node.expires_in_s <= LONG_S
+    boards.one.join(JOB, "a", {}, SHORT_S)
+    boards.pass_s(SHORT_S + 0.01)
     assert boards.another.nodes(JOB) == []
 
 
 def test_beats_prolong_a_life_and_replace_facts(boards: Boards) -> None:
-    ttl_s = 2.5 * TTL_S  # far more than a beat is waited for: a wait may last longer than asked
-    boards.one.join(JOB, "a", {"n": 1}, ttl_s)
-    for _ in range(7):
-        boards.pass_s(ttl_s / 5)
+    def prolongs() -> bool:
+        boards.pass_s(0.1)
+        before_s = boards.another.nodes(JOB)[0].expires_in_s
         assert boards.one.beat(JOB, "a")
+        return boards.another.nodes(JOB)[0].expires_in_s > before_s
+
+    boards.one.join(JOB, "a", {"n": 1}, LONG_S)
+    wait_until(prolongs)  # once no process was suspended between the last two calls
     assert boards.another.nodes(JOB)[0].facts == {"n": 1}
     assert boards.one.beat(JOB, "a", {"m": "two words, é"})
     assert boards.another.nodes(JOB)[0].facts == {"m": "two words, é"}
@@ -52,17 +55,17 @@ def test_beats_prolong_a_life_and_replace_facts(boards: Boards) -> None:
 
 def test_a_beat_wakes_no_dead_node(boards: Boards) -> None:
     assert not boards.one.beat(JOB, "a", {"n": 1})
-    boards.one.join(JOB, "a", {}, TTL_S)
-    boards.pass_s(TTL_S + 0.01)
+    boards.one.join(JOB, "a", {}, SHORT_S)
+    boards.pass_s(SHORT_S + 0.01)
     assert not boards.one.beat(JOB, "a")
     assert boards.one.nodes(JOB) == []
 
 
 def test_nodes_come_in_the_order_in_which_they_joined(boards: Boards) -> None:
-    numbers = [boards.one.join(JOB, name, {}, 30.0) for name in ("c", "a", "b")]
+    numbers = [boards.one.join(JOB, name, {}, LONG_S) for name in ("c", "a", "b")]
     assert numbers == sorted(set(numbers))
     assert [node.node_id for node in boards.another.nodes(JOB)] == ["c", "a", "b"]
-    again = boards.one.join(JOB, "c", {"new": True}, 30.0)
+    again = boards.one.join(JOB, "c", {"new": True}, LONG_S)
     assert again > numbers[-1]
     nodes = boards.another.nodes(JOB)
     assert [node.node_id for node in nodes] == ["a", "b", "c"]
@@ -74,7 +77,7 @@ def test_nodes_come_in_the_order_in_which_they_joined(boards: Boards) -> None:
 
 def test_jobs_do_not_see_each_other(boards: Boards) -> None:
     begin(boards.one, job="one")
-    boards.one.join("two", "x", {}, 30.0)
+    boards.one.join("two", "x", {}, LONG_S)
     assert [node.node_id for node in boards.one.nodes("one")] == ["a"]
     assert boards.one.generation("two") is None
     assert boards.another.jobs() == ["one", "two"]
@@ -82,22 +85,19 @@ def test_jobs_do_not_see_each_other(boards: Boards) -> None:
     assert boards.another.jobs() == ["one", "two"]  # who looks makes none
 
 
-# --- the lead, and generations
-
-
 def test_one_node_leads_until_its_time_is_over_or_it_resigns(boards: Boards) -> None:
-    assert boards.one.lead(JOB, "a", TTL_S)
-    assert boards.one.lead(JOB, "a", TTL_S)
-    assert not boards.another.lead(JOB, "b", TTL_S)
+    assert boards.one.lead(JOB, "a", LONG_S)
+    assert not boards.another.lead(JOB, "b", LONG_S)
     boards.another.resign(JOB, "b")
-    assert not boards.another.lead(JOB, "b", TTL_S)
-    boards.pass_s(TTL_S + 0.01)
-    assert boards.another.lead(JOB, "b", TTL_S)
-    assert not boards.one.lead(JOB, "a", TTL_S)
+    assert not boards.another.lead(JOB, "b", LONG_S)
+    assert boards.one.lead(JOB, "a", SHORT_S)
+    boards.pass_s(SHORT_S + 0.01)
+    assert boards.another.lead(JOB, "b", LONG_S)
+    assert not boards.one.lead(JOB, "a", LONG_S)
     boards.another.resign(JOB, "b")
-    assert boards.one.lead(JOB, "a", TTL_S)
+    assert boards.one.lead(JOB, "a", LONG_S)
     boards.one.leave(JOB, "a")
-    assert boards.another.lead(JOB, "b", TTL_S)
+    assert boards.another.lead(JOB, "b", LONG_S)
 
 
 def test_only_the_leader_publishes_and_only_the_next_number(boards: Boards) -> None:
@@ -116,8 +116,8 @@ def test_only_the_leader_publishes_and_only_the_next_number(boards: Boards) -> N
 
 
 def test_a_leader_whose_time_is_over_publishes_nothing(boards: Boards) -> None:
-    assert boards.one.lead(JOB, "a", TTL_S)
-    boards.pass_s(TTL_S + 0.01)
+    assert boards.one.lead(JOB, "a", SHORT_S)
+    boards.pass_s(SHORT_S + 0.01)
     assert not boards.one.publish(JOB, "a", 1, {})
 
 
@@ -126,9 +126,6 @@ def test_where_no_generation_is_known_any_number_may_begin(boards: Boards) -> No
     record = boards.another.generation(JOB)
     assert record is not None
     assert record.number == 7
-
-
-# --- what is told
 
 
 def test_reports_are_those_of_the_current_ranks(boards: Boards) -> None:
@@ -157,6 +154,7 @@ def test_the_timeline_is_read_on_from_where_one_was(boards: Boards) -> None:
         boards.one.events(JOB, "yesterday")
 
 
+@pytest.mark.system  # thousands of calls
 def test_the_timeline_keeps_the_last_ones(boards: Boards) -> None:
     for number in range(EVENTS_KEPT + 5):
         boards.one.note(JOB, {"number": number})
@@ -172,12 +170,12 @@ def test_a_job_ends_once_and_is_begun_again_by_who_comes_to_an_empty_one(
     assert boards.one.finish(JOB, {"finished": True})
     assert not boards.another.finish(JOB, {"finished": False})
     assert boards.another.outcome(JOB) == {"finished": True}
-    boards.another.join(JOB, "b", {}, 30.0)  # "a" is there: still the same run
+    boards.another.join(JOB, "b", {}, LONG_S)  # "a" is there: still the same run
     assert boards.another.outcome(JOB) == {"finished": True}
     boards.one.leave(JOB, "a")
     boards.another.leave(JOB, "b")
     assert boards.another.outcome(JOB) == {"finished": True}
-    boards.another.join(JOB, "b", {}, 30.0)
+    boards.another.join(JOB, "b", {}, LONG_S)
     assert boards.another.outcome(JOB) is None
 
 
@@ -187,10 +185,10 @@ def test_who_was_away_as_its_run_ended_does_not_begin_it_again(boards: Boards) -
     assert record is not None
     assert boards.one.finish(JOB, {"finished": True})
     boards.one.leave(JOB, "a")
-    boards.another.join(JOB, "b", {}, 30.0, record.number)
+    boards.another.join(JOB, "b", {}, LONG_S, record.number)
     assert boards.one.outcome(JOB) == {"finished": True}
     boards.another.leave(JOB, "b")
-    boards.another.join(JOB, "b", {}, 30.0, record.number + 1)
+    boards.another.join(JOB, "b", {}, LONG_S, record.number + 1)
     assert boards.one.outcome(JOB) is None, "that was a run before the one that it has seen"
 
 
@@ -216,12 +214,8 @@ def test_what_is_no_json_is_refused(boards: Boards) -> None:
             boards.one.join(JOB, "a", {}, ttl_s)
 
 
-# --- of the one in Redis alone
-
-
-def test_every_key_of_a_job_expires_and_lies_in_one_slot(valkey_url: str) -> None:
+def test_every_key_of_a_job_expires_and_lies_in_one_slot(redis: Redis, valkey_url: str) -> None:
     board = RedisBoard(valkey_url)
-    board._redis.flushall()
     begin(board)
     board.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
     board.lease(JOB, 1, 0, 0)
@@ -229,10 +223,10 @@ def test_every_key_of_a_job_expires_and_lies_in_one_slot(valkey_url: str) -> Non
     board.report(JOB, 1, 0, {})
     board.note(JOB, {})
     board.finish(JOB, {})
-    names: Any = board._redis.keys("*")
+    names: Any = redis.keys("*")
     assert len(names) == 11  # all of keys.py
     for name in names:
-        assert 0 < board._redis.pttl(name) <= KEEP_S * 1000, name
+        assert 0 < redis.pttl(name) <= KEEP_S * 1000, name
         assert name == "edl:jobs" or name.startswith("edl:{job:digits}:"), name
     board.close()
 
@@ -248,29 +242,161 @@ def test_a_redis_that_is_not_there_is_told_in_our_words() -> None:
     board.close()
 
 
-def test_foreign_contents_harm_nobody(valkey_url: str, rng: random.Random) -> None:
+def test_foreign_contents_harm_nobody(redis: Redis, valkey_url: str, rng: random.Random) -> None:
     board = RedisBoard(valkey_url)
-    board._redis.flushall()
     begin(board)
     board.report(JOB, 1, 0, {})
     prefix = "edl:{job:digits}:"
-    board._redis.hset(f"{prefix}facts", mapping={"a": "nonsense", "b": "{}"})
-    board._redis.hset(f"{prefix}reports", mapping={"x": "y", "1": "no"})
-    board._redis.zadd(f"{prefix}nodes", {"b": 9e15, "bad id": 9e15})
-    board._redis.xadd(f"{prefix}events", {"other": str(rng.random())})
-    board._redis.zadd("edl:jobs", {"{bad}": 9e15})
+    redis.hset(f"{prefix}facts", mapping={"a": "nonsense", "b": "{}"})
+    redis.hset(f"{prefix}reports", mapping={"x": "y", "1": "no"})
+    redis.zadd(f"{prefix}nodes", {"b": 9e15, "bad id": 9e15})
+    redis.xadd(f"{prefix}events", {"other": str(rng.random())})
+    redis.zadd("edl:jobs", {"{bad}": 9e15})
     assert board.nodes(JOB) == []
     assert not board.beat(JOB, "a")
     assert [one.rank for one in board.reports(JOB)] == [0]
     assert [event.body for event in board.events(JOB)] == [{}]
     assert board.jobs() == [JOB]
-    board._redis.hset(f"{prefix}generation", "number", "many")
+    redis.hset(f"{prefix}generation", "number", "many")
     with pytest.raises(RegistryUnavailable, match="not written by us"):
         board.generation(JOB)
     with pytest.raises(GenerationSuperseded):
         board.fill(JOB, 1, 0, [Shard(0, 1)])
-    board._redis.hset(f"{prefix}generation", "number", "1")
-    board._redis.set(f"{prefix}shards", "text")
+    redis.hset(f"{prefix}generation", "number", "1")
+    redis.set(f"{prefix}shards", "text")
     with pytest.raises(RegistryUnavailable, match="somebody else"):
         board.fill(JOB, 1, 0, [Shard(0, 1)])
     board.close()
+
+
+def test_each_shard_is_leased_once_in_order(boards: Boards) -> None:
+    begin(boards.one)
+    shards = cut(Ranges.of([(0, 10), (12, 19)]), 4)
+    assert boards.one.fill(JOB, 1, 0, shards)
+    leased: list[Shard] = []
+    while (shard := boards.another.lease(JOB, 1, 0, len(leased) % 2)) is not None:
+        leased.append(shard)
+    assert leased == shards == [(0, 4), (4, 8), (8, 10), (12, 16), (16, 19)]
+
+
+def test_the_first_to_fill_an_epoch_wins(boards: Boards) -> None:
+    begin(boards.one)
+    assert boards.one.fill(JOB, 1, 3, [Shard(0, 5)])
+    assert not boards.another.fill(JOB, 1, 3, [Shard(0, 2), Shard(2, 5)])
+    assert boards.another.lease(JOB, 1, 3, 0) == (0, 5)
+    assert boards.another.lease(JOB, 1, 3, 0) is None
+    assert not boards.another.fill(JOB, 1, 3, [Shard(0, 5)])  # nor when all of it is leased
+    assert boards.another.lease(JOB, 1, 3, 1) is None
+    assert boards.one.fill(JOB, 1, 4, [])  # an epoch of which nothing is left
+    assert not boards.one.fill(JOB, 1, 4, [Shard(0, 1)])
+
+
+def test_epochs_lie_beside_each_other(boards: Boards) -> None:
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 1, [Shard(0, 3)])
+    boards.one.fill(JOB, 1, 0, [Shard(4_000_000_000, 4_000_000_009)])
+    assert boards.one.lease(JOB, 1, 2, 0) is None
+    assert boards.one.lease(JOB, 1, 0, 0) == (4_000_000_000, 4_000_000_009)
+    assert boards.one.lease(JOB, 1, 0, 0) is None
+    assert boards.one.lease(JOB, 1, 1, 0) == (0, 3)
+
+
+def test_thousands_of_shards_are_laid_out_at_once(boards: Boards) -> None:
+    begin(boards.one)
+    shards = cut(Ranges.of([(0, 1_280_000)]), 64)
+    assert len(shards) == 20_000
+    assert boards.one.fill(JOB, 1, 0, shards)
+    assert [boards.one.lease(JOB, 1, 0, 0) for _ in range(3)] == shards[:3]
+
+
+def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(
+    boards: Boards,
+) -> None:
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 12)]), 3))
+    assert boards.one.lease(JOB, 1, 0, 0, 4) == (0, 3)
+    assert boards.another.lease(JOB, 1, 0, 0, 4) == (0, 3), "its answer may have been lost"
+    assert boards.one.lease(JOB, 1, 0, 1, 4) == (3, 6), "of another rank"
+    assert boards.one.lease(JOB, 1, 0, 0, 5) == (6, 9)
+    assert boards.another.lease(JOB, 1, 0, 0, 4) == (6, 9), "it comes late, and nobody listens"
+    assert boards.one.done(JOB, 1, 0, 0, 0, 3)
+    assert boards.one.lease(JOB, 1, 0, 1, 5) == (9, 12)
+    assert boards.one.lease(JOB, 1, 0, 1, 6) is None
+
+
+def test_a_shard_is_cut_for_who_has_no_use_for_all_of_it(boards: Boards) -> None:
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 2, [Shard(0, 10), Shard(10, 12)])
+    assert boards.one.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
+    assert boards.another.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
+    assert boards.another.lease(JOB, 1, 2, 1, 1, 5) == (4, 9)
+    assert boards.one.done(JOB, 1, 2, 0, 0, 4)
+    assert boards.one.lease(JOB, 1, 2, 0, 2, 5) == (9, 10)
+    assert boards.one.lease(JOB, 1, 2, 0, 3) == (10, 12)
+    assert boards.one.lease(JOB, 1, 2, 0, 4, 1) is None
+
+
+def test_only_who_has_a_shard_is_done_with_it(boards: Boards) -> None:
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 0, [Shard(0, 5)])
+    assert not boards.one.done(JOB, 1, 0, 0, 0, 5)
+    boards.one.lease(JOB, 1, 0, 0)
+    assert not boards.another.done(JOB, 1, 0, 1, 0, 5)
+    assert boards.one.done(JOB, 1, 0, 0, 0, 5)
+    assert not boards.one.done(JOB, 1, 0, 0, 0, 5)
+
+
+def test_a_generation_that_is_over_gets_and_gives_nothing(boards: Boards) -> None:
+    begin(boards.one)
+    boards.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
+    boards.one.lease(JOB, 1, 0, 0, 9)
+    boards.one.report(JOB, 1, 0, {"step": 1})
+    assert boards.another.publish(JOB, "a", 2, {})
+    for old in (
+        lambda: boards.one.fill(JOB, 1, 0, [Shard(0, 3)]),
+        lambda: boards.one.lease(JOB, 1, 0, 0),
+        lambda: boards.one.done(JOB, 1, 0, 0, 0, 3),
+    ):
+        with pytest.raises(GenerationSuperseded, match=r"generation 1 .* generation 2 is"):
+            old()
+    assert not boards.one.report(JOB, 1, 0, {"step": 2})
+    assert boards.one.reports(JOB) == []
+    # Nothing of the old one is left in the new one.
+    assert boards.one.lease(JOB, 2, 0, 0) is None
+    assert boards.one.fill(JOB, 2, 0, [Shard(0, 9)])
+    assert not boards.one.done(JOB, 2, 0, 0, 0, 3)
+    assert boards.one.lease(JOB, 2, 0, 0, 1) == (0, 9), "its questions begin anew"
+
+
+def test_before_the_first_generation_nothing_is_leased(boards: Boards) -> None:
+    with pytest.raises(GenerationSuperseded, match="there is none now"):
+        boards.one.lease(JOB, 1, 0, 0)
+
+
+def test_shards_that_overlap_are_refused(boards: Boards) -> None:
+    begin(boards.one)
+    for wrong in ([(0, 3), (2, 5)], [(3, 3)], [(5, 4)], [(0, 1 << 33)]):
+        with pytest.raises(UsageError, match="shards are ranges"):
+            boards.one.fill(JOB, 1, 0, [Shard(*pair) for pair in wrong])
+    with pytest.raises(UsageError, match="epochs count"):
+        boards.one.lease(JOB, 1, -1, 0)
+
+
+def test_ranks_that_lease_at_the_same_time_share_nothing(boards: Boards) -> None:
+    begin(boards.one)
+    shards = cut(Ranges.of([(0, 600)]), 2)
+    taken: list[list[Shard]] = [[], [], [], []]
+
+    def take(rank: int) -> None:
+        board = (boards.one, boards.another)[rank % 2]
+        board.fill(JOB, 1, 0, shards)
+        while (shard := board.lease(JOB, 1, 0, rank)) is not None:
+            taken[rank].append(shard)
+            assert board.done(JOB, 1, 0, rank, *shard)
+
+    ranks = [threading.Thread(target=take, args=(rank,)) for rank in range(4)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(30)
+    assert sorted(shard for one in taken for shard in one) == shards

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from redis import Redis
 
 from edl.coordinator.machines import Deployment, MachineBoard, Order, Report, open_board
 from edl.coordinator.machines.board import LogEntry
 from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.machines.redis_board import RedisMachines
 from edl.errors import LeaseSuperseded, UsageError
-from edl.tests.contracts.holds import KINDS, Holds, held
+from edl.tests.contracts.conftest import KINDS, LONG_S, SHORT_S, Holds, held
+from edl.tests.waiting import wait_until
 
 Machines = Holds[MachineBoard]
-TTL_S = 1.0
 DEPLOYED = Deployment(
     "resnet",
     "s3://bucket/resnet",
@@ -50,28 +51,32 @@ def deployed(board: MachineBoard) -> list[Deployment]:
 
 
 @pytest.fixture(params=KINDS)
-def machines(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Machines]:
-    with held(request.param, valkey_url, MemoryMachines, RedisMachines) as machines:
+def machines(request: pytest.FixtureRequest, redis: Redis, valkey_url: str) -> Iterator[Machines]:
+    with held(request.param, redis, valkey_url, MemoryMachines, RedisMachines) as machines:
         yield machines
 
 
 def test_a_machine_lives_until_its_deadline(machines: Machines) -> None:
-    machines.one.join("m", 7, TOLD, TTL_S)
+    machines.one.join("m", 7, TOLD, LONG_S)
     (found,) = machines.another.machines()
     assert (found.machine_id, found.incarnation, found.report) == ("m", 7, TOLD)
     assert found.order == Order()
-    assert 0 < found.expires_in_s <= TTL_S
-    machines.pass_s(TTL_S + 0.01)
+    assert 0 < found.expires_in_s <= LONG_S
+    machines.one.join("m", 7, TOLD, SHORT_S)
+    machines.pass_s(SHORT_S + 0.01)
     assert machines.another.machines() == []
     assert machines.one.beat("m", 7).standing == "unknown"
 
 
 def test_beats_prolong_a_life_and_replace_the_report(machines: Machines) -> None:
-    ttl_s = 2.5 * TTL_S  # far more than a beat is waited for: a wait may last longer than asked
-    machines.one.join("m", 7, TOLD, ttl_s)
-    for _ in range(7):
-        machines.pass_s(ttl_s / 5)
+    def prolongs() -> bool:
+        machines.pass_s(0.1)
+        before_s = machines.another.machines()[0].expires_in_s
         assert machines.one.beat("m", 7).standing == "known"
+        return machines.another.machines()[0].expires_in_s > before_s
+
+    machines.one.join("m", 7, TOLD, LONG_S)
+    wait_until(prolongs)  # once no process was suspended between the last two calls
     assert machines.another.machines()[0].report == TOLD
     later = replace(TOLD, state="idle", service="", why="")
     machines.one.beat("m", 7, later)
@@ -79,11 +84,11 @@ def test_beats_prolong_a_life_and_replace_the_report(machines: Machines) -> None
 
 
 def test_the_newer_agent_has_the_name(machines: Machines) -> None:
-    machines.one.join("m", 7, TOLD, 30.0)
-    machines.another.join("m", 8, Report(), 30.0)
+    machines.one.join("m", 7, TOLD, LONG_S)
+    machines.another.join("m", 8, Report(), LONG_S)
     assert machines.one.beat("m", 7).standing == "superseded"
     with pytest.raises(LeaseSuperseded, match="--machine"):
-        machines.one.join("m", 7, TOLD, 30.0)
+        machines.one.join("m", 7, TOLD, LONG_S)
     machines.one.leave("m", 7)
     assert [one.incarnation for one in machines.one.machines()] == [8]
     machines.one.leave("m", 8)
@@ -93,29 +98,30 @@ def test_the_newer_agent_has_the_name(machines: Machines) -> None:
 
 def test_machines_come_in_the_order_in_which_they_joined(machines: Machines) -> None:
     for name in ("c", "a", "b"):
-        machines.one.join(name, 1, Report(), 30.0)
+        machines.one.join(name, 1, Report(), LONG_S)
     assert [one.machine_id for one in machines.another.machines()] == ["c", "a", "b"]
 
 
 def test_one_leads_and_only_it_gives_orders(machines: Machines) -> None:
-    machines.one.join("m", 7, Report(), 30.0)
+    machines.one.join("m", 7, Report(), LONG_S)
     order = Order(4, DEPLOYED, "wanted")
     assert not machines.one.order("one", {"m": order})
-    assert machines.one.lead("one", TTL_S) == "first"  # nobody led a board that is empty
-    assert machines.one.lead("one", TTL_S) == "kept"
-    assert machines.another.lead("two", TTL_S) == ""
+    assert machines.one.lead("one", LONG_S) == "first"  # nobody led a board that is empty
+    assert machines.one.lead("one", LONG_S) == "kept"
+    assert machines.another.lead("two", LONG_S) == ""
     assert machines.one.order("one", {"m": order})
     assert not machines.another.order("two", {"m": None})
     assert machines.another.beat("m", 7).order == order
     assert machines.another.machines()[0].order == order
-    machines.pass_s(TTL_S + 0.01)
+    assert machines.one.lead("one", SHORT_S) == "kept"
+    machines.pass_s(SHORT_S + 0.01)
     assert not machines.one.order("one", {"m": None})
-    assert machines.another.lead("two", 30.0) == "gained"
+    assert machines.another.lead("two", LONG_S) == "gained"
     machines.one.resign("one")
     assert machines.another.order("two", {"m": None, "gone": None})
     assert machines.another.beat("m", 7).order == Order()
     machines.another.resign("two")
-    assert machines.one.lead("one", 30.0) == "gained"
+    assert machines.one.lead("one", LONG_S) == "gained"
 
 
 def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(
@@ -128,7 +134,7 @@ def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(
     assert all(one.since_ms > 1_600_000_000_000 for one in machines.another.deployments())
     machines.one.deploy(replace(DEPLOYED, max=9))
     assert machines.another.deployments()[1].max == 9
-    assert machines.one.lead("one", 30.0)
+    assert machines.one.lead("one", LONG_S)
     assert not machines.one.forget("one", "resnet")
     assert not machines.one.forget("one", "never-there")
     machines.one.deploy(DEPLOYED.withdrawal)
@@ -163,13 +169,11 @@ def test_a_url_names_the_board() -> None:
         open_board("nothing")
 
 
-def test_every_key_expires_and_strangers_words_are_left_out(valkey_url: str) -> None:
+def test_every_key_expires_and_strangers_words_are_left_out(redis: Redis, valkey_url: str) -> None:
     board = RedisMachines(valkey_url)
-    redis = board._redis
-    redis.flushall()
-    board.join("m", 7, TOLD, 30.0)
+    board.join("m", 7, TOLD, LONG_S)
     board.deploy(DEPLOYED)
-    assert board.lead("one", 30.0) == "first"
+    assert board.lead("one", LONG_S) == "first"
     assert board.order("one", {"m": Order(1, DEPLOYED)})
     board.note("resnet", [LogEntry("placed", "m", "")])
     found: list[str] = sorted(redis.keys("*"))  # type: ignore[arg-type]

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from redis import Redis
 
 from edl.coordinator.queue import Progress, QueueBoard, Wish, open_queue
 from edl.coordinator.queue.board import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
 from edl.coordinator.queue.memory_board import MemoryQueue
 from edl.coordinator.queue.redis_board import RedisQueue
 from edl.errors import RegistryUnavailable, UsageError
-from edl.tests.contracts.holds import KINDS, Holds, held
+from edl.tests.contracts.conftest import KINDS, LONG_S, SHORT_S, Holds, held
 
 Queues = Holds[QueueBoard]
-TTL_S = 1.0
 
 
 @pytest.fixture(params=KINDS)
-def queues(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Queues]:
-    with held(request.param, valkey_url, MemoryQueue, RedisQueue) as queues:
+def queues(request: pytest.FixtureRequest, redis: Redis, valkey_url: str) -> Iterator[Queues]:
+    with held(request.param, redis, valkey_url, MemoryQueue, RedisQueue) as queues:
         yield queues
 
 
@@ -39,7 +39,7 @@ def test_a_name_is_taken_until_its_job_has_ended(queues: Queues) -> None:
     number = queues.one.submit("a", {"n": 1})
     assert number
     assert queues.another.submit("a", {"n": 2}) is None
-    assert queues.one.take("r", {}, 30.0)
+    assert queues.one.take("r", {}, LONG_S)
     assert queues.one.log("r", "a", ["one"])
     assert queues.one.wish("a", Wish(nodes=2))
     assert queues.one.tell("r", "a", number, Progress("failed", reason="it broke"))
@@ -64,21 +64,22 @@ def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(
     queues: Queues,
 ) -> None:
     assert queues.one.runner() is None
-    assert queues.one.take("r1", {"slots": 2}, TTL_S)
-    assert queues.one.take("r1", {"slots": 3}, TTL_S)
-    assert not queues.another.take("r2", {}, TTL_S)
+    assert queues.one.take("r1", {"slots": 2}, LONG_S)
+    assert queues.one.take("r1", {"slots": 3}, LONG_S)
+    assert not queues.another.take("r2", {}, LONG_S)
     runner = queues.another.runner()
     assert runner is not None
     assert (runner.runner_id, runner.facts) == ("r1", {"slots": 3})
-    assert 0 < runner.expires_in_s <= TTL_S
+    assert 0 < runner.expires_in_s <= LONG_S
     queues.another.resign("r2")
-    assert not queues.another.take("r2", {}, TTL_S)
-    queues.pass_s(TTL_S + 0.01)
+    assert not queues.another.take("r2", {}, LONG_S)
+    assert queues.one.take("r1", {}, SHORT_S)
+    queues.pass_s(SHORT_S + 0.01)
     assert queues.one.runner() is None
-    assert queues.another.take("r2", {}, TTL_S)
-    assert not queues.one.take("r1", {}, TTL_S)
+    assert queues.another.take("r2", {}, LONG_S)
+    assert not queues.one.take("r1", {}, LONG_S)
     queues.another.resign("r2")
-    assert queues.one.take("r1", {}, TTL_S)
+    assert queues.one.take("r1", {}, LONG_S)
 
 
 def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(
@@ -88,7 +89,7 @@ def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(
     progress = Progress("running", 2, 1, "one is starting", 17, failures=1, slots=(0, 3))
     assert not queues.one.tell("r", "a", number, progress), "nobody has the queue"
     assert not queues.one.log("r", "a", ["no"])
-    assert queues.one.take("r", {}, TTL_S)
+    assert queues.one.take("r", {}, LONG_S)
     assert queues.one.tell("r", "a", number, progress)
     assert queues.another.jobs()[0].progress == progress
     assert not queues.one.tell("r", "a", number + 1, Progress())
@@ -96,14 +97,15 @@ def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(
     assert not queues.another.tell("q", "a", number, Progress())
     assert not queues.another.log("q", "a", ["no"])
     assert not queues.one.log("r", "b", ["no"])
-    queues.pass_s(TTL_S + 0.01)
+    assert queues.one.take("r", {}, SHORT_S)
+    queues.pass_s(SHORT_S + 0.01)
     assert not queues.one.tell("r", "a", number, Progress())
     assert queues.another.jobs()[0].progress == progress
 
 
 def test_pending_time_ends_with_the_first_nodes_or_the_job(queues: Queues) -> None:
     number = queues.one.submit("a", {}) or 0
-    queues.one.take("r", {}, 30.0)
+    queues.one.take("r", {}, LONG_S)
     (job,) = queues.one.jobs()
     at_ms = job.submitted_ms
     assert job.pending_s(at_ms + 4000) == 4.0
@@ -132,26 +134,26 @@ def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:
 
 def test_a_reservation_lives_as_long_as_it_is_prolonged(queues: Queues) -> None:
     first = queues.one.reserve("web", 1, 20.0)  # a wait may last longer than asked
-    second = queues.another.reserve("api", 2, 30.0)
+    second = queues.another.reserve("api", 2, LONG_S)
     assert second > first
     found = queues.another.reservations()
     assert [(one.name, one.slots, one.number) for one in found] == [
         ("web", 1, first), ("api", 2, second),
     ]  # fmt: skip
     assert 0 < found[0].expires_in_s <= 20.0
-    assert queues.one.reserve("web", 3, 30.0) == first
+    assert queues.one.reserve("web", 3, LONG_S) == first
     prolonged = queues.one.reservations()
     assert [one.slots for one in prolonged] == [3, 2]
     assert prolonged[0].expires_in_s > 20.0
-    assert queues.one.reserve("web", 3, TTL_S) == first
-    queues.pass_s(TTL_S)
+    assert queues.one.reserve("web", 3, SHORT_S) == first
+    queues.pass_s(SHORT_S + 0.01)
     assert [one.name for one in queues.one.reservations()] == ["api"]
-    assert queues.one.reserve("web", 1, TTL_S) > second, "who comes again is a new one"
+    assert queues.one.reserve("web", 1, LONG_S) > second, "who comes again is a new one"
     queues.another.unreserve("api")
     queues.another.unreserve("nobody")
     assert [one.name for one in queues.one.reservations()] == ["web"]
     with pytest.raises(UsageError, match="1 to"):
-        queues.one.reserve("web", 0, TTL_S)
+        queues.one.reserve("web", 0, LONG_S)
 
 
 def test_a_log_and_the_timeline_are_read_from_where_one_stopped(queues: Queues) -> None:
@@ -172,6 +174,7 @@ def test_a_log_and_the_timeline_are_read_from_where_one_stopped(queues: Queues) 
         queues.one.lines("a", "yesterday")
 
 
+@pytest.mark.system  # thousands of calls
 def test_what_is_kept_is_bounded(queues: Queues) -> None:
     queues.one.submit("a", {})
     queues.one.take("r", {}, 600.0)
@@ -200,35 +203,31 @@ def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str)
             call()
 
 
-def test_what_strangers_wrote_is_passed_over(valkey_url: str) -> None:
+def test_what_strangers_wrote_is_passed_over(redis: Redis, valkey_url: str) -> None:
     queue = RedisQueue(valkey_url)
-    queue._redis.flushall()
     assert queue.submit("a", {"n": 1}) == 1
-    queue._redis.hset("edl:{queue:main}:specs", mapping={"x y": "1 2 {}", "b": "nothing"})
-    queue._redis.hset(
-        "edl:{queue:main}:progress", "a", '0 {"state":"odd","target":"2","slots":["x",1]}'
-    )
-    queue._redis.hset("edl:{queue:main}:reserved", "web", "many")
+    redis.hset("edl:{queue:main}:specs", mapping={"x y": "1 2 {}", "b": "nothing"})
+    redis.hset("edl:{queue:main}:progress", "a", '0 {"state":"odd","target":"2","slots":["x",1]}')
+    redis.hset("edl:{queue:main}:reserved", "web", "many")
     (job,) = queue.jobs()
     assert (job.name, job.progress) == ("a", Progress(slots=(1,)))
     assert queue.reservations() == []
     queue.close()
 
 
-def test_each_key_of_a_queue_has_an_expiry(valkey_url: str) -> None:
+def test_each_key_of_a_queue_has_an_expiry(redis: Redis, valkey_url: str) -> None:
     queue = RedisQueue(valkey_url, "other")
-    queue._redis.flushall()
     number = queue.submit("a", {}) or 0
-    assert queue.take("r", {}, 30.0)
+    assert queue.take("r", {}, LONG_S)
     assert queue.wish("a", Wish(nodes=1))
     assert queue.tell("r", "a", number, Progress("running"))
     assert queue.log("r", "a", ["x"])
     queue.note({})
     queue.reserve("web", 1, 1.0)
-    found = set(queue._redis.keys("*"))
+    found = set(redis.keys("*"))
     names = ("specs", "wishes", "progress", "runner", "reserved", "events", "log:a")
     assert found == {f"edl:{{queue:other}}:{name}" for name in names}
-    assert all(0 < queue._redis.pttl(key) <= KEEP_S * 1000 for key in found)
+    assert all(0 < redis.pttl(key) <= KEEP_S * 1000 for key in found)
     queue.close()
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from edl.coordinator import Registry
-from edl.coordinator.registry import FACTS_TTLS, LogEntry, Mandate
+from edl.coordinator.registry import FACTS_TTLS, Beat, LogEntry, Mandate, MemberBeat
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import LeaseSuperseded, RegistryUnavailable, UsageError
-from edl.tests.contracts.conftest import Registries
+from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
 
-TTL_S = 1.0
+TTL_S = 1.0  # after its end, facts are kept for 4 s
 
 
 def enter(
-    registry: Registry, member: str, incarnation: int = 1, ttl_s: float = TTL_S, **facts: str
+    registry: Registry, member: str, incarnation: int = 1, ttl_s: float = LONG_S, **facts: str
 ) -> None:
     registry.register("teachers", "s", member, {"incarnation": str(incarnation), **facts}, ttl_s)
 
@@ -25,17 +25,13 @@ def test_a_registered_member_lives_until_its_deadline(registries: Registries) ->
     (member,) = registries.one.members("teachers", "s")
     assert (member.member, member.incarnation) == ("t1", 1)
     assert member.facts["address"] == "h:1"
-    assert 0 < member.remaining_s <= TTL_S
-    registries.pass_s(TTL_S + 0.01)
+    assert 0 < member.remaining_s <= LONG_S
+    assert registries.one.beat("teachers", "s", "t1", 2 * LONG_S, incarnation=1)
+    (member,) = registries.one.members("teachers", "s")
+    assert LONG_S < member.remaining_s <= 2 * LONG_S, "beats prolong it"
+    assert registries.one.beat("teachers", "s", "t1", SHORT_S, incarnation=1)
+    registries.pass_s(SHORT_S + 0.01)
     assert registries.one.members("teachers", "s") == []
-
-
-def test_beats_prolong_a_lease(registries: Registries) -> None:
-    enter(registries.one, "t1")
-    for _ in range(6):
-        registries.pass_s(TTL_S / 2)
-        assert registries.one.beat("teachers", "s", "t1", TTL_S, incarnation=1)
-    assert [m.member for m in registries.one.members("teachers", "s")] == ["t1"]
 
 
 def test_a_beat_makes_no_lease(registries: Registries) -> None:
@@ -45,19 +41,18 @@ def test_a_beat_makes_no_lease(registries: Registries) -> None:
 
 
 def test_a_late_beat_revives_what_no_sweep_took_and_nothing_else(registries: Registries) -> None:
-    enter(registries.one, "t1")
+    enter(registries.one, "t1", ttl_s=TTL_S)
     registries.pass_s(TTL_S * 1.2)
-    assert registries.one.beat("teachers", "s", "t1", TTL_S, incarnation=1)
-    registries.pass_s(TTL_S * 1.2)
+    assert registries.one.beat("teachers", "s", "t1", SHORT_S, incarnation=1)
+    registries.pass_s(SHORT_S * 1.2)
     assert registries.one.sweep("teachers", "s") == ["t1"]
     assert not registries.one.beat("teachers", "s", "t1", TTL_S, incarnation=1)
 
 
 def test_a_sweep_names_the_dead_once_and_spares_the_living(registries: Registries) -> None:
-    enter(registries.one, "dead")
-    registries.pass_s(TTL_S * 0.8)
-    enter(registries.one, "living", ttl_s=30.0)  # a wait may last longer than asked
-    registries.pass_s(TTL_S * 0.4)
+    enter(registries.one, "dead", ttl_s=SHORT_S)
+    enter(registries.one, "living")
+    registries.pass_s(SHORT_S * 1.2)
     assert registries.one.sweep("teachers", "s") == ["dead"]
     assert registries.one.sweep("teachers", "s") == []
     assert registries.one.names("teachers", "s") == {"living"}
@@ -65,7 +60,7 @@ def test_a_sweep_names_the_dead_once_and_spares_the_living(registries: Registrie
 
 def test_facts_are_replaced_by_register_and_added_to_by_beat(registries: Registries) -> None:
     enter(registries.one, "t1", address="h:1", state="serving")
-    registries.one.beat("teachers", "s", "t1", TTL_S, incarnation=1, facts={"state": "draining"})
+    registries.one.beat("teachers", "s", "t1", LONG_S, incarnation=1, facts={"state": "draining"})
     (member,) = registries.one.members("teachers", "s")
     assert dict(member.facts) == {"incarnation": "1", "address": "h:1", "state": "draining"}
     enter(registries.one, "t1", 2, device="cpu")
@@ -84,7 +79,7 @@ def test_an_older_incarnation_neither_overwrites_nor_beats_nor_deletes(
     with pytest.raises(LeaseSuperseded, match=f"newer incarnation of t1 than {older}"):
         enter(registries.one, "t1", older, address="old")
     assert not registries.one.beat(
-        "teachers", "s", "t1", TTL_S, incarnation=older, facts={"address": "old"}
+        "teachers", "s", "t1", LONG_S, incarnation=older, facts={"address": "old"}
     )
     assert not registries.one.leave("teachers", "s", "t1", older)
     (member,) = registries.one.members("teachers", "s")
@@ -108,15 +103,13 @@ def test_changes_tell_joining_leaving_and_dying_apart(registries: Registries) ->
     assert [m.member for m in start.members] == ["a"]
 
     enter(registry, "leaver")
-    enter(registry, "sleeper")
+    enter(registry, "sleeper", ttl_s=TTL_S)
     joined = registry.changes("teachers", "s", start.cursor)
     assert sorted(m.member for m in joined.members) == ["leaver", "sleeper"]
     assert not joined.full
 
     registry.leave("teachers", "s", "leaver", 1)
-    registries.pass_s(TTL_S * 0.7)
-    registry.beat("teachers", "s", "a", 30.0, incarnation=1)  # a wait may last longer than asked
-    registries.pass_s(TTL_S * 0.5)
+    registries.pass_s(TTL_S * 1.1)
     registry.sweep("teachers", "s")
     gone = registry.changes("teachers", "s", joined.cursor)
     assert (gone.members, gone.left, gone.lost) == ((), ("leaver",), ("sleeper",))
@@ -129,16 +122,17 @@ def test_changes_read_facts_again_only_when_managers_are_concerned(registries: R
     registry = registries.one
     enter(registry, "t1", state="serving")
     cursor = registry.changes("teachers", "s").cursor
-    registry.beat("teachers", "s", "t1", TTL_S, incarnation=1)
-    registry.beat("teachers", "s", "t1", TTL_S, incarnation=1, facts={"in_flight": "3"})
+    registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    registry.beat("teachers", "s", "t1", LONG_S, incarnation=1, facts={"in_flight": "3"})
     assert registry.changes("teachers", "s", cursor).members == ()
-    registry.beat("teachers", "s", "t1", TTL_S, incarnation=1, facts={"state": "draining"})
+    registry.beat("teachers", "s", "t1", LONG_S, incarnation=1, facts={"state": "draining"})
     (member,) = registry.changes("teachers", "s", cursor).members
     assert (member.facts["state"], member.facts["in_flight"]) == ("draining", "3")
 
 
+@pytest.mark.system  # it takes 5 s
 def test_facts_outlive_the_deadline_so_that_the_dead_can_be_named(registries: Registries) -> None:
-    enter(registries.one, "t1")
+    enter(registries.one, "t1", ttl_s=TTL_S)
     cursor = registries.one.changes("teachers", "s").cursor
     registries.pass_s(TTL_S * 1.1)
     registries.one.sweep("teachers", "s")
@@ -162,10 +156,10 @@ def test_who_left_and_came_back_has_not_left(registries: Registries) -> None:
 
 
 def test_nobody_left_because_facts_expired_while_nobody_could_beat(registries: Registries) -> None:
-    for name in ("a", "leaver"):
-        enter(registries.one, name)
+    enter(registries.one, "a", ttl_s=SHORT_S)
+    enter(registries.one, "leaver")
     registries.one.leave("teachers", "s", "leaver", 1)
-    registries.pass_s(TTL_S * (FACTS_TTLS + 0.1))
+    registries.pass_s(SHORT_S * (FACTS_TTLS + 0.1))
     everything = registries.one.changes("teachers", "s")
     assert (everything.members, everything.left) == ((), ("leaver",))
 
@@ -174,10 +168,10 @@ def test_a_sweep_that_comes_too_late_or_to_another_server_takes_nobody_out(
     registries: Registries,
 ) -> None:
     registry = registries.one
-    enter(registry, "t1")
-    answer = registry.lead("s", "m#1", 30.0)
-    registries.pass_s(TTL_S * 1.1)
-    late = Mandate(answer.registry_id, answer.time_ms + round(TTL_S * 800))
+    enter(registry, "t1", ttl_s=SHORT_S)
+    answer = registry.lead("s", "m#1", LONG_S)
+    registries.pass_s(SHORT_S * 1.1)
+    late = Mandate(answer.registry_id, answer.time_ms + round(SHORT_S * 800))
     assert registry.sweep("teachers", "s", late) == []
     assert registry.sweep("teachers", "s", Mandate("f" * 40, answer.time_ms + 60_000)) == []
     assert registry.names("teachers", "s") == {"t1"}
@@ -196,19 +190,18 @@ def test_a_log_is_found_when_nobody_is_left(registries: Registries) -> None:
 
 
 def test_a_registry_that_everybody_forsook_empties_itself(registries: Registries) -> None:
-    enter(registries.one, "t1")
-    assert registries.one.services() == ["s"]
-    registries.pass_s(TTL_S * (FACTS_TTLS + 0.1))
+    enter(registries.one, "t1", ttl_s=SHORT_S)
+    registries.pass_s(SHORT_S * (FACTS_TTLS + 0.1))
     assert registries.one.names("teachers", "s") == set()
     assert registries.one.services() == []
 
 
 def test_kinds_and_services_are_apart(registries: Registries) -> None:
     registry, facts = registries.one, {"incarnation": "1"}
-    registry.register("teachers", "a", "x", facts, TTL_S)
-    registry.register("teachers", "b", "x", facts, TTL_S)
-    registry.register("students", "a", "job/0", facts, TTL_S)
-    registry.register("managers", "", "127.0.0.1:5000", facts, TTL_S)
+    registry.register("teachers", "a", "x", facts, LONG_S)
+    registry.register("teachers", "b", "x", facts, LONG_S)
+    registry.register("students", "a", "job/0", facts, LONG_S)
+    registry.register("managers", "", "127.0.0.1:5000", facts, LONG_S)
     registry.leave("teachers", "b", "x")
     assert registry.names("teachers", "a") == {"x"}
     assert registry.names("teachers", "b") == set()
@@ -220,14 +213,14 @@ def test_kinds_and_services_are_apart(registries: Registries) -> None:
 @pytest.mark.parametrize("bad", ["", "a b", "a{b}", "a*", "ü", "x" * 300, "a\n"])
 def test_names_that_cannot_stand_in_a_key_are_refused(registries: Registries, bad: str) -> None:
     with pytest.raises(UsageError):
-        registries.one.register("teachers", bad, "t1", {"incarnation": "1"}, TTL_S)
+        registries.one.register("teachers", bad, "t1", {"incarnation": "1"}, LONG_S)
     with pytest.raises(UsageError):
         enter(registries.one, bad)
 
 
 def test_hundreds_of_members(registries: Registries) -> None:
-    for number in range(1200):
-        registries.one.register("teachers", "s", f"t{number}", {"incarnation": "1"}, 30.0)
+    crowd = {f"t{number}": {"incarnation": "1"} for number in range(1200)}
+    assert registries.one.register_many("teachers", "s", crowd, LONG_S) == []
     assert len(registries.one.members("teachers", "s")) == 1200
     assert len(registries.one.changes("teachers", "s", 1).members) == 1200
 
@@ -247,3 +240,130 @@ def test_a_registry_that_does_not_answer_is_named_without_its_password() -> None
     memory.set_available(False)
     with pytest.raises(RegistryUnavailable):
         memory.members("teachers", "s")
+
+
+def test_a_drain_that_was_asked_for_comes_with_the_next_beat(registries: Registries) -> None:
+    registry = registries.one
+    assert not registry.request_drain("s", "t1")
+    assert registry.members("teachers", "s") == []
+    enter(registry, "t1", state="serving")
+    for _ in range(3):  # so that the next beats are plain ones
+        assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=1) is Beat.KEPT
+    cursor = registry.changes("teachers", "s").cursor
+    assert registry.request_drain("s", "t1")
+    (member,) = registry.changes("teachers", "s", cursor).members
+    assert member.draining
+    assert member.facts["state"] == "draining"
+    for ttl_s in (LONG_S, SHORT_S):
+        assert registry.beat("teachers", "s", "t1", ttl_s, incarnation=1) is Beat.DRAIN
+    registries.pass_s(SHORT_S * 1.1)  # the deadline is that of the beat
+    assert registry.sweep("teachers", "s") == ["t1"]
+
+
+def test_a_drain_outlives_a_new_registration_of_the_same_instance_only(
+    registries: Registries,
+) -> None:
+    enter(registries.one, "t1", 1)
+    registries.one.request_drain("s", "t1")
+    enter(registries.one, "t1", 1, state="serving")
+    assert registries.one.beat("teachers", "s", "t1", LONG_S, incarnation=1) is Beat.DRAIN
+    assert registries.one.members("teachers", "s")[0].draining
+    enter(registries.one, "t1", 2, state="serving")
+    assert registries.one.beat("teachers", "s", "t1", LONG_S, incarnation=2) is Beat.KEPT
+    assert not registries.one.members("teachers", "s")[0].draining
+
+
+def test_many_beats_have_their_answers_in_order(registries: Registries) -> None:
+    registry = registries.one
+    facts = {"incarnation": "7", "want": "1"}
+    crowd = {f"j/{n}": facts for n in range(600)}
+    assert registry.register_many("students", "s", crowd, LONG_S) == []
+    cursor = registry.changes("students", "s").cursor
+    beats = [MemberBeat(name, 7, {"volume_bytes": "5"}) for name in crowd]
+    beats[3] = MemberBeat("j/3", 6)
+    beats[5] = MemberBeat("nobody/0", 7)
+    beats[7] = MemberBeat("j/7", 7, {"want": "2"})
+    beats[9] = MemberBeat("j/9", 7, {"t_s_seconds": "0.1"}, concerns=False)
+    answers = registry.beat_many("students", "s", beats, LONG_S)
+    assert [n for n, beat in enumerate(answers) if beat is not Beat.KEPT] == [3, 5]
+    assert [m.member for m in registry.changes("students", "s", cursor).members] == ["j/7"]
+    told = registry.read("students", "s", ["j/9", "nobody/0", "j/3"])
+    assert [(m.member, m.facts.get("t_s_seconds")) for m in told] == [("j/9", "0.1"), ("j/3", None)]
+    assert all(0 < m.remaining_s <= LONG_S for m in told)
+    older = {"j/1": {"incarnation": "6"}, "j/x": {"incarnation": "1"}}
+    assert registry.register_many("students", "s", older, LONG_S) == ["j/1"]
+
+
+def test_reading_everything_names_those_that_went_within_the_last_minute(
+    registries: Registries,
+) -> None:
+    registry = registries.one
+    enter(registry, "sleeper", ttl_s=TTL_S)
+    registries.pass_s(TTL_S * 1.1)
+    registry.sweep("teachers", "s")
+    enter(registry, "leaver")
+    enter(registry, "living")
+    registry.leave("teachers", "s", "leaver", 1)
+    everything = registry.changes("teachers", "s")
+    assert [m.member for m in everything.members] == ["living"]
+    assert (everything.left, everything.lost, everything.full) == (("leaver",), ("sleeper",), True)
+    (dead,) = registry.read("teachers", "s", ["sleeper"])
+    assert dead.remaining_s <= 0
+
+
+def test_a_reading_says_when_the_next_deadline_passes(registries: Registries) -> None:
+    registry = registries.one
+    assert registry.changes("teachers", "s").due_s == float("inf")
+    enter(registry, "t1")
+    enter(registry, "t2", ttl_s=60.0)
+    everything = registry.changes("teachers", "s")
+    assert 0 < everything.due_s <= LONG_S
+    assert 0 < registry.changes("teachers", "s", everything.cursor).due_s <= everything.due_s
+    registry.beat("teachers", "s", "t1", SHORT_S, incarnation=1)
+    registries.pass_s(SHORT_S * 1.1)
+    assert registry.changes("teachers", "s", everything.cursor).due_s <= 0
+    registry.sweep("teachers", "s")
+    assert 0 < registry.changes("teachers", "s", everything.cursor).due_s < 60.0 - SHORT_S
+
+
+def test_plain_beats_end_with_the_lease_of_another_or_none(registries: Registries) -> None:
+    registry = registries.one
+    enter(registry, "t1", 1)
+    assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    registry.leave("teachers", "s", "t1")
+    assert not registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    ghost = registries.another
+    enter(ghost, "t1", 1)
+    assert ghost.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    enter(registry, "t1", 2)
+    registries.pass_s(0.05)
+    assert not ghost.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=2)
+
+
+def test_many_that_beat_again_tell_figures_that_managers_need_not_hear_of(
+    registries: Registries,
+) -> None:
+    registry, names = registries.one, ["j/0", "j/1", "j/2"]
+    for name in names:
+        registry.register("students", "s", name, {"incarnation": "1", "want": "1"}, LONG_S)
+
+    def beat(volume: int, ttl_s: float) -> list[Beat]:
+        beats = [MemberBeat(name, 1, {"volume_bytes": str(volume)}) for name in names]
+        return registry.beat_many("students", "s", beats, ttl_s)
+
+    assert beat(1, LONG_S) == [Beat.KEPT] * 3
+    cursor = registry.changes("students", "s").cursor
+    assert beat(2, 2 * LONG_S) == [Beat.KEPT] * 3
+    assert registry.changes("students", "s", cursor).members == ()
+    for member in registry.members("students", "s"):
+        assert member.facts["volume_bytes"] == "2"
+        assert member.remaining_s > LONG_S
+    registries.another.register("students", "s", "j/0", {"incarnation": "2", "want": "1"}, LONG_S)
+    registry.leave("students", "s", "j/1", 1)
+    assert beat(3, LONG_S) == [Beat.UNKNOWN, Beat.UNKNOWN, Beat.KEPT]
+    assert {m.member: m.incarnation for m in registry.members("students", "s")} == {
+        "j/0": 2,
+        "j/2": 1,
+    }
