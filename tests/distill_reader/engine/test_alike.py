@@ -87,10 +87,11 @@ def test_labels_that_are_not_the_output_as_it_came_are_made_each_time() -> None:
     assert seen(alike, job_of(), answered()) is None
 
 
-def test_requests_of_some_sizes_are_known_at_a_time() -> None:
-    alike = Alike()
-    for rows in range(1, SIZES + 2):
+def test_answers_of_some_sizes_are_known_at_a_time() -> None:
+    alike, sizes = Alike(), range(1, SIZES + 2)
+    for rows in sizes:
         labels = np.ones((rows, 2), np.float32)
         learn(alike, job_of(rows=rows), answered(labels=labels))
         assert seen(alike, job_of(rows=rows), answered(labels=labels)) is not None
-    assert len(alike._passed) <= SIZES
+    known = [seen(alike, job_of(rows=n), answered(labels=np.ones((n, 2), "f4"))) for n in sizes]
+    assert known.count(None) >= 1

@@ -1,0 +1,168 @@
+"""An engine whose thread does not run; tests play the trainer, the rosters and the teachers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.engine import Engine
+from edl.distill_reader.engine.member import Member
+from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
+from edl.distill_reader.engine.roster import Assigned
+from edl.distill_reader.engine.shelf_keeper import Identity
+from edl.distill_reader.engine.stored import Stocked
+from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.distill_reader.store.rows import Content
+from edl.errors import EdlError
+from edl.proto.arena import Arena, Array, ArrayRef
+from edl.proto.channel import Channel
+from edl.proto.lent_arena import LentArena
+from edl.scheduler.switching import Advice
+
+NOBODY = "127.0.0.1:9"
+ROWS = 4
+X = np.arange(ROWS * 3, dtype=np.float32).reshape(ROWS, 3)
+
+
+def peer(name: str, content_id: str = "", numerics_id: str = "") -> Peer:
+    return Peer(name, NOBODY, "s", 1, content_id, numerics_id=numerics_id)
+
+
+def labels(number: int, width: int = 2) -> Array:
+    """Those of batch `number`; each element differs."""
+    return (np.arange(ROWS * width).reshape(ROWS, width) + 100 * number).astype(np.float32)
+
+
+class Bench:
+    """See the module. A member is named by its service; None: the first one."""
+
+    def __init__(self, config: ReaderConfig | None = None, **options: Any) -> None:
+        self._channel, fd = Channel.pair()
+        self._trainer = Channel.attach(fd)
+        self._ring, self.arena = LentArena.create(), Arena.create()
+        config = config or ReaderConfig("s", teachers=(NOBODY,), **options)
+        self.engine = Engine(config, self._channel, self._ring, self.arena)
+        self._offsets: list[int] = []
+
+    def close(self) -> None:
+        for member in self.engine.members:
+            member.close()
+        for closable in (self._channel, self._trainer, self._ring, self.arena):
+            closable.close()
+
+    @property
+    def member(self) -> Member:
+        return self.engine.members[0]
+
+    def of(self, service: str | None) -> Member:
+        members = self.engine.members
+        return next(one for one in members if service in (None, one.config.service))
+
+    # --- the trainer
+
+    def say(self, kind: str, **fields: Any) -> None:
+        self.engine._on_message({"kind": kind, "source_s": 0.0, **fields})  # run() blocks
+
+    def look(self, now: float) -> None:
+        """Time goes by."""
+        self.engine._decide(now)  # run() would take the real time
+
+    def batch(self, number: int, kind: str = "batch", **fields: Any) -> None:
+        (ref,) = self._ring.put([X]).arrays
+        described = {"nbytes": X.nbytes, "samples": ROWS, "fields": [[0, ref.to_json()]]}
+        self.say(kind, number=number, generation=self._ring.generation(ref), **described, **fields)
+
+    def reset(self, epoch: int, pulled: int, data_epoch: int | None = None) -> None:
+        self.say("reset", epoch=epoch, data_epoch=data_epoch or epoch, pulled=pulled)
+
+    def take(self, number: int) -> None:
+        """The training loop takes a batch, and frees the labels that it was sent last."""
+        self.say("taken", number=number, samples=ROWS, step_s=0.0, free=self._offsets)
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """Messages of this kind to the trainer since the last call; others are dropped."""
+        return [message for message in self._trainer.received() or () if message["kind"] == kind]
+
+    def labelled(self) -> dict[int, Array | None]:
+        """The batches that were delivered since, and their labels."""
+        told = self.told("labelled")
+        self._offsets = [message["offset"] for message in told]
+        refs = {m["number"]: m["labels"][0][1] if m["offset"] is not None else None for m in told}
+        return {
+            number: None if ref is None else self.arena.get(ArrayRef.from_json(ref))
+            for number, ref in refs.items()
+        }
+
+    # --- rosters and teachers
+
+    def assign(
+        self,
+        *peers: Peer | str,
+        lost: Iterable[str] = (),
+        advice: Advice = Advice(),  # noqa: B008
+        counter: int = 1,
+        service: str | None = None,
+        ready: bool = True,
+    ) -> None:
+        """A roster says who may be asked; those answer a probe, if they are `ready`."""
+        told = tuple(Peer(one, NOBODY, "s") if isinstance(one, str) else one for one in peers)
+        assigned = Assigned(told, frozenset(lost), len(told), (7, counter), advice)
+        self.of(service)._on_assigned(assigned)  # the inbox would call it
+        for one in told if ready else ():
+            self.outcome(one.teacher_id, Ready(("x",)), service)
+
+    def outcome(
+        self, teacher: str | TeacherLink, outcome: Outcome, service: str | None = None
+    ) -> None:
+        member = self.of(service)
+        link = member.pool.link(teacher) if isinstance(teacher, str) else teacher
+        member._on_outcome(link, outcome)  # links post it
+
+    def jobs(self, name: str, service: str | None = None) -> list[Job]:
+        """What a teacher was sent and has not answered, the longest first."""
+        requests = self.of(service).ledger.requests_at(name)
+        return [Job(one.request, one.spans, {}, (), one.rows) for one in requests]
+
+    def batches_at(self, name: str) -> list[int]:
+        return [span.batch for job in self.jobs(name) for span in job.spans]
+
+    def job(self, name: str, number: int | None, service: str | None = None) -> Job:
+        """The request for a batch; None: the first one."""
+        jobs = self.jobs(name, service)
+        return next(j for j in jobs if number is None or number in [s.batch for s in j.spans])
+
+    def answer(
+        self,
+        name: str,
+        number: int | None = None,
+        *,
+        width: int = 2,
+        numerics_id: str = "",
+        service: str | None = None,
+    ) -> None:
+        job = self.job(name, number, service)
+        rows = np.concatenate([labels(s.batch, width)[s.start : s.stop] for s in job.spans])
+        done = Done(job, {"soft": rows}, 0.001, False, 0.01, numerics_id=numerics_id)
+        self.outcome(name, done, service)
+
+    def answer_all(self, name: str, *, width: int = 2, service: str | None = None) -> None:
+        """What a teacher has, and gets because it answers."""
+        while self.jobs(name, service):
+            self.answer(name, width=width, service=service)
+
+    def fail(
+        self, name: str, error: EdlError, number: int | None = None, service: str | None = None
+    ) -> None:
+        self.outcome(name, Broke(self.job(name, number, service), error), service)
+
+    # --- the store
+
+    def store_has(self, number: int, content_id: str, rows: int = ROWS) -> None:
+        """The store was asked for a batch of this content, and has its first rows."""
+        found = Stocked(tuple(range(rows)), {"soft": labels(number)[:rows]})
+        keys = [bytes([number, row]) for row in range(ROWS)]
+        assert self.member.shelf is not None
+        self.member.shelf.looked(Identity(number, Content(content_id), keys), found)

@@ -1,0 +1,509 @@
+"""The engine, handler by handler: teachers that come and go, contents that change, the store."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.contents import Contents, Legacy
+from edl.distill_reader.engine.numerics import Numerics
+from edl.distill_reader.engine.outcomes import Done, Job, Ready
+from edl.distill_reader.engine.reporting import report
+from edl.distill_reader.engine.roster import AdvisedTeachers, Assigned
+from edl.distill_reader.engine.speeds import Speeds
+from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.distill_reader.engine.words import waiting_for
+from edl.distill_reader.store import LabelStore
+from edl.errors import BadAnswer, RetryableError, UsageError
+from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.ledger import events as ev
+from edl.scheduler.switching import Advice
+from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
+
+WRONG = BadAnswer("not finite")
+
+
+def bench_of(**options: Any) -> Bench:
+    """Teacher `a` has batches 0 and 1."""
+    bench = Bench(**options)
+    bench.assign("a")
+    for number in (0, 1):
+        bench.batch(number)
+    assert bench.batches_at("a") == [0, 1]
+    return bench
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with closing(bench_of()) as made:
+        yield made
+
+
+# --- teachers
+
+
+def test_a_revoked_teacher_that_fails_and_answers_a_probe_gets_nothing_new(bench: Bench) -> None:
+    bench.assign()
+    bench.fail("a", RetryableError("for a while"), 0)
+    bench.outcome("a", Ready(("x",)))
+    assert bench.batches_at("a") == [1]
+    assert bench.member.ledger.teachers == ()
+
+
+def test_long_pauses_end_when_there_is_no_other_teacher(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, ended = bench.member, list[str]()
+    bench.assign("a", "b")
+    member.carrying.handle(ev.Readmitted("b"))
+    bench.fail("a", WRONG, 0)
+    now = time.monotonic()
+    for _ in range(6):
+        member.crew.wrong("a", now)
+    assert member.crew.pause_s("a", now) > 15.0
+    member.pool.link("a").connect(member.crew.pause_s("a", now))
+    bench.assign("a", lost=["b"], ready=False)
+    monkeypatch.setattr(
+        TeacherLink, "pause_no_more", lambda link: ended.append(link.peer.teacher_id)
+    )
+    member.look(now + 0.9)
+    assert ended == []
+    member.look(now + 1.1)
+    assert ended == ["a"]
+
+
+def test_the_only_teacher_is_probed_soon_however_often_it_was_wrong(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(TeacherLink, "connect", lambda _, pause_s=0.0: pauses.append(pause_s))
+    for _ in range(6):
+        bench.member.crew.wrong("a", time.monotonic())
+    bench.fail("a", WRONG, 0)
+    assert pauses == [pytest.approx(1.0, abs=0.2)]
+
+
+def test_what_a_revoked_teacher_does_not_answer_is_asked_of_another(bench: Bench) -> None:
+    member = bench.member
+    bench.assign("a", "b")
+    for name in ("a", "b"):
+        member.crew.speeds.times.answered(name, 2, 0.01)
+    bench.assign("b", ready=False)
+    now = time.monotonic()
+    for tick in range(200):
+        member.look(now + 0.05 * tick)
+        bench.answer_all("b")
+    assert member.ledger.deliverable == 2
+    assert bench.batches_at("a") == [0, 1]
+
+
+def test_several_teachers_may_be_lost_at_once() -> None:
+    with closing(bench_of(window=3)) as bench:
+        bench.assign("a", "b")
+        bench.assign(lost=["a", "b"])
+        ledger = bench.member.ledger
+        assert (ledger.queued, ledger.in_flight, ledger.teachers) == (2, 0, ())
+
+
+def test_a_bad_answer_ejects_a_teacher_unless_its_batch_was_left(bench: Bench) -> None:
+    """The memory of the old epoch's batches is used again, perhaps while it is being sent."""
+    ledger, pool = bench.member.ledger, bench.member.pool
+    bench.reset(1, pulled=2)
+    bench.fail("a", WRONG, 0)
+    assert ledger.teachers == ("a",)
+    assert bench.batches_at("a") == [1]
+    bench.answer("a", 1)
+    bench.batch(2)
+    bench.fail("a", WRONG, 2)
+    assert (ledger.teachers, pool.unreachable) == ((), 1)
+
+
+def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
+    with closing(bench_of(teachers_min=2, priority=-3)) as bench:
+        told = report(bench.member, starves=True, now=0.0)
+        assert (told.min, told.priority, told.state) == (2, -3, "starved")
+        assert told.want >= told.min
+
+
+# --- another content
+
+OLD, NEW = peer("a", "old"), peer("b", "new")
+
+
+@pytest.fixture
+def upgrade() -> Iterator[Bench]:
+    """Teacher `a` serves the content "old", and has batches 2 and 3."""
+    with closing(Bench()) as bench:
+        bench.reset(1, pulled=2)
+        bench.assign(OLD, advice=Advice("old", "", 1))
+        for number in (2, 3):
+            bench.batch(number)
+        assert bench.batches_at("a") == [2, 3]
+        yield bench
+
+
+def content_of(bench: Bench) -> str:
+    return bench.member.contents.switch.told
+
+
+def test_a_change_of_content_now_voids_what_is_not_delivered(upgrade: Bench) -> None:
+    member, old = upgrade.member, upgrade.member.pool.link("a")
+    upgrade.answer("a", 3)
+    late = upgrade.job("a", 2)
+    assert member.labels.nbytes > 0
+    upgrade.assign(NEW, advice=Advice("new", "", 1))
+    assert member.labels.nbytes == 0
+    assert upgrade.batches_at("b") == [2, 3]
+    upgrade.outcome(old, Done(late, {"soft": labels(2)}, 0.001, False, 0.01))
+    assert (member.labels.discards, member.ledger.deliverable) == (1, 0)
+    for number, deliverable in ((2, 1), (3, 2)):
+        upgrade.answer("b", number)
+        assert member.ledger.deliverable == deliverable
+    assert content_of(upgrade) == "new"
+
+
+def test_at_the_epoch_the_old_teachers_get_nothing_more(upgrade: Bench) -> None:
+    upgrade.assign(OLD, advice=Advice("old", "new", 1), ready=False)
+    assert upgrade.batches_at("a") == [2, 3], "this epoch goes on"
+    upgrade.reset(2, pulled=4, data_epoch=1)
+    assert upgrade.member.ledger.teachers == ("a",), "the epoch was only left"
+    upgrade.reset(3, pulled=4, data_epoch=2)
+    upgrade.batch(4)
+    assert upgrade.member.ledger.teachers == ()
+    assert (content_of(upgrade), upgrade.member.ledger.queued) == ("", 1)
+    upgrade.say("waiting")
+    upgrade.look(0.0)
+    assert "waiting for a teacher of content new" in waiting_for(upgrade.member)
+    upgrade.assign(NEW, advice=Advice("new", "", 2))
+    assert upgrade.batches_at("b") == [4]
+    assert content_of(upgrade) == "new"
+
+
+def test_the_old_teachers_come_back_if_the_manager_changes_its_mind(upgrade: Bench) -> None:
+    upgrade.assign(OLD, advice=Advice("old", "new", 1), ready=False)
+    upgrade.reset(2, pulled=4)
+    upgrade.batch(4)
+    upgrade.assign(OLD, advice=Advice("old", "", 2))
+    upgrade.answer("a", 2)  # of the epoch that is over
+    assert upgrade.batches_at("a") == [3, 4]
+    assert content_of(upgrade) == "old"
+
+
+def succeed(bench: Bench, data_epoch: int) -> None:
+    """Have the bench's engine go on as the next one."""
+    told = {"s": json.loads(json.dumps(bench.member.contents.legacy.to_json()))}
+    bench.member.contents = Contents(Numerics(False))  # as it is when an engine starts
+    known = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
+    bench.say("resumed", data_epoch=data_epoch, legacies=told, **known)
+
+
+def test_a_new_engine_waits_where_the_old_one_waited(upgrade: Bench) -> None:
+    advice = Advice("old", "new", 1)
+    upgrade.assign(OLD, advice=advice, ready=False)
+    upgrade.reset(2, pulled=4)
+    succeed(upgrade, 2)
+    assert (content_of(upgrade), upgrade.member.contents.switch.awaited) == ("", "new")
+    upgrade.assign(OLD, advice=advice, ready=False)
+    assert content_of(upgrade) == ""
+    assert upgrade.member.ledger.teachers == ()
+
+
+def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -> None:
+    member = upgrade.member
+    advice = Advice("old", "", 1)
+    upgrade.assign(OLD, advice=advice, counter=3)
+    succeed(upgrade, 1)
+    assert content_of(upgrade) == "old"
+    assert member.contents.legacy.assigned == Assigned((OLD,), live=1, epoch=(7, 3), advice=advice)
+    assert member.epoch == (7, 3), "so that the next manager begins above it"
+    old = member.pool.link("a")
+    assert member.pool.is_assigned(old)
+    upgrade.assign(NEW, lost=["a"], counter=4, advice=Advice("new", "", 1))
+    assert content_of(upgrade) == "new"
+    assert not member.pool.holds(old)
+    assert member.pool.link("b")
+
+
+def test_what_a_manager_said_first_is_newer_than_what_the_old_engine_knew() -> None:
+    contents = Contents(Numerics(False))
+    contents.assigned(Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 1)), 0.0)
+    left = Legacy("old", False, Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "", 1)))
+    assigned, anew = contents.resumed(1, left, 0.1)
+    assert (assigned.peers, anew) == ((NEW,), True)
+    assert contents.legacy.content_id == "new"
+
+
+def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> None:
+    """It had begun when the manager came back and moved the student."""
+    contents = Contents(Numerics(False))
+    old = Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "new", 1))
+    new = Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 2))
+    contents.assigned(old, 0.0)
+    contents.epoch_began(2, 0.0)
+    contents.look(0.0, False, 0)
+    contents.look(10.0, False, 0)  # no coordinator answers: the epoch begins as it is
+    contents.assigned(new, 11.0)
+    assert contents.legacy.assigned.peers == (OLD,)
+    after = Contents(Numerics(False))
+    assert after.resumed(2, contents.legacy, 0.0) == (old, False)
+    assigned, anew = after.assigned(new, 1.0)
+    assert (assigned.peers, anew) == ((OLD,), False)
+
+
+def test_a_roster_has_the_teachers_that_a_manager_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without an address is the one that the old engine knew; other contents are left out."""
+    told: list[Callable[[pb.Assignment], None]] = []
+
+    class Subscription:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def start(self, on_message: Callable[[pb.Assignment], None]) -> None:
+            told.append(on_message)
+
+    monkeypatch.setattr("edl.coordinator.Subscription", Subscription)
+    heard: list[Assigned] = []
+    config = ReaderConfig("s", coordinator="memory://nobody")
+    roster = AdvisedTeachers(config, "memory://nobody", heard.append, lambda error: None)
+    roster.start()
+    (tell,) = told
+    roster.remember(Assigned((OLD,)))
+    tell(pb.Assignment(term=8, counter=1, teachers=[pb.Teacher(teacher_id="a")]))
+    roster.remember(Assigned((NEW,)))  # too late: a manager has answered
+    tell(pb.Assignment(teachers=[pb.Teacher(teacher_id="b")]))
+    teachers = [
+        pb.Teacher(teacher_id=name, address="127.0.0.1:9", content_id=content_id)
+        for name, content_id in (("a", "old"), ("b", "new"), ("foreign", ""))
+    ]
+    tell(pb.Assignment(content_id="old", teachers=teachers))
+    names = [[one.teacher_id for one in assigned.peers] for assigned in heard]
+    assert names == [["a"], [], ["a", "foreign"]]
+    assert heard[0].peers == (OLD,)
+
+
+# --- a deterministic stream is of one numerics
+
+SAME, OTHER = "paddle-fp32-1", "paddle-fp32-2"
+
+
+@pytest.fixture
+def strict() -> Iterator[Bench]:
+    """Teacher `a` has batches 0 and 1, and has not said its numerics."""
+    with closing(bench_of(deterministic=True)) as made:
+        yield made
+
+
+def knows(bench: Bench, name: str) -> bool:
+    try:
+        return bool(bench.member.pool.link(name))
+    except KeyError:
+        return False
+
+
+def test_teachers_of_other_numerics_get_nothing_and_count_as_missing(strict: Bench) -> None:
+    numerics = {"b": SAME, "c": OTHER, "d": SAME, "e": ""}
+    peers = [peer(name, "c", numerics_id) for name, numerics_id in numerics.items()]
+    strict.assign(*peers, lost=["a"], advice=Advice("c", "", 0), ready=False)
+    for name in ("b", "d"):
+        strict.outcome(name, Ready(("x",)))
+    assert strict.member.pool.unreachable == 2, "so that two more are asked for"
+    assert set(strict.member.ledger.teachers) == {"b", "d"}
+    assert [name for name in numerics if knows(strict, name)] == ["b", "d"]
+    assert "c, e: of other numerics" in strict.member.pool.last_trouble
+
+
+def test_a_teacher_that_was_only_named_is_judged_by_its_first_answer(strict: Bench) -> None:
+    ledger = strict.member.ledger
+    strict.answer("a", 0, numerics_id=SAME)
+    assert ledger.deliverable == 1
+    strict.answer("a", 1, numerics_id=OTHER)
+    assert ledger.deliverable == 1, "its labels are others from here on"
+    assert ledger.queued == 1, "the batch waits for another teacher"
+    assert ledger.teachers == ()
+
+
+@pytest.mark.parametrize("numerics_id", ["", "merged-paddle-fp32-3", "mixed-paddle-fp32-3"])
+def test_a_teacher_that_promises_no_bits_labels_nothing(strict: Bench, numerics_id: str) -> None:
+    strict.answer("a", 0, numerics_id=numerics_id)
+    assert (strict.member.ledger.deliverable, strict.member.ledger.teachers) == (0, ())
+
+
+def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Bench) -> None:
+    def assign(numerics_id: str, content_id: str, counter: int) -> None:
+        advice = Advice(content_id, "", 0)
+        told = peer("b", content_id, numerics_id)
+        strict.assign(told, lost=["a"], advice=advice, counter=counter, ready=False)
+
+    contents = strict.member.contents
+    assign(SAME, "c", 1)
+    assert contents.legacy.numerics_id == SAME
+    assign(OTHER, "new", 2)
+    assert contents.legacy.numerics_id == OTHER
+    left = Legacy.from_json(contents.legacy.to_json())
+    others = Assigned((peer("c", "new", SAME),), epoch=(7, 9))
+    strict.member.resume(0, replace(left, assigned=others), 0.0)
+    assert contents.legacy.numerics_id == OTHER
+    assert not knows(strict, "c")
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_windows_are_not_tuned_in_a_deterministic_stream(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: 0.1 * next(ticks))
+    monkeypatch.setattr("edl.distill_reader.engine.speeds.time", clock)
+    speeds = Speeds(ReaderConfig("s", teachers=("a:1",), deterministic=deterministic))
+    sizes = {speeds.joined("a", 0.0).window}
+    for request in range(500):  # of which the device takes the least part
+        speeds.sent("a", request, clock.monotonic())
+        done = Done(Job(request, (ev.Span(0, 0, 4),), {}, (), 4), {}, 0.001, False, 0.1)
+        list(speeds.answered("a", done, speeds.window("a")))
+        sizes.add(speeds.window("a"))
+    assert (len(sizes) == 1) is deterministic
+
+
+def test_requests_of_a_deterministic_stream_are_whole_batches() -> None:
+    with pytest.raises(UsageError, match="whole batches"):
+        ReaderConfig("s", teachers=("a:1",), deterministic=True, teacher_batch_size="auto")
+
+
+def test_numerics_of_a_reader_that_is_not_deterministic_do_not_matter() -> None:
+    numerics = Numerics(False)
+    assert numerics.barred([peer("b", "c", SAME), peer("c", "c", "")]) == frozenset()
+    assert numerics.hear("b", OTHER)
+    assert numerics.admits("")
+    assert numerics.pinned == ""
+
+
+# --- a batch that comes back
+
+
+def test_a_batch_that_comes_back_from_the_old_model_gets_labels_of_another_shape() -> None:
+    """It is recalled, the model is exchanged, and then it comes back: in pieces, of new rows."""
+    with closing(Bench(teacher_batch_size=1)) as bench:
+        member = bench.member
+        bench.assign("liar")
+        bench.batch(0)
+        bench.answer_all("liar")
+        np.testing.assert_array_equal(bench.labelled()[0], labels(0))
+        member.carrying.handle(ev.Disbelieve("liar"))
+        bench.assign(peer("new", "next"), advice=Advice("next", "", 1))
+        member.carrying.handle(ev.Relabel())
+        bench.say("recalled", number=0)
+        member.carrying.handle(ev.Readmitted("new"))
+        bench.answer_all("new", width=3)
+        np.testing.assert_array_equal(bench.labelled()[0], labels(0, 3))
+        bench.take(0)
+        assert bench.arena.used_bytes == 0
+
+
+def test_labels_of_a_liar_are_recalled_though_their_engine_has_died() -> None:
+    with closing(Bench()) as bench:
+        bench.batch(0, "held", labels_nbytes=32, makers={"s": ["liar", "honest"]})
+        bench.batch(1, "held", labels_nbytes=32, makers={"s": ["honest"]})
+        bench.batch(2, "held", labels_nbytes=0, makers={})
+        bench.assign("honest")
+        bench.member.carrying.handle(ev.Disbelieve("liar"))
+        assert [message["number"] for message in bench.told("recall")] == [0]
+        bench.say("recalled", number=0)
+        bench.answer_all("honest")
+        (message,) = bench.told("labelled")
+        assert (message["number"], message["makers"]) == (0, {"s": ["honest"]})
+
+
+# --- the store is asked before any teacher
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[Bench]:
+    """Batch 0 was delivered, batches 1 and 2 are at teacher `a` of the content "old"."""
+    with closing(Bench(store=LabelStore(tmp_path / "s", 1 << 24))) as bench:
+        assert bench.member.shelf is not None
+        bench.assign(peer("a", "old"), advice=Advice("old", "", 1))
+        bench.member.shelf.opened(None)
+        for number in range(3):
+            bench.batch(number)
+            bench.member.look(float(number))
+            assert bench.member.is_on_shelf(number)
+            bench.store_has(number, "old", rows=0)
+        bench.answer("a", 0)
+        assert list(bench.labelled()) == [0]
+        yield bench
+
+
+def exchange(bench: Bench) -> None:
+    bench.assign(peer("b", "new"), advice=Advice("new", "", 1))
+    bench.member.look(5.0)
+
+
+def test_what_the_store_has_is_not_asked_for(stored: Bench) -> None:
+    stored.batch(3)
+    stored.member.look(3.0)
+    stored.store_has(3, "old")
+    assert stored.batches_at("a") == [1, 2]
+    stored.answer_all("a")
+    assert list(stored.labelled()) == [1, 2, 3]
+
+
+def test_after_an_exchange_only_rows_that_the_store_lacks_are_sent(stored: Bench) -> None:
+    exchange(stored)
+    assert stored.jobs("b") == []
+    stored.store_has(1, "new")
+    stored.store_has(2, "new", rows=3)
+    np.testing.assert_array_equal(stored.labelled()[1], labels(1))
+    (job,) = stored.jobs("b")
+    assert job.spans == (ev.Span(2, 3, ROWS),)
+    stored.answer_all("b")
+    np.testing.assert_array_equal(stored.labelled()[2], labels(2))
+
+
+def test_what_was_looked_up_of_the_old_model_comes_too_late(stored: Bench) -> None:
+    member = stored.member
+    for number in (3, 4):
+        stored.batch(number)
+    member.look(4.0)
+    stored.store_has(4, "old")  # before batch 3, behind which it waits
+    exchange(stored)
+    for number in (1, 2, 3):
+        stored.store_has(number, "old")
+        member.look(6.0 + number)
+    assert stored.labelled() == {}
+    assert member.is_on_shelf(1)
+    for number in (1, 2, 3):
+        stored.store_has(number, "new", rows=2)
+    stored.answer_all("b")
+    assert [*stored.labelled()] == [1, 2, 3]
+    assert member.is_on_shelf(4), "what was found of it before was of the old model"
+    stored.store_has(4, "new", rows=2)
+    stored.answer_all("b")
+    assert [*stored.labelled()] == [4]
+
+
+def test_waiting_for_the_store_is_explained(stored: Bench) -> None:
+    exchange(stored)
+    stored.batch(3)
+    stored.say("waiting", at=0.0)
+    stored.member.look(6.0)
+    assert "3 batches wait for the label store" in waiting_for(stored.member)
+
+
+def test_a_batch_that_comes_back_after_an_exchange_is_looked_up_too(stored: Bench) -> None:
+    stored.member.carrying.handle(ev.Disbelieve("a"))
+    exchange(stored)
+    stored.say("recalled", number=0)
+    stored.member.look(6.0)
+    for number in range(3):
+        stored.store_has(number, "new")
+    assert [*stored.labelled()] == [0, 1, 2]
+    assert stored.member.ledger.sent == 3, "requests of the old content alone"

@@ -1,0 +1,157 @@
+"""The engine over two services, `a` and `b`, each with a teacher of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.outcomes import Ready
+from edl.distill_reader.ensembles import Mixing
+from edl.errors import RequestRefused, RetryableError
+from edl.scheduler.ledger import events as ev
+from edl.tests.distill_reader.engine.bench import Bench
+
+REFUSED = RequestRefused("not for me")
+
+
+def bench_of(**options: Any) -> Bench:
+    mixing = Mixing((("a", 1.0), ("b", 3.0)), (("a", ("h:1",)), ("b", ("h:2",))))
+    bench = Bench(ReaderConfig("a+b", teachers=("h:1", "h:2"), mixing=mixing, **options))
+    for service in ("a", "b"):
+        bench.assign(service, service=service)
+    return bench
+
+
+@pytest.fixture
+def two() -> Iterator[Bench]:
+    """Both services have batch 0."""
+    with closing(bench_of()) as made:
+        made.batch(0)
+        yield made
+
+
+def answer(two: Bench, *services: str) -> None:
+    """The teachers of these services label what they have had longest."""
+    for service in services:
+        two.answer(service, service=service)
+
+
+def disbelieve(two: Bench, *services: str) -> None:
+    for service in services:
+        carrying = two.of(service).carrying
+        carrying.handle(ev.Disbelieve(service))
+        carrying.handle(ev.Readmitted(service))
+
+
+def check_all_is_freed(two: Bench) -> None:
+    two.take(0)
+    assert two.arena.used_bytes == 0
+
+
+def test_labels_of_one_service_stay_when_its_model_is_exchanged(two: Bench) -> None:
+    """Its ledger has delivered the batch, and labels it no more."""
+    answer(two, "a")
+    two.member.labels.clear()
+    two.member.carrying.handle(ev.Relabel())
+    answer(two, "b")
+    assert [*two.labelled()] == [0]
+
+
+def test_a_missing_service_is_not_waited_for_because_another_answers() -> None:
+    """The first batch has waited its time; those behind it go as soon as they are waited for."""
+    with closing(bench_of(no_teacher="hard_only", no_teacher_grace_s=5.0)) as two:
+        two.assign(lost=["a"], service="a")
+        for number, times in ((0, (0.0, 4.9, 5.0)), (1, (6.0,))):
+            two.batch(number)
+            two.say("waiting")
+            answer(two, "b")
+            for now in times:
+                assert two.labelled() == {}
+                two.look(now)
+            assert two.labelled() == {number: None}
+            two.say("taken", number=number, samples=2, step_s=None)
+            two.look(5.5)
+
+
+def test_a_batch_that_one_service_refuses_is_poison_and_freed(two: Bench) -> None:
+    two.fail("b", RetryableError("for a while"), service="b")
+    two.fail("a", REFUSED, service="a")
+    assert "not for me" in two.told("poison")[0]["text"]
+    two.outcome("b", Ready(("x",)), "b")  # it is still asked of the other service
+    answer(two, "b")
+    assert two.arena.used_bytes == 0
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_labels_of_the_other_service_are_freed_too(two: Bench, first: str) -> None:
+    if first == "a":
+        answer(two, "a")
+    two.fail("b", REFUSED, service="b")
+    assert "not for me" in two.told("poison")[0]["text"]
+    if first == "b":
+        answer(two, "a")
+    assert two.arena.used_bytes == 0
+
+
+def test_only_the_liars_part_of_a_mixed_batch_is_made_anew(two: Bench) -> None:
+    answer(two, "a", "b")
+    (mixed,) = two.labelled().values()
+    assert mixed is not None
+    before, used = np.array(mixed), two.arena.used_bytes
+    assert used > 64
+    disbelieve(two, "b")
+    assert [message["number"] for message in two.told("recall")] == [0]
+    assert two.jobs("b", "b") == [], "it may be too late"
+    two.say("recalled", number=0)
+    assert two.arena.used_bytes < used, "the mixture is free"
+    assert two.jobs("a", "a") == []
+    answer(two, "b")
+    np.testing.assert_array_equal(two.labelled()[0], before)
+    assert two.arena.used_bytes == used
+    check_all_is_freed(two)
+
+
+def test_both_services_may_have_lied(two: Bench) -> None:
+    answer(two, "a", "b")
+    disbelieve(two, "a", "b")
+    assert [message["number"] for message in two.told("recall")] == [0]
+    two.say("recalled", number=0)
+    answer(two, "b", "a")
+    assert [*two.labelled()] == [0]
+    check_all_is_freed(two)
+
+
+def test_labels_that_wait_for_the_other_service_come_back_at_once(two: Bench) -> None:
+    answer(two, "a")
+    disbelieve(two, "a")
+    answer(two, "a", "b")
+    assert [*two.labelled()] == [0]
+
+
+def test_a_recall_that_comes_too_late_changes_nothing(two: Bench) -> None:
+    answer(two, "a", "b")
+    assert [*two.labelled()] == [0]
+    disbelieve(two, "b")
+    check_all_is_freed(two)
+    two.reset(2, pulled=1)
+    two.say("recalled", number=0)
+    assert two.jobs("b", "b") == []
+
+
+def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both() -> None:
+    """The labels of one service cannot be told from those of the other."""
+    with closing(bench_of()) as two:
+        two.batch(0, "held", labels_nbytes=32, makers={"a": ["liar"], "b": ["b"]})
+        two.member.carrying.handle(ev.Disbelieve("liar"))
+        assert [message["number"] for message in two.told("recall")] == [0]
+        two.say("recalled", number=0)
+        answer(two, "a")
+        assert two.labelled() == {}
+        answer(two, "b")
+        assert [*two.labelled()] == [0]
+        check_all_is_freed(two)
