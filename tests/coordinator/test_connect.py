@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 import edl.coordinator
 from edl.coordinator import MemoryRegistry, connect
-from edl.coordinator.registry import masked
+from edl.coordinator.registry import Kind, acl, keys, masked
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.coordinator.registry.redis_url import open_client, parse, read_password
 from edl.errors import RegistryUnavailable, UsageError
@@ -165,3 +166,110 @@ def test_importing_the_face_loads_neither_redis_nor_grpc() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == ""
+
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "redis"
+EXAMPLE = "resnet101"
+
+
+def test_the_example_is_what_the_code_makes() -> None:
+    text = (FOLDER / "users.acl").read_text("utf-8")
+    assert [line for line in text.splitlines() if line] == [acl.NO_DEFAULT, *acl.rules(EXAMPLE)]
+
+
+def test_the_readme_names_each_file_and_user() -> None:
+    text = (FOLDER / "README.md").read_text("utf-8")
+    for file in FOLDER.iterdir():
+        assert file.name == "README.md" or file.name in text
+    for user in acl.users(EXAMPLE):
+        assert user in text
+
+
+def test_a_password_is_written_as_its_hash() -> None:
+    lines = acl.rules("s", {acl.READER: "secret"})
+    assert len(lines) == len(acl.users("s"))
+    assert not any("secret" in line for line in lines)
+    reader = next(line for line in lines if line.startswith(f"user {acl.READER} "))
+    assert "#2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b" in reader
+    assert sum(acl.PLACEHOLDER in line for line in lines) == len(lines) - 1
+
+
+def test_a_teacher_has_no_key_of_another_service() -> None:
+    line = acl.rules("s")[0]
+    patterns = [word.strip("()") for word in line.split() if "~" in word]
+    assert {p for p in patterns if "{s}" not in p} == {"%W~edl:services"}
+    assert acl.teacher("other") not in line
+
+
+@pytest.mark.parametrize("service", ["", "a b", "s\nuser evil on nopass ~* +@all", "x~*"])
+def test_a_service_that_could_mean_something_else_is_refused(service: str) -> None:
+    with pytest.raises(UsageError):
+        acl.rules(service)
+
+
+@pytest.mark.parametrize("kind", ["teachers", "students", "managers"])
+def test_all_keys_of_one_script_lie_in_one_cluster_slot(kind: Kind) -> None:
+    service = "" if kind == "managers" else "resnet101"
+    names = [
+        keys.leases(kind, service),
+        keys.facts(kind, service, "job/0"),
+        keys.facts(kind, service, "[::1]:5000"),
+        keys.changes(kind, service),
+    ]
+    assert len({key_slot(name.encode()) for name in names}) == 1
+    assert len(set(names)) == 4
+
+
+def test_the_table_of_a_service_lies_in_the_slot_of_its_leases() -> None:
+    builders = (
+        keys.leader, keys.assignment, keys.assignment_changes,
+        keys.admitted, keys.plan, keys.events,
+    )  # fmt: skip
+    names = [build("s") for build in builders]
+    assert names == [
+        f"edl:{{s}}:{name}"
+        for name in ("leader", "assignment", "assignment:changes", "admitted", "plan", "events")
+    ]
+    slots = {key_slot(name.encode()) for name in [*names, keys.leases("teachers", "s")]}
+    assert len(slots) == 1
+    for build in builders:
+        with pytest.raises(UsageError):
+            build("a b")
+
+
+@pytest.mark.parametrize("service", ["s", "managers", "a.b"])
+def test_no_member_has_the_key_of_something_else(service: str) -> None:
+    others = {keys.leader(service), keys.events(service), keys.changes("teachers", service)}
+    assert not any(key.startswith(keys.facts_prefix("teachers", service)) for key in others)
+    assert keys.facts("teachers", service, "x").startswith(keys.facts_prefix("teachers", service))
+    assert not keys.is_member("=term")
+
+
+@pytest.mark.parametrize("odd", ["x", "1", "1-", "-", "1-2-3", "1 -2", "9" * 30 + "-0", "1-0\n"])
+def test_what_is_no_place_in_the_log_is_refused(odd: str) -> None:
+    with pytest.raises(UsageError, match="the id of an event"):
+        keys.event_place(odd)
+
+
+def test_places_in_the_log_are_ordered_by_number() -> None:
+    ids = ["", "9-0", "10-2", "10-10"]
+    assert sorted(ids, key=keys.event_place) == ids
+
+
+def test_names_are_those_of_the_table() -> None:
+    assert keys.leases("managers", "") == "edl:managers"
+    assert keys.leases("teachers", "s") == "edl:{s}:teachers"
+    assert keys.facts("teachers", "s", "t1") == "edl:{s}:teacher:t1"
+    assert keys.facts("students", "s", "job/0") == "edl:{s}:student:job/0"
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a}b", "a b", "a/b", "x" * 129, "ß", "a\n"])
+def test_a_service_that_cannot_stand_in_a_key_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="the name of a service"):
+        keys.check_service(name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a*", "{a}", "x" * 201, "a\n"])
+def test_a_member_that_cannot_stand_in_a_key_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="the id of a teacher"):
+        keys.check_member("teachers", name)

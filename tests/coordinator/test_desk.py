@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from edl.coordinator.manager.facts import MANAGER
@@ -64,9 +66,7 @@ def test_what_concerns_the_leader_is_written_at_once_and_the_rest_in_time(world:
     assert kept("volume_bytes") == "8"
 
 
-def test_the_clean_end_of_an_old_stream_does_not_end_a_student_that_has_moved(
-    world: World,
-) -> None:
+def test_the_clean_end_of_an_old_stream_does_not_end_a_student_that_has_moved(world: World) -> None:
     student = world.student("j/0", at=0)
     world.run(GRACE_S)
     old, manager = student.stream, world.managers[0]
@@ -92,9 +92,7 @@ def test_a_student_that_slept_beyond_its_lease_is_served_again(world: World) -> 
     assert student.stream.teachers == ["a", "b"]
 
 
-def test_students_wait_for_a_registry_that_is_away_and_are_let_in_afterwards(
-    world: World,
-) -> None:
+def test_students_wait_for_a_registry_that_is_away_and_are_let_in_afterwards(world: World) -> None:
     world.registry.set_available(False)
     student = world.student("j/0")
     world.run(1)
@@ -134,3 +132,28 @@ def test_a_teacher_that_moved_while_its_manager_was_cut_off_for_a_minute_is_told
     world.run(GRACE_S)
     told = {t.teacher_id: t for t in student.stream.assignments[-1].teachers}
     assert (told["a"].incarnation, told["a"].address) == (2, "elsewhere:1")
+
+
+PROMISED_S = 15.0
+LOW_MIN, HIGH_N = 2, 4
+
+
+def test_it_has_its_n_in_time_and_others_keep_their_min() -> None:
+    world = World(managers=2)
+    for number in range(24):
+        world.teacher(f"t{number}")
+    low = [world.student(f"low{n}/0", at=n % 2, want=8, min=LOW_MIN) for n in range(4)]
+    world.run(GRACE_S + 1)
+    assert [len(student.stream.teachers or []) for student in low] == [6] * 4, "it is full"
+    wants: dict[str, Any] = {"want": HIGH_N, "needed": HIGH_N, "min": 1, "priority": 5}
+    high = [world.student(f"high/{rank}", at=rank % 2, **wants) for rank in range(4)]
+
+    def all_have_their_n() -> bool:
+        assert all(len(student.stream.teachers or []) >= LOW_MIN for student in low)
+        return all(len(student.stream.teachers or []) == HIGH_N for student in high)
+
+    world.run(PROMISED_S, until=all_have_their_n)
+    world.run(PROMISED_S)
+    assert all_have_their_n()
+    assert [len(student.stream.teachers or []) for student in low] == [LOW_MIN] * 4
+    assert not world.log("lost")

@@ -11,7 +11,7 @@ import pytest
 from edl.coordinator import connect, embedded
 from edl.coordinator.embedded import free_port, keep_embedded, server_command, start_embedded
 from edl.errors import AddressInUse, RegistryUnavailable, UsageError
-from edl.tests.ground.programs import wait_for
+from edl.tests.waiting import wait_until
 
 from .conftest import held_port
 
@@ -71,7 +71,7 @@ def test_a_kept_one_comes_back_on_its_port() -> None:
             except RegistryUnavailable:
                 return False
 
-        wait_for(back)
+        wait_until(back)
     finally:
         registry.close()
         keeper.stop()

@@ -1,14 +1,15 @@
-"""What strangers write into Redis may be ignored, and must not stop anybody."""
+"""What strangers write into Redis may be ignored, and must not stop anything."""
 
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 
-from edl.coordinator.embedded import start_embedded
 from edl.coordinator.manager.facts import report_facts, report_from, teacher_from
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.registry import LogEntry, Member, MemberBeat, Plan, Row, keys
@@ -16,175 +17,199 @@ from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
 
-
-@pytest.fixture(scope="module")
-def server_url() -> Iterator[str]:
-    process, url = start_embedded()
-    yield url
-    process.stop()
+# The server has to be there before the module's first test, as the check for leaks wants it.
+pytestmark = pytest.mark.usefixtures("valkey_url")
 
 
 @pytest.fixture
-def registry(server_url: str) -> Iterator[RedisRegistry]:
-    registry = RedisRegistry(server_url)
-    registry._redis.flushall()
+def registry(valkey_url: str) -> Iterator[RedisRegistry]:
+    registry = RedisRegistry(valkey_url)
     yield registry
     registry.close()
 
 
-def test_names_that_we_would_not_write_are_passed_over(registry: RedisRegistry) -> None:
-    registry.register("teachers", "s", "good", {"incarnation": "1"}, 30.0)
-    cursor = registry.changes("teachers", "s").cursor
+@pytest.fixture
+def stranger(valkey_url: str) -> Iterator[redis.Redis]:
+    """A client that writes what it likes."""
+    with redis.Redis.from_url(valkey_url) as client:
+        yield client
+
+
+@pytest.fixture
+def s() -> str:
+    """A service that no other test has."""
+    return f"foreign-{uuid.uuid4().hex}"
+
+
+def names(members: Any) -> list[str]:
+    return [member.member for member in members]
+
+
+def test_odd_names_are_passed_over(registry: RedisRegistry, stranger: redis.Redis, s: str) -> None:
+    registry.register("teachers", s, "good", {"incarnation": "1"}, 600.0)
+    cursor = registry.changes("teachers", s).cursor
     odds: list[Any] = ["a b", "{x}", b"\xff\xfe", ""]
     for odd in odds:
-        registry._redis.zadd(keys.SERVICES, {odd: 1})
-        registry._redis.zadd(keys.leases("teachers", "s"), {odd: 1e14})
-        registry._redis.zadd(keys.changes("teachers", "s"), {odd: cursor + 10})
-    assert registry.services() == ["s"]
-    assert [m.member for m in registry.members("teachers", "s")] == ["good"]
-    assert registry.changes("teachers", "s", cursor).members == ()
-    status = Overview(registry).status()
-    assert [t.teacher_id for t in status.services[0].teachers] == ["good"]
+        stranger.zadd(keys.SERVICES, {odd: 1})
+        stranger.zadd(keys.leases("teachers", s), {odd: 1e14})
+        stranger.zadd(keys.changes("teachers", s), {odd: cursor + 10})
+    assert s in registry.services()
+    assert not set(odds) & set(registry.services())
+    assert names(registry.members("teachers", s)) == ["good"]
+    assert registry.changes("teachers", s, cursor).members == ()
+    (service,) = Overview(registry).status(s).services
+    assert [t.teacher_id for t in service.teachers] == ["good"]
+    stranger.zrem(keys.SERVICES, *odds)
 
 
 @pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "9007199254740992", "-5"])
-def test_numbers_that_we_would_not_write_stop_nobody(registry: RedisRegistry, score: str) -> None:
+def test_odd_numbers_stop_nothing(
+    registry: RedisRegistry, stranger: redis.Redis, s: str, score: str
+) -> None:
     for name in ("good", "odd"):
-        registry.register("teachers", "s", name, {"incarnation": "1"}, 30.0)
-    cursor = registry.changes("teachers", "s").cursor
-    registry._redis.zadd(keys.changes("teachers", "s"), {"odd": score})
-    registry._redis.zadd(keys.leases("teachers", "s"), {"odd": score})
-    assert [m.member for m in registry.members("teachers", "s")] == ["good"]
-    assert registry.changes("teachers", "s").full
-    registry.beat("teachers", "s", "good", 30.0, incarnation=1, facts={"state": "draining"})
-    changed = registry.changes("teachers", "s", cursor)
-    assert "good" in [m.member for m in changed.members]
-    registry.beat("teachers", "s", "good", 30.0, incarnation=1, facts={"state": "serving"})
-    again = registry.changes("teachers", "s", changed.cursor)
+        registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
+    cursor = registry.changes("teachers", s).cursor
+    stranger.zadd(keys.changes("teachers", s), {"odd": score})
+    stranger.zadd(keys.leases("teachers", s), {"odd": score})
+    assert names(registry.members("teachers", s)) == ["good"]
+    assert registry.changes("teachers", s).full
+    registry.beat("teachers", s, "good", 600.0, incarnation=1, facts={"state": "draining"})
+    changed = registry.changes("teachers", s, cursor)
+    assert "good" in names(changed.members)
+    registry.beat("teachers", s, "good", 600.0, incarnation=1, facts={"state": "serving"})
+    again = registry.changes("teachers", s, changed.cursor)
     assert [m.facts["state"] for m in again.members if m.member == "good"] == ["serving"]
-    assert registry.sweep("teachers", "s") == ["odd"]
+    assert registry.sweep("teachers", s) == ["odd"]
 
 
-def test_a_key_of_another_type_is_said_to_be_refused(registry: RedisRegistry) -> None:
-    registry._redis.set(keys.leases("teachers", "s"), "a string")
+def test_keys_of_another_type_are_refused_or_passed_over(
+    registry: RedisRegistry, stranger: redis.Redis, s: str
+) -> None:
+    other = f"{s}-other"
+    stranger.set(keys.leases("teachers", other), "a string")
     with pytest.raises(RegistryUnavailable, match="something of another kind") as error:
-        registry.register("teachers", "s", "t", {"incarnation": "1"}, 30.0)
+        registry.register("teachers", other, "t", {"incarnation": "1"}, 600.0)
     assert "\n" not in str(error.value)
-
-
-def test_facts_of_another_type_are_those_of_nobody(registry: RedisRegistry) -> None:
     for name in ("good", "odd"):
-        registry.register("teachers", "s", name, {"incarnation": "1"}, 30.0)
-    registry._redis.delete(keys.facts("teachers", "s", "odd"))
-    registry._redis.lpush(keys.facts("teachers", "s", "odd"), "x")
-    assert [m.member for m in registry.members("teachers", "s")] == ["good"]
-    assert [m.member for m in registry.changes("teachers", "s", 1).members] == ["good"]
-    assert [m.member for m in registry.read("teachers", "s", ["odd", "good"])] == ["good"]
+        registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
+    stranger.delete(keys.facts("teachers", s, "odd"))
+    stranger.lpush(keys.facts("teachers", s, "odd"), "x")
+    for members in (
+        registry.members("teachers", s),
+        registry.changes("teachers", s, 1).members,
+        registry.read("teachers", s, ["odd", "good"]),
+    ):
+        assert names(members) == ["good"]
     with pytest.raises(RegistryUnavailable, match="something of another kind"):
-        registry.beat_many("teachers", "s", [MemberBeat("good", 1), MemberBeat("odd", 1)], 30.0)
-    assert registry.beat("teachers", "s", "good", 30.0, incarnation=1)
+        registry.beat_many("teachers", s, [MemberBeat("good", 1), MemberBeat("odd", 1)], 600.0)
+    assert registry.beat("teachers", s, "good", 600.0, incarnation=1)
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        keys.leader("s"), keys.assignment("s"), keys.assignment_changes("s"), keys.admitted("s"),
-        keys.events("s"), keys.plan("s"),
+        keys.leader, keys.assignment, keys.assignment_changes, keys.admitted, keys.events,
+        keys.plan,
     ],
 )  # fmt: skip
-def test_a_table_of_another_type_gives_an_error_or_is_read_past(
-    registry: RedisRegistry, key: str
+def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
+    registry: RedisRegistry, stranger: redis.Redis, s: str, key: Callable[[str], str]
 ) -> None:
-    registry._redis.set(key, "a string")
-    deeds: list[Callable[[], object]] = [
-        lambda: registry.lead("s", "a#1", 30.0),
-        lambda: registry.write("s", "a#1", (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
-        lambda: registry.table("s"),
-        lambda: registry.table("s", (1, 0)),
-        lambda: registry.admitted("s"),
-        lambda: registry.events("s"),
-        lambda: registry.events("s", last=3),
-        lambda: registry.plan("s"),
-        lambda: registry.set_plan("s", Plan("c"), 0),
-        lambda: registry.move_plan("s", "a#1", (1, 1), Plan("c"), LogEntry("upgrade", "c", "")),
-        lambda: registry.resign("s", "a#1"),
+    stranger.set(key(s), "a string")
+    calls: list[Callable[[], object]] = [
+        lambda: registry.lead(s, "a#1", 600.0),
+        lambda: registry.write(s, "a#1", (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
+        lambda: registry.table(s),
+        lambda: registry.table(s, (1, 0)),
+        lambda: registry.admitted(s),
+        lambda: registry.events(s),
+        lambda: registry.events(s, last=3),
+        lambda: registry.plan(s),
+        lambda: registry.set_plan(s, Plan("c"), 0),
+        lambda: registry.move_plan(s, "a#1", (1, 1), Plan("c"), LogEntry("upgrade", "c", "")),
+        lambda: registry.resign(s, "a#1"),
     ]
-    for deed in deeds:
+    for call in calls:
         with contextlib.suppress(RegistryUnavailable):
-            deed()
+            call()
 
 
-NONSENSE = ["", "null", "[]", "{", '{"teachers": 5}', '{"teachers": [1], "lost": []}', "[" * 9000]
-
-
-@pytest.mark.parametrize("text", NONSENSE)
-def test_rows_that_no_leader_wrote_are_passed_over(registry: RedisRegistry, text: str) -> None:
-    registry.lead("s", "a#1", 30.0)
-    registry.write("s", "a#1", (0, 0), (1, 1), {"j/0": Row(("t",))})
-    registry.write("s", "a#1", (1, 1), (1, 2), {"j/1": Row(("u",))})
-    registry._redis.hset(keys.assignment("s"), mapping={"j/1": text, "a b": "{}", "=x": "1"})
-    assert registry.table("s").rows == {"j/0": Row(("t",))}
-    news = registry.table("s", (1, 1))
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "[]", "{", '{"teachers": 5}', '{"teachers": [1], "lost": []}', "[" * 9000],
+    ids=repr,
+)
+def test_rows_that_no_leader_wrote_are_passed_over(
+    registry: RedisRegistry, stranger: redis.Redis, s: str, text: str
+) -> None:
+    registry.lead(s, "a#1", 600.0)
+    registry.write(s, "a#1", (0, 0), (1, 1), {"j/0": Row(("t",))})
+    registry.write(s, "a#1", (1, 1), (1, 2), {"j/1": Row(("u",))})
+    stranger.hset(keys.assignment(s), mapping={"j/1": text, "a b": "{}", "=x": "1"})
+    assert registry.table(s).rows == {"j/0": Row(("t",))}
+    news = registry.table(s, (1, 1))
     assert (dict(news.rows), news.gone) == ({}, ("j/1",))
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "1e5", "9" * 40, ""])
 def test_an_epoch_that_is_no_number_is_a_table_that_was_never_written(
-    registry: RedisRegistry, text: str
+    registry: RedisRegistry, stranger: redis.Redis, s: str, text: str
 ) -> None:
-    names: dict[Any, Any] = {"=term": text, "=counter": text, "=floor": text}
-    registry._redis.hset(keys.assignment("s"), mapping=names)
-    registry._redis.hset(keys.plan("s"), mapping={"version": text, "since_ms": text})
-    registry._redis.hset(keys.admitted("s"), mapping={"t": text, "a b": "1", "good": "2"})
-    assert registry.lead("s", "a#1", 30.0).epoch == (0, 0)
-    assert registry.table("s").epoch == (0, 0)
-    assert registry.write("s", "a#1", (0, 0), (1, 1), {"j/0": Row()})
-    assert registry.table("s", (1, 0)).epoch == (1, 1)
-    assert registry.plan("s").version == 0
-    entry = LogEntry("upgrade", "c", "")
-    assert registry.move_plan("s", "a#1", (1, 1), Plan("c"), entry)
-    assert registry.admitted("s")["good"] == 2
-    assert set(registry.admitted("s")) <= {"good", "t"}
+    epoch: dict[Any, Any] = {"=term": text, "=counter": text, "=floor": text}
+    stranger.hset(keys.assignment(s), mapping=epoch)
+    stranger.hset(keys.plan(s), mapping={"version": text, "since_ms": text})
+    stranger.hset(keys.admitted(s), mapping={"t": text, "a b": "1", "good": "2"})
+    assert registry.lead(s, "a#1", 600.0).epoch == (0, 0)
+    assert registry.table(s).epoch == (0, 0)
+    assert registry.write(s, "a#1", (0, 0), (1, 1), {"j/0": Row()})
+    assert registry.table(s, (1, 0)).epoch == (1, 1)
+    assert registry.plan(s).version == 0
+    assert registry.move_plan(s, "a#1", (1, 1), Plan("c"), LogEntry("upgrade", "c", ""))
+    assert registry.admitted(s)["good"] == 2
+    assert set(registry.admitted(s)) <= {"good", "t"}
 
 
-def test_events_without_our_fields_are_read(registry: RedisRegistry) -> None:
-    registry._redis.xadd(keys.events("s"), {b"\xff": b"\xff", "kind": "odd"}, id="5-1")
-    (entry,) = registry.events("s")
-    assert entry == LogEntry("odd", "", "", id="5-1", time_ms=5)
+def test_events_without_our_fields_are_read(
+    registry: RedisRegistry, stranger: redis.Redis, s: str
+) -> None:
+    stranger.xadd(keys.events(s), {b"\xff": b"\xff", "kind": "odd"}, id="5-1")
+    assert registry.events(s) == [LogEntry("odd", "", "", id="5-1", time_ms=5)]
 
 
-def test_a_write_whose_answer_was_lost_may_come_twice(registry: RedisRegistry) -> None:
+def test_a_write_whose_answer_was_lost_may_come_twice(
+    registry: RedisRegistry, s: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client sends a command again when the connection breaks before the answer comes."""
-    registry.lead("s", "a#1", 30.0)
     sent: list[tuple[Any, ...]] = []
-    run = registry._redis.evalsha
+    evalsha = redis.Redis.evalsha
 
-    def send_twice(*args: Any) -> Any:
-        run(*args)
+    def send_twice(client: redis.Redis, *args: Any) -> Any:
+        evalsha(client, *args)
         sent.append(args)
-        return run(*args)
+        return evalsha(client, *args)
 
-    registry.write("s", "a#1", (0, 0), (1, 1), {"j/0": Row()})  # the server knows the script now
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(registry._redis, "evalsha", send_twice)
+    registry.lead(s, "a#1", 600.0)
+    registry.write(s, "a#1", (0, 0), (1, 1), {"j/0": Row()})  # the server knows the script now
+    with monkeypatch.context() as patch:
+        patch.setattr(redis.Redis, "evalsha", send_twice)
         event = [LogEntry("lost", "t", "")]
-        assert registry.write("s", "a#1", (1, 1), (1, 2), {"j/0": None}, event)
+        assert registry.write(s, "a#1", (1, 1), (1, 2), {"j/0": None}, event)
     assert len(sent) == 1
-    assert len(registry.events("s")) == 1
-    assert not registry.write("s", "a#1", (1, 1), (1, 2), {"j/0": Row()})
+    assert len(registry.events(s)) == 1
+    assert not registry.write(s, "a#1", (1, 1), (1, 2), {"j/0": Row()})
 
 
-def test_who_lags_behind_what_is_remembered_reads_the_whole_table(
-    registry: RedisRegistry, monkeypatch: pytest.MonkeyPatch
+def test_a_reader_that_lags_too_far_behind_reads_the_whole_table(
+    registry: RedisRegistry, stranger: redis.Redis, s: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edl.coordinator.registry.redis_table._KEPT", 10)
-    registry.lead("s", "a#1", 30.0)
-    registry.write("s", "a#1", (0, 0), (1, 0), {"j/0": Row()})
+    registry.lead(s, "a#1", 600.0)
+    registry.write(s, "a#1", (0, 0), (1, 0), {"j/0": Row()})
     for n in range(20):
-        assert registry.write("s", "a#1", (1, n), (1, n + 1), {f"j/{n}": Row((f"t{n}",))})
-    assert registry._redis.zcard(keys.assignment_changes("s")) == 10
+        assert registry.write(s, "a#1", (1, n), (1, n + 1), {f"j/{n}": Row((f"t{n}",))})
+    assert stranger.zcard(keys.assignment_changes(s)) == 10
     for since in range(21):
-        table = registry.table("s", (1, since))
+        table = registry.table(s, (1, since))
         assert table.full == (since < 10)
         assert len(table.rows) == (20 if table.full else 20 - since)
 

@@ -1,10 +1,12 @@
-"""Who leads, terms, recovery: several managers over one registry in virtual time."""
+"""Who leads, terms, and recovery of a registry that was emptied, away or stale; in virtual time."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from edl.coordinator.registry import Row
+from edl.coordinator.registry import FACTS_TTLS
 from edl.errors import LeaseSuperseded, RegistryUnavailable
 
 from .world import GRACE_S, LEADER_TTL_S, SERVICE, TTL_S, World
@@ -25,8 +27,15 @@ def settled(world: World, teachers: int = 4, want: int = 2) -> None:
     assert all(len(s.stream.teachers or []) == want for s in world.students)
 
 
-def sets(world: World) -> list[list[str] | None]:
+Sets = list[list[str] | None]
+
+
+def sets(world: World) -> Sets:
     return [student.stream.teachers for student in world.students]
+
+
+def keep_what_they_had(before: Sets, after: Sets) -> bool:
+    return all(set(old or []) <= set(new or []) for old, new in zip(before, after, strict=True))
 
 
 def test_one_leads_and_all_push(world: World) -> None:
@@ -61,8 +70,7 @@ def test_when_the_leader_dies_another_one_leads_in_a_higher_term(world: World) -
     assert world.now - began <= LEADER_TTL_S + 1.0
     assert world.registry.table(SERVICE).epoch[0] > term
     world.run(GRACE_S + TTL_S)
-    after = sets(world)
-    assert all(set(old or []) <= set(new or []) for old, new in zip(before, after, strict=True))
+    assert keep_what_they_had(before, sets(world))
     assert [e.subject for e in world.log("registered")].count("late") == 1
     assert not world.log("gone")
     assert not world.log("lost")
@@ -81,22 +89,30 @@ def test_a_student_of_a_dead_manager_is_neither_gone_nor_reshuffled(world: World
     assert len(world.log("subscribed")) == 2
 
 
-def test_a_leader_paused_between_computing_and_writing_cannot_write(world: World) -> None:
-    settled(world)
+def test_a_leader_paused_between_computing_and_writing_cannot_write(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled(world, teachers=5)
     (old,) = world.leading
-    term = old.leader._term
-    assert term is not None
-    world.kill(old)  # it sleeps, with this in its hands
-    term._rows["j/0"] = Row(("stale",), reason="stale")
+    write, paused = world.registry.write, list[Any]()
+
+    def pause(*args: Any) -> bool:
+        paused.append(args)
+        return unwritable()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.registry, "write", pause)
+        world.student("late/0", want=1)
+        world.run(1, until=lambda: bool(paused))
+    world.kill(old)
     world.run(LEADER_TTL_S + 1, until=lambda: bool(world.leading))
     stands = world.registry.table(SERVICE)
-    old.leader._write(term)
+    assert not write(*paused[0])
     assert world.registry.table(SERVICE) == stands
-    assert old.leader.view is None
     old.alive = True
     world.run(1)
-    assert len(world.leading) == 1
-    assert world.leading[0] is not old
+    (leader,) = world.leading
+    assert leader is not old
 
 
 def test_a_teacher_that_left_while_nobody_led_is_out_with_the_new_term(world: World) -> None:
@@ -115,12 +131,17 @@ def test_a_death_is_told_soon_after_the_lease(world: World) -> None:
     settled(world)
     held = (sets(world)[0] or [])[0]
     del world.teachers[held]
-    world.run(TTL_S + 0.3, until=lambda: held not in (sets(world)[0] or []))
+    began = world.now
+    world.run(1)
+    (leader,) = world.leading
+    leader.leader.look(world.now)
+    assert began + TTL_S - 1 < leader.leader.due_s <= began + TTL_S, "it wakes at that moment"
+    world.run(TTL_S - 1 + 0.3, until=lambda: held not in (sets(world)[0] or []))
     assert list(world.students[0].stream.assignments[-1].lost) == [held]
     assert "lease ran out" in world.log("lost")[0].text
 
 
-def test_one_that_was_given_up_is_lost_for_the_reason_that_was_told(world: World) -> None:
+def test_a_lease_that_was_given_up_is_lost_for_the_given_reason(world: World) -> None:
     settled(world)
     held = (sets(world)[0] or [])[0]
     (member,) = (m for m in world.registry.members("teachers", SERVICE) if m.member == held)
@@ -142,19 +163,12 @@ def test_a_reader_ahead_of_the_table_raises_the_term(world: World) -> None:
     world.run(1, until=lambda: world.students[0].stream.epoch > (term + 5_000_000, 7))
 
 
-def test_a_reader_that_lies_about_its_term_raises_nothing(world: World) -> None:
+def test_a_reader_that_lies_about_its_term_raises_nothing_and_hides_no_other(world: World) -> None:
     settled(world)
     term = world.registry.table(SERVICE).epoch[0]
     world.students[0].stream.assignments[-1].term = 1 << 62
     world.run(2 * TTL_S)
     assert world.registry.table(SERVICE).epoch[0] == term
-
-
-def test_a_reader_that_lies_about_its_term_hides_no_other(world: World) -> None:
-    settled(world)
-    term = world.registry.table(SERVICE).epoch[0]
-    world.students[0].stream.assignments[-1].term = 1 << 62
-    world.run(1)
     world.students[1].stream.assignments[-1].term = term + 5_000_000
     world.run(GRACE_S + 1, until=lambda: world.registry.table(SERVICE).epoch[0] > term + 5_000_000)
     world.run(1, until=lambda: world.students[1].stream.epoch > (term + 5_000_000, 7))
@@ -181,7 +195,7 @@ def test_a_stop_gives_the_lead_to_the_next_at_once(world: World) -> None:
     world.run(0.2, until=lambda: bool(world.leading))
 
 
-def test_a_drain_is_told_and_logged_with_its_cause(world: World) -> None:
+def test_a_drain_reaches_students_and_is_logged_with_its_cause(world: World) -> None:
     settled(world, teachers=5)
     held = (sets(world)[0] or [])[0]
     world.registry.request_drain(SERVICE, held)
@@ -220,7 +234,7 @@ def unwritable(*_: object) -> bool:
     raise RegistryUnavailable("it hangs")
 
 
-def test_what_a_mistake_of_the_rule_has_swallowed_is_read_anew(
+def test_news_that_a_mistake_of_the_rule_swallowed_is_read_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled(world)
@@ -233,9 +247,7 @@ def test_what_a_mistake_of_the_rule_has_swallowed_is_read_anew(
     world.students[0].fields["want"] = 3
     world.run(5, until=lambda: "late" in (sets(world)[0] or []))
     world.run(GRACE_S + 1)
-    assert all(
-        set(old or []) <= set(new or []) for old, new in zip(before, sets(world), strict=True)
-    )
+    assert keep_what_they_had(before, sets(world))
     assert [entry.subject for entry in world.log("registered")].count("late") == 1
     assert len(world.leading) == 1
 
@@ -258,3 +270,152 @@ def test_a_mistake_that_comes_back_does_not_read_everything_at_each_look(
 
 def mistaken(*_: object) -> None:
     raise ZeroDivisionError
+
+
+def test_an_emptied_registry_strips_nobody_and_the_term_grows(world: World) -> None:
+    settled(world)
+    before, epoch = sets(world), world.students[0].stream.epoch
+    world.registry.clear()
+    world.run(GRACE_S)
+    assert sets(world) == before
+    assert set(world.registry.table(SERVICE).rows) == {"j/0", "j/1"}
+    assert world.students[0].stream.epoch > epoch
+    world.run(2 * TTL_S)
+    assert sets(world) == before
+    assert not world.log("lost")
+    assert not world.log("gone")
+
+
+def test_an_emptied_registry_and_new_managers_believe_the_readers(world: World) -> None:
+    settled(world)
+    before = sets(world)
+    for manager in list(world.managers):
+        world.kill(manager)
+    world.registry.clear()
+    for number, student in enumerate(world.students):
+        student.subscribe(world.start_manager(f"n{number}:1"))
+    teachers, world.teachers = world.teachers, {}
+    world.run(TTL_S / 2)
+    assert sets(world) == before  # by their ids alone: nobody has registered yet
+    world.teachers = teachers
+    world.run(3 * TTL_S)
+    assert sets(world) == before
+
+
+def test_a_teacher_that_does_not_come_back_in_time_is_lost(world: World) -> None:
+    settled(world)
+    held = (sets(world)[0] or [])[0]
+    world.registry.clear()
+    del world.teachers[held]
+    world.run(GRACE_S - 1)
+    assert held in (sets(world)[0] or [])
+    world.run(2.5)
+    assert held not in (sets(world)[0] or [])
+    assert list(world.students[0].stream.assignments[-1].lost) == [held]
+    assert [e.subject for e in world.log("lost")] == [held]
+
+
+def test_an_outage_that_outlasts_all_facts_takes_nothing_away(world: World) -> None:
+    settled(world)
+    before = sets(world)
+    world.registry.set_available(False)
+    world.run((FACTS_TTLS + 1) * TTL_S)
+    world.registry.set_available(True)
+    teachers, world.teachers = world.teachers, {}
+    world.run(1.0)  # managers come back first
+    assert sets(world) == before
+    world.teachers = teachers
+    world.run(3 * TTL_S)
+    assert sets(world) == before
+    assert not [*world.log("left"), *world.log("lost"), *world.log("gone")]
+
+
+def test_a_death_while_there_was_no_manager_is_told_when_recovery_ends(world: World) -> None:
+    settled(world)
+    held = (sets(world)[0] or [])[0]
+    del world.teachers[held]
+    for manager in world.managers:
+        world.kill(manager)
+    world.run(2.5 * TTL_S)
+    world.start_manager("n:1")
+    world.run(GRACE_S + 1)
+    assert [e.subject for e in world.log("lost")] == [held]
+    assert not world.log("left")
+
+
+def test_a_teacher_that_left_by_itself_is_out_at_once_even_in_recovery(world: World) -> None:
+    settled(world)
+    world.registry.clear()
+    world.run(1)
+    held = (sets(world)[0] or [])[0]
+    del world.teachers[held]
+    world.registry.leave("teachers", SERVICE, held)
+    world.run(0.5, until=lambda: held not in (sets(world)[0] or []))
+    assert not world.students[0].stream.assignments[-1].lost
+
+
+@pytest.mark.parametrize("trouble", ["outage", "fail-over"])
+def test_a_leader_that_looks_before_it_knows_of_trouble_takes_nobody_out(
+    world: World, trouble: str
+) -> None:
+    settled(world)
+    stale = world.registry.snapshot()
+    if trouble == "outage":
+        world.registry.set_available(False)
+        world.now += 2 * TTL_S
+        world.registry.set_available(True)
+    else:
+        world.run(2 * TTL_S)
+        world.registry.restore(stale)  # where all leases have run out
+    (leader,) = world.leading
+    leader.leader.look(world.now)
+    assert world.registry.names("teachers", SERVICE) == {"t0", "t1", "t2", "t3"}
+    world.run(2 * TTL_S)
+    assert not world.log("lost")
+
+
+def test_a_fail_over_to_a_stale_replica_strips_nobody(world: World) -> None:
+    for number in range(4):
+        world.teacher(f"t{number}")
+    student = world.student("j/0", want=1)
+    world.run(GRACE_S + 1)
+    stale = world.registry.snapshot()
+    student.fields |= {"want": 4, "state": "starved"}
+    world.run(2, until=lambda: len(student.stream.teachers or []) == 4)
+    epoch = student.stream.epoch
+    late = world.student("j/1", at=1, want=1)
+    world.run(GRACE_S)
+    before = sets(world)
+    world.registry.restore(stale)
+    world.run(GRACE_S)
+    assert keep_what_they_had(before, sets(world))
+    assert student.stream.epoch > epoch
+    assert set(world.registry.table(SERVICE).rows) == {"j/0", "j/1"}
+    assert late.stream.error is None
+    assert not world.log("lost")
+
+
+@pytest.mark.parametrize("second", ["emptied", "stale"])
+def test_two_restarts_before_the_first_write_strip_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    for name in ("t0", "t1"):
+        world.teacher(name)
+    world.run(GRACE_S + 1)
+    stale = world.registry.snapshot()
+    (leader,) = world.leading
+    (other,) = (m for m in world.managers if m is not leader)
+    world.student("j/0", at=world.managers.index(other), want=2)
+    world.run(2, until=lambda: sets(world) == [["t0", "t1"]])
+    world.kill(other)  # only the leader knows what its student had
+    world.registry.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.registry, "write", unwritable)
+        world.run(1)
+    assert not world.registry.table(SERVICE).rows
+    if second == "stale":
+        world.registry.restore(stale)
+    else:
+        world.registry.clear()
+    world.run(1)
+    assert world.registry.table(SERVICE).rows["j/0"].teachers == ("t0", "t1")

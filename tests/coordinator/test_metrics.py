@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from prometheus_client import generate_latest
+import json
+import re
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl.coordinator.manager.views import DeskView, LeaderView, ManagerView, ServiceView
 from edl.coordinator.metrics import CoordinatorMetrics
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.metrics import Exporter
 from edl.scheduler.autoscale import Desired
+from edl.teacher.metrics import TeacherMetrics, TeacherView
 
 LEADER = LeaderView(
     term=1_700_000_000_000,
@@ -115,3 +127,133 @@ def test_a_reason_that_is_unknown_makes_no_new_label() -> None:
     told = samples(metrics)
     assert set(told) == before
     assert told["refused_total,malformed"] == 1
+
+
+ROOT = Path(__file__).resolve().parents[2]
+GRAFANA = ROOT / "deploy" / "grafana"
+#: Labels that Prometheus itself adds.
+OF_PROMETHEUS = {"job", "instance"}
+#: Words of PromQL that stand where a label could.
+_NAME = re.compile(r"\bedl_[a-z_]+\b")
+_LABELS = (
+    re.compile(r"[{,]\s*([a-z_]+)\s*=~?\s*\""),
+    re.compile(r"\b(?:by|on)\s*\(([a-z_, ]+)\)"),
+    re.compile(r"label_values\([^()]*,\s*([a-z_]+)\)"),
+    re.compile(r"\{\{\s*(?:\$labels\.)?([a-z_]+)\s*\}\}"),
+)
+
+
+def of_text(text: str) -> dict[str, set[str]]:
+    """Sample name -> its labels."""
+    return {
+        sample.name: {label for s in family.samples for label in s.labels}
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def of_registry(registry: CollectorRegistry) -> dict[str, set[str]]:
+    return of_text(generate_latest(registry).decode())
+
+
+def of_reader() -> dict[str, set[str]]:
+    exporter = Exporter(ReaderConfig("resnet", "redis://head", metrics_listen="0"))
+    try:
+        member = MagicMock()
+        member.config.service, member.config.student_id = "resnet", "job/0"
+        member.governor.figures.samples_per_s.return_value = 1.0
+        member.pool.states.return_value = {"ready": 1}
+        member.ledger.teachers = ["t"]
+        member.ledger.in_flight_at.return_value = [1]
+        exporter.answered(member, "t", MagicMock(seconds=0.1, job=MagicMock(samples=4)))
+        exporter.show([member], MagicMock(partial=0, unlabelled=0), 0.0)
+        with urllib.request.urlopen(f"http://{exporter.address}/metrics", timeout=5) as answer:
+            return of_text(answer.read().decode())
+    finally:
+        exporter.close()
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, set[str]]:
+    """All that the processes of a mesh tell, with the labels of each."""
+    coordinator = CoordinatorMetrics()
+    coordinator.watch(lambda: VIEW)
+    teacher = TeacherMetrics()
+    now = TeacherView("s", "t", 1, "0", "c", "n", 4, 1, 8, 0, 0.1, True, False, 0, True)
+    teacher.watch(lambda: now)
+    teacher.serves(["logits"])
+    return of_registry(coordinator.registry) | of_registry(teacher.registry) | of_reader()
+
+
+def expressions() -> list[str]:
+    board = json.loads((GRAFANA / "dashboard.json").read_text())
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    targets = [target for panel in panels for target in panel["targets"]]
+    variables = [v["query"] for v in board["templating"]["list"] if v["type"] == "query"]
+    rules = re.findall(r"(?:expr|summary|description): (\".*\")", rule_text())
+    return [
+        *(f"{target['expr']} {target['legendFormat']}" for target in targets),
+        *(query["query"] for query in variables),
+        *(json.loads(rule) for rule in rules),
+    ]
+
+
+def rule_text() -> str:
+    return (GRAFANA / "alerts.yml").read_text()
+
+
+def labels_in(text: str) -> set[str]:
+    found: Iterable[str] = (match for pattern in _LABELS for match in pattern.findall(text))
+    return {label.strip() for match in found for label in match.split(",") if label.strip()}
+
+
+def test_every_name_and_label_exists(known: dict[str, set[str]]) -> None:
+    used = 0
+    for text in expressions():
+        names = _NAME.findall(text)
+        used += len(names)
+        assert set(names) <= set(known), text
+        if names:
+            allowed = OF_PROMETHEUS.union(*(known[name] for name in names))
+            assert labels_in(text) <= allowed, text
+    assert used > 40
+
+
+def test_a_wrong_name_or_label_would_be_found() -> None:
+    text = 'sum by (flavour) (edl_x{colour="red", job=~".*"}) {{ $labels.taste }} {{smell}}'
+    assert labels_in(text) == {"flavour", "colour", "job", "taste", "smell"}
+    assert _NAME.findall(text) == ["edl_x"]
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    board = json.loads((GRAFANA / "dashboard.json").read_text())
+    assert board["uid"] == "edl-mesh"
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
+    assert rows == ["Mesh", "Students", "Teachers", "Managers", "Redis"]
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    assert {"service", "job", "instance"} <= variables
+    for panel in board["panels"]:
+        place = SimpleNamespace(**panel["gridPos"])
+        assert place.x + place.w <= 24
+    used = set(re.findall(r"\$(?:\{)?([a-z]+)\}?", json.dumps(board["panels"])))
+    assert used <= variables
+
+
+def test_every_alert_says_what_to_do_and_is_explained() -> None:
+    alerts = re.findall(r"- alert: (\w+)", rule_text())
+    assert len(alerts) == len(set(alerts)) >= 10
+    for key in ("expr", "for", "severity", "summary", "description"):
+        assert len(re.findall(rf"^ +{key}: ", rule_text(), re.MULTILINE)) == len(alerts)
+    page = (ROOT / "docs" / "dashboard.md").read_text()
+    assert [alert for alert in alerts if f"`{alert}`" not in page] == []
+
+
+def test_the_table_of_metrics_is_whole(known: dict[str, set[str]]) -> None:
+    page = (ROOT / "docs" / "dashboard.md").read_text()
+    rows = re.findall(r"^\| `(edl_[a-z_]+)` \| \w+ \| ([a-z_, -]+) \|", page, re.MULTILINE)
+    told = {name: set() if labels == "-" else set(labels.split(", ")) for name, labels in rows}
+    parts = re.compile(r"_(bucket|count|sum)$")
+    assert told == {parts.sub("", name): labels - {"le"} for name, labels in known.items()}
+    assert len(told) == len(rows)

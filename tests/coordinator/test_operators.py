@@ -3,52 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edl.coordinator import MemoryRegistry
 from edl.coordinator.calling import client
-from edl.coordinator.registry.records import LogEntry
+from edl.coordinator.operations import drain, upgrade
+from edl.coordinator.registry.records import LogEntry, Plan
 from edl.errors import (
     CoordinatorUnavailable,
     Forbidden,
     RegistryUnavailable,
+    RetryableError,
     UsageError,
 )
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.coordinator.test_client import token_file
-from edl.tests.ground.programs import wait_for
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
-@pytest.fixture
-def mesh() -> Iterator[Served]:
-    with served() as mesh:
-        yield mesh
-
-
-def test_status_asks_a_manager_and_hands_on_what_was_asked(mesh: Served) -> None:
-    mesh.manager.mesh = pb.MeshStatus(managers=["me"], redis_time_ms=7)
-    status = client.fetch_status(mesh.url, "s", max_members=5)
-    assert list(status.managers) == ["me"]
-    assert mesh.manager.asked == [("s", 5)]
-
-
-def test_status_goes_on_to_a_manager_that_answers(mesh: Served) -> None:
+def test_status_asks_a_manager_that_answers(mesh: Served) -> None:
     for port in range(1, 6):
         mesh.registry.register("managers", "", f"127.0.0.1:{port}", {"incarnation": "1"}, 600.0)
-    assert client.fetch_status(mesh.url) == pb.MeshStatus()
-
-
-def test_status_of_a_mesh_of_ten_thousand_arrives(mesh: Served) -> None:
     teacher = pb.Teacher(teacher_id="t" * 100, address="a" * 100, content_id="c" * 300)
     service = pb.ServiceStatus(name="s", teachers=[teacher] * 10_000)
-    mesh.manager.mesh = pb.MeshStatus(services=[service])
-    assert len(client.fetch_status(mesh.url).services[0].teachers) == 10_000
+    mesh.manager.mesh = pb.MeshStatus(managers=["me"], services=[service])
+    assert client.fetch_status(mesh.url, "s", max_members=5) == mesh.manager.mesh
+    assert mesh.manager.asked == [("s", 5)]
 
 
 def test_without_a_manager_operators_are_told_how_to_start_one() -> None:
@@ -91,7 +76,6 @@ class Watcher:
         self.texts: list[str] = []
         self._end = f"the end of {service or 'all'}"
         self._events = client.watch(url, service=service, last=last, follow=True)
-        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -104,7 +88,7 @@ class Watcher:
 
     def end(self, registry: MemoryRegistry, service: str) -> None:
         say(registry, service, self._end)
-        self._thread.join(20.0)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
 
 
@@ -112,7 +96,7 @@ def test_the_log_is_read_whole_or_its_latest(mesh: Served) -> None:
     begin_service(mesh.registry, "s")
     begin_service(mesh.registry, "r")
     say(mesh.registry, "s", "one", "two")
-    wait_for(lambda: mesh.registry.time_ms() > mesh.registry.events("s")[-1].time_ms)
+    wait_until(lambda: mesh.registry.time_ms() > mesh.registry.events("s")[-1].time_ms)
     say(mesh.registry, "r", "three")
     assert [e.text for e in client.watch(mesh.url)] == ["one", "two", "three"]
     assert [e.text for e in client.watch(mesh.url, last=2)] == ["two", "three"]
@@ -128,35 +112,21 @@ def test_a_log_that_is_followed_says_what_comes_of_old_services_and_new(mesh: Se
     say(mesh.registry, "s", "old", "one")
     watcher = Watcher(mesh.url, last=1)
     only = Watcher(mesh.url, service="r")
-    wait_for(lambda: watcher.texts == ["one"])
+    wait_until(lambda: watcher.texts == ["one"])
     say(mesh.registry, "s", "two")
-    wait_for(lambda: watcher.texts == ["one", "two"])
+    wait_until(lambda: watcher.texts == ["one", "two"])
     begin_service(mesh.registry, "r")
     say(mesh.registry, "r", "three", "four")
-    wait_for(lambda: watcher.texts == ["one", "two", "three", "four"])
-    wait_for(lambda: only.texts == ["three", "four"])
+    wait_until(lambda: watcher.texts == ["one", "two", "three", "four"])
+    wait_until(lambda: only.texts == ["three", "four"])
     only.end(mesh.registry, "r")
     say(mesh.registry, "s", "five")
-    wait_for(lambda: watcher.texts[-1] == "five")
+    wait_until(lambda: watcher.texts[-1] == "five")
     assert len(watcher.texts) == 6  # each once, and the end of the other
     watcher.end(mesh.registry, "s")
 
 
-def test_a_log_is_followed_over_an_outage_of_the_registry(mesh: Served) -> None:
-    begin_service(mesh.registry, "s")
-    watcher = Watcher(mesh.url, service="s")
-    say(mesh.registry, "s", "one")
-    wait_for(lambda: watcher.texts == ["one"])
-    mesh.registry.set_available(False)
-    with pytest.raises(RegistryUnavailable):
-        list(client.watch(mesh.url))
-    mesh.registry.set_available(True)
-    say(mesh.registry, "s", "two")
-    wait_for(lambda: watcher.texts == ["one", "two"])
-    watcher.end(mesh.registry, "s")
-
-
-def test_a_log_is_followed_over_the_deaths_of_managers_each_event_once(
+def test_a_log_is_followed_over_deaths_of_managers_and_an_outage_each_event_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     url = "memory://followed"
@@ -168,17 +138,19 @@ def test_a_log_is_followed_over_the_deaths_of_managers_each_event_once(
         begin_service(first.registry, "s")
         say(first.registry, "s", "long ago", "one")
         watcher = Watcher(url, last=1)
-        wait_for(lambda: watcher.texts == ["one"])
+        wait_until(lambda: watcher.texts == ["one"])
         first.retire()
         say(first.registry, "s", "two", "three")
-        wait_for(lambda: complaints() == 1)
+        wait_until(lambda: complaints() == 1)
         with served(url) as second:
-            wait_for(lambda: watcher.texts == ["one", "two", "three"])
+            wait_until(lambda: watcher.texts == ["one", "two", "three"])
+            second.registry.set_available(False)
+            with pytest.raises(RegistryUnavailable):
+                list(client.watch(url))
+            second.registry.set_available(True)
             say(first.registry, "s", "four")
-            wait_for(lambda: watcher.texts[-1] == "four")
+            wait_until(lambda: watcher.texts == ["one", "two", "three", "four"])
             watcher.end(second.registry, "s")
-    assert watcher.texts == ["one", "two", "three", "four"]
-    assert complaints() == 1
 
 
 def test_who_may_not_follow_the_log_is_told_so(tmp_path: Path) -> None:
@@ -188,3 +160,129 @@ def test_who_may_not_follow_the_log_is_told_so(tmp_path: Path) -> None:
         for follow in (False, True):
             with pytest.raises(Forbidden, match="viewer"):
                 next(client.watch(mesh.url, follow=follow, security=security))
+
+
+@pytest.fixture
+def teachers() -> MemoryRegistry:
+    """A registry with teachers of two services."""
+    registry = MemoryRegistry()
+    for service, name, host, content in (
+        ("resnet", "t1", "alpha", "c1"),
+        ("resnet", "t2", "beta", "c1"),
+        ("bert", "t1", "alpha", "b1"),
+        ("bert", "lonely", "10.0.0.9", "b1"),
+    ):
+        facts = {"incarnation": "1", "host": host, "content_id": content}
+        facts["address"] = f"{host}.mesh:8001"
+        registry.register("teachers", service, name, facts, 600.0)
+    return registry
+
+
+def draining(registry: MemoryRegistry) -> list[str]:
+    return [
+        f"{service}/{member.member}"
+        for service in registry.services()
+        for member in registry.members("teachers", service)
+        if member.draining
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "done"),
+    [
+        ({"teacher_id": "lonely"}, ["bert/lonely"]),
+        ({"teacher_id": "t1"}, ["bert/t1", "resnet/t1"]),
+        ({"teacher_id": "t1", "service": "resnet"}, ["resnet/t1"]),
+        ({"host": "alpha"}, ["bert/t1", "resnet/t1"]),
+        ({"host": "alpha", "service": "bert"}, ["bert/t1"]),
+        ({"host": "beta.mesh"}, ["resnet/t2"]),
+        ({"host": "10.0.0.9"}, ["bert/lonely"]),
+    ],
+)
+def test_drain_asks_one_teacher_or_all_of_a_host(
+    teachers: MemoryRegistry, asked: dict[str, str], done: list[str]
+) -> None:
+    assert drain(teachers, **asked) == done
+    assert draining(teachers) == done
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "either a teacher or a host"),
+        ({"teacher_id": "t1", "host": "alpha"}, "either a teacher or a host"),
+        ({"teacher_id": "lonly"}, "did you mean lonely"),
+        ({"teacher_id": "lonely", "service": "resnet"}, "no teacher lonely of service resnet"),
+        ({"teacher_id": "t1", "service": "resmet"}, "did you mean resnet"),
+        ({"teacher_id": "a b"}, "id of a teacher"),
+        ({"host": "alfa"}, "did you mean alpha"),
+    ],
+)
+def test_a_drain_of_nobody_says_who_was_meant(
+    teachers: MemoryRegistry, asked: dict[str, str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        drain(teachers, **asked)
+    assert not draining(teachers)
+
+
+def plan(teachers: MemoryRegistry) -> tuple[str, str, str]:
+    found = teachers.plan("resnet")
+    return found.content_id, found.next_content_id, found.at
+
+
+def test_an_upgrade_is_planned_once_at_a_time_and_can_be_taken_back(
+    teachers: MemoryRegistry,
+) -> None:
+    for name in ("j/0", "j/1"):
+        teachers.register("students", "resnet", name, {"incarnation": "1"}, 600.0)
+    said = upgrade(teachers, "resnet", "c2", "epoch")
+    assert "from c1 to content c2: each of its 2 students when it begins its next epoch" in said
+    assert "No teacher of content c2 serves yet" in said
+    assert plan(teachers) == ("c1", "c2", "epoch")
+    with pytest.raises(UsageError, match="from content c1 to c2: wait"):
+        upgrade(teachers, "resnet", "c3", "epoch")
+    with pytest.raises(UsageError, match="on its way"):
+        upgrade(teachers, "resnet", "c2", "epoch")
+    new = {"incarnation": "1", "content_id": "c2"}
+    teachers.register("teachers", "resnet", "new", new, 600.0)
+    assert upgrade(teachers, "resnet", "c2", "now").endswith("teachers that serve it: 1")
+    assert plan(teachers) == ("c1", "c2", "now")
+    assert "from c2 to content c1" in upgrade(teachers, "resnet", "c1", "now")
+    assert plan(teachers) == ("c2", "c1", "now")
+
+
+@pytest.mark.parametrize(
+    ("service", "content", "at", "said"),
+    [
+        ("resnet", "", "now", "a content id is"), ("resnet", "c 2", "now", "a content id is"),
+        ("resnet", "c" * 201, "now", "a content id is"),
+        ("resnet", "c2", "noon", "'epoch' or 'now'"),
+        ("resnet", "c1", "now", "has content c1 already"),
+        ("resnt", "c2", "now", "did you mean resnet"),
+    ],
+)  # fmt: skip
+def test_an_upgrade_that_cannot_be_is_refused(
+    teachers: MemoryRegistry, service: str, content: str, at: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        upgrade(teachers, service, content, at)
+    assert teachers.plan("resnet").version == 0
+
+
+def test_an_upgrade_that_was_quicker_is_not_written_over(
+    teachers: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = teachers.set_plan
+
+    def too_late(service: str, planned: Plan, expected_version: int) -> bool:
+        monkeypatch.setattr(teachers, "set_plan", real)
+        assert real(service, Plan("c1", "other", "epoch"), expected_version)
+        return real(service, planned, expected_version)
+
+    monkeypatch.setattr(teachers, "set_plan", too_late)
+    with pytest.raises(UsageError, match="from content c1 to other"):
+        upgrade(teachers, "resnet", "c2", "epoch")
+    monkeypatch.setattr(teachers, "set_plan", lambda *_: False)
+    with pytest.raises(RetryableError, match="try again"):
+        upgrade(teachers, "bert", "b2", "now")

@@ -1,22 +1,36 @@
-"""The placement at work: orders for machines, in virtual time, over boards within the process."""
+"""Deployments: what they may say, and the placement of their teachers on machines."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from edl.coordinator.calling import client
-from edl.coordinator.machines import Deployment, Order, Report
 from edl.coordinator.machines.deploying import deploy, undeploy
 from edl.coordinator.machines.memory_board import MemoryMachines
+from edl.coordinator.machines.options import ALLOWED, arguments, parse_options
 from edl.coordinator.machines.placing import SETTLE_S, Placer
-from edl.coordinator.machines.records import attempt_of
+from edl.coordinator.machines.records import (
+    Deployment,
+    Order,
+    Report,
+    attempt_of,
+    deployment_from,
+    order_from,
+    written,
+)
+from edl.coordinator.machines.urls import check_url
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.placement import FRESH_S, HOLD_S
+from edl.teacher import options as teacher_options
+from edl.teacher.backends.images import NAMED
+from edl.teacher.cli import app
 from edl.tests.coordinator.scripted_manager import served
 
 A = Deployment("a", "s3://m/a", "aa" * 32, min=1, max=2)
@@ -152,7 +166,7 @@ def test_a_machine_that_others_use_is_given_back_and_comes_again() -> None:
     assert yard.orders() == {"m": "a"}
 
 
-def test_what_a_machine_could_not_do_is_told_once_and_not_ordered_until_it_may_again() -> None:
+def test_a_failure_is_logged_once_and_not_ordered_again_until_it_is_unblocked() -> None:
     yard = settled("m")
     deploy(yard.board, A)
     yard.pass_s(1.0)
@@ -183,7 +197,7 @@ def test_another_leader_changes_nothing_and_an_old_one_writes_nothing() -> None:
     assert not old.look()
 
 
-def test_what_serves_goes_on_when_all_that_was_known_is_lost(yard: Yard) -> None:
+def test_serving_goes_on_when_redis_is_emptied(yard: Yard) -> None:
     """An emptied Redis: the agents are back, the deployments are not."""
     yard.join("m", state="serving", service="a", content_id=A.content_id, order=7)
     yard.join("n")
@@ -212,24 +226,32 @@ def test_a_deployment_counts_as_a_student_that_was_there_for_as_long_as_autoscal
     assert yard.orders() == {"m": ""}
 
 
-def test_what_was_deployed_in_a_redis_that_was_emptied_is_put_back_by_who_knows_it() -> None:
+def test_deployments_that_redis_has_lost_are_put_back_by_any_manager_that_knows_them() -> None:
     yard = settled("m", "n")
+    boards = [yard.board]
+    shared: Any = Forwarding(boards)
+    placers = [Placer(shared, yard.registry, yard.desired.get, clock=yard.clock) for _ in range(2)]
+    yard.placer.stop()
     deploy(yard.board, A)
-    yard.pass_s(1.0)
     deploy(yard.board, B)
-    yard.pass_s(1.0)
     undeploy(yard.board, "b")
-    yard.pass_s(0.5)
-    follower = yard.another()
-    assert not follower.look()
-    for placer in (yard.placer, follower):
-        yard.board, was = MemoryMachines(clock=yard.clock), yard.board
-        for one in (yard.placer, follower):
-            assert one._board is was
-            one._board = yard.board
+    for placer in placers:
+        placer.look()
+    for placer in placers:
+        boards.append(MemoryMachines(clock=yard.clock))
         assert placer.look()
-        assert [one.service for one in yard.board.deployments()] == ["a"]
-        assert not yard.board.deployments()[0].withdrawn
+        (left,) = boards[-1].deployments()
+        assert (left.service, left.withdrawn) == ("a", False)
+
+
+class Forwarding:
+    """The latest of several boards, as a Redis that is emptied."""
+
+    def __init__(self, boards: list[MemoryMachines]) -> None:
+        self._boards = boards
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._boards[-1], name)
 
 
 def test_what_was_undeployed_while_another_one_led_stays_so() -> None:
@@ -309,3 +331,90 @@ def test_an_operator_deploys_and_takes_back_by_any_manager() -> None:
         )
         with pytest.raises(UsageError, match="not deployed"):
             client.deploy(mesh.url, pb.DeployRequest(service="b", withdraw=True))
+
+
+GOOD = Deployment("a", "s3://bucket/a", "ab" * 32, options=(("micro-batch", "4"),), max=3)
+#: Options of a teacher that name code, programs, files or sockets of the machine.
+DANGEROUS = (
+    "model=os:system", "preprocess=os:system", "preprocess=a.b:c", "serving-python=/bin/sh",
+    "engine=paddle-serving", "backend=callable", "canary=/etc/passwd", "host=0.0.0.0",
+    "insecure=true", "tokens=/tmp/x", "tls-key=/tmp/x", "coordinator=redis://evil",
+    "teacher-id=other", "service=other", "http=0.0.0.0:80", "metrics-listen=0.0.0.0:80",
+    "advertise=evil:1", "devices=gpu:0", "no-self-test=true",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("option", DANGEROUS)
+def test_an_option_that_could_run_code_or_open_a_door_is_refused(option: str) -> None:
+    with pytest.raises(UsageError, match=r"option|cannot say"):
+        parse_options([option])
+
+
+def test_allowed_options_are_options_of_a_teacher() -> None:
+    import typer
+
+    command = typer.main.get_command(app)
+    serve = command.commands["serve"]  # type: ignore[attr-defined]
+    known = {name.removeprefix("--") for one in serve.params for name in one.opts}
+    assert known >= set(ALLOWED)
+    assert teacher_options.SERVE
+    for name in NAMED:
+        assert parse_options([f"preprocess={name}"])
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["micro-batch"], ["micro-batch=0"], ["micro-batch=4", "micro-batch=8"], ["rate=--x"],
+     ["rate=1e9999"], ["threads=-1"], ["input=a:FP32"], ["input=a:FP32:1;rm"], ["slots="],
+     ["micro-batch=4\n--host=0.0.0.0"], ["preprocess=unit"] * 65],
+)  # fmt: skip
+def test_an_option_in_another_form_is_refused(texts: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parse_options(texts)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["/models/a", "a", "ftp://h/a", "ssh://h/a", "s3://", "file:///", "zip://a::https://h/b",
+     "https://user:word@h/a", "s3://b/a b", "s3://b/\n", "memory://a", "s3://" + "x" * 3000],
+)  # fmt: skip
+def test_a_url_that_is_no_models_is_refused(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_url(url)
+    assert "word" not in str(refused.value).replace("password", "")
+
+
+def test_options_become_arguments_that_cannot_be_taken_for_others() -> None:
+    options = parse_options(["--micro-batch=auto", "deterministic=true", "input=x:FP32:-1,3"])
+    assert arguments(options) == ["--micro-batch=auto", "--deterministic", "--input=x:FP32:-1,3"]
+    with pytest.raises(UsageError, match="did you mean micro-batch"):
+        parse_options(["microbatch=4"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"min": 4}, {"min": -1}, {"priority": 5000}, {"price_per_hour": float("inf")},
+     {"price_per_hour": -1.0}, {"freeze_s": 1e9}, {"content_id": "AB" * 32}, {"content_id": ".."},
+     {"service": "a b"}, {"model_url": "nowhere"}, {"options": [["host", "0.0.0.0"]]},
+     {"options": [["micro-batch"]]}, {"options": "x"}, {"min": "1"}, {"withdrawn": 1},
+     {"cost_ceiling_per_hour": "1"}, {"cost_ceiling_per_hour": -1.0, "price_per_hour": 1.0},
+     {"cost_ceiling_per_hour": 5.0, "price_per_hour": 0.0},
+     {"cost_ceiling_per_hour": 1.0, "price_per_hour": 0.6, "min": 2, "max": 2}],
+)  # fmt: skip
+def test_a_record_that_could_not_be_deployed_is_not_read_either(change: dict[str, object]) -> None:
+    told = {**GOOD.to_json(), **change}
+    with pytest.raises(UsageError):
+        Deployment.from_json(told)
+    text = json.dumps(told)
+    assert deployment_from(text) is None
+    order = json.dumps({"number": 3, "deployment": told, "why": ""})
+    assert order_from(order) == Order()
+
+
+def test_what_was_written_is_read_and_newer_fields_are_left_out() -> None:
+    assert deployment_from(written(GOOD)) == GOOD
+    newer = json.dumps({**GOOD.to_json(), "of_tomorrow": 1})
+    assert deployment_from(newer) == GOOD
+    assert order_from(written(Order(2, GOOD, "why"))) == Order(2, GOOD, "why")
+    told = Report(blocked=(attempt_of(GOOD),), troubles=("it broke",))
+    assert Report.from_json(told.to_json()).trouble_with(GOOD) == "it broke"

@@ -1,7 +1,8 @@
-"""A service manager's gRPC side: who gets in, what is taken, and by which status others end."""
+"""A service manager's gRPC side: what is taken, who may call, and how calls end."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Iterator
@@ -11,30 +12,25 @@ from typing import Any
 import pytest
 
 from edl.coordinator.limits import Limits
-from edl.coordinator.service import CoordinatorServer
+from edl.coordinator.registry import LogEntry, connect
+from edl.coordinator.service import CoordinatorServer, log_tail
+from edl.coordinator.service.log_tail import Listener, LogTail
 from edl.errors import (
     AddressInUse,
     Forbidden,
     LeaseSuperseded,
+    RateLimited,
     Unauthenticated,
+    UnavailableError,
     UsageError,
 )
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity, TlsFiles
-from edl.tests.coordinator.calls import (
-    ask,
-    end_of,
-    next_assignment,
-    open_stream,
-    report,
-    subscribe,
-)
+from edl.tests.coordinator.calls import ask, end_of, next_assignment, open_stream, report, subscribe
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
-from edl.tests.ground.programs import wait_for
 from edl.tests.proto.security.authority import write_secret
-
-# -- a student's stream
+from edl.tests.waiting import wait_until
 
 
 def test_a_first_report_is_answered_by_an_assignment(mesh: Served) -> None:
@@ -46,7 +42,12 @@ def test_a_first_report_is_answered_by_an_assignment(mesh: Served) -> None:
     assert not mesh.refused
 
 
-def test_a_secret_is_handed_out_and_the_one_presented_is_kept(mesh: Served) -> None:
+def test_a_secret_is_handed_out_before_any_report_and_the_one_presented_is_kept(
+    mesh: Served,
+) -> None:
+    with open_stream(mesh.address) as (call, _):
+        assert dict(call.initial_metadata())["edl-secret"]
+    assert not mesh.manager.callers
     given = []
     for metadata in ((), (), (("edl-secret", "mine"),)):
         with open_stream(mesh.address, report(), metadata=metadata) as (call, _):
@@ -58,16 +59,10 @@ def test_a_secret_is_handed_out_and_the_one_presented_is_kept(mesh: Served) -> N
     assert [caller.secret for caller in mesh.manager.callers] == given
 
 
-def test_the_secret_comes_before_anything_is_reported(mesh: Served) -> None:
-    with open_stream(mesh.address) as (call, _):
-        assert dict(call.initial_metadata())["edl-secret"]
-    assert not mesh.manager.callers
-
-
 def test_reports_reach_the_manager_and_its_pushes_the_student(mesh: Served) -> None:
     with open_stream(mesh.address, report(), report(want=2)) as (call, _):
         next_assignment(call)
-        wait_for(lambda: [r.want for r in mesh.manager.reports] == [1, 2])
+        wait_until(lambda: [r.want for r in mesh.manager.reports] == [1, 2])
         mesh.manager.teachers = ["t1", "t2"]
         mesh.manager.push("j/0", (100, 2))
         assert next_assignment(call).counter == 2
@@ -80,7 +75,7 @@ def test_a_student_that_closes_its_side_is_done_and_one_that_breaks_is_not(mesh:
         assert list(call) == []
     with open_stream(mesh.address, report(student_id="broken/0")) as (call, _):
         next_assignment(call)
-    wait_for(lambda: len(mesh.manager.ended) == 2)
+    wait_until(lambda: len(mesh.manager.ended) == 2)
     assert [(e.student_id, e.clean) for e in mesh.manager.ended] == [
         ("clean/0", True),
         ("broken/0", False),
@@ -93,7 +88,7 @@ def test_a_machine_that_is_gone_without_a_word_loses_its_stream() -> None:
         with open_stream(proxy.address, report()) as (call, _):
             next_assignment(call)
             proxy.partition()
-            wait_for(lambda: bool(mesh.manager.ended))
+            wait_until(lambda: bool(mesh.manager.ended))
         assert not mesh.manager.ended[0].clean
 
 
@@ -109,31 +104,27 @@ def test_a_server_that_stops_ends_its_streams_at_once(mesh: Served) -> None:
     assert "another" in said
 
 
-# -- reports that cannot be
-
-BAD_REPORTS: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"protocol_version": 0}, "OUT_OF_RANGE", "protocol version", "version"),
-    ({"protocol_version": 99}, "OUT_OF_RANGE", "99", "version"),
-    ({"service": ""}, "INVALID_ARGUMENT", "name of a service", "malformed"),
-    ({"service": "a b"}, "INVALID_ARGUMENT", "name of a service", "malformed"),
-    ({"student_id": "{}"}, "INVALID_ARGUMENT", "id of a student", "malformed"),
-    ({"teachers": ["a b"]}, "INVALID_ARGUMENT", "id of a teacher", "malformed"),
-    ({"teachers": ["t"] * 5000}, "INVALID_ARGUMENT", "at most 4096", "malformed"),
-    ({"stragglers": ["a\x1b[2J"]}, "INVALID_ARGUMENT", "id of a teacher", "malformed"),
-    ({"stragglers": ["t"] * 5000}, "INVALID_ARGUMENT", "at most 4096", "malformed"),
-    ({"ejected": ["t"]}, "INVALID_ARGUMENT", "'failed', 'lied'", "malformed"),
-    ({"ejected": ["a b"], "ejected_for": ["lied"]}, "INVALID_ARGUMENT", "id of", "malformed"),
-    ({"disputed": ["a b"]}, "INVALID_ARGUMENT", "id of", "malformed"),
-    ({"ejected": ["t"], "ejected_for": ["fun"]}, "INVALID_ARGUMENT", "'silent'", "malformed"),
-    ({"term": 2**63}, "INVALID_ARGUMENT", "term", "malformed"),
-    ({"counter": 2**64 - 1}, "INVALID_ARGUMENT", "counter", "malformed"),
-    ({"incarnation": 2**64 - 1}, "INVALID_ARGUMENT", "incarnation", "malformed"),
-    ({"t_t_seconds": float("nan")}, "INVALID_ARGUMENT", "t_t_seconds", "malformed"),
-    ({"t_s_seconds": float("inf")}, "INVALID_ARGUMENT", "t_s_seconds", "malformed"),
-    ({"starved_seconds": -1.0}, "INVALID_ARGUMENT", "starved_seconds", "malformed"),
-    ({"state": "happy"}, "INVALID_ARGUMENT", "happy", "malformed"),
-    ({"host": "h" * 300}, "INVALID_ARGUMENT", "host has 300", "malformed"),
-    ({"content_id": "a\x00b"}, "INVALID_ARGUMENT", "content_id", "malformed"),
+MALFORMED: list[tuple[dict[str, Any], str]] = [
+    ({"service": ""}, "name of a service"),
+    ({"service": "a b"}, "name of a service"),
+    ({"student_id": "{}"}, "id of a student"),
+    ({"teachers": ["a b"]}, "id of a teacher"),
+    ({"teachers": ["t"] * 5000}, "at most 4096"),
+    ({"stragglers": ["a\x1b[2J"]}, "id of a teacher"),
+    ({"stragglers": ["t"] * 5000}, "at most 4096"),
+    ({"ejected": ["t"]}, "'failed', 'lied'"),
+    ({"ejected": ["a b"], "ejected_for": ["lied"]}, "id of"),
+    ({"disputed": ["a b"]}, "id of"),
+    ({"ejected": ["t"], "ejected_for": ["fun"]}, "'silent'"),
+    ({"term": 2**63}, "term"),
+    ({"counter": 2**64 - 1}, "counter"),
+    ({"incarnation": 2**64 - 1}, "incarnation"),
+    ({"t_t_seconds": float("nan")}, "t_t_seconds"),
+    ({"t_s_seconds": float("inf")}, "t_s_seconds"),
+    ({"starved_seconds": -1.0}, "starved_seconds"),
+    ({"state": "happy"}, "happy"),
+    ({"host": "h" * 300}, "host has 300"),
+    ({"content_id": "a\x00b"}, "content_id"),
 ]
 
 
@@ -143,15 +134,19 @@ def shared() -> Iterator[Served]:
         yield mesh
 
 
-@pytest.mark.parametrize(("fields", "code", "said", "reason"), BAD_REPORTS)
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [*MALFORMED, ({"protocol_version": 0}, "protocol version"), ({"protocol_version": 99}, "99")],
+)
 def test_a_report_that_cannot_be_is_refused(
-    shared: Served, fields: dict[str, Any], code: str, said: str, reason: str
+    shared: Served, fields: dict[str, Any], said: str
 ) -> None:
     shared.refused.clear()
-    ended, details = subscribe(shared.address, report(**fields))
-    assert ended == code
+    code, details = subscribe(shared.address, report(**fields))
+    version = "protocol_version" in fields
+    assert code == ("OUT_OF_RANGE" if version else "INVALID_ARGUMENT")
     assert said in details
-    assert shared.refused == [reason]
+    assert shared.refused == ["version" if version else "malformed"]
     assert not shared.manager.callers  # no manager has heard of it
 
 
@@ -172,12 +167,6 @@ def test_bytes_that_are_no_message_are_refused(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-# -- too much
-
-
-# -- who calls
-
-
 @pytest.mark.parametrize(
     ("error", "code", "counted"),
     [
@@ -193,31 +182,16 @@ def test_a_manager_that_refuses_a_student_ends_its_stream(
     assert mesh.refused == counted
 
 
-# -- a registry in trouble is not the caller's fault
-
-
-def test_a_registry_that_is_away_makes_it_unavailable(mesh: Served) -> None:
+def test_trouble_with_the_registry_is_not_the_callers_fault(mesh: Served) -> None:
     mesh.registry.set_available(False)
     code, said = ask(mesh.address, "Drain", pb.DrainRequest(teacher_id="t1"))
-    assert code == "UNAVAILABLE"
-    assert "does not answer" in said
-    assert not mesh.refused
-
-
-def test_a_registry_that_refuses_the_manager_does_not_refuse_the_caller(mesh: Served) -> None:
+    assert (code, "does not answer" in said) == ("UNAVAILABLE", True)
     mesh.manager.refuse = Unauthenticated("WRONGPASS")
     code, said = ask(mesh.address, "Status")
-    assert code == "UNAVAILABLE"
-    assert "Redis refuses this service manager" in said
+    assert (code, "Redis refuses this service manager" in said) == ("UNAVAILABLE", True)
     assert not mesh.refused
-
-
-def test_a_method_that_is_none_of_ours_is_refused(mesh: Served) -> None:
     assert ask(mesh.address, "Obey")[0] == "UNIMPLEMENTED"
     assert mesh.refused == ["malformed"]
-
-
-# -- a server's beginning and end
 
 
 def test_a_server_that_ends_by_itself_says_so(
@@ -235,20 +209,151 @@ def test_a_server_that_ends_by_itself_says_so(
     assert "ended by itself" in caplog.text
 
 
-def test_a_port_in_use_is_said_in_one_line(mesh: Served) -> None:
+def test_a_server_that_cannot_listen_says_why(mesh: Served, tmp_path: Path) -> None:
+    nonsense = write_secret(tmp_path / "nonsense.pem", "nonsense")
+    security = ServerSecurity(TlsFiles(nonsense, nonsense, None))
+    with pytest.raises(UsageError, match=r"nonsense\.pem"), served(security=security):
+        raise AssertionError("it listens")
+    with pytest.raises(UsageError, match=r"no\.such\.host"), served(host="no.such.host.invalid"):
+        raise AssertionError("it listens")
     port = int(mesh.address.split(":")[1])
     with served() as other, pytest.raises(AddressInUse, match=mesh.address) as error:
         other.server.start("127.0.0.1", port)
     assert "\n" not in str(error.value)
 
 
-def test_a_certificate_that_is_none_is_said_at_the_start(tmp_path: Path) -> None:
-    nonsense = write_secret(tmp_path / "nonsense.pem", "nonsense")
-    security = ServerSecurity(TlsFiles(nonsense, nonsense, None))
-    with pytest.raises(UsageError, match=r"nonsense\.pem"), served(security=security):
-        raise AssertionError("it listens")
+TOKENS = """
+# what each may do
+student everyjob
+student:j onejob
+viewer:eye looking
+admin:root ruling
+"""
 
 
-def test_an_address_of_no_machine_is_said_at_the_start() -> None:
-    with pytest.raises(UsageError, match=r"no\.such\.host"), served(host="no.such.host.invalid"):
-        raise AssertionError("it listens")
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    tokens = write_secret(tmp_path_factory.mktemp("tokens") / "tokens", TOKENS)
+    with served(security=ServerSecurity(None, tokens)) as mesh:
+        mesh.registry.register("teachers", "s", "t1", {"incarnation": "1"}, 600.0)
+        yield mesh
+
+
+@pytest.fixture(autouse=True)
+def nothing_refused_yet(request: pytest.FixtureRequest) -> None:
+    if "guarded" in request.fixturenames:
+        request.getfixturevalue("guarded").refused.clear()
+
+
+def bearer(token: str) -> list[tuple[str, str]]:
+    return [("authorization", f"Bearer {token}")] if token else []
+
+
+REQUESTS = {
+    "Status": pb.StatusRequest(),
+    "Watch": pb.WatchRequest(),
+    "Drain": pb.DrainRequest(teacher_id="t1"),
+    "Upgrade": pb.UpgradeRequest(service="s", content_id="c2", at="now"),
+    "Deploy": pb.DeployRequest(
+        service="s", model_url="s3://bucket/model", content_id="0" * 64, min=1, max=1
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("token", "allowed"),
+    [
+        ("onejob", []),
+        ("everyjob", []),
+        ("looking", ["Status", "Watch"]),
+        ("ruling", ["Status", "Watch", "Drain", "Upgrade", "Deploy"]),
+    ],
+)
+def test_a_role_may_do_what_is_its_own(guarded: Served, token: str, allowed: list[str]) -> None:
+    ended = {
+        method: ask(guarded.address, method, request, metadata=bearer(token))[0]
+        for method, request in REQUESTS.items()
+    }
+    # As one message it may be that a log has none, or several.
+    assert [m for m, code in ended.items() if code != "PERMISSION_DENIED"] == allowed
+    assert guarded.refused == ["forbidden"] * (len(REQUESTS) - len(allowed))
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "ruling2"])
+def test_without_a_token_that_is_known_nothing_is_answered(guarded: Served, token: str) -> None:
+    ended = [
+        ask(guarded.address, method, request, metadata=bearer(token))[0]
+        for method, request in REQUESTS.items()
+    ]
+    ended.append(subscribe(guarded.address, report(), metadata=bearer(token))[0])
+    assert ended == ["UNAUTHENTICATED"] * 6
+    assert guarded.refused == ["unauthenticated"] * 6
+
+
+@pytest.mark.parametrize(
+    ("token", "student", "code"),
+    [("onejob", "j/0", ""), ("onejob", "k/0", "PERMISSION_DENIED"), ("everyjob", "k/0", "")],
+)
+def test_a_credential_for_one_job_is_for_no_other(
+    guarded: Served, token: str, student: str, code: str
+) -> None:
+    sent = report(student_id=student)
+    with open_stream(guarded.address, sent, metadata=bearer(token)) as (call, _):
+        if code:
+            assert end_of(call)[0] == code
+            assert guarded.refused == ["forbidden"]
+        else:
+            next_assignment(call)
+            assert not guarded.refused
+
+
+def test_one_that_may_not_call_is_refused_before_it_is_read(guarded: Served) -> None:
+    code, _ = ask(guarded.address, "Status", b"\xff" * (4 << 20), metadata=bearer("wrong"))
+    assert code == "UNAUTHENTICATED"
+    assert guarded.refused == ["unauthenticated"]
+
+
+def entry(number: int) -> LogEntry:
+    return LogEntry("registered", "t1", "t1 came", id=f"{number}-0")
+
+
+def test_a_watcher_hears_what_came_before_the_end() -> None:
+    async def hear() -> None:
+        listener = Listener("s")
+        listener.put(("s", entry(1)))
+        listener.end()
+        assert (await listener.next())[1].id == "1-0"
+        with pytest.raises(UnavailableError, match="ask another"):
+            await listener.next()
+
+    asyncio.run(hear())
+
+
+def test_a_watcher_that_is_far_behind_is_told_to_begin_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_tail, "_BEHIND", 3)
+
+    async def fall_behind() -> None:
+        listener = Listener("s")
+        for number in range(4):
+            listener.put(("s", entry(number)))
+        listener.end()
+        with pytest.raises(RateLimited, match="begin again"):
+            await listener.next()
+
+    asyncio.run(fall_behind())
+
+
+def test_a_manager_that_ends_sends_its_watchers_away() -> None:
+    async def end() -> None:
+        tail = LogTail(connect("memory://ends"))
+        with tail.listening("s") as one, tail.listening("") as other:
+            waiting = [asyncio.create_task(each.next()) for each in (one, other)]
+            await asyncio.sleep(0)
+            await tail.stop()
+            async with asyncio.timeout(5.0):
+                found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in found] == [UnavailableError] * 2
+
+    asyncio.run(end())

@@ -12,18 +12,11 @@ from typing import Any
 import grpc
 import pytest
 
-from edl.coordinator.limits import Limits
+from edl.coordinator.limits import Limits, Places, TooLarge
 from edl.scheduler.limits import Rate
-from edl.tests.coordinator.calls import (
-    ask,
-    end_of,
-    next_assignment,
-    open_stream,
-    report,
-    subscribe,
-)
+from edl.tests.coordinator.calls import ask, end_of, next_assignment, open_stream, report, subscribe
 from edl.tests.coordinator.scripted_manager import Served, served
-from edl.tests.ground.programs import wait_for
+from edl.tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +45,7 @@ def test_what_grpc_itself_refuses_is_counted_too(mesh: Served) -> None:
     code, said = ask(mesh.address, "Status", b"\x0a" * (9 << 20))
     assert code == "RESOURCE_EXHAUSTED"
     assert "larger than max" in said
-    wait_for(lambda: mesh.refused == ["malformed"])
+    wait_until(lambda: mesh.refused == ["malformed"])
 
 
 def test_garbage_on_the_port_harms_nobody(mesh: Served, capfd: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +96,7 @@ def test_one_credential_may_hold_so_many_streams_and_the_manager_so_many() -> No
                 code, said = subscribe(mesh.address, report(student_id="j/2"))
                 assert code == "RESOURCE_EXHAUSTED"
                 assert "one credential" in said
-            wait_for(lambda: len(mesh.manager.ended) == 1)
+            wait_until(lambda: len(mesh.manager.ended) == 1)
             with open_stream(mesh.address, report(student_id="j/2")) as (third, _):
                 next_assignment(third)  # a place is free again
         assert mesh.refused == ["rate_limited"]
@@ -120,9 +113,24 @@ def test_calls_on_top_of_those_that_are_answered_are_turned_away() -> None:
         ended: list[tuple[str, str]] = []
         first = threading.Thread(target=lambda: ended.append(ask(mesh.address, "Status")))
         first.start()
-        wait_for(lambda: len(mesh.manager.asked) == 1)
+        wait_until(lambda: len(mesh.manager.asked) == 1)
         assert ask(mesh.address, "Status")[0] == "RESOURCE_EXHAUSTED"
         mesh.manager.answering.set()
         first.join(20.0)
         assert ended == [("OK", "")]
         assert mesh.refused == ["overloaded"]
+
+
+def test_a_place_comes_free_when_its_holder_fails() -> None:
+    places = Places("streams", 1, 1)
+    with pytest.raises(KeyError), places.one("a"):
+        raise KeyError
+    with places.one("b"):
+        assert places.taken == 1
+
+
+def test_a_message_may_be_as_large_as_the_limit() -> None:
+    limits = Limits(message_bytes=3)
+    limits.check_size(b"123")
+    with pytest.raises(TooLarge, match=r"larger than max \(4 vs\. 3 bytes\)"):
+        limits.check_size(b"1234")

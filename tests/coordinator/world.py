@@ -78,14 +78,14 @@ class FakeManager:
 
     def step(self) -> None:
         """One turn of each of its threads, as far as the registry answers."""
-        for part in (self.election.renew, self._lead, self._serve, self._lead, self._serve):
+        for part in (self.election.renew, self.lead, self.serve, self.lead, self.serve):
             self._world.surviving(part)
             self._world.now += 0.001  # no two things happen in one microsecond
 
-    def _lead(self) -> None:
+    def lead(self) -> None:
         self.leader.look(self._world.clock())
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         now = self._world.clock()
         self.desk.settle(now)
         self.desk.write(now)
@@ -133,7 +133,8 @@ class World:
     ) -> None:
         self.autoscale = autoscale or AutoscaleConfig()
         self.now = 1_700_000_000.0
-        self.registry = MemoryRegistry(clock=self.clock)
+        self.behind_s = 0.0  # of the registry's clock
+        self.registry = MemoryRegistry(clock=lambda: self.now - self.behind_s)
         self.managers = [FakeManager(self, f"m{i}:1", prober) for i in range(managers)]
         self.teachers: dict[str, dict[str, str]] = {}
         self.students: list[Student] = []
@@ -206,3 +207,9 @@ class World:
 
     def kill(self, manager: FakeManager) -> None:
         manager.alive = False
+
+    def start_manager(self, address: str) -> FakeManager:
+        """Another manager, which remembers nothing."""
+        manager = FakeManager(self, address, None)
+        self.managers.append(manager)
+        return manager

@@ -50,32 +50,28 @@ def test_the_state_of_a_teacher(
     assert draw(mesh(one, assigned=assigned))["teachers"][f"{S} t"]["state"] == state
 
 
-def test_a_teacher_without_a_host_stands_where_it_is_reached() -> None:
-    rows = draw(mesh(teacher("t"), teacher("u", host="rack-7")))["teachers"]
-    assert [row["host"] for row in rows.values()] == ["node", "rack-7"]
-
-
-def test_a_foreign_server_shows_what_it_speaks_and_who_vouches_for_it() -> None:
-    one = teacher("t", protocol="oip", voucher="node:2")
-    one.address = "http://node:1"
-    row = draw(mesh(one))["teachers"][f"{S} t"]
+def test_a_foreign_server_shows_its_protocol_and_stands_where_it_is_reached() -> None:
+    foreign = pb.Teacher(
+        teacher_id="t", address="http://node:1", state="serving", protocol="oip", voucher="node:2"
+    )
+    row, plain, hosted = draw(mesh(foreign, teacher("u"), teacher("v", host="rack-7")))[
+        "teachers"
+    ].values()
     assert (row["protocol"], row["voucher"], row["host"]) == ("oip", "node:2", "node")
+    assert (plain["host"], hosted["host"]) == ("node", "rack-7")
 
 
 def test_a_student_names_its_stragglers_and_whom_it_has_ejected_and_why() -> None:
     status = mesh(teacher("t"))
-    report = status.services[0].students[0].report
-    report.MergeFrom(
+    status.services[0].students[0].report.MergeFrom(
         pb.StudentReport(
-            stragglers=["u", "t"], ejected=["w", "v"], ejected_for=["lied", "silent"], hedges=3
+            stragglers=["u", "t"], ejected=["w", "v"], ejected_for=["lied", "silent"], hedges=3,
+            disputed=["u", "t"],
         )
-    )
+    )  # fmt: skip
     row = draw(status)["students"][f"{S} job/0"]
-    assert (row["slow"], row["hedges"]) == (["t", "u"], 3)
+    assert (row["slow"], row["hedges"], row["disputed"]) == (["t", "u"], 3, ["t", "u"])
     assert row["ejected"] == [["v", "silent"], ["w", "lied"]]
-    assert row["disputed"] == []
-    report.disputed.extend(["u", "t"])
-    assert draw(status)["students"][f"{S} job/0"]["disputed"] == ["t", "u"]
 
 
 def test_a_lease_that_was_not_prolonged_is_no_change() -> None:
@@ -155,7 +151,7 @@ def test_changes_laid_over_a_document_give_the_next_one() -> None:
         assert laid(before, changes) == picture.document
 
 
-def test_what_stands_still_costs_nothing() -> None:
+def test_an_unchanged_mesh_changes_nothing() -> None:
     status = ScriptedMesh(500, 20).status()
     picture = Picture()
     picture.update(status, [], 0.0)

@@ -1,0 +1,298 @@
+"""What `edl status`, `edl service` and `edl events` show: tables, lines, and whole, stable JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, get_args
+
+import pytest
+from rich.console import Console, RenderableType
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.ops import event_lines, jobs_view, queue_view, service_view
+from edl.coordinator.ops.status_view import render, to_json, volume_bar
+from edl.coordinator.queue import Progress
+from edl.coordinator.queue.memory_board import MemoryQueue
+from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.job_states import State
+from edl.scheduler.outliers import IN_WORDS, Cause
+
+
+def printed(what: RenderableType, width: int = 160) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(what)
+    return out.getvalue()
+
+
+def row_of(status: pb.MeshStatus, name: str) -> list[str]:
+    """The words in the one row of the table that begins with `name`."""
+    rows = [line.split() for line in printed(render(status)).splitlines()]
+    (row,) = [row for row in rows if row[:1] == [name]]
+    return row
+
+
+@pytest.fixture
+def mesh() -> pb.MeshStatus:
+    report = pb.StudentReport(
+        service="digits", student_id="job/0", want=3, needed=2, state="source_wait",
+        volume_bytes=64 << 20, lower_bytes=128 << 20, upper_bytes=256 << 20,
+        starved_seconds=1.25, blocked_seconds=2.5, source_wait_seconds=3.75,
+        samples_per_second=1234.5, resends=7, incarnation=2**60,
+    )  # fmt: skip
+    teacher = pb.Teacher(
+        teacher_id="t1", address="10.0.0.1:5000", state="serving", device="cpu", slots=4,
+        in_flight=2, t_t_seconds=0.0021, samples_per_second=476.2, lease_remaining_s=5.5,
+        admission="admitted",
+    )  # fmt: skip
+    service = pb.ServiceStatus(
+        name="digits", term=9, counter=3, teacher_count=2, student_count=1,
+        teachers=[teacher, pb.Teacher(teacher_id="t2", state="draining", admission="admitted")],
+        students=[pb.StudentStatus(report=report, assigned=["t1"], lease_remaining_s=5.0)],
+        teacher_states={"serving": 1, "draining": 1}, student_states={"source_wait": 1},
+        samples_per_second=1234.5, leader="127.0.0.1:4000",
+    )  # fmt: skip
+    return pb.MeshStatus(services=[service], managers=["127.0.0.1:4000"], redis_time_ms=123)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_tables_show_every_figure(mesh: pb.MeshStatus, width: int) -> None:
+    text = printed(render(mesh), width)
+    assert max(map(len, text.splitlines())) <= width
+    for shown in (
+        "127.0.0.1:4000", "digits", "2 teachers, 1 student", "t1", "10.0.0.1", "2.1", "476",
+        "job/0", "1,234", "1.2", "2.5", "3.8", "64 MiB",
+    ):  # fmt: skip
+        assert shown in text
+    if width > 80:
+        row = row_of(mesh, "t1")
+        assert {"10.0.0.1:5000", "serving", "cpu", "2/4", "job/0"} <= set(row)
+        assert "job/0" not in row_of(mesh, "t2")
+
+
+def test_a_foreign_server_shows_its_protocol_and_no_figures_that_nobody_counts(
+    mesh: pb.MeshStatus,
+) -> None:
+    teacher = mesh.services[0].teachers[0]
+    teacher.MergeFrom(pb.Teacher(voucher="h:1", protocol="paddle-serving", device="foreign"))
+    teacher.in_flight, teacher.samples_per_second = 0, 0
+    assert row_of(mesh, "t1")[3:8] == ["foreign", "(paddle-serving)", "2.1", "-", "-/4"]
+
+
+@pytest.mark.parametrize(
+    ("admission", "state"),
+    [("admitted", "serving"), ("refused: it does not answer", "refused"), ("", "waiting")],
+)
+def test_only_an_admitted_teacher_is_shown_as_serving(
+    mesh: pb.MeshStatus, admission: str, state: str
+) -> None:
+    mesh.services[0].teachers[0].admission = admission
+    assert row_of(mesh, "t1")[2] == state
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"teacher_count": 10_000}, "2 of 10,000 teachers"),
+        ({"leader": ""}, "no manager leads"),
+        ({"next_content_id": "C2"}, "upgrade to C2"),
+        ({"desired_teachers": 5}, "5 desired"),
+    ],
+)
+def test_what_is_unusual_of_a_service_is_shown(
+    mesh: pb.MeshStatus, fields: dict[str, Any], shown: str
+) -> None:
+    mesh.services[0].desired_teachers = 2  # as many as there are: not worth a word
+    assert shown not in printed(render(mesh))
+    for name, value in fields.items():
+        setattr(mesh.services[0], name, value)
+    assert shown in printed(render(mesh))
+
+
+@pytest.mark.parametrize("cause", get_args(Cause))
+def test_teachers_that_a_student_complains_of_are_shown(mesh: pb.MeshStatus, cause: Cause) -> None:
+    plain = printed(render(mesh))
+    assert not {"straggler", "ejected", "contradict"} & set(plain.split())
+    mesh.services[0].students[0].report.MergeFrom(
+        pb.StudentReport(
+            stragglers=["t2"], ejected=["t2"], ejected_for=[cause], disputed=["t1", "t2"]
+        )
+    )
+    text = printed(render(mesh))
+    assert "teacher t2 is a straggler to job/0" in text
+    assert f"teacher t2 is ejected by job/0: it {IN_WORDS[cause]}" in text
+    assert "teachers t1, t2 contradict each other to job/0" in text
+    (student,) = to_json(mesh)["services"][0]["students"]
+    assert (student["ejected"], student["ejected_for"]) == (["t2"], [cause])
+
+
+def test_an_empty_mesh_is_shown() -> None:
+    assert printed(render(pb.MeshStatus())).strip()
+
+
+def test_the_json_of_a_mesh_has_every_field(mesh: pb.MeshStatus) -> None:
+    document = json.loads(json.dumps(to_json(mesh)))
+    assert (document["managers"], document["redis_time_ms"]) == (["127.0.0.1:4000"], 123)
+    (service,) = document["services"]
+    assert (service["name"], service["term"], service["counter"]) == ("digits", 9, 3)
+    assert service["desired_teachers"] is None
+    assert [t["serves"] for t in service["teachers"]] == [["job/0"], []]
+    assert service["teachers"][0]["t_t_seconds"] == 0.0021
+    (student,) = service["students"]
+    assert (student["assigned"], student["needed"]) == (["t1"], 2)
+    assert (student["incarnation"], student["lease_remaining_s"]) == (2**60, 5.0)
+    assert student["priority"] == 0  # fields at their default are there, too
+
+
+@pytest.mark.parametrize(
+    ("volume", "lower", "upper", "bar"),
+    [
+        (0, 128, 256, "░░░░░|░░░░"), (77, 128, 256, "███░░|░░░░"), (128, 128, 256, "█████|░░░░"),
+        (256, 128, 256, "█████|████"), (9999, 0, 256, "|█████████"), (5, 0, 0, "-"),
+    ],
+)  # fmt: skip
+def test_the_volume_bar(volume: int, lower: int, upper: int, bar: str) -> None:
+    assert volume_bar(volume, lower, upper).plain == bar
+
+
+def service(**fields: Any) -> pb.ServiceStatus:
+    known: dict[str, Any] = {
+        "name": "resnet", "leader": "10.0.0.1:7000", "term": 17, "counter": 4, "teacher_count": 5,
+        "teacher_states": {"serving": 4, "draining": 1}, "student_count": 3,
+        "student_states": {"steady": 3}, "wanted": 6, "assigned": 4, "samples_per_second": 1234.5,
+        "content_id": "C1", "content_teachers": {"C1": 3, "C2": 2},
+        "content_students": {"C1": 2, "C2": 1},
+    }  # fmt: skip
+    return pb.ServiceStatus(**{**known, **fields})
+
+
+def test_the_table_of_services_has_a_line_for_each() -> None:
+    text = printed(service_view.table([service(), service(name="bert", leader="")]))
+    _, first, second = text.splitlines()
+    for shown in ("resnet", "5 (1 draining, 4 serving)", "4/6", "1,234"):
+        assert shown in first
+    assert "bert" in second
+    assert "none" in second
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"next_content_id": "C2", "upgrade_at": "epoch"}, "to C2, each at its next epoch"),
+        ({"next_content_id": "C2", "upgrade_at": "now"}, "at once"),
+        ({"leader": ""}, "no manager computes"),
+        ({"desired_teachers": 0, "desired_reason": "idle for 120 s"}, "0 teachers: idle for 120 s"),
+    ],
+)
+def test_the_details_of_a_service(fields: dict[str, Any], shown: str) -> None:
+    assert shown not in printed(service_view.details(service()))
+    text = printed(service_view.details(service(**fields)))
+    assert shown in text
+    assert "3 teachers, 2 students" in text
+    document = json.loads(json.dumps(service_view.to_json(service(**fields))))
+    assert document["content_teachers"] == {"C1": 3, "C2": 2}
+    assert document["desired_teachers"] == fields.get("desired_teachers")
+    assert "teachers" not in document
+
+
+def queue_of(*states: State) -> MemoryQueue:
+    board = MemoryQueue()
+    assert board.take("r", {"host": "h1", "slots": 4, "taken": [0, 2]}, 60.0)
+    for number, state in enumerate(states):
+        submitted = board.submit(f"j{number}", {})
+        assert submitted
+        assert board.tell("r", f"j{number}", submitted, Progress(state))
+    return board
+
+
+def test_elastic_jobs_are_counted_by_their_state() -> None:
+    states: tuple[State, ...] = ("creating", "running", "failed", "running", "succeeded")
+    found = queue_view.read_queue(queue_of(*states), "main")
+    assert found
+    assert "2 running, 1 waiting, 1 failed; fleet on h1: 2 of 4" in queue_view.line(found)
+    assert queue_view.to_json(found) == {
+        "queue": "main", "fleet": "h1", "slots": 4, "taken": 2,
+        "jobs": {"creating": 1, "running": 2, "failed": 1, "succeeded": 1},
+    }  # fmt: skip
+
+
+def test_a_queue_without_a_runner_and_one_whose_jobs_are_all_over() -> None:
+    board = queue_of("creating", "succeeded")
+    board.resign("r")
+    found = queue_view.read_queue(board, "night")
+    assert found
+    assert "queue night: 1 waiting; nobody runs jobs now" in queue_view.line(found)
+    assert queue_view.to_json(found)["fleet"] is None
+    board = queue_of("succeeded", "failed")
+    board.resign("r")
+    assert not queue_view.read_queue(board, "main")
+
+
+@pytest.fixture
+def trainings() -> MemoryBoard:
+    """Job digits: two generations, three ranks, of which the second is slow."""
+    board = MemoryBoard()
+    board.join("digits", "a", {"host": "10.0.0.1", "phase": "running", "says": ""}, 600.0)
+    board.join("digits", "b", {"host": "10.0.0.2", "phase": "waiting"}, 600.0)
+    board.lead("digits", "a", 600.0)
+    board.publish("digits", "a", 1, {})
+    for number, ranks, why in ((1, 2, "reason 1"), (2, 3, "ValueError: [x] is no [/y]")):
+        told = {"generation": number, "ranks": ranks, "nodes": ["a", "b"], "restored": 9 * number}
+        board.note("digits", {"kind": "generation", "why": why, **told})
+        board.note("digits", {"kind": "stepping", "generation": number, "after_s": 5.5})
+    for rank, row_s in enumerate((0.001, 0.004, 0.001)):
+        facts = {"node": "a", "step": 40 + rank, "steps": 90, "row_s": [row_s] * 5, "step_s": 0.01}
+        board.report("digits", 1, rank, facts)
+    return board
+
+
+def test_a_training_shows_its_timeline_its_ranks_and_the_straggler(trainings: MemoryBoard) -> None:
+    (state,) = jobs_view.read_jobs(trainings)
+    assert (state.state, state.step, state.steps, state.straggler) == ("training", 42, 90, 1)
+    lines = printed(jobs_view.render(state, 0)).splitlines()
+    text = "\n".join(lines)
+    assert "step 42 of 90" in text
+    assert "2 -> 3" in text
+    assert "+5.5 s" in text
+    assert "ValueError: [x] is no [/y]" in text, "brackets are no markup"
+    (slow,) = [line for line in lines if "straggler" in line]
+    assert slow.split()[:3] == ["1", "a", "41"]
+    few = printed(jobs_view.render(state, 1))
+    assert "straggler" in few, "ranks that need a look come first"
+    assert len(few.splitlines()) == len(lines) - 2
+    told = jobs_view.to_json(state)
+    assert [one["ranks"] for one in told["generations"]] == [2, 3]
+    assert told["generations"][1]["first_step_after_s"] == 5.5
+    assert [one["rank"] for one in told["ranks"]] == [0, 1, 2]
+    assert [one["node"] for one in told["nodes"]] == ["a", "b"]
+    assert (told["straggler"], told["outcome"]) == (1, None)
+
+
+def test_a_training_that_has_ended_shows_its_outcome(trainings: MemoryBoard) -> None:
+    trainings.finish("digits", {"kind": "failed", "report": "step 7 failed 3 times"})
+    (state,) = jobs_view.read_jobs(trainings)
+    assert state.state == "failed"
+    assert "step 7 failed 3 times" in printed(jobs_view.render(state, 0))
+
+
+def event(kind: str = "lost", **fields: Any) -> pb.Event:
+    return pb.Event(
+        service="resnet", id="1-0", time_ms=1_700_000_000_123, kind=kind, subject="p4-3",
+        text="its lease ran out", **fields,
+    )  # fmt: skip
+
+
+def test_lines_of_the_log_have_columns() -> None:
+    lines = [event_lines.to_text(event(kind)) for kind in ("lost", "registered", "upgrade")]
+    assert all(".123 resnet " in line.plain for line in lines)
+    assert len({line.plain.index("p4-3") for line in lines}) == 1
+    assert all(line.spans for line in lines), "kinds are coloured"
+    assigned = event("assigned", before=["a", "b"], after=["b", "c"])
+    assert event_lines.to_text(assigned).plain.endswith("[+c -a]")
+    assert "[" not in event_lines.to_text(event("assigned", before=["a"], after=["a"])).plain
+
+
+def test_the_json_of_an_event_has_every_field() -> None:
+    document = json.loads(event_lines.to_json(event("assigned", after=["a"])))
+    assert set(document) == {field.name for field in pb.Event.DESCRIPTOR.fields}
+    assert (document["after"], document["before"]) == (["a"], [])

@@ -1,0 +1,340 @@
+"""The plan of contents when Redis loses it, and admission of teachers, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from edl.coordinator.manager.admission import Verdict
+from edl.coordinator.registry import Plan
+from edl.scheduler.admission import LOST_S
+
+from .world import (
+    GRACE_S,
+    LEADER_TTL_S,
+    SERVICE,
+    STEP_S,
+    TTL_S,
+    FakeManager,
+    FakeProber,
+    Student,
+    World,
+)
+
+OLD, NEW = "old", "new"
+
+
+def upgraded(managers: int = 1) -> tuple[World, Student]:
+    """Three old teachers, a new one, and the student on the new content: the upgrade is done."""
+    world = World(managers)
+    for name in ("a", "b", "c"):
+        world.teacher(name, content_id=OLD)
+    student = world.student("j/0", want=1, data_epoch=1)
+    world.run(GRACE_S + 1)
+    student.fields["content_id"] = OLD
+    world.teacher("d", content_id=NEW)
+    world.run(1)
+    assert world.registry.set_plan(
+        SERVICE, Plan(OLD, NEW, "now"), world.registry.plan(SERVICE).version
+    )
+    world.run(2, until=lambda: student.stream.teachers == ["d"])
+    student.fields["content_id"] = NEW
+    world.run(2, until=lambda: plan(world) == (NEW, ""))
+    world.run(1)
+    return world, student
+
+
+def plan(world: World) -> tuple[str, str]:
+    found = world.registry.plan(SERVICE)
+    return found.content_id, found.next_content_id
+
+
+def contents(student: Student) -> tuple[str, str]:
+    """What it is labelled with, and what it is told to expect."""
+    told = student.stream.assignments[-1]
+    return told.content_id, told.next_content_id
+
+
+def replaced(world: World) -> FakeManager:
+    """Another manager instead of those that there are."""
+    for manager in world.managers:
+        world.kill(manager)
+    return world.start_manager("n:1")
+
+
+def test_an_emptied_registry_does_not_undo_an_upgrade() -> None:
+    world, student = upgraded()
+    world.registry.clear()
+    world.run(1, until=lambda: plan(world) == (NEW, ""))
+    world.run(3 * TTL_S)
+    assert plan(world) == (NEW, "")
+    assert contents(student) == (NEW, "")
+    (entry,) = world.log("upgrade")
+    assert entry.text == f"declared: {NEW}, as it was before Redis lost the plan"
+
+
+def test_an_emptied_registry_and_new_managers_go_by_what_students_are_on() -> None:
+    world, student = upgraded()
+    world.registry.clear()
+    manager = replaced(world)
+    world.run(1)  # teachers come first
+    student.subscribe(manager)
+    told: set[tuple[str, str]] = set()
+    while plan(world) == ("", ""):
+        world.run(STEP_S)
+        if student.stream.assignments:
+            told.add(contents(student))
+    world.run(TTL_S)
+    told.add(contents(student))
+    assert told == {(NEW, "")}
+    assert plan(world) == (NEW, "")
+    (entry,) = world.log("upgrade")
+    assert entry.text == f"declared: 1 of 1 students are on {NEW}"
+
+
+def test_nobody_is_moved_between_two_epochs_while_the_plan_is_not_known() -> None:
+    world, student = upgraded()
+    world.registry.clear()
+    manager = replaced(world)
+    world.run(1)
+    student.subscribe(manager)
+    world.run(1)
+    student.fields |= {"data_epoch": 2, "content_id": ""}
+    world.run(3 * TTL_S)
+    assert contents(student) == (NEW, "")
+
+
+def test_an_upgrade_that_runs_goes_on_after_an_emptied_registry() -> None:
+    world, student = upgraded()
+    assert world.registry.set_plan(
+        SERVICE, Plan(NEW, OLD, "epoch"), world.registry.plan(SERVICE).version
+    )
+    world.run(1)
+    assert contents(student) == (NEW, OLD)
+    world.registry.clear()
+    world.run(1, until=lambda: plan(world) == (NEW, OLD))
+    world.run(2 * TTL_S)
+    assert contents(student) == (NEW, OLD)
+    student.fields |= {"data_epoch": 2, "content_id": ""}
+    world.run(2, until=lambda: contents(student) == (OLD, ""))
+
+
+def test_a_stale_replica_does_not_undo_an_upgrade() -> None:
+    world, student = upgraded()
+    stale = world.registry.snapshot()
+    assert world.registry.set_plan(
+        SERVICE, Plan(NEW, OLD, "now"), world.registry.plan(SERVICE).version
+    )
+    world.run(2, until=lambda: contents(student) == (OLD, ""))
+    student.fields["content_id"] = OLD
+    world.run(2, until=lambda: plan(world) == (OLD, ""))
+    world.run(1)
+    world.registry.restore(stale)
+    world.run(2 * TTL_S)
+    assert plan(world) == (OLD, "")
+    assert contents(student) == (OLD, "")
+
+
+def test_an_upgrade_ordered_of_an_emptied_registry_counts() -> None:
+    world, student = upgraded()
+    world.registry.clear()
+    assert world.registry.set_plan(SERVICE, Plan(NEW, OLD, "now"), 0)
+    world.run(2 * TTL_S, until=lambda: contents(student) == (OLD, ""))
+
+
+def test_without_students_the_content_of_most_teachers_is_declared_when_all_are_there() -> None:
+    world = World()
+    world.teacher("new", content_id=NEW)
+    world.run(GRACE_S / 2)
+    for name in ("a", "b"):
+        world.teacher(name, content_id=OLD)
+    world.run(GRACE_S, until=lambda: plan(world) == (OLD, ""))
+    assert world.log("upgrade")[-1].text == f"declared: 2 of 3 teachers serve {OLD}"
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_what_is_declared_is_in_the_log_whenever_the_registry_is_emptied(step: int) -> None:
+    """The registry is emptied between two steps of the leader: what it does then counts or not."""
+    world, _ = upgraded()
+    (manager,) = world.managers
+    parts = (manager.election.renew, manager.lead) * 6
+    for part in parts[:step]:
+        world.surviving(part)
+        world.now += 0.1
+    world.registry.clear()
+    world.now += 0.3
+    for part in (*parts[step:], *parts):
+        world.surviving(part)
+        world.now += 0.1
+    world.run(2 * GRACE_S, until=lambda: plan(world) == (NEW, ""))
+    world.run(1)
+    assert len([e for e in world.log("upgrade") if e.text.startswith("declared: ")]) == 1
+
+
+def test_what_an_operator_orders_counts_though_the_clock_of_a_replica_is_behind() -> None:
+    world, student = upgraded()
+    behind(world)
+    world.run(1)
+    standing = world.registry.plan(SERVICE)
+    assert world.registry.set_plan(SERVICE, Plan(NEW, OLD, "now"), standing.version)
+    assert world.registry.plan(SERVICE).since_ms < standing.since_ms
+    world.run(2 * TTL_S, until=lambda: contents(student) == (OLD, ""))
+
+
+def test_a_plan_that_was_lost_is_declared_once_though_the_clock_is_behind() -> None:
+    world, student = upgraded()
+    behind(world)
+    world.registry.clear()
+    world.run(2 * TTL_S)
+    assert contents(student) == (NEW, "")
+    assert len(world.log("upgrade")) == 1
+
+
+def behind(world: World) -> None:
+    """A fail-over to a server that has everything, with a clock that is an hour behind."""
+    world.registry.restart()
+    world.behind_s = 3600.0
+
+
+OK = Verdict(ok=True)
+NO = Verdict(ok=False, retry=True, why="another instance answers")
+NEVER = Verdict(ok=False, retry=False, why="no such protocol")
+
+
+def test_students_are_not_told_of_a_teacher_that_is_not_admitted() -> None:
+    world = World(prober=FakeProber(NO))
+    world.teacher("a")
+    student = world.student("j/0", want=1)
+    world.run(GRACE_S + LOST_S)
+    assert student.stream.teachers == []
+    assert [(e.subject, e.text) for e in world.log("refused")] == [("a", f"refused: {NO.why}")]
+    view = world.managers[0].leader.view
+    assert view is not None
+    assert (view.teachers["serving"], view.teachers["refused"]) == (0, 1)
+    assert view.refusals > 1
+
+
+def test_it_is_assigned_as_soon_as_a_later_probe_succeeds() -> None:
+    prober = FakeProber(NO)
+    world = World(prober=prober)
+    world.teacher("a")
+    student = world.student("j/0", want=1)
+    world.run(2)
+    prober.answer = OK
+    world.run(TTL_S, until=lambda: student.stream.teachers == ["a"])
+    assert world.registry.admitted(SERVICE) == {"a": 1}
+
+
+def test_a_new_leader_does_not_probe_admitted_teachers() -> None:
+    prober = FakeProber(OK)
+    world = World(managers=2, prober=prober)
+    world.teacher("a")
+    at = 1 - world.managers.index(_leading(world))
+    student = world.student("j/0", at=at, want=1)
+    world.run(2, until=lambda: student.stream.teachers == ["a"])
+    world.kill(_leading(world))
+    world.teacher("b")
+    world.run(LEADER_TTL_S + 1, until=lambda: "b" in world.registry.admitted(SERVICE))
+    assert [name for name, _ in prober.asked] == ["a", "b"]
+
+
+def _leading(world: World) -> FakeManager:
+    world.run(1, until=lambda: bool(world.leading))
+    return world.leading[0]
+
+
+def test_an_impostor_under_an_admitted_name_is_out_until_it_is_probed() -> None:
+    prober = FakeProber(OK)
+    world = World(prober=prober)
+    world.teacher("a")
+    student = world.student("j/0", want=1)
+    world.run(GRACE_S, until=lambda: student.stream.teachers == ["a"])
+    prober.answer = NO
+    world.teacher("a", 2, address="evil:1")
+    world.run(1, until=lambda: student.stream.teachers == [])
+    world.run(2 * TTL_S)
+    assert student.stream.teachers == []
+
+
+def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails() -> None:
+    prober = FakeProber(OK)
+    world = World(prober=prober)
+    world.teacher("a")
+    world.teacher("b")
+    student = world.student("j/0", want=2)
+    world.run(GRACE_S, until=lambda: student.stream.teachers == ["a", "b"])
+    world.run(GRACE_S)
+    prober.answer = None
+    world.registry.clear()  # who was admitted is forgotten, too
+    world.run(2 * TTL_S)
+    assert student.stream.teachers == ["a", "b"]
+    waiting = dict(prober.asked[-2:])
+    waiting["a"](NO)
+    waiting["b"](OK)
+    world.run(1, until=lambda: student.stream.teachers == ["b"])
+    assert world.registry.admitted(SERVICE) == {"b": 1}
+
+
+def test_a_late_report_does_not_bring_back_a_refused_teacher() -> None:
+    prober = FakeProber(OK)
+    world = World(prober=prober)
+    world.teacher("a")
+    world.teacher("b")
+    student = world.student("j/0", want=2)
+    world.run(GRACE_S, until=lambda: student.stream.teachers == ["a", "b"])
+    world.run(GRACE_S)
+    prober.answer = None
+    world.registry.clear()
+    world.run(TTL_S / 2, until=lambda: len(prober.asked) == 4)
+    waiting = dict(prober.asked[-2:])
+    waiting["a"](NEVER)
+    waiting["b"](OK)
+    world.run(1, until=lambda: student.stream.teachers == ["b"])
+    student.fields |= {"teachers": ["a"], "want": 3}  # it has not heard yet
+    world.run(2)
+    del student.fields["teachers"]
+    world.run(GRACE_S)
+    assert student.stream.teachers == ["b"]
+
+
+def test_a_dead_teacher_is_not_remembered() -> None:
+    world = World(prober=FakeProber(OK))
+    world.teacher("a")
+    world.student("j/0", want=1)
+    world.run(GRACE_S + 1)
+    assert world.registry.admitted(SERVICE) == {"a": 1}
+    world.teachers.clear()
+    world.run(TTL_S + 1)
+    assert world.registry.admitted(SERVICE) == {}
+
+
+def test_the_first_content_is_declared_and_an_upgrade_is_followed_to_its_end() -> None:
+    world = World()
+    world.teacher("a", content_id="c1")
+    student = world.student("j/0", want=1, data_epoch=1)
+    world.run(GRACE_S + 1)
+    plan = world.registry.plan(SERVICE)
+    assert plan.content_id == "c1"
+    assert student.stream.assignments[-1].content_id == "c1"
+    student.fields["content_id"] = "c1"
+    world.teacher("b", content_id="c2")
+    world.run(1)
+    wish = Plan("c1", "c2", "now")
+    assert world.registry.set_plan(SERVICE, wish, plan.version)
+    world.run(2, until=lambda: student.stream.teachers == ["b"])
+    assert student.stream.assignments[-1].content_id == "c2"
+    student.fields["content_id"] = "c2"
+    world.run(2, until=lambda: world.registry.plan(SERVICE).content_id == "c2")
+    assert not world.registry.plan(SERVICE).next_content_id
+    texts = [entry.text.partition(":")[0] for entry in world.log("upgrade")]
+    assert texts == ["declared", "upgrade asked for", "upgrade done"]
+
+
+def test_a_student_that_starves_is_logged_when_it_lasts() -> None:
+    world = World()
+    student = world.student("j/0", want=1)
+    world.run(GRACE_S)
+    student.fields["state"] = "starved"
+    world.run(4)
+    student.fields["state"] = "steady"
+    world.run(4)
+    assert [e.kind for e in world.log() if e.kind in ("starved", "steady")] == ["starved", "steady"]

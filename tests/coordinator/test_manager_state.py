@@ -1,0 +1,332 @@
+"""For which services a manager stands, and for how long."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from edl.coordinator import MemoryRegistry
+from edl.coordinator.manager.claims import OWNER, SECRET, Claimant, objection
+from edl.coordinator.manager.election import Election
+from edl.coordinator.manager.mirror import Mirror
+from edl.coordinator.manager.overview import Overview
+from edl.coordinator.registry import Changes, LogEntry, Member, Plan, Row
+from edl.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
+from edl.tests.waiting import wait_until
+
+TTL_S, LEADER_TTL_S = 6.0, 2.0
+
+
+class Clock:
+    """Moved by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registry(clock: Clock) -> MemoryRegistry:
+    return MemoryRegistry(clock=clock)
+
+
+def stand(registry: MemoryRegistry, clock: Clock) -> Election:
+    return Election(registry, "m:1", LEADER_TTL_S, TTL_S, clock)
+
+
+def test_a_service_is_led_on_after_its_last_member_until_all_is_said(
+    registry: MemoryRegistry, clock: Clock
+) -> None:
+    election = stand(registry, clock)
+    registry.register("teachers", "s", "t", {"incarnation": "1"}, TTL_S)
+    election.renew()
+    assert election.led() == ["s"]
+    registry.leave("teachers", "s", "t", 1)  # whoever leads has not read that yet
+    for _ in range(4):
+        clock.now += 0.5
+        election.renew()
+        assert election.led() == ["s"]
+    assert election.stands("s")
+    clock.now += 2 * TTL_S
+    election.renew()
+    assert election.led() == []
+    assert not election.stands("s")
+    assert registry.lead("s", "another#1", LEADER_TTL_S).leader == "another#1"
+
+
+def test_a_mistake_of_ours_does_not_end_the_election(
+    registry: MemoryRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = stand(registry, clock)
+    registry.register("teachers", "s", "t", {"incarnation": "1"}, TTL_S)
+    asked: list[str] = []
+
+    def fails() -> list[str]:
+        asked.append("")
+        if len(asked) == 1:
+            election.stand_for("s")  # so that it looks again at once
+            raise ValueError("ours")
+        return ["s"]
+
+    monkeypatch.setattr(registry, "services", fails)
+    election.start()
+    wait_until(lambda: election.led() == ["s"])
+    election.stop()
+
+
+def test_a_stop_does_not_wait_for_each_lease_while_the_registry_hangs(
+    registry: MemoryRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = stand(registry, clock)
+    for service in ("a", "b", "c"):
+        registry.register("teachers", service, "t", {"incarnation": "1"}, TTL_S)
+    election.renew()
+    tried: list[str] = []
+
+    def hang(service: str, token: str) -> NoReturn:
+        tried.append(service)
+        raise RegistryUnavailable("it hangs")
+
+    monkeypatch.setattr(registry, "resign", hang)
+    election.stop()
+    assert len(tried) == 1
+
+
+LEASE_S = 30.0
+
+
+class Mesh:
+    """A registry that somebody has filled."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+        self.registry = MemoryRegistry(clock=lambda: self.now)
+        self.overview = Overview(self.registry, lambda _: "m:1", clock=lambda: self.now)
+
+    def teacher(self, name: str, **facts: str) -> None:
+        facts = {"incarnation": "1", "state": "serving", "content_id": "c1", **facts}
+        self.registry.register("teachers", "s", name, facts, LEASE_S)
+
+    def student(self, name: str, **facts: str) -> None:
+        facts = {"incarnation": "1", "state": "steady", "want": "2", **facts}
+        self.registry.register("students", "s", name, facts, LEASE_S)
+
+    def write(self, rows: dict[str, Row], *log: LogEntry, **admitted: int) -> None:
+        self.registry.lead("s", "me", 2.0)
+        assert self.registry.write("s", "me", (0, 0), (7, 1), rows, log, admitted)
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    mesh = Mesh()
+    mesh.registry.register("managers", "", "m:1", {"incarnation": "1"}, LEASE_S)
+    for name in ("admitted", "idle", "waiting", "bad"):
+        mesh.teacher(name)
+    mesh.teacher("leaving", state="draining")
+    mesh.student("j/0", samples_per_second="10.5", starved_seconds="1")
+    mesh.student("j/1", samples_per_second="1.5", starved_seconds="2", state="starved")
+    mesh.student("j/2", want="1")
+    rows = {
+        "j/0": Row(("admitted",), content_id="c1", reason="as told"),
+        "j/1": Row(("admitted", "leaving"), content_id="c1"),
+    }
+    refused = LogEntry("refused", "bad", "refused: another instance answers")
+    mesh.write(rows, refused, admitted=1, idle=1, leaving=1)
+    mesh.registry.set_plan("s", Plan("c1", "c2", "epoch"), 0)
+    return mesh
+
+
+def test_it_says_how_many_teachers_are_desired(mesh: Mesh) -> None:
+    assert not mesh.overview.status().services[0].HasField("desired_teachers")
+    assert mesh.registry.set_desired("s", "me", 0, "no student")
+    mesh.now += 60.0
+    (service,) = mesh.overview.status().services
+    assert service.HasField("desired_teachers")
+    assert (service.desired_teachers, service.desired_reason) == (0, "no student")
+
+
+def test_it_is_summed_up(mesh: Mesh) -> None:
+    status = mesh.overview.status()
+    assert list(status.managers) == ["m:1"]
+    (service,) = status.services
+    assert (service.teacher_count, service.student_count) == (5, 3)
+    assert dict(service.teacher_states) == {
+        "serving": 2, "draining": 1, "waiting": 1, "refused": 1,
+    }  # fmt: skip
+    assert dict(service.student_states) == {"steady": 2, "starved": 1}
+    assert (service.wanted, service.assigned) == (5, 3)
+    assert (service.samples_per_second, service.starved_seconds) == (12.0, 3.0)
+    assert (service.term, service.counter, service.leader) == (7, 1, "m:1")
+    assert (service.content_id, service.next_content_id, service.upgrade_at) == (
+        "c1", "c2", "epoch",
+    )  # fmt: skip
+    assert dict(service.content_students) == {"c1": 2}
+    assert dict(service.content_teachers) == {"c1": 5}
+
+
+def test_those_that_need_a_look_come_first(mesh: Mesh) -> None:
+    (service,) = mesh.overview.status().services
+    assert [t.teacher_id for t in service.teachers] == [
+        "bad", "waiting", "leaving", "idle", "admitted",
+    ]  # fmt: skip
+    assert [t.admission for t in service.teachers][:2] == ["refused: another instance answers", ""]
+    assert [s.report.student_id for s in service.students] == ["j/2", "j/1", "j/0"]
+    assert service.students[2].reason == "as told"
+    (few,) = mesh.overview.status(max_members=2).services
+    assert [t.teacher_id for t in few.teachers] == ["bad", "waiting"]
+    assert len(few.students) == 2
+    assert few.teacher_count == 5
+
+
+def test_one_service_alone(mesh: Mesh) -> None:
+    assert not mesh.overview.status("another").services
+    assert [s.name for s in mesh.overview.status("s").services] == ["s"]
+
+
+def test_a_reading_serves_all_who_ask_within_half_a_second(mesh: Mesh) -> None:
+    first = mesh.overview.status()
+    mesh.teacher("new")
+    assert mesh.overview.status() is first
+    mesh.now += 0.6
+    assert mesh.overview.status().services[0].teacher_count == 6
+
+
+def test_who_left_and_who_died_are_not_shown(mesh: Mesh) -> None:
+    mesh.overview.status()
+    mesh.registry.leave("teachers", "s", "idle")
+    mesh.now += 0.6
+    assert mesh.overview.status().services[0].teacher_count == 4
+    mesh.now += LEASE_S
+    mesh.registry.sweep("teachers", "s")
+    mesh.teacher("late")
+    assert [t.teacher_id for t in mesh.overview.status().services[0].teachers] == ["late"]
+
+
+def test_an_outage_is_said(mesh: Mesh) -> None:
+    mesh.registry.set_available(False)
+    with pytest.raises(RegistryUnavailable):
+        mesh.overview.status()
+
+
+def test_who_came_while_nobody_asked_for_minutes_is_shown_at_once(mesh: Mesh) -> None:
+    mesh.overview.status()
+    mesh.now += 1
+    mesh.registry.register("teachers", "s", "late", {"incarnation": "1", "state": "serving"}, 600)
+    mesh.now += 50
+    mesh.registry.sweep("teachers", "s")
+    mesh.now += 70
+    for number in range(40):  # so many that the registry forgets what is older than a minute
+        mesh.teacher(f"brief{number}")
+        mesh.registry.leave("teachers", "s", f"brief{number}")
+    (service,) = mesh.overview.status().services
+    assert [teacher.teacher_id for teacher in service.teachers] == ["late"]
+
+
+GRACE_S = 8.0
+
+
+def full(*names: str, cursor: int = 1) -> Changes:
+    return Changes(cursor, tuple(Member(name) for name in names), full=True)
+
+
+def mirror(*names: str) -> Mirror:
+    made = Mirror(GRACE_S)
+    made.apply(full(*names), 0.0)
+    return made
+
+
+def test_who_came_between_two_readings_is_no_reason_to_read_all_anew() -> None:
+    known = mirror("a")
+    known.compare({"a", "b"}, 1.0)
+    assert known.cursor == 1
+    known.apply(Changes(2, (Member("b"),)), 1.1)
+    known.compare({"a", "b", "c"}, 2.0)
+    assert known.cursor == 2
+
+
+def test_who_was_missed_is_looked_for_once() -> None:
+    known = mirror("a")
+    cursors = []
+    for second in range(1, 6):
+        known.compare({"a", "missed"}, second)
+        cursors.append(known.cursor)
+        if known.cursor == 0:
+            known.apply(full("a"), second)
+    assert cursors == [1, 0, 1, 1, 1]
+
+
+def test_a_lease_that_no_sweep_takes_out_does_not_begin_the_time_of_grace_anew() -> None:
+    known = mirror("a")
+    assert known.believe("dead", 0.0)
+    for second in (2.0, 4.0, 6.0):
+        known.compare({"a", "dead"}, second)  # its lease has run out, and nobody may sweep yet
+        assert known.overdue(second) == ()
+        assert known.cursor == 0
+        known.apply(full("a"), second)
+    known.compare({"a"}, 8.0)
+    assert known.overdue(8.0) == ("dead",)
+
+
+def test_who_came_back_unseen_is_read_before_it_is_given_up() -> None:
+    known = mirror("a", "b")
+    known.compare({"a"}, 0.0)
+    known.compare({"a", "b"}, GRACE_S + 1)
+    assert known.overdue(GRACE_S + 1) == ()
+    known.apply(full("a", "b"), GRACE_S + 1)
+    assert known.overdue(9 * GRACE_S) == ()
+
+
+def test_after_half_a_minute_without_a_reading_everything_is_read() -> None:
+    known = Mirror(GRACE_S)
+    assert known.cursor_at(0.0) == 0
+    known.apply(full("a", cursor=7), 0.0)
+    assert known.cursor_at(30.0) == 7
+    assert known.cursor_at(30.1) == 0
+    known.apply(Changes(9), 30.0)
+    assert known.cursor_at(60.0) == 9
+
+
+ME = Claimant("me", "mine")
+FACTS = {"incarnation": "5", **ME.facts()}
+
+
+@pytest.mark.parametrize(
+    ("caller", "incarnation", "expected"),
+    [
+        (ME, 5, None),
+        (Claimant("me", "new"), 6, None),
+        (Claimant("me", "guess"), 5, Forbidden),
+        (ME, 4, LeaseSuperseded),
+        (Claimant("you", "guess"), 5, Forbidden),
+        (Claimant("you", "guess"), 6, Forbidden),
+        (Claimant("you", "guess"), 4, Forbidden),
+        (Claimant("me again, by another token", "mine"), 5, None),
+        (Claimant("you", "mine"), 6, Forbidden),
+    ],
+)
+def test_the_first_owns_the_name(
+    caller: Claimant, incarnation: int, expected: type[EdlError] | None
+) -> None:
+    no = objection("j/0", incarnation, caller, FACTS)
+    assert (type(no) if no else None) is expected
+
+
+def test_where_nothing_is_known_the_first_to_come_is_believed() -> None:
+    assert objection("j/0", 1, Claimant("you", "yours"), None) is None
+    assert objection("j/0", 1, Claimant("you", "yours"), {"incarnation": "1"}) is None
+    assert objection("j/0", 1, Claimant("you", "yours"), {"incarnation": "odd"}) is None
+
+
+def test_nothing_secret_is_kept() -> None:
+    facts = Claimant("me", "a long secret").facts()
+    assert set(facts) == {OWNER, SECRET}
+    assert "a long secret" not in str(facts)
+    assert "me" not in facts[OWNER].split()
