@@ -1,4 +1,4 @@
-"""The assignment rule by examples that can be read; its laws: tests/properties."""
+"""Assignment of teachers by examples; its laws are in tests/properties."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from edl.scheduler.assignment import (
     AssignmentEvent,
     Change,
+    ContentPlanned,
     RecoveryBegan,
     RecoveryEnded,
     StudentGone,
@@ -15,295 +16,367 @@ from edl.scheduler.assignment import (
     TeacherDraining,
     TeacherUp,
     Ticked,
+    content_of,
+    plan_is_complete,
+    prevailing_content,
     reduce,
 )
 
-from .assigned import Service, up, wants
+from .assignment_service import Service, up, wants
 
 
-def test_nobody_is_below_another_by_more_than_one() -> None:
-    """Eight students that want five each with 39 teachers: one static share left teachers idle."""
-    students = [wants(f"job{index}/0", 5) for index in range(8)]
-    service = Service(*(TeacherUp(f"t{index}") for index in range(39)), *students)
-    assert service.idle == set()
-    assert sorted(service.counts) == [4, 5, 5, 5, 5, 5, 5, 5]
+class TestAssignment:
+    def test_new_students_and_new_teachers_move_few(self) -> None:
+        service = Service(*up("abcdef"), wants("a/0", 4), wants("b/0", 2))
+        changes = service.see(wants("c/0", 2))
+        assert service.counts == [2, 2, 2]
+        assert set(changes) == {"a/0", "c/0"}
+        service = Service(*up("ab"), wants("a/0", 1), wants("b/0", 2))
+        changes = service.see(*up("c"))
+        assert list(changes) == ["b/0"]
+        assert changes["b/0"].teachers == ("b", "c")
+        assert changes["b/0"].reason == "teacher c serves: 2 of 2 wanted"
+        assert service.see(*up("d")) == {}
 
+    def test_first_student_leaves_one_teacher_for_each_other(self) -> None:
+        service = Service(*up("abc"), wants("greedy/0", 9))
+        assert service.has("greedy/0") == "abc"
+        changes = service.see(wants("late/0", 2))
+        assert changes["greedy/0"].lost == ()
+        assert service.counts == [2, 1]
+        assert changes["greedy/0"].reason == (
+            "teacher c given to late/0, which had none: "
+            "2 of 9 wanted, as 3 teachers serve 2 students"
+        )
+        assert changes["late/0"].reason.endswith("1 of 2 wanted, as 3 teachers serve 2 students")
 
-def test_what_one_does_not_want_another_has() -> None:
-    """Wants of 8 and 1 with 8 teachers: halves would leave three teachers idle."""
-    service = Service(*up("abcdefgh"), wants("a/0", 8), wants("b/0", 1))
-    assert service.counts == [7, 1]
+    def test_loss_is_reported_and_replaced(self) -> None:
+        service = Service(*up("abc"), wants("a/0", 2))
+        change = service.see(TeacherDown("a", lost=True))["a/0"]
+        assert change == Change(
+            "a/0",
+            ("b", "c"),
+            ("a",),
+            "",
+            "",
+            0,
+            "teacher a was lost; teacher c was free: 2 of 2 wanted",
+        )
+        service = Service(*up("ab"), wants("a/0", 2))
+        reason = service.see(TeacherDown("a", lost=True))["a/0"].reason
+        assert reason == "teacher a was lost: 1 of 2 wanted, as 1 teacher serves 1 student"
+        reason = service.see(TeacherDown("b", lost=True))["a/0"].reason
+        assert reason == "teacher b was lost: 0 of 2 wanted, as no teacher serves"
+        service = Service(*up("a"), wants("a/0", 1))
+        assert service.see(TeacherDown("a", lost=False))["a/0"].lost == ()
 
+    def test_draining_teacher_is_revoked_and_may_serve_again(self) -> None:
+        service = Service(*up("ab"), wants("a/0", 1))
+        change = service.see(TeacherDraining("a"))["a/0"]
+        assert (change.teachers, change.lost) == (("b",), ())
+        assert change.reason.startswith("teacher a drains")
+        change = service.see(TeacherDown("a", lost=True))["a/0"]
+        assert (change.teachers, change.lost) == (("b",), ("a",))
+        service = Service(*up("a"), wants("a/0", 1), TeacherDraining("a"))
+        assert service.has("a/0") == ""
+        change = service.see(*up("a"))["a/0"]
+        assert (change.teachers, change.lost) == (("a",), ())
 
-def test_a_new_student_has_its_share_from_who_would_miss_it_least() -> None:
-    service = Service(*up("abcdef"), wants("a/0", 4), wants("b/0", 2))
-    changes = service.see(wants("c/0", 2))
-    assert service.counts == [2, 2, 2]
-    assert set(changes) == {"a/0", "c/0"}
+    def test_loss_of_a_revoked_teacher_is_reported_to_its_former_student(self) -> None:
+        service = Service(*up("ab"), wants("a/0", 2))
+        service.see(wants("b/0", 1))
+        assert (service.has("a/0"), service.has("b/0")) == ("a", "b")
+        changes = service.see(TeacherDown("b", lost=True))
+        assert changes["a/0"].lost == ("b",)  # it was revoked when b/0 came
+        assert changes["b/0"].lost == ("b",)
 
+    def test_restarted_teacher_is_a_loss_and_a_new_teacher(self) -> None:
+        service = Service(TeacherUp("a", 1), TeacherUp("b", 1), wants("a/0", 1))
+        change = service.see(TeacherUp("a", 2))["a/0"]
+        assert (change.teachers, change.lost) == (("a",), ("a",))
+        assert change.reason == "teacher a was started anew: 1 of 1 wanted"
+        assert service.see(TeacherUp("a", 2)) == {}
+        service = Service(TeacherUp("a", 1), wants("a/0", 1))
+        change = service.see(TeacherDown("a", lost=True), TeacherUp("a", 2))["a/0"]
+        assert (change.teachers, change.lost) == (("a",), ("a",))
 
-def test_the_first_leaves_at_least_one_for_each() -> None:
-    service = Service(*up("abc"), wants("greedy/0", 9))
-    assert service.has("greedy/0") == "abc"
-    changes = service.see(wants("late/0", 2))
-    assert changes["greedy/0"].lost == ()
-    assert service.counts == [2, 1]
-    assert changes["greedy/0"].reason == (
-        "teacher c given to late/0, which had none: 2 of 9 wanted, as 3 teachers serve 2 students"
+    def test_same_host_is_preferred_but_no_reason_to_move(self) -> None:
+        service = Service(*up("ab", host="left"), *up("cd", host="right"))
+        service.see(StudentReported("a/0", 1, host="right"))
+        assert service.has("a/0") == "c"
+        service.see(StudentReported("b/0", 2, host="right"))
+        assert service.has("b/0") == "ad"
+        service = Service(*up("a", host="left"), StudentReported("a/0", 1, host="right"))
+        assert service.see(*up("b", host="right")) == {}
+
+    def test_whole_jobs_are_lifted_small_ones_first(self) -> None:
+        """A job is as fast as its slowest rank."""
+        ranks = [wants(f"big/{rank}", 3) for rank in range(3)]
+        service = Service(*up("abcde"), *ranks, wants("small/0", 3))
+        assert service.counts == [1, 1, 1, 2]
+        service = Service(*up("abcdef"), *(wants(f"big/{rank}", 2) for rank in range(3)))
+        assert service.counts == [2, 2, 2]
+        service.see(wants("x/0", 2), wants("y/0", 2))
+        assert service.counts == [1, 1, 1, 2, 1]
+        service.see(*up("g"))
+        assert service.counts == [1, 1, 1, 2, 2]
+
+    def test_guarantees_come_before_priority(self) -> None:
+        service = Service(*up("abcdef"), wants("low/0", 6, min=3))
+        changes = service.see(wants("high/0", 9, priority=1))
+        assert service.counts == [3, 3]
+        assert "which had none" in changes["low/0"].reason
+        service = Service(
+            *up("abcde"),
+            wants("low/0", 3, min=3),
+            wants("other/0", 2, min=2),
+            wants("high/0", 3, min=3, priority=1),
+        )
+        assert service.counts == [1, 1, 3]
+        service.see(*up("f"))
+        assert sorted(service.counts) == [1, 2, 3]
+        service.see(*up("g"))
+        assert service.counts == [2, 2, 3]
+
+    def test_recovery_takes_nothing_away_but_dead_teachers(self) -> None:
+        service = Service(
+            RecoveryBegan(),
+            *up("abcd"),
+            wants("b/0", 2, holding="cd"),
+            wants("a/0", 2, holding="ba"),
+        )
+        assert (service.has("b/0"), service.has("a/0")) == ("cd", "ab")
+        assert service.see(RecoveryEnded()) == {}
+        service = Service(RecoveryBegan(), *up("ab"), wants("a/0", 1, holding="ab"))
+        assert service.has("a/0") == "ab"
+        service.see(wants("b/0", 1))
+        assert service.has("a/0") == "ab"
+        assert service.count("b/0") == 1  # it shares: nobody goes without
+        service.see(*up("c"), wants("c/0", 1))
+        assert service.has("c/0") == "c"
+        service.see(RecoveryEnded())
+        assert (service.counts, service.idle) == ([1, 1, 1], set())
+        service = Service(RecoveryBegan(), *up("ab"), wants("a/0", 2, holding="ab"))
+        change = service.see(TeacherDown("a", lost=True))["a/0"]
+        assert (change.teachers, change.lost) == (("b",), ("a",))
+        change = service.see(TeacherDown("b", lost=False))["a/0"]
+        assert (change.teachers, change.lost) == ((), ())
+
+    def test_claims_to_hold_teachers(self) -> None:
+        service = Service(*up("abc"), wants("a/0", 1))
+        assert service.see(wants("a/0", 1, holding="bc")) == {}
+        service = Service(*up("abc"), wants("a/0", 2))
+        assert service.has("a/0") == "ab"
+        service.see(wants("b/0", 2, holding="ab"))
+        assert (service.has("a/0"), service.has("b/0")) == ("ab", "c")
+        service = Service(*up("ab"), wants("a/0", 1))
+        change = service.see(StudentGone("a/0"), wants("a/0", 1, holding="a"))["a/0"]
+        assert change.teachers == ("a",)
+        assert change.reason == "student a/0 wants 1: 1 of 1 wanted"
+        change = Service().see(wants("a/0", 2))["a/0"]
+        assert change.teachers == ()
+        assert change.reason == "student a/0 wants 2: 0 of 2 wanted, as no teacher serves"
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            TeacherUp("a", 1),
+            TeacherDown("x", lost=True),
+            TeacherDraining("x"),
+            StudentGone("x"),
+            StudentReported("a/0", 1),
+            RecoveryEnded(),
+            Ticked(),
+        ],
     )
-    assert changes["late/0"].reason.endswith("1 of 2 wanted, as 3 teachers serve 2 students")
+    def test_events_without_news_return_the_same_state(self, event: AssignmentEvent) -> None:
+        state = Service(*up("a"), wants("a/0", 1)).state
+        after, changes = reduce(state, [event], 1.0)
+        assert after is state
+        assert changes == ()
+
+    def test_negative_want_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="a/0 cannot want -1"):
+            Service(wants("a/0", -1))
 
 
-def test_a_new_teacher_goes_to_who_still_wants_one() -> None:
-    service = Service(*up("ab"), wants("a/0", 1), wants("b/0", 2))
-    changes = service.see(*up("c"))
-    assert list(changes) == ["b/0"]
-    assert changes["b/0"].teachers == ("b", "c")
-    assert changes["b/0"].reason == "teacher c serves: 2 of 2 wanted"
-    assert service.see(*up("d")) == {}
+class TestReasons:
+    def test_recovery_names_shared_teachers(self) -> None:
+        service = Service(RecoveryBegan(), *up("abc"))
+        service.see(wants("a/0", 2, "ab"), wants("b/0", 1, "b"))
+        changes = service.see(RecoveryEnded())
+        assert "teacher b, shared during the recovery, left to b/0" in changes["a/0"].reason
+        assert "teacher c was free" in changes["a/0"].reason
+        assert set(changes) == {"a/0"}
+        service = Service(RecoveryBegan(), TeacherUp("t0"), TeacherUp("t10"), TeacherUp("t1"))
+        service.see(StudentReported("a/0", 2, ("t0", "t10")), StudentReported("b/0", 1, ("t10",)))
+        change = service.see(RecoveryEnded())["a/0"]
+        assert change.teachers == ("t0", "t1")
+        assert "teacher t10, shared" in change.reason
+        assert "teacher t1 was free" in change.reason
+
+    @pytest.mark.parametrize(("speed", "pace"), [(400.0, "faster"), (20.0, "slower")])
+    def test_changed_speed_is_named(self, speed: float, pace: str) -> None:
+        service = Service(*up("abcdefg", 100), wants("a/0", 3), wants("b/0", 3))
+        (change,) = service.see(TeacherUp("a", 1, speed)).values()
+        assert change.reason.startswith(f"teacher a is {pace} than was known; ")
+
+    def test_changed_speed_or_content_is_named(self) -> None:
+        service = Service(*up("ab", 400), *up("cdef", 100), wants("a/0", 9), wants("b/0", 9))
+        change = service.see(TeacherUp("a", 1, 100.0))["a/0"]
+        assert "a" in change.teachers
+        assert change.reason.startswith("teacher a is slower than was known; teacher f taken over")
+        service = Service(ContentPlanned("x"), *up("ab", content="x"), wants("a/0", 2))
+        change = service.see(TeacherUp("a", 1, content_id="y"))["a/0"]
+        assert change.reason.startswith("teacher a serves another content: 1 of 2")
+
+    def test_changed_claim_is_named(self) -> None:
+        service = Service(*up("abcd"), wants("a/0", 4), wants("b/0", 4))
+        assert (
+            "student a/0 has priority 1, not 0"
+            in service.see(wants("a/0", 4, priority=1))["a/0"].reason
+        )
+        change = service.see(wants("b/0", 4, min=2))["b/0"]
+        assert "student b/0 is to have at least 2" in change.reason
 
 
-def test_what_is_not_wanted_any_more_is_given_back_the_latest_first() -> None:
-    service = Service(*up("abc"), wants("a/0", 3), wants("b/0", 2))
-    assert service.counts == [2, 1]
-    first = service.state.students["a/0"].teachers[0]
-    service.see(wants("a/0", 1))
-    service.wait(30)
-    assert service.has("a/0") == first
-    assert service.counts == [1, 2]
+def on(content: str, epoch: int, want: int = 1, student: str = "a/0") -> StudentReported:
+    """A student that is labelled with `content` in an epoch; "": it stands before that epoch."""
+    return StudentReported(student, want, data_epoch=epoch, content_id=content)
 
 
-def test_who_wants_none_gets_none_and_gives_all_back_at_once() -> None:
-    service = Service(*up("ab"), wants("a/0", 2), wants("b/0", 0))
-    assert service.counts == [2, 0]
-    service.see(wants("a/0", 0))
-    assert service.counts == [0, 0]
-
-
-def test_a_lost_teacher_is_named_and_replaced() -> None:
-    service = Service(*up("abc"), wants("a/0", 2))
-    change = service.see(TeacherDown("a", lost=True))["a/0"]
-    assert change == Change(
-        "a/0",
-        ("b", "c"),
-        ("a",),
-        "",
-        "",
-        0,
-        "teacher a was lost; teacher c was free: 2 of 2 wanted",
-    )
-
-
-def test_a_loss_that_cannot_be_replaced_is_said() -> None:
-    service = Service(*up("ab"), wants("a/0", 2))
-    reason = service.see(TeacherDown("a", lost=True))["a/0"].reason
-    assert reason == "teacher a was lost: 1 of 2 wanted, as 1 teacher serves 1 student"
-    reason = service.see(TeacherDown("b", lost=True))["a/0"].reason
-    assert reason == "teacher b was lost: 0 of 2 wanted, as no teacher serves"
-
-
-def test_a_teacher_that_left_in_order_is_revoked_not_lost() -> None:
-    service = Service(*up("a"), wants("a/0", 1))
-    assert service.see(TeacherDown("a", lost=False))["a/0"].lost == ()
-
-
-def test_a_draining_teacher_is_revoked_and_its_loss_is_still_told() -> None:
-    service = Service(*up("ab"), wants("a/0", 1))
-    change = service.see(TeacherDraining("a"))["a/0"]
-    assert (change.teachers, change.lost) == (("b",), ())
-    assert change.reason.startswith("teacher a drains")
-    change = service.see(TeacherDown("a", lost=True))["a/0"]
-    assert (change.teachers, change.lost) == (("b",), ("a",))
-
-
-def test_a_revoked_teachers_loss_is_told_to_who_may_have_requests_there() -> None:
-    service = Service(*up("ab"), wants("a/0", 2))
-    service.see(wants("b/0", 1))
-    assert (service.has("a/0"), service.has("b/0")) == ("a", "b")
-    changes = service.see(TeacherDown("b", lost=True))
-    assert changes["a/0"].lost == ("b",)  # it was revoked when b/0 came
-    assert changes["b/0"].lost == ("b",)
-
-
-def test_another_incarnation_is_a_loss_and_a_new_teacher() -> None:
-    service = Service(TeacherUp("a", 1), TeacherUp("b", 1), wants("a/0", 1))
-    change = service.see(TeacherUp("a", 2))["a/0"]
-    assert (change.teachers, change.lost) == (("a",), ("a",))
-    assert change.reason == "teacher a was started anew: 1 of 1 wanted"
-    assert service.see(TeacherUp("a", 2)) == {}
-
-
-def test_one_that_died_and_came_back_within_a_batch_was_lost() -> None:
-    service = Service(TeacherUp("a", 1), wants("a/0", 1))
-    change = service.see(TeacherDown("a", lost=True), TeacherUp("a", 2))["a/0"]
-    assert (change.teachers, change.lost) == (("a",), ("a",))
-
-
-def test_a_drained_teacher_may_serve_again() -> None:
-    service = Service(*up("a"), wants("a/0", 1), TeacherDraining("a"))
-    assert service.has("a/0") == ""
-    change = service.see(*up("a"))["a/0"]
-    assert (change.teachers, change.lost) == (("a",), ())
-
-
-def test_a_student_that_goes_frees_its_teachers() -> None:
-    service = Service(*up("ab"), wants("a/0", 1), wants("b/0", 2))
-    assert set(service.see(StudentGone("a/0"))["b/0"].teachers) == {"a", "b"}
-
-
-def test_of_equal_teachers_the_one_on_the_students_host_is_taken() -> None:
-    service = Service(*up("ab", host="left"), *up("cd", host="right"))
-    service.see(StudentReported("a/0", 1, host="right"))
-    assert service.has("a/0") == "c"
-    service.see(StudentReported("b/0", 2, host="right"))
-    assert service.has("b/0") == "ad"
-
-
-def test_a_host_is_no_reason_to_move() -> None:
-    service = Service(*up("a", host="left"), StudentReported("a/0", 1, host="right"))
-    assert service.see(*up("b", host="right")) == {}
-
-
-# ------------------------------------------------------------------------------------------- jobs
-
-
-def test_the_last_teachers_lift_a_whole_job() -> None:
-    """A job is as fast as its slowest rank: with one to spare, lift the job that has one rank."""
-    ranks = [wants(f"big/{rank}", 3) for rank in range(3)]
-    service = Service(*up("abcde"), *ranks, wants("small/0", 3))
-    assert service.counts == [1, 1, 1, 2]
-
-
-def test_a_job_is_lifted_by_ranks_when_there_is_enough_for_all_of_them() -> None:
-    ranks = [wants(f"big/{rank}", 3) for rank in range(3)]
-    service = Service(*up("abcdefg"), *ranks, wants("small/0", 3))
-    assert sorted(service.counts) == [1, 2, 2, 2]
-    assert service.counts[3] == 2
-
-
-def test_two_small_jobs_go_before_a_large_one_that_holds_their_teachers() -> None:
-    service = Service(*up("abcdef"), *(wants(f"big/{rank}", 2) for rank in range(3)))
-    assert service.counts == [2, 2, 2]
-    service.see(wants("x/0", 2), wants("y/0", 2))
-    assert service.counts == [1, 1, 1, 2, 1]
-    service.see(*up("g"))
-    assert service.counts == [1, 1, 1, 2, 2]
-
-
-# ------------------------------------------------------------------------- priority and `min`
-
-
-def test_priority_comes_before_more_for_others_but_not_before_their_first() -> None:
-    service = Service(*up("abcdef"), wants("low/0", 6))
-    service.see(wants("high/0", 9, priority=1))
-    assert service.counts == [1, 5]
-
-
-def test_what_is_guaranteed_comes_before_priority() -> None:
-    service = Service(*up("abcdef"), wants("low/0", 6, min=3))
-    changes = service.see(wants("high/0", 9, priority=1))
-    assert service.counts == [3, 3]
-    assert "which had none" in changes["low/0"].reason
-
-
-def test_guarantees_that_exceed_the_supply_are_met_by_priority_and_then_evenly() -> None:
-    """Five teachers, mins of 3, 3 and 2: everybody has one, then the first priority its min."""
-    service = Service(
-        *up("abcde"),
-        wants("low/0", 3, min=3),
-        wants("other/0", 2, min=2),
-        wants("high/0", 3, min=3, priority=1),
-    )
-    assert service.counts == [1, 1, 3]
-    service.see(*up("f"))
-    assert sorted(service.counts) == [1, 2, 3]
-    service.see(*up("g"))
-    assert service.counts == [2, 2, 3]
-
-
-def test_nobody_is_guaranteed_more_than_it_wants() -> None:
-    service = Service(*up("abcd"), wants("a/0", 1, min=3), wants("b/0", 4))
-    assert service.counts == [1, 3]
-
-
-# -------------------------------------------------------------------------------------- recovery
-
-
-def test_a_manager_that_starts_anew_strips_nobody() -> None:
-    service = Service(
-        RecoveryBegan(), *up("abcd"), wants("b/0", 2, holding="cd"), wants("a/0", 2, holding="ba")
-    )
-    assert (service.has("b/0"), service.has("a/0")) == ("cd", "ab")
-    assert service.see(RecoveryEnded()) == {}
-
-
-def test_sets_only_grow_while_teachers_register_anew() -> None:
-    service = Service(RecoveryBegan(), *up("ab"), wants("a/0", 1, holding="ab"))
+def upgrading(at_now: bool = False) -> Service:
+    """A student in its epoch 1 on old; c, d serve the new content that is planned."""
+    service = Service(ContentPlanned("old"), *up("ab", content="old"), on("", 1, want=2))
+    service.see(on("old", 1, want=2))
+    service.see(*up("cd", content="new"))
     assert service.has("a/0") == "ab"
-    service.see(wants("b/0", 1))
-    assert service.has("a/0") == "ab"
-    assert service.count("b/0") == 1  # it shares: nobody goes without
-    service.see(*up("c"), wants("c/0", 1))
-    assert service.has("c/0") == "c"
-    service.see(RecoveryEnded())
-    assert (service.counts, service.idle) == ([1, 1, 1], set())
+    service.see(ContentPlanned("old", "new", "now" if at_now else "epoch"))
+    return service
 
 
-def test_the_dead_are_out_at_once_even_then() -> None:
-    service = Service(RecoveryBegan(), *up("ab"), wants("a/0", 2, holding="ab"))
-    change = service.see(TeacherDown("a", lost=True))["a/0"]
-    assert (change.teachers, change.lost) == (("b",), ("a",))
-    change = service.see(TeacherDown("b", lost=False))["a/0"]
-    assert (change.teachers, change.lost) == ((), ())
+class TestContents:
+    def test_content_without_a_plan(self) -> None:
+        service = Service(*up("ab", content="x"), *up("cd", content="y"), on("", 0, want=4))
+        assert service.has("a/0") == "ab"
+        assert content_of(service.state, "a/0") == "x"
+        service.see(on("y", 3, want=2, student="b/0"))
+        assert service.has("b/0") == "cd"
+        service = Service(on("", 0), *up("a", content="x"), *up("b", content="y"))
+        assert service.has("a/0") == "a"
+        service.see(TeacherDown("a", lost=True))
+        assert service.has("a/0") == ""  # it may have labels of x
+        service = Service(*up("a", content="x"))
+        service.see(TeacherDown("a", lost=False))
+        service.see(*up("b", content="y"), on("", 0))
+        assert service.has("a/0") == "b"
 
+    def test_prevailing_content(self) -> None:
+        service = Service(
+            *up("abc", content="x"), on("", 0, student="new/0"), *up("d", content="y")
+        )
+        assert service.state.plan.current == "x"
+        service = Service(*up("abc", content="x"), *up("d", content="y"))
+        service.see(*(on("y", 3, student=name) for name in ("a/0", "b/0")))
+        assert service.state.plan.current == "y"
+        assert prevailing_content(service.state) == ("y", 2, 1)
+        service.see(*(on("x", 3, student=name) for name in ("c/0", "d/0", "e/0")))
+        assert prevailing_content(service.state) == ("x", 3, 3)
+        assert service.state.plan.current == "y", "somebody is on it: it is not changed to and fro"
 
-def test_what_a_known_student_holds_is_no_news() -> None:
-    service = Service(*up("abc"), wants("a/0", 1))
-    assert service.see(wants("a/0", 1, holding="bc")) == {}
+    def test_recovery_keeps_students_on_their_content(self) -> None:
+        service = Service(RecoveryBegan(), *up("abc", content="x"), on("x", 1, student="b/0"))
+        change = service.see(on("y", 3), *up("d", content="y"))["a/0"]
+        assert (change.content_id, change.next_content_id) == ("y", "")
+        service.see(on("", 4))
+        assert content_of(service.state, "a/0") == "y"
+        service.see(ContentPlanned("x"))
+        assert service.state.students["a/0"].next_told == "x"
+        service = Service(
+            ContentPlanned("old", "new"), *up("ab", content="old"), *up("cd", content="new")
+        )
+        changes = service.see(on("old", 4), on("new", 5, student="b/0"), on("", 6, student="c/0"))
+        contents = {name: change.content_id for name, change in changes.items()}
+        assert contents == {"a/0": "old", "b/0": "new", "c/0": "new"}
+        assert changes["a/0"].next_content_id == "new"
+        service = Service(ContentPlanned("old"), *up("ab", content="old"), *up("c", content="new"))
+        service.see(on("old", 1), on("old", 1, student="b/0"))
+        service.see(RecoveryBegan(), ContentPlanned("old", "new", "now"))
+        assert content_of(service.state, "a/0") == "old"
+        service.see(on("", 2, student="b/0"))
+        assert [content_of(service.state, name) for name in ("a/0", "b/0")] == ["old", "new"]
 
+    def test_plan_decides_for_new_students(self) -> None:
+        service = Service(
+            ContentPlanned("y"), *up("a", content="x"), on("", 0), *up("b", content="y")
+        )
+        assert service.has("a/0") == "b"
+        service = upgrading()
+        service.see(on("", 0, student="b/0"))
+        assert content_of(service.state, "b/0") == "new"
+        assert not plan_is_complete(service.state)
+        service.see(TeacherDown("c", lost=True), TeacherDown("d", lost=True))
+        assert service.has("b/0") == ""  # it is on the new content, and stays
+        service.see(on("", 0, student="c/0"))
+        assert content_of(service.state, "c/0") == "old"
 
-def test_what_another_has_is_not_taken_by_saying_so() -> None:
-    service = Service(*up("abc"), wants("a/0", 2))
-    assert service.has("a/0") == "ab"
-    service.see(wants("b/0", 2, holding="ab"))
-    assert (service.has("a/0"), service.has("b/0")) == ("ab", "c")
+    def test_upgrade_is_announced_and_done_between_epochs(self) -> None:
+        service = upgrading()
+        assert service.has("a/0") == "ab"
+        assert service.state.students["a/0"].next_told == "new"
+        assert service.see(on("old", 1, want=2)) == {}
+        change = service.see(on("", 2, want=2))["a/0"]
+        assert (sorted(change.teachers), change.content_id) == (["c", "d"], "new")
+        assert (change.next_content_id, change.data_epoch) == ("", 2)
+        assert "moves from content old to new" in change.reason
+        assert plan_is_complete(service.state)
+        service = upgrading()
+        assert service.see(on("old", 2, want=2)) == {}
+        assert service.has("a/0") == "ab"
+        assert service.see(on("", 3, want=2))["a/0"].content_id == "new"
 
+    def test_announcement_is_a_change(self) -> None:
+        service = Service(ContentPlanned("old"), *up("a", content="old"), on("", 1))
+        assert service.see(ContentPlanned("old", "new")) == {}  # nobody serves it yet
+        change = service.see(*up("c", content="new"))["a/0"]
+        assert (change.content_id, change.next_content_id) == ("old", "new")
+        assert "moves to content new with its next epoch" in change.reason
+        change = service.see(TeacherDraining("c"))["a/0"]
+        assert (change.content_id, change.next_content_id) == ("old", "")
+        assert "stays with content old" in change.reason
 
-def test_a_student_that_was_started_anew_is_told_what_it_has() -> None:
-    service = Service(*up("ab"), wants("a/0", 1))
-    change = service.see(StudentGone("a/0"), wants("a/0", 1, holding="a"))["a/0"]
-    assert change.teachers == ("a",)
-    assert change.reason == "student a/0 wants 1: 1 of 1 wanted"
+    def test_waiting_student_is_answered_when_the_upgrade_fails(self) -> None:
+        service = upgrading()
+        service.see(TeacherDown("c", lost=True), TeacherDown("d", lost=True))
+        change = service.see(on("", 2, want=2))["a/0"]
+        assert (change.content_id, change.next_content_id, change.data_epoch) == ("old", "", 2)
+        assert service.has("a/0") == "ab"
 
+    def test_immediate_upgrade_waits_for_a_teacher(self) -> None:
+        service = upgrading(at_now=True)
+        assert service.has("a/0") == "cd"
+        assert service.state.students["a/0"].next_told == ""
+        service = Service(ContentPlanned("old"), *up("a", content="old"), on("", 1))
+        service.see(ContentPlanned("old", "new", "now"))
+        assert service.has("a/0") == "a"
+        service.see(*up("c", content="new"))
+        assert service.has("a/0") == "c"
 
-# ------------------------------------------------------------------------------------------ words
+    def test_withdrawn_and_unknown_contents(self) -> None:
+        service = upgrading()
+        change = service.see(ContentPlanned("old"))["a/0"]
+        assert (change.content_id, change.next_content_id) == ("old", "")
+        assert service.see(on("", 2, want=2))["a/0"].content_id == "old"
+        service = Service(
+            ContentPlanned("new"), *up("a", content="ancient"), *up("b", content="new")
+        )
+        service.see(on("ancient", 1))
+        assert service.has("a/0") == "a"
+        service.see(TeacherDown("a", lost=False))
+        assert service.has("a/0") == "b"
 
-
-def test_a_new_student_is_told_even_of_nothing() -> None:
-    change = Service().see(wants("a/0", 2))["a/0"]
-    assert change.teachers == ()
-    assert change.reason == "student a/0 wants 2: 0 of 2 wanted, as no teacher serves"
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        TeacherUp("a", 1),
-        TeacherDown("x", lost=True),
-        TeacherDraining("x"),
-        StudentGone("x"),
-        StudentReported("a/0", 1),
-        RecoveryEnded(),
-        Ticked(),
-    ],
-)
-def test_no_news_leave_the_state_itself(event: AssignmentEvent) -> None:
-    state = Service(*up("a"), wants("a/0", 1)).state
-    after, changes = reduce(state, [event], 1.0)
-    assert after is state
-    assert changes == ()
-
-
-def test_nobody_wants_less_than_nothing() -> None:
-    with pytest.raises(ValueError, match="a/0 cannot want -1"):
-        Service(wants("a/0", -1))
+    def test_upgrade_without_students_is_complete_when_served(self) -> None:
+        service = Service(ContentPlanned("old", "new"), *up("a", content="old"))
+        assert not plan_is_complete(service.state)
+        service.see(*up("b", content="new"))
+        assert plan_is_complete(service.state)

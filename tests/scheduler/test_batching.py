@@ -1,16 +1,21 @@
-"""Dynamic batching: laws that hold for any requests at any devices, in virtual time."""
+"""Dynamic batching, devices and float types."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
+from itertools import product
 
+import ml_dtypes
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.scheduler.batching import BatchRule, Decision, Waiting, decide
-from edl.scheduler.lanes import Lane
+from edl.scheduler.lanes import Lane, promise_s, soonest
+from edl.scheduler.precision import widest
 
 OFF = BatchRule()
 
@@ -26,75 +31,6 @@ def lane(room: int = 1) -> Lane:
 def sent(decision: Decision) -> list[tuple[int, ...]]:
     return [batch.requests for batch in decision.batches]
 
-
-# --- cases
-
-
-def test_off_each_goes_alone_at_once_in_order() -> None:
-    requests = waiting(4, 4, 4)
-    decision = decide(OFF, requests, [lane(2)], 0.0)
-    assert sent(decision) == [(0,), (1,)]
-    assert decision.look_again_s == math.inf
-
-
-def test_what_is_not_full_waits_for_the_delay_and_no_longer() -> None:
-    rule, requests = BatchRule(8, 0.5), waiting(2, 3, at=10.0)
-    decision = decide(rule, requests, [lane()], 10.2)
-    assert sent(decision) == []
-    assert decision.look_again_s == 10.5
-    assert sent(decide(rule, requests, [lane()], 10.5)) == [(0, 1)]
-
-
-def test_what_is_full_goes_at_once() -> None:
-    rule = BatchRule(8, 0.5)
-    assert sent(decide(rule, waiting(4, 4, 4), [lane(2)], 0.0)) == [(0, 1)]
-    assert sent(decide(rule, waiting(6, 4), [lane(2)], 0.0)) == [(0,)]
-
-
-def test_a_request_above_the_largest_size_goes_alone() -> None:
-    assert sent(decide(BatchRule(8, 0.5), waiting(20, 2), [lane(2)], 0.0)) == [(0,)]
-
-
-def test_the_largest_preferred_size_goes_without_waiting() -> None:
-    rule = BatchRule(16, 0.5, frozenset({4, 8}))
-    assert sent(decide(rule, waiting(2, 2, 2, 2, 2), [lane()], 0.0)) == [(0, 1, 2, 3)]
-    assert sent(decide(rule, waiting(2, 3), [lane()], 0.0)) == []
-
-
-def test_other_shapes_are_never_merged_and_the_older_goes_first() -> None:
-    requests = [*waiting(4, shape="a"), *waiting(4, shape="b", first=1), *waiting(4, first=2)]
-    decision = decide(BatchRule(8, 0.0), requests, [lane(3)], 1.0)
-    assert sent(decision) == [(0, 2), (1,)]
-
-
-def test_the_expired_do_not_go() -> None:
-    requests = [Waiting(0, "a", 1, 0.0, deadline_s=2.0), Waiting(1, "a", 1, 0.0, deadline_s=3.0)]
-    decision = decide(OFF, requests, [lane(2)], 2.0)
-    assert (sent(decision), decision.expired) == ([(1,)], (0,))
-
-
-def test_without_room_only_deadlines_are_looked_at() -> None:
-    requests = [Waiting(0, "a", 1, 0.0, deadline_s=9.0)]
-    assert decide(BatchRule(8, 0.5), requests, [lane(0)], 1.0).look_again_s == 9.0
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: BatchRule(-1),
-        lambda: BatchRule(8, -0.1),
-        lambda: BatchRule(8, math.inf),
-        lambda: BatchRule(8, 0.1, frozenset({9})),
-        lambda: BatchRule(0, 0.1, frozenset({1})),
-    ],
-)
-def test_rules_that_make_no_sense_are_refused(make: object) -> None:
-    assert callable(make)
-    with pytest.raises(ValueError):
-        make()
-
-
-# --- laws
 
 RULES = st.one_of(
     st.just(OFF),
@@ -131,7 +67,7 @@ ARRIVALS = st.lists(
 
 
 @dataclass
-class World:
+class Device:
     """A teacher in virtual time: devices take `t_t_s` for a sample, one job after another."""
 
     rule: BatchRule
@@ -195,48 +131,203 @@ class World:
             again = self.look()
 
 
-@given(RULES, ARRIVALS, st.lists(st.sampled_from([0.0005, 0.002, 0.01]), min_size=1, max_size=3))
-def test_the_laws_of_batching(
-    rule: BatchRule, arrivals: list[Arrival], t_ts_s: list[float]
-) -> None:
-    world, requests = World(rule, t_ts_s), []
-    for number, a in enumerate(arrivals):
-        world.advance(world.now + a.gap_s)
-        deadline_s = world.now + a.patience_s
-        request = Waiting(number, a.shape, a.samples, world.now, deadline_s)
-        requests.append(request)
-        world.line.append(request)
-    world.advance(1e6)
+class TestBatching:
+    def test_off_each_goes_alone_at_once_in_order(self) -> None:
+        requests = waiting(4, 4, 4)
+        decision = decide(OFF, requests, [lane(2)], 0.0)
+        assert sent(decision) == [(0,), (1,)]
+        assert decision.look_again_s == math.inf
 
-    # Nobody starves: each was sent or, its time over, expired; once.
-    assert not world.line
-    assert sorted([*world.gone, *world.expired]) == list(range(len(arrivals)))
-    for at, batch in world.batches:
-        assert len({request.shape for request in batch}) == 1
-        assert len(batch) == 1 or sum(r.samples for r in batch) <= rule.max_samples
-        assert all(request.deadline_s > at for request in batch)
-    # Order is kept within equal shapes; where nothing is merged, over all.
-    order = [request for _, batch in world.batches for request in batch]
-    for shape in "abc" if rule.max_samples else [None]:
-        numbers = [r.number for r in order if shape is None or r.shape == shape]
-        assert numbers == sorted(numbers)
+    def test_what_is_not_full_waits_for_the_delay_and_no_longer(self) -> None:
+        rule, requests = BatchRule(8, 0.5), waiting(2, 3, at=10.0)
+        decision = decide(rule, requests, [lane()], 10.2)
+        assert sent(decision) == []
+        assert decision.look_again_s == 10.5
+        assert sent(decide(rule, requests, [lane()], 10.5)) == [(0, 1)]
+
+    def test_what_is_full_goes_at_once(self) -> None:
+        rule = BatchRule(8, 0.5)
+        assert sent(decide(rule, waiting(4, 4, 4), [lane(2)], 0.0)) == [(0, 1)]
+        assert sent(decide(rule, waiting(6, 4), [lane(2)], 0.0)) == [(0,)]
+
+    def test_a_request_above_the_largest_size_goes_alone(self) -> None:
+        assert sent(decide(BatchRule(8, 0.5), waiting(20, 2), [lane(2)], 0.0)) == [(0,)]
+
+    def test_the_largest_preferred_size_goes_without_waiting(self) -> None:
+        rule = BatchRule(16, 0.5, frozenset({4, 8}))
+        assert sent(decide(rule, waiting(2, 2, 2, 2, 2), [lane()], 0.0)) == [(0, 1, 2, 3)]
+        assert sent(decide(rule, waiting(2, 3), [lane()], 0.0)) == []
+
+    def test_other_shapes_are_never_merged_and_the_older_goes_first(self) -> None:
+        requests = [*waiting(4, shape="a"), *waiting(4, shape="b", first=1), *waiting(4, first=2)]
+        decision = decide(BatchRule(8, 0.0), requests, [lane(3)], 1.0)
+        assert sent(decision) == [(0, 2), (1,)]
+
+    def test_the_expired_do_not_go(self) -> None:
+        requests = [
+            Waiting(0, "a", 1, 0.0, deadline_s=2.0),
+            Waiting(1, "a", 1, 0.0, deadline_s=3.0),
+        ]
+        decision = decide(OFF, requests, [lane(2)], 2.0)
+        assert (sent(decision), decision.expired) == ([(1,)], (0,))
+
+    def test_without_room_only_deadlines_are_looked_at(self) -> None:
+        requests = [Waiting(0, "a", 1, 0.0, deadline_s=9.0)]
+        assert decide(BatchRule(8, 0.5), requests, [lane(0)], 1.0).look_again_s == 9.0
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: BatchRule(-1),
+            lambda: BatchRule(8, -0.1),
+            lambda: BatchRule(8, math.inf),
+            lambda: BatchRule(8, 0.1, frozenset({9})),
+            lambda: BatchRule(0, 0.1, frozenset({1})),
+        ],
+    )
+    def test_rules_that_make_no_sense_are_refused(self, make: object) -> None:
+        assert callable(make)
+        with pytest.raises(ValueError):
+            make()
+
+    @given(
+        RULES, ARRIVALS, st.lists(st.sampled_from([0.0005, 0.002, 0.01]), min_size=1, max_size=3)
+    )
+    def test_the_laws_of_batching(
+        self, rule: BatchRule, arrivals: list[Arrival], t_ts_s: list[float]
+    ) -> None:
+        world, requests = Device(rule, t_ts_s), []
+        for number, a in enumerate(arrivals):
+            world.advance(world.now + a.gap_s)
+            deadline_s = world.now + a.patience_s
+            request = Waiting(number, a.shape, a.samples, world.now, deadline_s)
+            requests.append(request)
+            world.line.append(request)
+        world.advance(1e6)
+
+        # Nobody starves: each was sent or, its time over, expired; once.
+        assert not world.line
+        assert sorted([*world.gone, *world.expired]) == list(range(len(arrivals)))
+        for at, batch in world.batches:
+            assert len({request.shape for request in batch}) == 1
+            assert len(batch) == 1 or sum(r.samples for r in batch) <= rule.max_samples
+            assert all(request.deadline_s > at for request in batch)
+        # Order is kept within equal shapes; where nothing is merged, over all.
+        order = [request for _, batch in world.batches for request in batch]
+        for shape in "abc" if rule.max_samples else [None]:
+            numbers = [r.number for r in order if shape is None or r.shape == shape]
+            assert numbers == sorted(numbers)
+
+    @given(st.integers(1, 16), st.floats(0.0, 0.2), st.integers(10, 60))
+    def test_a_rare_shape_is_not_held_up_by_a_frequent_one(
+        self, most: int, delay_s: float, rounds: int
+    ) -> None:
+        """Two of the frequent shape come for each batch that the device can take; one is rare."""
+        world = Device(BatchRule(most, delay_s), [0.01])
+        rare = Waiting(0, "rare", 1, 0.0)
+        world.line.append(rare)
+        for number in range(1, 2 * rounds):
+            world.line.append(Waiting(number, "often", most, world.now))
+            world.advance(world.now + most * 0.005)
+            if rare.number in world.gone:
+                break
+        older = [r for _, batch in world.batches for r in batch if r.shape == "often"]
+        sent_at = world.gone.get(0, math.inf)
+        # Only who came before it was due went before it, but for what the device already held.
+        late = [r for r in older if r.arrived_s > delay_s and world.gone[r.number] < sent_at]
+        assert not late
 
 
-@given(st.integers(1, 16), st.floats(0.0, 0.2), st.integers(10, 60))
-def test_a_rare_shape_is_not_held_up_by_a_frequent_one(
-    most: int, delay_s: float, rounds: int
-) -> None:
-    """Two of the frequent shape come for each batch that the device can take; one is rare."""
-    world = World(BatchRule(most, delay_s), [0.01])
-    rare = Waiting(0, "rare", 1, 0.0)
-    world.line.append(rare)
-    for number in range(1, 2 * rounds):
-        world.line.append(Waiting(number, "often", most, world.now))
-        world.advance(world.now + most * 0.005)
-        if rare.number in world.gone:
-            break
-    older = [r for _, batch in world.batches for r in batch if r.shape == "often"]
-    sent_at = world.gone.get(0, math.inf)
-    # Only who came before it was due went before it, but for what the device already held.
-    late = [r for r in older if r.arrived_s > delay_s and world.gone[r.number] < sent_at]
-    assert not late
+LANES = st.lists(
+    st.builds(Lane, st.integers(0, 2), st.integers(0, 100), st.floats(1e-4, 10.0)), max_size=5
+)
+
+
+class TestLanes:
+    @given(LANES, st.integers(1, 64))
+    def test_nobody_with_room_would_be_done_sooner(self, lanes: list[Lane], samples: int) -> None:
+        index = soonest(lanes, samples)
+        if index is None:
+            assert not any(lane.room for lane in lanes)
+            return
+        assert lanes[index].room > 0
+        assert all(
+            lanes[index].finish_s(samples) <= lane.finish_s(samples) for lane in lanes if lane.room
+        )
+
+    def test_a_fast_device_takes_more_until_a_slow_one_would_be_done_first(self) -> None:
+        lanes = [Lane(9, 0, 0.1), Lane(9, 0, 0.35)]
+        taken = []
+        for _ in range(6):
+            index = soonest(lanes, 8)
+            assert index is not None
+            taken.append(index)
+            lanes[index] = lanes[index].given(8)
+        assert taken == [0, 0, 0, 1, 0, 0]
+
+    @given(
+        st.lists(st.floats(0, 1), min_size=2, max_size=30), st.floats(0.01, 1), st.integers(1, 9)
+    )
+    def test_who_is_refused_is_told_a_time_to_come_and_no_two_the_same_while_there_are_slots(
+        self, gaps: list[float], interval_s: float, slots: int
+    ) -> None:
+        told, now = 0.0, 0.0
+        for number, gap in enumerate(gaps):
+            now += gap
+            before, told = told, promise_s(now, told, interval_s, slots)
+            assert now < told <= now + slots * interval_s
+            if number and told < now + slots * interval_s:
+                assert told >= before + interval_s * 0.999
+
+    def test_the_refused_of_one_moment_come_back_one_by_one(self) -> None:
+        told = list(
+            itertools.accumulate(
+                range(5), lambda last, _: promise_s(10.0, last, 0.5, 3), initial=0.0
+            )
+        )
+        assert told[1:] == [10.5, 11.0, 11.5, 11.5, 11.5]
+
+
+DTYPES = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+
+
+names = st.sampled_from([*DTYPES, "int32", "int64", "bool"])
+
+
+class TestPrecision:
+    @given(names, names, names)
+    def test_the_order_in_which_answers_come_does_not_matter(
+        self, one: str, two: str, three: str
+    ) -> None:
+        assert widest(one, one) == one
+        assert widest(one, two) == widest(two, one)
+        left, right = widest(one, two), widest(two, three)
+        if left is not None and right is not None:
+            assert widest(left, three) == widest(one, right)
+
+    @pytest.mark.parametrize(("one", "other"), [*product(DTYPES, DTYPES)])
+    @given(bits=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=20))
+    def test_no_value_of_either_loses_a_bit(self, one: str, other: str, bits: list[int]) -> None:
+        name = widest(one, other)
+        assert name is not None
+        for dtype in (DTYPES[one], DTYPES[other]):
+            values = np.repeat(np.array(bits, np.uint16), dtype.itemsize // 2).view(dtype)
+            with np.errstate(invalid="ignore"):  # some NaN signal when they are looked at
+                values = values[np.isfinite(values)]
+            back = values.astype(DTYPES[name]).astype(dtype)
+            np.testing.assert_array_equal(back.view(np.uint8), values.view(np.uint8))
+
+    def test_no_wider_one_is_taken_than_is_needed(self) -> None:
+        assert widest("float16", "float32") == "float32"
+        assert widest("float16", "bfloat16") == "float32"
+        assert widest("bfloat16", "float64") == "float64"
+
+    @pytest.mark.parametrize("other", ["int32", "int64", "bool", "complex64"])
+    def test_what_is_no_float_stands_beside_its_like_alone(self, other: str) -> None:
+        assert widest("float32", other) is None
+        assert widest(other, other) == other

@@ -1,14 +1,16 @@
-"""Whose labels are compared, and who lies: decided by the largest group that agrees."""
+"""Which teachers are ejected, and which are compared."""
 
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edl.scheduler import canaries
 from edl.scheduler.canaries import (
     ALONE_S,
     CanaryConfig,
@@ -19,12 +21,34 @@ from edl.scheduler.canaries import (
     join,
     judge,
     leave,
-    look,
     refused,
+)
+from edl.scheduler.outliers import (
+    DESPERATE_S,
+    FORGIVEN_S,
+    LONGEST_PAUSE_OF_LIARS_S,
+    LONGEST_PAUSE_S,
+    SILENCE_S,
+    Cause,
+    Standing,
+    Step,
+    answered,
+    failed,
+    heard_of,
+    lied,
+    look,
+    probe_at,
+    probed,
+    silent,
+    wrong,
 )
 
 EVERYTHING = CanaryConfig(share=1.0)
+
+
 NOTHING = CanaryConfig(share=0.0)
+
+
 rng = random.Random(0)
 
 
@@ -83,17 +107,17 @@ class TestWithoutProof:
     def test_where_only_those_on_trial_answer_one_is_admitted_after_a_while(self) -> None:
         it = panel("a", "b", "c", trial="bc")
         for now, answering in ((0.0, "abc"), (1.0, "bc"), (1.9, "abc"), (2.0, "c"), (2.9, "bc")):
-            it, verdict = look(it, answering, now)
+            it, verdict = canaries.look(it, answering, now)
             assert verdict == Verdict()
-        it, verdict = look(it, "c", 2.0 + ALONE_S)
+        it, verdict = canaries.look(it, "c", 2.0 + ALONE_S)
         assert verdict == Verdict(readmit=("c",))
-        it, verdict = look(it, "bc", 10.0)
+        it, verdict = canaries.look(it, "bc", 10.0)
         assert verdict == Verdict(), "one is enough"
 
     def test_nobody_is_admitted_who_does_not_answer_either(self) -> None:
         it = panel("a", "b", trial="b")
         for now in (0.0, 5.0, 10.0):
-            it, verdict = look(it, "", now)
+            it, verdict = canaries.look(it, "", now)
             assert verdict == Verdict()
 
     def test_a_refusal_by_the_only_trusted_one_is_not_the_last_word(self) -> None:
@@ -227,57 +251,240 @@ class TestDispute:
         assert it.judges == 0, "now two can be asked about b"
 
 
-def test_tolerance_depends_on_numerics() -> None:
-    config = CanaryConfig()
-    assert config.tolerance("cpu-fp32", "cpu-fp32") == config.same
-    assert config.tolerance("cpu-fp32", "gpu-fp16") == config.other
-    assert config.tolerance("", "") == config.other, "unknown is not equal"
+class TestSettings:
+    def test_tolerance_depends_on_numerics(self) -> None:
+        config = CanaryConfig()
+        assert config.tolerance("cpu-fp32", "cpu-fp32") == config.same
+        assert config.tolerance("cpu-fp32", "gpu-fp16") == config.other
+        assert config.tolerance("", "") == config.other, "unknown is not equal"
+
+    @pytest.mark.parametrize(("share", "same"), [(-0.1, 0.0), (1.1, 0.0), (0.5, 0.9)])
+    def test_settings_are_checked(self, share: float, same: float) -> None:
+        with pytest.raises(ValueError, match="share"):
+            CanaryConfig(share, same)
+
+    @settings(max_examples=max(20, settings().max_examples // 2))
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        honest=st.integers(2, 4),
+        liars=st.integers(0, 4),
+        fail=st.sampled_from([0.0, 0.3]),
+    )
+    def test_liars_are_found_and_nobody_else(
+        self, seed: int, honest: int, liars: int, fail: float
+    ) -> None:
+        """Whoever comes first, and whatever is lost: each liar has a lie of its own."""
+        draw = random.Random(seed)
+        names = [f"honest-{i}" for i in range(honest)] + [f"liar-{i}" for i in range(liars)]
+        draw.shuffle(names)
+        it, waiting, found = Panel(), list(names), set()
+        for turn in range(400):
+            if waiting and draw.random() < 0.2:
+                it, trial = join(it, waiting.pop())
+                assert trial == (len(it.members) > 1)
+            if not it.trusted:
+                assert not it.members, "somebody must be trusted"
+                continue
+            asked = draw.choice(it.trusted)
+            it, to = copies(it, asked, draw, CanaryConfig(share=0.3))
+            answers = [name for name in (asked, *to) if name == asked or draw.random() >= fail]
+            for name in set(to) - set(answers):
+                it = ended(it, name)
+            if not to:
+                continue
+            true = [name for name in answers if name.startswith("honest")]
+            before = set(it.trusted)
+            it, verdict = judge(it, answers, {frozenset(pair) for pair in combinations(true, 2)})
+            assert all(name.startswith("liar") for name in verdict.liars), f"in turn {turn}"
+            assert set(it.trusted) == (before | set(verdict.readmit)) - {
+                *verdict.liars,
+                *verdict.trial,
+            }
+            found |= set(verdict.liars)
+            assert set(it.disputed) <= set(it.members)
+            assert it.judges == 0 or len(it.trusted) == 1, "two could tell who is wrong"
+        assert found == {name for name in names if name.startswith("liar")}
+        assert it.judges == 0
+        assert len(it.trusted) == honest, "the honest are all trusted in the end"
 
 
-@pytest.mark.parametrize(("share", "same"), [(-0.1, 0.0), (1.1, 0.0), (0.5, 0.9)])
-def test_settings_are_checked(share: float, same: float) -> None:
-    with pytest.raises(ValueError, match="share"):
-        CanaryConfig(share, same)
+@dataclass
+class Case:
+    """One teacher of a pool, and a clock."""
+
+    standing: Standing = field(default_factory=Standing)
+    now: float = 100.0
+    others: int = 3
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def happens(self, what: str) -> Step:
+        """Something happens to it; returns what is to be done."""
+        step: Step = "stay"
+        match what:
+            case "answered":
+                self.standing = answered(self.standing, self.now)
+            case "failed":
+                self.standing, step = failed(self.standing, self.others, self.now, self.rng)
+            case "silent":
+                self.standing, step = silent(self.standing, self.others, self.now, self.rng)
+            case "heard of":
+                self.standing = heard_of(self.standing)
+            case "wrong":
+                self.standing, step = wrong(self.standing, self.now, self.rng)
+            case "lied":
+                self.standing, step = lied(self.standing, self.now, self.rng)
+            case "probed well" | "probed in vain":
+                well = what == "probed well"
+                self.standing, step = probed(self.standing, well, self.now, self.rng)
+            case _:
+                pytest.fail(what)
+        return step
+
+    def eject(self, cause: Cause) -> None:
+        match cause:
+            case "failed":
+                assert [self.happens("failed") for _ in range(3)][-1] == "eject"
+            case "silent":
+                self.happens("silent")
+                self.now += SILENCE_S
+                assert self.happens("silent") == "eject"
+            case _:
+                assert self.happens(cause) == "eject"
+
+    def pause_s(self) -> float:
+        due = probe_at(self.standing, self.others)
+        assert due is not None
+        return due - self.now
 
 
-@settings(max_examples=max(20, settings().max_examples // 2))
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    honest=st.integers(2, 4),
-    liars=st.integers(0, 4),
-    fail=st.sampled_from([0.0, 0.3]),
-)
-def test_liars_are_found_and_nobody_else(seed: int, honest: int, liars: int, fail: float) -> None:
-    """Whoever comes first, and whatever is lost: each liar has a lie of its own."""
-    draw = random.Random(seed)
-    names = [f"honest-{i}" for i in range(honest)] + [f"liar-{i}" for i in range(liars)]
-    draw.shuffle(names)
-    it, waiting, found = Panel(), list(names), set()
-    for turn in range(400):
-        if waiting and draw.random() < 0.2:
-            it, trial = join(it, waiting.pop())
-            assert trial == (len(it.members) > 1)
-        if not it.trusted:
-            assert not it.members, "somebody must be trusted"
-            continue
-        asked = draw.choice(it.trusted)
-        it, to = copies(it, asked, draw, CanaryConfig(share=0.3))
-        answers = [name for name in (asked, *to) if name == asked or draw.random() >= fail]
-        for name in set(to) - set(answers):
-            it = ended(it, name)
-        if not to:
-            continue
-        true = [name for name in answers if name.startswith("honest")]
-        before = set(it.trusted)
-        it, verdict = judge(it, answers, {frozenset(pair) for pair in combinations(true, 2)})
-        assert all(name.startswith("liar") for name in verdict.liars), f"in turn {turn}"
-        assert set(it.trusted) == (before | set(verdict.readmit)) - {
-            *verdict.liars,
-            *verdict.trial,
-        }
-        found |= set(verdict.liars)
-        assert set(it.disputed) <= set(it.members)
-        assert it.judges == 0 or len(it.trusted) == 1, "two could tell who is wrong"
-    assert found == {name for name in names if name.startswith("liar")}
-    assert it.judges == 0
-    assert len(it.trusted) == honest, "the honest are all trusted in the end"
+CAUSES: tuple[Cause, ...] = ("failed", "silent", "wrong", "lied")
+
+
+HAPPENINGS = ("answered", "failed", "silent", "heard of", *CAUSES[2:])
+
+
+class TestOutliers:
+    def test_three_failures_in_a_row_eject(self) -> None:
+        case = Case()
+        steps = [
+            case.happens(what) for what in ("failed", "failed", "answered", "failed", "failed")
+        ]
+        assert steps == ["stay"] * 5
+        assert case.happens("failed") == "eject"
+        assert case.standing.cause == "failed"
+        assert case.happens("failed") == "stay", "once is enough"
+
+    def test_silence_that_lasts_ejects(self) -> None:
+        case = Case()
+        assert case.happens("silent") == "stay"
+        case.now += SILENCE_S
+        case.happens("heard of")
+        assert case.happens("silent") == "stay"
+        case.now += SILENCE_S
+        assert case.happens("silent") == "eject"
+
+    @pytest.mark.parametrize("cause", ["wrong", "lied"])
+    def test_what_is_not_to_be_believed_goes_at_once_even_the_last(self, cause: Cause) -> None:
+        assert Case(others=0).happens(cause) == "eject"
+
+    def test_the_last_usable_teacher_stays_however_poor(self) -> None:
+        case = Case(others=0)
+        for _ in range(50):
+            assert case.happens("failed") == "stay"
+            assert case.happens("silent") == "stay"
+            case.now += 1.0
+        case.others = 1
+        assert case.happens("failed") == "eject"
+
+    @pytest.mark.parametrize("cause", CAUSES)
+    def test_pauses_double_up_to_a_limit_and_are_scattered(self, cause: Cause) -> None:
+        case = Case()
+        case.eject(cause)
+        pauses = [case.pause_s()]
+        for _ in range(12):
+            case.now += case.pause_s()
+            case.happens("probed in vain")
+            pauses.append(case.pause_s())
+        longest_s = LONGEST_PAUSE_OF_LIARS_S if cause == "lied" else LONGEST_PAUSE_S
+        assert max(pauses) <= longest_s
+        assert min(pauses[-3:]) >= longest_s / 2
+        assert all(
+            later >= 0.99 * earlier or later > longest_s / 2 for earlier, later in pairwise(pauses)
+        )
+        assert len(set(pauses)) == len(pauses)
+
+    @pytest.mark.parametrize("cause", CAUSES)
+    def test_one_that_answers_its_probe_is_let_in_on_trial(self, cause: Cause) -> None:
+        case = Case()
+        case.eject(cause)
+        case.now += case.pause_s()
+        assert case.happens("probed well") == "readmit"
+        assert probe_at(case.standing, case.others) is None
+        assert case.happens("failed") == "eject", "it has labelled nothing yet"
+        first, case = case.standing.ejections, Case()
+        case.eject(cause)
+        case.happens("probed well")
+        case.happens("answered")
+        assert case.happens("failed") == "stay"
+        assert first == 2
+
+    @pytest.mark.parametrize("cause", CAUSES)
+    def test_without_any_usable_teacher_all_are_probed_soon_but_a_liar(self, cause: Cause) -> None:
+        case = Case()
+        for _ in range(6):
+            case.eject(cause)
+            case.happens("probed well")
+            case.happens("answered")
+        case.eject(cause)
+        assert case.pause_s() >= 15.0
+        case.others = 0
+        assert (case.pause_s() == DESPERATE_S) == (cause != "lied")
+
+    def test_all_is_forgiven_after_a_while(self) -> None:
+        case = Case()
+        case.eject("wrong")
+        case.happens("probed well")
+        case.now += FORGIVEN_S - 1
+        case.happens("answered")
+        assert case.standing.ejections == 1
+        case.now += 1
+        case.happens("answered")
+        assert case.standing == Standing()
+
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        happenings=st.lists(
+            st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 4), st.floats(0.001, 30.0))
+        ),
+    )
+    def test_a_pool_of_five_never_loses_its_last_to_failure_or_silence(
+        self, seed: int, happenings: list[tuple[str, int, float]]
+    ) -> None:
+        """And nobody is out for ever: each that is out has a time for its probe."""
+        rng = random.Random(seed)
+        cases = [Case(rng=rng) for _ in range(5)]
+        now = 0.0
+        for what, index, after_s in happenings:
+            now += after_s
+            for case in cases:
+                case.now = now
+                usable = sum(not other.standing.ejected for other in cases)
+                due = probe_at(case.standing, usable)
+                assert (due is None) == (not case.standing.ejected)
+                if due is not None:
+                    assert due <= case.standing.since + LONGEST_PAUSE_OF_LIARS_S
+                    if now >= due:
+                        assert case.happens("probed well") == "readmit"
+            case = cases[index]
+            case.others = sum(not o.standing.ejected for o in cases if o is not case)
+            if case.happens(what) == "eject":
+                assert case.others or what in ("wrong", "lied")
+
+    def test_a_look_never_ejects_the_last_one_that_can_be_sent_to(self) -> None:
+        quiet = Standing(silent_since=0.0)
+        standings = {"a": quiet, "b": quiet, "c": Standing(silent_since=4.0), "d": quiet}
+        after, ejected = look(standings, {"a", "b", "d"}, 3, 10.0, random.Random(1))
+        assert ejected == ("a", "b")
+        assert [after[name].ejected for name in "abcd"] == [True, True, False, False]
+        assert after["c"].silent_since is None
+        assert after["d"] == quiet

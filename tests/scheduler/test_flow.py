@@ -1,4 +1,4 @@
-"""Algorithm 1, when to pull and what is booked; all together under faults: tests/properties."""
+"""When a reader pulls batches, and how many teachers it wants."""
 
 from __future__ import annotations
 
@@ -7,28 +7,89 @@ from typing import Any
 
 import pytest
 
-from edl.scheduler.flow import FlowConfig, FlowDecision, FlowView
-from edl.tests.scheduler.flowing import CALM, CONFIG, PAUSED, SOURCE_WAIT, STARVED, Flow
+from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
+
+TICK_S = 0.05
+
+
+CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
+
+
+#: One teacher of window 2, the buffer half full, the student busy with a batch.
+CALM = FlowView(
+    volume_bytes=500,
+    queued=1,
+    unlabelled=3,
+    deliverable=2,
+    windows=2,
+    free_windows=0,
+    idle=0,
+    teachers=1,
+    waiting=False,
+    source_ended=False,
+    t_t_s=None,
+    t_s_s=None,
+)
+
+
+STARVED = CALM._replace(volume_bytes=0, deliverable=0, waiting=True)
+
+
+SOURCE_WAIT = STARVED._replace(queued=0, unlabelled=0, free_windows=2, idle=1)
+
+
+PAUSED = CALM._replace(volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
+
+
+FIVE_NEEDED: dict[str, Any] = {"t_t_s": 0.05, "t_s_s": 0.01}
+
+
+class Flow:
+    """Calls `decide` at each tick, as a reader does."""
+
+    def __init__(self, config: FlowConfig = CONFIG) -> None:
+        self.config = config
+        self.memory = FlowMemory.start()
+        self.now = 1000.0
+
+    def see(self, view: FlowView) -> FlowDecision:
+        decision, self.memory = decide(view, self.memory, self.now, self.config)
+        return decision
+
+    def run(self, view: FlowView, seconds: float) -> FlowDecision:
+        decision = self.see(view)
+        for _ in range(round(seconds / TICK_S)):
+            self.now += TICK_S
+            decision = self.see(view)
+        return decision
+
+    def run_granted(self, view: FlowView, seconds: float) -> FlowDecision:
+        """As `run`, with a coordinator that gives whatever is wanted."""
+        decision = self.see(view)
+        for _ in range(round(seconds / TICK_S)):
+            decision = self.run(view._replace(teachers=decision.want), TICK_S)
+        return decision
 
 
 class TestPulling:
-    def test_pulls_until_the_read_ahead_is_queued(self) -> None:
+    def test_pulls_the_read_ahead(self) -> None:
         assert Flow().see(CALM).pull == 1
         assert Flow().see(CALM._replace(queued=2)).pull == 0
         assert Flow().see(CALM._replace(queued=7)).pull == 0
         assert Flow().see(CALM._replace(windows=8)).pull == 7
+        assert Flow().see(CALM._replace(queued=0, windows=0, teachers=0)).pull == 2
+        flow = Flow(FlowConfig(upper_bytes=1, lower_bytes=0))  # below one batch
+        assert flow.see(CALM._replace(volume_bytes=100)).pull == 0
+        assert flow.see(CALM._replace(volume_bytes=0)).pull > 0
 
-    def test_no_more_is_unlabelled_than_fits_below_ut_and_one_batch_per_window(self) -> None:
+    def test_unlabelled_batches_fit_below_the_upper_threshold(self) -> None:
         view = CALM._replace(windows=4, queued=0, unlabelled=4, batch_bytes=100)
         assert Flow().see(view._replace(volume_bytes=0)).pull == 4
         assert Flow().see(view._replace(volume_bytes=850)).pull == 1
         assert Flow().see(view._replace(volume_bytes=950)).pull == 0
         assert Flow().see(view._replace(volume_bytes=950, unlabelled=3)).pull == 1
 
-    def test_reads_two_ahead_even_before_there_is_a_teacher(self) -> None:
-        assert Flow().see(CALM._replace(queued=0, windows=0, teachers=0)).pull == 2
-
-    def test_lines_4_to_12_pause_above_ut_and_go_on_below_lt(self) -> None:
+    def test_pulling_stops_above_ut_and_resumes_below_lt(self) -> None:
         volumes = (1000, 1001, 1000, 400, 399, 1000, 1001)
         flow = Flow()
         assert [flow.see(CALM._replace(volume_bytes=v)).pull > 0 for v in volumes] == [
@@ -40,11 +101,6 @@ class TestPulling:
             True,  # not above ut
             False,
         ]
-
-    def test_an_empty_buffer_pulls_whatever_the_thresholds(self) -> None:
-        flow = Flow(FlowConfig(upper_bytes=1, lower_bytes=0))  # below one batch
-        assert flow.see(CALM._replace(volume_bytes=100)).pull == 0
-        assert flow.see(CALM._replace(volume_bytes=0)).pull > 0
 
 
 class TestState:
@@ -70,7 +126,7 @@ class TestState:
     def test_is_named(self, view: FlowView, state: str) -> None:
         assert Flow().see(view).state == state
 
-    def test_time_is_booked_on_what_was_the_case(self) -> None:
+    def test_time_is_booked_by_state(self) -> None:
         flow = Flow()
         for view, seconds in ((STARVED, 1.0), (CALM, 2.0), (SOURCE_WAIT, 3.0), (PAUSED, 4.0)):
             flow.run(view, seconds)
@@ -78,32 +134,272 @@ class TestState:
         assert memory.starved_s == pytest.approx(1.0)
         assert memory.source_wait_s == pytest.approx(3.0)
         assert memory.blocked_s == pytest.approx(4.0)
-
-    def test_a_clock_that_stands_still_books_nothing(self) -> None:
         flow = Flow()
         for _ in range(100):
             flow.see(STARVED)
         assert flow.memory.starved_s == 0.0
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"lower_bytes": -1},
-        {"lower_bytes": 1000},
-        {"teachers_min": 0},
-        {"teachers_min": 9, "teachers_max": 8},
-        {"cooldown_s": -1.0},
-        {"surplus_window_s": 0.0},
-        {"tolerated": 1.0},
-    ],
-)
-def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"needs|not negative"):
-        replace(CONFIG, **change)
-
-
-def test_nothing_is_decided_before_the_first_decision() -> None:
-    assert FlowDecision.start(replace(CONFIG, teachers_min=2)) == FlowDecision(
-        pull=0, want=2, needed=0, state="steady", reason="nothing is measured yet"
+class TestSettings:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"lower_bytes": -1},
+            {"lower_bytes": 1000},
+            {"teachers_min": 0},
+            {"teachers_min": 9, "teachers_max": 8},
+            {"cooldown_s": -1.0},
+            {"surplus_window_s": 0.0},
+            {"tolerated": 1.0},
+        ],
     )
+    def test_settings_that_cannot_be_are_refused(self, change: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=r"needs|not negative"):
+            replace(CONFIG, **change)
+
+    def test_nothing_is_decided_before_the_first_decision(self) -> None:
+        assert FlowDecision.start(replace(CONFIG, teachers_min=2)) == FlowDecision(
+            pull=0, want=2, needed=0, state="steady", reason="nothing is measured yet"
+        )
+
+
+class TestRatio:
+    def test_want_is_the_ratio_within_bounds(self) -> None:
+        decision = Flow().see(CALM._replace(t_t_s=0.045, t_s_s=0.01))
+        assert (decision.needed, decision.want) == (5, 5)
+        assert "ceil(0.045 / 0.01" in decision.reason
+        assert Flow().see(CALM).want == 1
+        config = replace(CONFIG, teachers_min=3)
+        assert Flow(config).see(CALM._replace(t_t_s=0.1)).want == 3
+        config = replace(CONFIG, teachers_min=2, teachers_max=4)
+        assert Flow(config).see(CALM._replace(t_t_s=0.001, t_s_s=0.01)).want == 2
+        decision = Flow(config).see(CALM._replace(t_t_s=0.1, t_s_s=0.01))
+        assert (decision.needed, decision.want) == (10, 4)
+        with pytest.raises(ValueError, match="t_t"):
+            Flow().see(CALM._replace(t_t_s=0.0, t_s_s=0.01))
+        flow = Flow()
+        assert flow.see(CALM._replace(t_t_s=0.02, t_s_s=0.01)).needed == 2
+        assert flow.see(CALM._replace(t_t_s=0.06, t_s_s=0.01)).needed == 6
+
+    def test_noise_around_an_integer_counts_when_it_lasts(self) -> None:
+        flow = Flow()
+        flow.run(CALM._replace(t_t_s=0.0298, t_s_s=0.01), 1.0)
+        for _ in range(100):
+            for t_t_s in (0.0302, 0.0298):
+                assert flow.run(CALM._replace(t_t_s=t_t_s, t_s_s=0.01), 0.1).want == 3
+        flow = Flow()
+        flow.see(CALM._replace(t_t_s=0.0298, t_s_s=0.01))
+        above = CALM._replace(t_t_s=0.0302, t_s_s=0.01)
+        assert flow.run(above, CONFIG.cooldown_s - 0.1).want == 3
+        assert flow.run(above, 0.2).want == 4
+
+
+class TestAskingForOneMore:
+    def test_starving_asks_for_one_more_at_a_time(self) -> None:
+        flow = Flow()
+        assert flow.run(STARVED, 0.2).want == 1
+        decision = flow.run(STARVED, 0.2)
+        assert decision.want == 2
+        assert "starved with every window of 1 full" in decision.reason
+        flow = Flow()
+        assert flow.run(STARVED, 60.0).want == 2
+        assert flow.run(STARVED._replace(teachers=2), 2.5).want == 3
+        flow = Flow()
+        wants = [flow.run_granted(STARVED, 0.1).want for _ in range(50)]
+        assert wants[-1] == 1 + 3  # after 0.3 s, 2.3 s and 4.3 s
+        assert wants == sorted(wants)
+        flow = Flow(replace(CONFIG, teachers_max=2))
+        assert flow.run_granted(STARVED, 60.0).want == 2
+
+    def test_unreachable_teacher_is_replaced_at_once(self) -> None:
+        flow = Flow()
+        dead = CALM._replace(teachers=4, unreachable=1, **FIVE_NEEDED)
+        assert flow.see(dead).want == 6
+        assert flow.run(dead, 60.0).want == 6
+        assert flow.see(CALM._replace(teachers=5, **FIVE_NEEDED)).want == 5
+        config = replace(CONFIG, teachers_max=5)
+        assert Flow(config).see(dead).want == 5
+
+    def test_judges_are_wanted_besides(self) -> None:
+        flow = Flow()
+        disputed = CALM._replace(teachers=5, judges=1, **FIVE_NEEDED)
+        assert flow.see(disputed).want == 6
+        assert flow.run(disputed, 60.0).want == 6
+        assert flow.see(disputed._replace(judges=0)).want == 5
+        assert Flow(replace(CONFIG, teachers_max=5)).see(disputed).want == 5
+
+    @pytest.mark.parametrize(
+        "view",
+        [
+            SOURCE_WAIT,
+            STARVED._replace(free_windows=1),  # a teacher has room, so what lacks is a batch
+            STARVED._replace(queued=0, unlabelled=2),  # one more would have nothing to do
+            STARVED._replace(teachers=0, windows=0),  # even the first is still to come
+            CALM._replace(waiting=True),
+            STARVED._replace(waiting=False),
+        ],
+    )
+    def test_nothing_else_asks(self, view: FlowView) -> None:
+        assert Flow().run(view, 60.0).want == 1
+
+    def test_short_starving_adds_up_and_rare_starving_is_tolerated(self) -> None:
+        flow = Flow()
+        for _ in range(8):  # 50 ms of each 500 ms
+            flow.run(CALM, 0.45)
+            flow.run(STARVED, 0.05)
+        assert flow.see(CALM).want == 2
+        flow = Flow(replace(CONFIG, surplus_window_s=1e9))
+        for _ in range(50):  # 0.1 s of each 10 s
+            flow.run(CALM, 9.9)
+            flow.run(STARVED, 0.1)
+        assert flow.see(CALM).want == 1
+
+    def test_slow_source_earns_bounded_credit(self) -> None:
+        """A bursting source: the student starves through the burst, then waits for the next."""
+        flow = Flow()
+        for _ in range(20):
+            flow.run(SOURCE_WAIT, 2.0)
+            flow.run(STARVED, 0.8)
+        assert flow.see(CALM).want == 1
+        flow = Flow()
+        flow.run(SOURCE_WAIT, 600.0)
+        assert flow.run(STARVED, CONFIG.source_credit_s + CONFIG.starved_for_s + 0.1).want == 2
+
+    def test_correction_of_a_known_and_an_unknown_ratio(self) -> None:
+        flow = Flow()
+        flow.see(CALM._replace(t_t_s=0.02, t_s_s=0.01))
+        starved = STARVED._replace(teachers=2, t_t_s=0.02, t_s_s=0.01)
+        assert flow.run(starved, 2.5).want == 3
+        assert flow.see(CALM._replace(teachers=3, t_t_s=0.06, t_s_s=0.01)).want == 7
+        flow = Flow()
+        assert flow.run_granted(STARVED, 5.0).want == 4
+        assert flow.see(CALM._replace(teachers=4, t_t_s=0.02, t_s_s=0.01)).want == 2
+
+
+class TestFollowingTheRatio:
+    """n = ceil(t_t / t_s), though measurements scatter about a border."""
+
+    def of(self, ratio: float) -> FlowView:
+        return CALM._replace(teachers=5, t_t_s=ratio / 100, t_s_s=0.01)
+
+    def test_need_rises_after_the_cool_down_or_at_once(self) -> None:
+        flow = Flow()
+        assert flow.see(self.of(4.9)).needed == 5
+        assert flow.run(self.of(6.2), 1.0).needed == 5
+        assert flow.run(self.of(5.9), 1.1).needed == 6
+        flow = Flow()
+        flow.see(self.of(4.9))
+        assert flow.see(self.of(6.3)).needed == 7
+
+    def test_need_falls_after_a_whole_window(self) -> None:
+        flow = Flow()
+        flow.see(self.of(4.9))
+        assert flow.run(self.of(2.1), 14.0).needed == 5
+        assert flow.run(self.of(3.5), 1.1).needed == 4
+        flow = Flow()
+        flow.see(self.of(4.9))
+        for _ in range(20):
+            flow.run(self.of(3.9), 14.0)
+            assert flow.see(self.of(4.1)).needed == 5
+
+    def test_small_rise_replaces_the_correction(self) -> None:
+        flow = Flow()
+        flow.see(self.of(4.9))
+        starved = STARVED._replace(teachers=5, t_t_s=0.049, t_s_s=0.01)
+        assert flow.run(starved, 2.5).want == 6
+        assert flow.run(self.of(5.1), 2.5).want == 6
+        assert flow.memory.needed == 6
+
+
+class TestSettling:
+    """Where the want came back from it does not go again, while the rates are what they are."""
+
+    def at_the_border(self) -> Flow:
+        """Of five too many idle, and four are not enough."""
+        flow = Flow()
+        flow.see(CALM._replace(teachers=5, **FIVE_NEEDED))
+        assert self.calm(flow, 16.0) == 4
+        assert flow.run(STARVED._replace(teachers=4, **FIVE_NEEDED), 3.0).want == 5
+        return flow
+
+    def calm(self, flow: Flow, seconds: float, idle: float = 1.5, ratio: float = 5.0) -> int:
+        """The want when so many idle of as many as are wanted."""
+        times: dict[str, Any] = {"t_t_s": ratio / 100, "t_s_s": 0.01}
+        want = flow.see(CALM._replace(teachers=5, **times)).want
+        for _ in range(round(seconds)):
+            have = want
+            flow.run(PAUSED._replace(teachers=have, idle=have, **times), idle / have)
+            want = flow.run(CALM._replace(teachers=have, **times), 1 - idle / have).want
+        return want
+
+    def test_border_is_left_for_good_reasons_only(self) -> None:
+        assert self.calm(self.at_the_border(), 600.0) == 5
+        assert self.calm(self.at_the_border(), 16.0, idle=2.5) == 4
+        assert self.calm(self.at_the_border(), 33.0, ratio=3.9) < 5
+
+    def test_border_is_not_left_for_a_moment(self) -> None:
+        flow = self.at_the_border()
+        for _ in range(20):
+            assert self.calm(flow, 10.0, ratio=3.9) == 5
+            assert self.calm(flow, 5.0) == 5
+
+    def test_other_reasons_hold_nothing(self) -> None:
+        flow = Flow()
+        flow.see(CALM._replace(teachers=5, **FIVE_NEEDED))
+        flow.run(STARVED._replace(teachers=5, **FIVE_NEEDED), 3.0)
+        assert flow.memory.held == 0
+
+
+class TestGivingBack:
+    def idle_for(self, flow: Flow, share: float, seconds: int) -> FlowDecision:
+        """All teachers idle for a share of each second, the coordinator giving what is wanted."""
+        decision = flow.see(CALM._replace(**FIVE_NEEDED))
+        for _ in range(seconds):
+            have = decision.want
+            flow.run(PAUSED._replace(teachers=have, idle=have, **FIVE_NEEDED), share)
+            decision = flow.run(CALM._replace(teachers=have, **FIVE_NEEDED), 1 - share)
+        return decision
+
+    def test_idle_teachers_are_given_back_one_at_a_time(self) -> None:
+        decision = self.idle_for(Flow(), 0.3, seconds=16)
+        assert (decision.needed, decision.want) == (5, 4)
+        assert "1.5 teachers of 5 idled for 15 s" in decision.reason
+        assert self.idle_for(Flow(), 0.2, seconds=120).want == 5
+        assert self.idle_for(Flow(), 0.9, seconds=29).want == 4
+        assert self.idle_for(Flow(), 0.9, seconds=32).want == 3
+
+    def test_giving_back_keeps_the_least_and_counts_present_teachers(self) -> None:
+        flow = Flow(replace(CONFIG, teachers_min=3))
+        assert self.idle_for(flow, 1.0, seconds=300).want == 3
+        assert flow.see(CALM._replace(teachers=3, t_t_s=0.1, t_s_s=0.01)).want == 10 - 2
+        flow = Flow()
+        flow.see(CALM._replace(**FIVE_NEEDED))
+        assert flow.run(PAUSED._replace(teachers=3, idle=2, **FIVE_NEEDED), 16.0).want == 2
+
+    def test_leaving_teachers_do_not_count_as_idle(self) -> None:
+        """The coordinator takes its time to take two of three back that have become faster."""
+        flow = Flow()
+        flow.see(CALM._replace(**FIVE_NEEDED))
+        fast: dict[str, Any] = {"t_t_s": 0.014, "t_s_s": 0.01}
+        for _ in range(60):  # 1.4 of them would do
+            flow.run(PAUSED._replace(teachers=5, idle=5, **fast), 0.72)
+            decision = flow.run(CALM._replace(teachers=5, **fast), 0.28)
+        assert decision.want == 2
+
+    def test_slow_source_idles_teachers(self) -> None:
+        flow = Flow()
+        flow.see(CALM._replace(**FIVE_NEEDED))
+        waiting = SOURCE_WAIT._replace(windows=10, free_windows=9, idle=4, **FIVE_NEEDED)
+        assert flow.run_granted(waiting, 16.0).want == 4
+
+    def test_starving_keeps_or_restores_the_need(self) -> None:
+        flow = Flow()
+        flow.see(CALM._replace(teachers=5, **FIVE_NEEDED))
+        for _ in range(10):
+            flow.run(PAUSED._replace(teachers=5, idle=5, **FIVE_NEEDED), 14.0)
+            decision = flow.run(STARVED._replace(teachers=5, **FIVE_NEEDED), 0.1)
+        assert decision.want == 5
+        flow = Flow()
+        assert self.idle_for(flow, 1.0, seconds=50).want == 2
+        starved = STARVED._replace(teachers=2, **FIVE_NEEDED)
+        assert flow.run(starved, 2.0).want == 5

@@ -1,14 +1,16 @@
-"""Which requests go to a second teacher: the late within a budget; all of the silent."""
+"""Late and silent teachers: expected times, hedges, stragglers."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edl.scheduler import stragglers
 from edl.scheduler.hedging import (
     Asked,
     Flight,
@@ -18,11 +20,18 @@ from edl.scheduler.hedging import (
     HedgeView,
     decide,
 )
-from edl.scheduler.turnaround import Turnarounds
+from edl.scheduler.stragglers import CLEARED, LASTING_S, SLOWER, Straggling
+from edl.scheduler.turnaround import LEAST_S, MOST_STRETCH, Turnarounds, began
 
 CONFIG = HedgeConfig()
+
+
 few = settings(max_examples=max(5, settings().max_examples // 4))
+
+
 BUSY = "abc"  # teachers that need 0.1 s for a request of 32 rows
+
+
 RICH = HedgeMemory(tokens=8.0)
 
 
@@ -53,6 +62,61 @@ def look(
 def busy(now: float, name: str = "b") -> Asked:
     """A teacher that is in time: it has just answered, and works on what was sent lately."""
     return Asked(name, flights(8, 9, sent_at=now - 0.1), answered_at=now)
+
+
+class Pool:
+    """Teachers that always have two requests and answer them one by one, in virtual time."""
+
+    def __init__(self, rng: random.Random, seconds: list[float], jitter: float) -> None:
+        self.rng, self.jitter = rng, jitter
+        self.seconds = {f"t{index}": value for index, value in enumerate(seconds)}
+        self.times, self.memory = Turnarounds(), HedgeMemory()
+        self.now, self.sent = 0.0, 0
+        self.hedged: set[int] = set()
+        self.in_budget: set[int] = set()
+        self.answered_at = dict.fromkeys(self.seconds, float("-inf"))
+        self.flights = {name: [self.request(), self.request()] for name in self.seconds}
+        self.due = {name: self.duration(name) for name in self.seconds}
+
+    def request(self) -> Flight:
+        self.sent += 1
+        return Flight(self.sent, 32, self.sent, self.now)
+
+    def duration(self, name: str) -> float:
+        return self.seconds[name] * self.rng.lognormvariate(0.0, self.jitter)
+
+    def seen(self, flight: Flight) -> Flight:
+        hedged = flight.request in self.hedged
+        return replace(flight, also_at=frozenset({"another"} if hedged else ()))
+
+    def holder(self, request: int) -> str:
+        return next(n for n, held in self.flights.items() if request in [f.request for f in held])
+
+    def step(self, waits: bool) -> HedgeDecision:
+        """On to the next answer or the next tick, and look."""
+        name = min(self.due, key=lambda name: self.due[name])
+        if self.due[name] > self.now + 0.05:
+            self.now += 0.05
+        else:
+            self.now = self.due[name]
+            first = self.flights[name].pop(0)
+            taken_s = self.now - max(first.sent_at, self.answered_at[name])
+            self.times.answered(name, first.rows, taken_s)
+            self.answered_at[name] = self.now
+            self.flights[name].append(self.request())
+            self.due[name] = self.now + self.duration(name)
+        asked = tuple(
+            Asked(
+                name,
+                tuple(self.seen(flight) for flight in held),
+                answered_at=self.answered_at[name],
+            )
+            for name, held in self.flights.items()
+        )
+        first_batch = min(f.batch for held in self.flights.values() for f in held)
+        view = HedgeView(asked, self.sent, first_batch if waits else None)
+        decision, self.memory = decide(view, self.times, self.memory, self.now, CONFIG)
+        return decision
 
 
 class TestLate:
@@ -207,67 +271,145 @@ class TestBudget:
             assert not decision.late
 
 
-class Pool:
-    """Teachers that always have two requests and answer them one by one, in virtual time."""
+class TestHedgeSettings:
+    def test_settings_are_checked(self) -> None:
+        for wrong in ({"share": 1.1}, {"burst": 0.5}, {"urgency": 0.9}, {"floor_s": 0.0}):
+            with pytest.raises(ValueError, match=r"needs|above"):
+                HedgeConfig(**wrong)
 
-    def __init__(self, rng: random.Random, seconds: list[float], jitter: float) -> None:
-        self.rng, self.jitter = rng, jitter
-        self.seconds = {f"t{index}": value for index, value in enumerate(seconds)}
-        self.times, self.memory = Turnarounds(), HedgeMemory()
-        self.now, self.sent = 0.0, 0
-        self.hedged: set[int] = set()
-        self.in_budget: set[int] = set()
-        self.answered_at = dict.fromkeys(self.seconds, float("-inf"))
-        self.flights = {name: [self.request(), self.request()] for name in self.seconds}
-        self.due = {name: self.duration(name) for name in self.seconds}
-
-    def request(self) -> Flight:
-        self.sent += 1
-        return Flight(self.sent, 32, self.sent, self.now)
-
-    def duration(self, name: str) -> float:
-        return self.seconds[name] * self.rng.lognormvariate(0.0, self.jitter)
-
-    def seen(self, flight: Flight) -> Flight:
-        hedged = flight.request in self.hedged
-        return replace(flight, also_at=frozenset({"another"} if hedged else ()))
-
-    def holder(self, request: int) -> str:
-        return next(n for n, held in self.flights.items() if request in [f.request for f in held])
-
-    def step(self, waits: bool) -> HedgeDecision:
-        """On to the next answer or the next tick, and look."""
-        name = min(self.due, key=lambda name: self.due[name])
-        if self.due[name] > self.now + 0.05:
-            self.now += 0.05
-        else:
-            self.now = self.due[name]
-            first = self.flights[name].pop(0)
-            taken_s = self.now - max(first.sent_at, self.answered_at[name])
-            self.times.answered(name, first.rows, taken_s)
-            self.answered_at[name] = self.now
-            self.flights[name].append(self.request())
-            self.due[name] = self.now + self.duration(name)
-        asked = tuple(
-            Asked(
-                name,
-                tuple(self.seen(flight) for flight in held),
-                answered_at=self.answered_at[name],
-            )
-            for name, held in self.flights.items()
-        )
-        first_batch = min(f.batch for held in self.flights.values() for f in held)
-        view = HedgeView(asked, self.sent, first_batch if waits else None)
-        decision, self.memory = decide(view, self.times, self.memory, self.now, CONFIG)
-        return decision
+    def test_the_most_urgent_come_first(self) -> None:
+        teachers = [Asked("a", flights(7)), Asked("c", flights(3)), busy(99.0)]
+        assert look(*teachers, now=99.0).hedge == (103, 107)
 
 
-def test_settings_are_checked() -> None:
-    for wrong in ({"share": 1.1}, {"burst": 0.5}, {"urgency": 0.9}, {"floor_s": 0.0}):
-        with pytest.raises(ValueError, match=r"needs|above"):
-            HedgeConfig(**wrong)
+def answer_times(
+    times: Turnarounds, teacher: str, count: int, seconds: float, rows: int = 32
+) -> None:
+    for _ in range(count):
+        times.answered(teacher, rows, seconds)
 
 
-def test_the_most_urgent_come_first() -> None:
-    teachers = [Asked("a", flights(7)), Asked("c", flights(3)), busy(99.0)]
-    assert look(*teachers, now=99.0).hedge == (103, 107)
+class TestTurnarounds:
+    def test_nothing_is_expected_before_anybody_has_answered(self) -> None:
+        times = Turnarounds()
+        assert times.expected_s("a", 32) is None
+        assert times.pool_s(32) is None
+        assert times.stretch == 1.0
+
+    def test_each_teacher_is_held_against_itself(self) -> None:
+        times = Turnarounds()
+        answer_times(times, "slow", 20, 1.0)
+        answer_times(times, "fast", 20, 0.1)
+        assert times.expected_s("slow", 32) == pytest.approx(1.0)
+        assert times.expected_s("fast", 32) == pytest.approx(0.1)
+        assert times.stretch == pytest.approx(1.0)
+
+    def test_a_newcomer_is_held_against_the_median_teacher(self) -> None:
+        times = Turnarounds()
+        for name, seconds in (("a", 0.1), ("b", 0.2), ("c", 5.0)):
+            answer_times(times, name, 3, seconds)
+        assert times.expected_s("new", 32) == pytest.approx(0.2)
+        times.forget("b")
+        assert times.expected_s("b", 32) == pytest.approx(0.1)
+
+    def test_larger_requests_may_take_longer_and_smaller_ones_as_long(self) -> None:
+        times = Turnarounds()
+        answer_times(times, "a", 50, 0.32, rows=32)
+        assert times.expected_s("a", 64) == pytest.approx(0.64)
+        assert times.expected_s("a", 1) == pytest.approx(0.32)
+
+    def test_the_stretch_is_a_quantile_of_the_whole_pool(self) -> None:
+        times = Turnarounds()
+        answer_times(times, "a", 200, 0.1)
+        for _ in range(30):
+            times.answered("b", 32, 0.05)
+            times.answered("b", 32, 0.15)
+        assert 1.3 < times.stretch < 2.5
+
+    def test_one_pause_is_not_a_new_speed_and_a_new_speed_is_soon_known(self) -> None:
+        times = Turnarounds()
+        answer_times(times, "a", 20, 0.1)
+        answer_times(times, "a", 1, 60.0)
+        expected_s = times.expected_s("a", 32)
+        assert expected_s is not None
+        assert expected_s < 0.15
+        answer_times(times, "a", 20, 1.0)
+        assert times.expected_s("a", 32) == pytest.approx(1.0, rel=0.25)
+
+    def test_answers_that_come_in_pairs_count_as_their_mean(self) -> None:
+        times = Turnarounds()
+        for _ in range(50):
+            times.answered("merges", 32, 0.2)
+            times.answered("merges", 32, 0.0)
+        assert times.expected_s("merges", 32) == pytest.approx(0.1, rel=0.1)
+
+    def test_nonsense_is_no_measurement(self) -> None:
+        times = Turnarounds()
+        for rows, seconds in ((0, 1.0), (1, -1.0), (1, nan), (1, inf), (1, 0.0)):
+            times.answered("a", rows, seconds)
+        assert times.of("a") is None
+
+    def test_a_request_begins_when_those_before_it_are_done(self) -> None:
+        assert began(10.0, -inf) == 10.0
+        assert began(10.0, 12.0) == 12.0
+
+    @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 999), st.floats(0, 1e6))))
+    def test_expectations_stay_within_what_was_seen(
+        self, answers: list[tuple[str, int, float]]
+    ) -> None:
+        times = Turnarounds()
+        for teacher, rows, seconds in answers:
+            times.answered(teacher, rows, seconds)
+        assert 1 <= times.stretch <= MOST_STRETCH
+        greatest = max((s / r for _, r, s in answers), default=0.0)
+        for name in "abc":
+            if (known := times.of(name)) is not None:
+                assert LEAST_S <= known.seconds_per_row <= max(greatest * (1 + 1e-9), LEAST_S)
+
+
+FAST = {"a": 0.01, "b": 0.01, "c": 0.011}
+
+
+NOBODY: frozenset[str] = frozenset()
+
+
+def follow(
+    speeds: dict[str, float], before: Straggling, start: float, seconds: float
+) -> Straggling:
+    for tick in range(round(seconds / 0.5) + 1):
+        before = stragglers.look(speeds, NOBODY, before, start + tick * 0.5)
+    return before
+
+
+class TestStragglers:
+    def test_one_ten_times_slower_is_named_within_seconds(self) -> None:
+        speeds = {**FAST, "slow": 0.1}
+        assert follow(speeds, Straggling(), 0.0, LASTING_S - 0.5).named == NOBODY
+        assert follow(speeds, Straggling(), 0.0, LASTING_S).named == {"slow"}
+
+    def test_what_does_not_last_is_not_told(self) -> None:
+        seen = follow({**FAST, "slow": 0.1}, Straggling(), 0.0, 3.0)
+        seen = stragglers.look(FAST, NOBODY, seen, 3.5)
+        assert follow({**FAST, "slow": 0.1}, seen, 4.0, 3.0).named == NOBODY
+
+    def test_it_is_cleared_when_it_is_clearly_faster(self) -> None:
+        seen = follow({**FAST, "slow": 0.1}, Straggling(), 0.0, 6.0)
+        seen = follow({**FAST, "slow": 0.01 * (SLOWER + CLEARED) / 2}, seen, 6.5, 6.0)
+        assert seen.named == {"slow"}
+        assert stragglers.look({**FAST, "slow": 0.015}, NOBODY, seen, 13.0).named == NOBODY
+
+    def test_the_silent_are_named_at_once_and_no_longer(self) -> None:
+        seen = stragglers.look(FAST, {"b"}, Straggling(), 0.0)
+        assert seen.named == {"b"}
+        assert stragglers.look(FAST, NOBODY, seen, 0.5).named == NOBODY
+
+    def test_of_two_the_slower_is_named_and_alone_nobody_is(self) -> None:
+        assert follow({"a": 0.01, "b": 0.05}, Straggling(), 0.0, 6.0).named == {"b"}
+        assert follow({"a": 99.0}, Straggling(), 0.0, 6.0).named == NOBODY
+
+    @given(st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1e-6, 1e3), max_size=8))
+    def test_at_least_half_of_a_pool_rounded_down_is_not_slow(
+        self, speeds: dict[str, float]
+    ) -> None:
+        named = follow(speeds, Straggling(), 0.0, 6.0).named
+        assert len(speeds) - len(named) >= len(speeds) // 2

@@ -1,232 +1,388 @@
-"""Elastic jobs whose nodes are pods: who gets how many, how they end, what is unplaceable."""
+"""Elastic jobs whose nodes are pods."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from edl.scheduler.elastic import ElasticConfig, Pool
-from edl.scheduler.job_pods import JobSeen, JobWanted, PodsConfig, decide_pods
+from edl.scheduler.job_pods import JobSeen, JobWanted, Ledger, PodsConfig, decide_pods, refused
 
-from .pod_world import AT_ONCE, Killed, PodWorld, world_of
-
-
-def test_a_job_begins_with_all_that_there_is_room_for_and_says_so() -> None:
-    world = world_of(3, ("a", 1, 4))
-    world.turn()
-    assert world.state("a") == "creating"
-    assert world.staying("a") == [1, 2, 3]
-    world.rest()
-    assert world.state("a") == "running"
-    assert world.orders["a"].ready == 3
-    assert world.ledgers["a"].started_s is not None
-    assert world.orders["a"].reason == "no room for another node"
+from .pod_world import AT_ONCE, PodWorld, world_of
 
 
-def test_a_new_job_is_admitted_by_those_that_have_more_than_their_fewest() -> None:
-    world = world_of(4, ("a", 1, 4))
-    world.rest()
-    world.submit("b", 2, 2)
-    world.turn()
-    assert world.staying("a") == [1, 2]  # the newest leave first
-    assert world.orders["a"].reason == "gives 2 nodes to make room for b"
-    assert world.orders["b"].reason == "waits for nodes that are leaving to make room"
-    assert world.counts()["b"] == 0, "its room is not there yet"
-    world.rest()
-    assert world.counts() == {"a": 2, "b": 2}
-    assert world.said.count("a: Scaled") == 2
-    world.ask("b", stop=True)
-    world.rest()
-    assert world.counts() == {"a": 4, "b": 0}
-    assert world.staying("a") == [1, 2, 5, 6], "numbers are not used again"
-    assert world.state("b") == "stopped"
-
-
-def test_a_higher_priority_stops_a_lower_one_and_gives_back() -> None:
-    world = world_of(2, ("low", 2, 2))
-    world.rest()
-    world.submit("high", 1, 2, priority=5)
-    world.rest()
-    assert world.counts() == {"low": 0, "high": 2}
-    assert world.state("low") == "creating"
-    assert world.ledgers["low"].waiting_since_s is not None
-    world.end("high", world.staying("high")[0], 0)
-    world.end("high", world.staying("high")[0], 0)
-    world.rest()
-    assert world.state("high") == "succeeded"
-    assert world.counts() == {"low": 2, "high": 0}
-
-
-def test_by_hand_it_runs_with_as_many_within_its_limits() -> None:
-    world = world_of(8, ("a", 2, 6))
-    world.rest()
-    assert world.counts() == {"a": 6}
-    world.ask("a", asked=3)
-    world.rest()
-    assert world.counts() == {"a": 3}
-    world.ask("a", asked=0)
-    world.rest()
-    assert world.counts() == {"a": 2}
-    world.ask("a", asked=None)
-    world.rest()
-    assert world.counts() == {"a": 6}
-
-
-def test_a_stopped_job_leaves_and_may_begin_again() -> None:
-    world = world_of(2, ("a", 1, 2))
-    world.rest()
-    world.ask("a", stop=True)
-    world.turn()
-    assert world.state("a") == "scaling"
-    assert world.orders["a"].reason == "its nodes are leaving: it was asked to stop"
-    world.rest()
-    assert world.state("a") == "stopped"
-    assert world.ledgers["a"].ended_s is not None
-    world.ask("a", stop=False)
-    world.rest()
-    assert world.state("a") == "running"
-    assert world.ledgers["a"].ended_s is None
-    assert world.staying("a") == [3, 4]
-
-
-def test_it_is_done_when_a_node_ends_well_unasked_and_no_other_is_left() -> None:
-    world = world_of(2, ("a", 1, 2))
-    world.rest()
-    world.end("a", 1, 0)
-    world.rest()
-    assert world.state("a") == "running"
-    assert world.staying("a") == [2], "nobody comes in its place"
-    assert world.orders["a"].reason == "a node has ended well; the last ones are waited for"
-    world.end("a", 2, 0)
-    world.rest()
-    assert world.state("a") == "succeeded"
-    world.pods["a"].clear()
-    world.rest()
-    assert world.state("a") == "succeeded", "also when nobody sees its pods any more"
-    assert world.said.count("a: Succeeded") == 1
-
-
-@pytest.mark.parametrize(("trains", "state"), [(True, "succeeded"), (False, "stopped")])
-def test_one_that_ends_well_as_it_was_told_to_leave(trains: bool, state: str) -> None:
-    world = PodWorld(1)
-    world.submit("a", 1, 1, trains=trains)
-    world.rest()
-    world.ask("a", stop=True)
-    world.turn()
-    world.end("a", 1, 0)
-    world.turn()
-    assert world.state("a") == state
-
-
-def test_a_node_that_fails_is_started_again_later_each_time_until_too_many_have() -> None:
-    world = PodWorld(2)
-    world.submit("a", 1, 1, retries=2)
-    world.rest()
-    for number, pause_s in ((1, 0.5), (2, 1.0)):
-        world.end("a", number, 3, "no such file")
+class TestPods:
+    def test_a_job_begins_with_all_that_there_is_room_for_and_says_so(self) -> None:
+        world = world_of(3, ("a", 1, 4))
         world.turn()
-        assert world.staying("a") == []
-        words = world.orders["a"].reason
-        assert words.startswith("a node is started again: node ")
-        assert words.endswith("exit code 3; its last lines: no such file")
-        world.now += pause_s - 0.1
+        assert world.state("a") == "creating"
+        assert world.staying("a") == [1, 2, 3]
+        world.rest()
+        assert world.state("a") == "running"
+        assert world.orders["a"].ready == 3
+        assert world.ledgers["a"].started_s is not None
+        assert world.orders["a"].reason == "no room for another node"
+
+    def test_a_new_job_is_admitted_by_those_that_have_more_than_their_fewest(self) -> None:
+        world = world_of(4, ("a", 1, 4))
+        world.rest()
+        world.submit("b", 2, 2)
         world.turn()
-        assert world.staying("a") == []
-        world.live(0.1)
+        assert world.staying("a") == [1, 2]  # the newest leave first
+        assert world.orders["a"].reason == "gives 2 nodes to make room for b"
+        assert world.orders["b"].reason == "waits for nodes that are leaving to make room"
+        assert world.counts()["b"] == 0, "its room is not there yet"
+        world.rest()
+        assert world.counts() == {"a": 2, "b": 2}
+        assert world.said.count("a: Scaled") == 2
+        world.ask("b", stop=True)
+        world.rest()
+        assert world.counts() == {"a": 4, "b": 0}
+        assert world.staying("a") == [1, 2, 5, 6], "numbers are not used again"
+        assert world.state("b") == "stopped"
+
+    def test_a_higher_priority_stops_a_lower_one_and_gives_back(self) -> None:
+        world = world_of(2, ("low", 2, 2))
+        world.rest()
+        world.submit("high", 1, 2, priority=5)
+        world.rest()
+        assert world.counts() == {"low": 0, "high": 2}
+        assert world.state("low") == "creating"
+        assert world.ledgers["low"].waiting_since_s is not None
+        world.end("high", world.staying("high")[0], 0)
+        world.end("high", world.staying("high")[0], 0)
+        world.rest()
+        assert world.state("high") == "succeeded"
+        assert world.counts() == {"low": 2, "high": 0}
+
+    def test_by_hand_it_runs_with_as_many_within_its_limits(self) -> None:
+        world = world_of(8, ("a", 2, 6))
+        world.rest()
+        assert world.counts() == {"a": 6}
+        world.ask("a", asked=3)
+        world.rest()
+        assert world.counts() == {"a": 3}
+        world.ask("a", asked=0)
+        world.rest()
+        assert world.counts() == {"a": 2}
+        world.ask("a", asked=None)
+        world.rest()
+        assert world.counts() == {"a": 6}
+
+    def test_a_stopped_job_leaves_and_may_begin_again(self) -> None:
+        world = world_of(2, ("a", 1, 2))
+        world.rest()
+        world.ask("a", stop=True)
         world.turn()
-        world.live(0)
-        assert world.staying("a") == [number + 1]
-    world.end("a", 3, 1)
-    world.rest()
-    assert world.state("a") == "failed"
-    assert world.ledgers["a"].failures == 3
-    assert world.orders["a"].reason == (
-        "3 nodes ended badly: node 3 ended with exit code 1; it said nothing"
-    )
+        assert world.state("a") == "scaling"
+        assert world.orders["a"].reason == "its nodes are leaving: it was asked to stop"
+        world.rest()
+        assert world.state("a") == "stopped"
+        assert world.ledgers["a"].ended_s is not None
+        world.ask("a", stop=False)
+        world.rest()
+        assert world.state("a") == "running"
+        assert world.ledgers["a"].ended_s is None
+        assert world.staying("a") == [3, 4]
 
+    def test_it_is_done_when_a_node_ends_well_unasked_and_no_other_is_left(self) -> None:
+        world = world_of(2, ("a", 1, 2))
+        world.rest()
+        world.end("a", 1, 0)
+        world.rest()
+        assert world.state("a") == "running"
+        assert world.staying("a") == [2], "nobody comes in its place"
+        assert world.orders["a"].reason == "a node has ended well; the last ones are waited for"
+        world.end("a", 2, 0)
+        world.rest()
+        assert world.state("a") == "succeeded"
+        world.pods["a"].clear()
+        world.rest()
+        assert world.state("a") == "succeeded", "also when nobody sees its pods any more"
+        assert world.said.count("a: Succeeded") == 1
 
-def test_what_can_never_work_fails_at_once_and_its_other_nodes_leave() -> None:
-    world = PodWorld(2)
-    world.submit("a", 1, 2, trains=True, retries=9)
-    world.rest()
-    world.end("a", 2, 2, "no such job file")
-    world.turn()
-    assert world.state("a") == "scaling"
-    world.rest()
-    assert world.state("a") == "failed"
-    assert "no such job file" in world.orders["a"].reason
+    @pytest.mark.parametrize(("trains", "state"), [(True, "succeeded"), (False, "stopped")])
+    def test_one_that_ends_well_as_it_was_told_to_leave(self, trains: bool, state: str) -> None:
+        world = PodWorld(1)
+        world.submit("a", 1, 1, trains=trains)
+        world.rest()
+        world.ask("a", stop=True)
+        world.turn()
+        world.end("a", 1, 0)
+        world.turn()
+        assert world.state("a") == state
 
+    def test_a_node_that_fails_is_started_again_later_each_time_until_too_many_have(self) -> None:
+        world = PodWorld(2)
+        world.submit("a", 1, 1, retries=2)
+        world.rest()
+        for number, pause_s in ((1, 0.5), (2, 1.0)):
+            world.end("a", number, 3, "no such file")
+            world.turn()
+            assert world.staying("a") == []
+            words = world.orders["a"].reason
+            assert words.startswith("a node is started again: node ")
+            assert words.endswith("exit code 3; its last lines: no such file")
+            world.now += pause_s - 0.1
+            world.turn()
+            assert world.staying("a") == []
+            world.live(0.1)
+            world.turn()
+            world.live(0)
+            assert world.staying("a") == [number + 1]
+        world.end("a", 3, 1)
+        world.rest()
+        assert world.state("a") == "failed"
+        assert world.ledgers["a"].failures == 3
+        assert world.orders["a"].reason == (
+            "3 nodes ended badly: node 3 ended with exit code 1; it said nothing"
+        )
 
-def test_nodes_of_a_job_that_is_over_hold_their_room_until_they_are_gone() -> None:
-    world = world_of(2, ("a", 2, 2))
-    world.rest()
-    world.submit("b", 2, 2)
-    world.ask("a", stop=True)
-    world.turn()
-    world.turn()
-    assert world.counts() == {"a": 0, "b": 0}
-    assert world.orders["b"].reason == "waits for nodes that are leaving to make room"
-    world.rest()
-    assert world.counts() == {"a": 0, "b": 2}
+    def test_what_can_never_work_fails_at_once_and_its_other_nodes_leave(self) -> None:
+        world = PodWorld(2)
+        world.submit("a", 1, 2, trains=True, retries=9)
+        world.rest()
+        world.end("a", 2, 2, "no such job file")
+        world.turn()
+        assert world.state("a") == "scaling"
+        world.rest()
+        assert world.state("a") == "failed"
+        assert "no such job file" in world.orders["a"].reason
 
+    def test_nodes_of_a_job_that_is_over_hold_their_room_until_they_are_gone(self) -> None:
+        world = world_of(2, ("a", 2, 2))
+        world.rest()
+        world.submit("b", 2, 2)
+        world.ask("a", stop=True)
+        world.turn()
+        world.turn()
+        assert world.counts() == {"a": 0, "b": 0}
+        assert world.orders["b"].reason == "waits for nodes that are leaving to make room"
+        world.rest()
+        assert world.counts() == {"a": 0, "b": 2}
 
-def test_a_frozen_job_is_left_alone_across_a_restart() -> None:
-    world = world_of(4, ("a", 1, 4), config=PodsConfig(ElasticConfig(freeze_s=30)))
-    world.reserved = 2
-    world.rest()
-    world.reserved = 0
-    world.turn()
-    assert world.counts() == {"a": 4}
-    changed_s = world.ledgers["a"].changed_s
-    world.submit("b", 1, 4)
-    world.live()
-    world.rest()
-    assert world.counts() == {"a": 3, "b": 1}, "who could not run otherwise is let in"
-    assert world.ledgers["a"].changed_s != changed_s
-    world.live(31)
-    world.rest()
-    assert world.counts() == {"a": 2, "b": 2}
+    def test_a_frozen_job_is_left_alone_across_a_restart(self) -> None:
+        world = world_of(4, ("a", 1, 4), config=PodsConfig(ElasticConfig(freeze_s=30)))
+        world.reserved = 2
+        world.rest()
+        world.reserved = 0
+        world.turn()
+        assert world.counts() == {"a": 4}
+        changed_s = world.ledgers["a"].changed_s
+        world.submit("b", 1, 4)
+        world.live()
+        world.rest()
+        assert world.counts() == {"a": 3, "b": 1}, "who could not run otherwise is let in"
+        assert world.ledgers["a"].changed_s != changed_s
+        world.live(31)
+        world.rest()
+        assert world.counts() == {"a": 2, "b": 2}
 
-
-@pytest.mark.parametrize("kill_at", [1, 2, 3, 4])
-def test_a_number_that_was_given_out_is_used_up_whatever_becomes_of_its_pod(kill_at: int) -> None:
-    world = world_of(3, ("a", 1, 3))
-    with pytest.raises(Killed):
-        world.turn(kill_at)
-    world.pods["a"].clear()  # the cluster takes them away before anybody looks again
-    world.rest()
-    assert len(world.staying("a")) == 3
-    assert len(set(world.made["a"])) == len(world.made["a"])
-
-
-def test_of_ended_pods_the_last_are_kept() -> None:
-    world = PodWorld(1)
-    world.submit("a", 1, 1, retries=20)
-    for _ in range(8):
+    def test_of_ended_pods_the_last_are_kept(self) -> None:
+        world = PodWorld(1)
+        world.submit("a", 1, 1, retries=20)
+        for _ in range(8):
+            world.rest(40)
+            world.end("a", world.staying("a")[0], 1)
         world.rest(40)
-        world.end("a", world.staying("a")[0], 1)
-    world.rest(40)
-    ended = sorted(n for n, pod in world.pods["a"].items() if pod.ended)
-    assert ended == [4, 5, 6, 7, 8]
-    assert world.ledgers["a"].counted == frozenset(ended)
-    assert world.ledgers["a"].failures == 8
+        ended = sorted(n for n, pod in world.pods["a"].items() if pod.ended)
+        assert ended == [4, 5, 6, 7, 8]
+        assert world.ledgers["a"].counted == frozenset(ended)
+        assert world.ledgers["a"].failures == 8
+
+    def test_what_cannot_be_understood_starts_nothing_and_ends_nothing(self) -> None:
+        world = world_of(3, ("a", 1, 3))
+        world.submit("b", 1, 3, wrong="train: --nodes is what the fleet says")
+        world.rest()
+        assert world.counts() == {"a": 3, "b": 0}
+        assert world.orders["b"].degraded == "SpecRefused"
+        assert world.orders["b"].reason.endswith("train: --nodes is what the fleet says")
+        world.ask("a", wrong="no image")
+        world.end("a", 1, 1)
+        world.rest(60)
+        assert world.staying("a") == [2, 3]
+
+    def test_jobs_have_names_of_their_own(self) -> None:
+        jobs = [JobSeen("a", JobWanted()), JobSeen("a", JobWanted())]
+        with pytest.raises(ValueError, match="two jobs have one name"):
+            decide_pods(Pool({}), jobs, 0.0, AT_ONCE)
+        with pytest.raises(ValueError, match="place_within_s"):
+            PodsConfig(place_within_s=-1)
 
 
-def test_what_cannot_be_understood_starts_nothing_and_ends_nothing() -> None:
-    world = world_of(3, ("a", 1, 3))
-    world.submit("b", 1, 3, wrong="train: --nodes is what the fleet says")
+def _two_have_a_place(least: int) -> PodWorld:
+    """One job of up to 4 nodes that has waited for a place of its third until it gave it up."""
+    world = world_of(4, ("a", least, 4))
+    world.placeable = 2
+    world.turn()
+    world.live()
+    world.live(60)
     world.rest()
-    assert world.counts() == {"a": 3, "b": 0}
-    assert world.orders["b"].degraded == "SpecRefused"
-    assert world.orders["b"].reason.endswith("train: --nodes is what the fleet says")
-    world.ask("a", wrong="no image")
-    world.end("a", 1, 1)
-    world.rest(60)
-    assert world.staying("a") == [2, 3]
+    return world
 
 
-def test_jobs_have_names_of_their_own() -> None:
-    jobs = [JobSeen("a", JobWanted()), JobSeen("a", JobWanted())]
-    with pytest.raises(ValueError, match="two jobs have one name"):
-        decide_pods(Pool({}), jobs, 0.0, AT_ONCE)
-    with pytest.raises(ValueError, match="place_within_s"):
-        PodsConfig(place_within_s=-1)
+class TestFailures:
+    def test_what_the_cluster_ends_is_replaced_and_no_failure_of_the_job(self) -> None:
+        world = world_of(3, ("a", 1, 3))
+        world.rest()
+        world.end("a", 1, None, "Evicted: the node was low on memory")
+        world.pods["a"][2] = replace(world.pods["a"][2], going=True)  # a drain, or preemption
+        world.rest()
+        assert world.staying("a") == [3, 4, 5]
+        assert world.ledgers["a"].failures == 0
+        assert world.said.count("a: NodeLost") == 1
+        assert world.state("a") == "running"
+
+    def test_a_machine_that_refuses_pods_is_not_sent_one_after_another(self) -> None:
+        world = world_of(
+            1, ("a", 1, 1), config=PodsConfig(ElasticConfig(freeze_s=0), lost_pause_s=2)
+        )
+        for _ in range(1800):
+            world.turn()
+            for number in world.staying("a"):
+                world.end("a", number, None, "OutOfcpu")
+            world.now += 1
+        assert 30 < len(world.made["a"]) < 80, "half an hour of one each two seconds is 900"
+        assert world.ledgers["a"].failures == 0
+        world.live(60)
+        world.rest()
+        assert world.state("a") == "running"
+        made = len(world.made["a"])
+        world.end("a", world.staying("a")[0], None, "Evicted")
+        world.turn()
+        world.live(60)
+        world.turn()
+        assert len(world.made["a"]) == made + 1
+
+    def test_times_of_a_clock_that_is_ahead_hold_nobody_up_for_long(self) -> None:
+        world = world_of(4, ("a", 1, 4), config=PodsConfig())
+        world.rest()
+        ahead_s = world.now + 7200
+        world.ledgers["a"] = replace(
+            world.ledgers["a"], retry_s=ahead_s, changed_s=ahead_s, fits=2, fits_until_s=ahead_s
+        )
+        world.end("a", 4, None)
+        world.live(301)
+        world.turn()
+        world.live(301)
+        world.rest()
+        assert world.counts() == {"a": 4}
+
+    def test_nodes_on_machines_that_are_lost_or_closed_leave_first(self) -> None:
+        world = world_of(4, ("a", 1, 4))
+        world.rest()
+        world.pods["a"][1] = replace(world.pods["a"][1], machine="closed")
+        world.pods["a"][2] = replace(world.pods["a"][2], machine="silent")
+        world.room = 2
+        world.turn()
+        assert world.orders["a"].leave == (1, 2)
+
+    def test_a_node_on_a_silent_machine_does_not_keep_its_job_from_ending(self) -> None:
+        world = world_of(2, ("a", 1, 1))
+        world.rest()
+        world.pods["a"][1] = replace(world.pods["a"][1], machine="silent", going=True)
+        world.ask("a", stop=True)
+        world.turn()
+        assert world.state("a") == "stopped"
+
+    def test_what_cannot_be_placed_is_given_up_after_a_patience_and_asked_for_again(self) -> None:
+        world = world_of(4, ("a", 1, 4))
+        world.placeable = 2
+        world.turn()
+        world.live()
+        world.turn()
+        assert world.orders["a"].reason == "node 3 waits: 0/3 nodes are available"
+        assert world.orders["a"].degraded == "NodeWaits"
+        assert world.counts() == {"a": 4}
+        world.live(60)
+        world.rest()
+        assert world.staying("a") == [1, 2]
+        assert world.said.count("a: Unplaceable") == 1
+        assert world.state("a") == "running"
+        assert world.orders["a"].reason.startswith(
+            "has the 2 nodes that have a place, asks for more"
+        )
+        assert "0/3 nodes are available" in world.orders["a"].reason
+        world.submit("b", 2, 2)
+        world.rest()
+        assert world.counts() == {"a": 2, "b": 2}, "it does not hold others up"
+        world.ask("b", stop=True)
+        world.placeable = None
+        world.live(300)
+        world.rest()
+        assert world.counts() == {"a": 4, "b": 0}
+
+    def test_what_waits_of_a_spec_that_is_wrong_is_left_alone_until_it_is_mended(self) -> None:
+        world = world_of(4, ("a", 1, 4))
+        world.placeable = 2
+        world.turn()
+        world.live()
+        world.ask("a", wrong="podTemplate is no template of a pod")
+        world.live(61)
+        world.turn()
+        calls = world.calls
+        for _ in range(5):
+            world.turn()
+            world.live(30)
+        assert world.calls == calls, "nothing is written, nothing is told"
+        assert world.counts() == {"a": 4}
+        assert "a: Unplaceable" not in world.said
+        assert world.orders["a"].degraded == "SpecRefused"
+        world.ask("a", wrong="")
+        world.rest()
+        assert world.staying("a") == [1, 2]
+
+    def test_refused_pods(self) -> None:
+        config = PodsConfig()
+        once = refused(Ledger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
+        assert (once.failures, once.retry_s, once.fits) == (2, 101.0, None)
+        assert once.why == "x" * 600
+        again = refused(replace(once, retry_s=500.0), 2, "no", 100.0, config, never=True)
+        assert (again.failures, again.retry_s) == (3, 500.0), "what waits already waits no shorter"
+        config = PodsConfig(place_again_s=40.0)
+        found = refused(Ledger(target=4, failures=1), 2, "quota", 100.0, config, never=False)
+        assert found == Ledger(target=4, failures=1, fits=2, fits_until_s=140.0, why="quota")
+
+    def test_one_that_cannot_begin_is_given_up_rather_than_a_newer_one_that_runs(self) -> None:
+        world = world_of(3, ("a", 1, 3))
+        world.rest()
+        since_s = world.now - 60
+        world.pods["a"][1] = replace(
+            world.pods["a"][1],
+            runs=False,
+            ready=False,
+            unplaced_since_s=since_s,
+            said="no such image",
+        )
+        world.turn()
+        assert world.orders["a"].leave == (1,)
+        assert world.ledgers["a"].why == "node 1 has no place: no such image"
+
+    def test_a_job_whose_fewest_nodes_cannot_be_placed_makes_room_and_tries_again(self) -> None:
+        world = _two_have_a_place(3)
+        assert world.counts() == {"a": 0}
+        assert world.state("a") == "creating"
+        assert world.orders["a"].degraded == "Unplaceable"
+        reason = world.orders["a"].reason
+        assert reason.startswith(
+            "waits, as 2 nodes have a place and it needs 3: node 3 has no place:"
+        )
+        world.submit("b", 1, 4)
+        world.placeable = None
+        world.rest()
+        assert world.counts() == {"a": 0, "b": 4}
+        world.live(300)
+        world.rest()
+        assert world.counts() == {"a": 3, "b": 1}
+
+    def test_a_pod_in_which_others_go_on_is_not_kept(self) -> None:
+        world = world_of(1, ("a", 1, 1))
+        world.rest()
+        world.end("a", 1, 0)
+        world.pods["a"][1] = replace(world.pods["a"][1], lingers=True)
+        world.turn()
+        assert world.state("a") == "succeeded"
+        assert world.pods["a"] == {}
+        world.rest()
+        assert world.state("a") == "succeeded"

@@ -1,4 +1,4 @@
-"""In which order a mesh starts and ends, whatever its processes do."""
+"""In which order a mesh starts and stops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ from edl.scheduler.mesh_startup import (
 )
 
 RNG = random.Random(1)
+
+
 COORDINATOR = Part("c", "coordinator")
+
+
 SMALL = (COORDINATOR, Part("t", "teacher", "s"), Part("u", "student"))
 
 
@@ -41,151 +45,6 @@ def after(mesh: Mesh, *names: str, now: float = 0.0) -> Mesh:
 
 def end(mesh: Mesh, name: str, code: int, ran_s: float = 1.0, now: float = 0.0) -> Mesh:
     return ended(mesh, name, code, ran_s, now, RNG)
-
-
-def test_each_role_waits_for_the_one_before() -> None:
-    more = (*SMALL, Part("t2", "teacher", "s"), Part("x", "teacher", "other"))
-    mesh = mesh_of(more)
-    assert decide(mesh, 0.0)[1] == Orders(start=("c",))
-    mesh = started(mesh, "c", 0.0)
-    assert decide(mesh, 0.0)[1] == Orders()
-    mesh = ready(mesh, "c", 1.0)
-    assert decide(mesh, 1.0)[1].start == ("t", "t2", "x")
-    mesh = after(mesh, "t", "t2", now=2.0)
-    assert "u" not in decide(mesh, 2.0)[1].start, "a service has no teacher yet"
-    mesh = after(mesh, "x", now=3.0)
-    assert decide(mesh, 3.0)[1].start == ("u",)
-    assert not mesh.up
-    assert after(mesh, "u", now=4.0).up
-
-
-def test_it_ends_the_other_way_round() -> None:
-    mesh, orders = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)
-    assert orders == Orders(tell=("u",))
-    assert decide(mesh, 1.0) == (mesh, Orders()), "nobody is told twice"
-    mesh, orders = decide(end(mesh, "u", -15), 1.0)
-    assert orders == Orders(tell=("t",))
-    mesh, orders = decide(end(mesh, "t", 0), 1.0)
-    assert orders == Orders(tell=("c",))
-    mesh, _ = decide(end(mesh, "c", 0), 1.0)
-    assert mesh.over
-    assert mesh.exit_code == 0, "nothing has failed"
-
-
-def test_who_is_late_is_killed_and_all_are_when_it_is_urgent() -> None:
-    mesh, _ = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)
-    late = SMALL[2].grace_s + 0.1
-    assert decide(mesh, late)[1] == Orders(kill=("u",))
-    mesh, orders = decide(stop(mesh, urgent=True), 1.0)
-    assert set(orders.kill) == {"c", "t", "u"}
-    assert all(one.phase == "leaving" for one in mesh.standings)
-
-
-def test_a_start_that_takes_too_long_is_one_that_failed() -> None:
-    mesh = started(mesh_of(SMALL), "c", 0.0)
-    assert decide(mesh, COORDINATOR.ready_s)[1] == Orders()
-    assert decide(mesh, COORDINATOR.ready_s + 0.1)[1] == Orders(kill=("c",))
-
-
-def test_what_serves_is_started_again_for_ever_and_at_once_the_first_time() -> None:
-    mesh, now = after(mesh_of(SMALL), "c", "t", "u"), 0.0
-    pauses = []
-    for _ in range(40):
-        mesh = end(mesh, "t", -9, ran_s=1.0, now=now)
-        assert mesh.of("t").phase == "due"
-        pauses.append(mesh.of("t").due_s - now)
-        now = mesh.of("t").due_s
-        assert decide(mesh, now)[1].start == ("t",)
-        mesh = after(mesh, "t", now=now)
-    assert pauses[0] == 0.0
-    assert pauses[1] <= 2 * BASE_S
-    assert max(pauses) > 1.0
-    assert max(pauses) <= CAP_S
-    mesh = end(mesh, "t", -9, ran_s=HEALTHY_S, now=now)
-    assert mesh.of("t").due_s == now, "one that ran for long is no sign of a lasting fault"
-
-
-def test_what_is_never_ready_is_given_up_and_the_mesh_with_it() -> None:
-    mesh = after(mesh_of(SMALL), "c")
-    for _ in range(ATTEMPTS):
-        assert mesh.broken is None
-        mesh = end(started(mesh, "t", 0.0), "t", 1)
-    assert mesh.broken is not None
-    mesh, orders = decide(mesh, 100.0)
-    assert (mesh.stopping, orders.tell) == (True, ("c",))
-    assert end(mesh, "c", 0).over
-
-
-def test_options_that_cannot_work_are_not_tried_again() -> None:
-    mesh = end(started(after(mesh_of(SMALL), "c"), "t", 0.0), "t", 2)
-    assert mesh.of("t").phase == "failed"
-    served = end(after(mesh_of(SMALL), "c", "t"), "t", 2)
-    assert served.of("t").phase == "due", "it had served with the same options"
-
-
-@pytest.mark.parametrize(
-    ("code", "trains", "phase"),
-    [
-        (0, True, "done"),
-        (0, False, "done"),
-        (1, True, "due"),
-        (2, True, "failed"),
-        (2, False, "due"),
-    ],
-)
-def test_a_student_that_ends(code: int, trains: bool, phase: str) -> None:
-    parts = (COORDINATOR, Part("u", "student", trains=trains))
-    assert end(after(mesh_of(parts), "c", "u"), "u", code).of("u").phase == phase
-
-
-def test_a_student_fails_when_it_has_been_tried_often_enough() -> None:
-    parts = (COORDINATOR, Part("u", "student", retries=2), Part("v", "student"))
-    mesh = after(mesh_of(parts), "c", "v")
-    for _ in range(2):
-        mesh = end(after(mesh, "u"), "u", 1)
-        assert mesh.of("u").phase == "due"
-    mesh = end(after(mesh, "u"), "u", 1)
-    assert mesh.of("u").phase == "failed"
-    assert not decide(mesh, 0.0)[0].stopping, "the other one goes on"
-    mesh, orders = decide(end(mesh, "v", 0), 0.0)
-    assert orders.tell == ("c",)
-    assert mesh.exit_code == 1
-
-
-def test_a_mesh_is_up_without_a_student_that_was_given_up_while_teachers_loaded() -> None:
-    more = (*SMALL, Part("t2", "teacher", "s"), Part("v", "student", retries=0))
-    mesh = after(mesh_of(more), "c", "t", "u", "v")
-    mesh = end(mesh, "v", 2)
-    assert mesh.of("v").phase == "failed"
-    assert not mesh.up, "a teacher is still missing"
-    assert after(mesh, "t2").up
-    assert not after(end(started(mesh, "t2", 0.0), "t2", 2)).up, (
-        "which is given up, and all with it"
-    )
-
-
-@pytest.mark.parametrize(("first", "second", "code"), [(7, 3, 7), (-9, 3, 1), (3, -9, 3)])
-def test_the_exit_code_is_that_of_the_student_that_failed_first(
-    first: int, second: int, code: int
-) -> None:
-    parts = (COORDINATOR, *(Part(name, "student", retries=0) for name in "uvw"))
-    mesh = end(after(mesh_of(parts), "c", "u", "v", "w"), "w", 0)
-    mesh = end(end(mesh, "v", first, now=1.0), "u", second, now=2.0)
-    assert mesh.exit_code == code
-
-
-def test_it_stays_when_it_is_to_be_kept_or_has_no_students() -> None:
-    mesh = end(after(mesh_of(SMALL, keep=True), "c", "t", "u"), "u", 0)
-    assert decide(mesh, 1.0) == (mesh, Orders())
-    assert mesh.up
-    mesh = after(mesh_of(SMALL[:2]), "c", "t")
-    assert decide(mesh, 1.0) == (mesh, Orders())
-
-
-def test_parts_have_names_of_their_own_and_one_coordinator() -> None:
-    for parts in ((COORDINATOR, COORDINATOR), (), SMALL[1:]):
-        with pytest.raises(ValueError, match="one coordinator"):
-            mesh_of(parts)
 
 
 @dataclass
@@ -262,25 +121,158 @@ PARTS = st.builds(
 )
 
 
-@given(PARTS, st.integers(0, 1 << 30), st.sampled_from([0.0, 0.05, 0.4]), st.booleans())
-def test_whatever_dies_the_order_holds_and_it_comes_to_an_end(
-    parts: tuple[Part, ...], seed: int, dies: float, keep: bool
-) -> None:
-    rng = random.Random(seed)
-    world = World(mesh_of(parts, keep), rng, dies)
-    for _ in range(rng.randrange(60)):
-        world.turn()
-    if dies == 0.0:
-        for _ in range(60):
+class TestMeshStartup:
+    def test_each_role_waits_for_the_one_before(self) -> None:
+        more = (*SMALL, Part("t2", "teacher", "s"), Part("x", "teacher", "other"))
+        mesh = mesh_of(more)
+        assert decide(mesh, 0.0)[1] == Orders(start=("c",))
+        mesh = started(mesh, "c", 0.0)
+        assert decide(mesh, 0.0)[1] == Orders()
+        mesh = ready(mesh, "c", 1.0)
+        assert decide(mesh, 1.0)[1].start == ("t", "t2", "x")
+        mesh = after(mesh, "t", "t2", now=2.0)
+        assert "u" not in decide(mesh, 2.0)[1].start, "a service has no teacher yet"
+        mesh = after(mesh, "x", now=3.0)
+        assert decide(mesh, 3.0)[1].start == ("u",)
+        assert not mesh.up
+        assert after(mesh, "u", now=4.0).up
+
+    def test_it_ends_the_other_way_round(self) -> None:
+        mesh, orders = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)
+        assert orders == Orders(tell=("u",))
+        assert decide(mesh, 1.0) == (mesh, Orders()), "nobody is told twice"
+        mesh, orders = decide(end(mesh, "u", -15), 1.0)
+        assert orders == Orders(tell=("t",))
+        mesh, orders = decide(end(mesh, "t", 0), 1.0)
+        assert orders == Orders(tell=("c",))
+        mesh, _ = decide(end(mesh, "c", 0), 1.0)
+        assert mesh.over
+        assert mesh.exit_code == 0, "nothing has failed"
+
+    def test_who_is_late_is_killed_and_all_are_when_it_is_urgent(self) -> None:
+        mesh, _ = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)
+        late = SMALL[2].grace_s + 0.1
+        assert decide(mesh, late)[1] == Orders(kill=("u",))
+        mesh, orders = decide(stop(mesh, urgent=True), 1.0)
+        assert set(orders.kill) == {"c", "t", "u"}
+        assert all(one.phase == "leaving" for one in mesh.standings)
+
+    def test_a_start_that_takes_too_long_is_one_that_failed(self) -> None:
+        mesh = started(mesh_of(SMALL), "c", 0.0)
+        assert decide(mesh, COORDINATOR.ready_s)[1] == Orders()
+        assert decide(mesh, COORDINATOR.ready_s + 0.1)[1] == Orders(kill=("c",))
+
+    def test_what_serves_is_started_again_for_ever_and_at_once_the_first_time(self) -> None:
+        mesh, now = after(mesh_of(SMALL), "c", "t", "u"), 0.0
+        pauses = []
+        for _ in range(40):
+            mesh = end(mesh, "t", -9, ran_s=1.0, now=now)
+            assert mesh.of("t").phase == "due"
+            pauses.append(mesh.of("t").due_s - now)
+            now = mesh.of("t").due_s
+            assert decide(mesh, now)[1].start == ("t",)
+            mesh = after(mesh, "t", now=now)
+        assert pauses[0] == 0.0
+        assert pauses[1] <= 2 * BASE_S
+        assert max(pauses) > 1.0
+        assert max(pauses) <= CAP_S
+        mesh = end(mesh, "t", -9, ran_s=HEALTHY_S, now=now)
+        assert mesh.of("t").due_s == now, "one that ran for long is no sign of a lasting fault"
+
+    def test_what_is_never_ready_is_given_up_and_the_mesh_with_it(self) -> None:
+        mesh = after(mesh_of(SMALL), "c")
+        for _ in range(ATTEMPTS):
+            assert mesh.broken is None
+            mesh = end(started(mesh, "t", 0.0), "t", 1)
+        assert mesh.broken is not None
+        mesh, orders = decide(mesh, 100.0)
+        assert (mesh.stopping, orders.tell) == (True, ("c",))
+        assert end(mesh, "c", 0).over
+
+    def test_options_that_cannot_work_are_not_tried_again(self) -> None:
+        mesh = end(started(after(mesh_of(SMALL), "c"), "t", 0.0), "t", 2)
+        assert mesh.of("t").phase == "failed"
+        served = end(after(mesh_of(SMALL), "c", "t"), "t", 2)
+        assert served.of("t").phase == "due", "it had served with the same options"
+
+    @pytest.mark.parametrize(
+        ("code", "trains", "phase"),
+        [
+            (0, True, "done"),
+            (0, False, "done"),
+            (1, True, "due"),
+            (2, True, "failed"),
+            (2, False, "due"),
+        ],
+    )
+    def test_a_student_that_ends(self, code: int, trains: bool, phase: str) -> None:
+        parts = (COORDINATOR, Part("u", "student", trains=trains))
+        assert end(after(mesh_of(parts), "c", "u"), "u", code).of("u").phase == phase
+
+    def test_a_student_fails_when_it_has_been_tried_often_enough(self) -> None:
+        parts = (COORDINATOR, Part("u", "student", retries=2), Part("v", "student"))
+        mesh = after(mesh_of(parts), "c", "v")
+        for _ in range(2):
+            mesh = end(after(mesh, "u"), "u", 1)
+            assert mesh.of("u").phase == "due"
+        mesh = end(after(mesh, "u"), "u", 1)
+        assert mesh.of("u").phase == "failed"
+        assert not decide(mesh, 0.0)[0].stopping, "the other one goes on"
+        mesh, orders = decide(end(mesh, "v", 0), 0.0)
+        assert orders.tell == ("c",)
+        assert mesh.exit_code == 1
+
+    def test_a_mesh_is_up_without_a_student_that_was_given_up_while_teachers_loaded(self) -> None:
+        more = (*SMALL, Part("t2", "teacher", "s"), Part("v", "student", retries=0))
+        mesh = after(mesh_of(more), "c", "t", "u", "v")
+        mesh = end(mesh, "v", 2)
+        assert mesh.of("v").phase == "failed"
+        assert not mesh.up, "a teacher is still missing"
+        assert after(mesh, "t2").up
+        assert not after(end(started(mesh, "t2", 0.0), "t2", 2)).up, (
+            "which is given up, and all with it"
+        )
+
+    @pytest.mark.parametrize(("first", "second", "code"), [(7, 3, 7), (-9, 3, 1), (3, -9, 3)])
+    def test_the_exit_code_is_that_of_the_student_that_failed_first(
+        self, first: int, second: int, code: int
+    ) -> None:
+        parts = (COORDINATOR, *(Part(name, "student", retries=0) for name in "uvw"))
+        mesh = end(after(mesh_of(parts), "c", "u", "v", "w"), "w", 0)
+        mesh = end(end(mesh, "v", first, now=1.0), "u", second, now=2.0)
+        assert mesh.exit_code == code
+
+    def test_it_stays_when_it_is_to_be_kept_or_has_no_students(self) -> None:
+        mesh = end(after(mesh_of(SMALL, keep=True), "c", "t", "u"), "u", 0)
+        assert decide(mesh, 1.0) == (mesh, Orders())
+        assert mesh.up
+        mesh = after(mesh_of(SMALL[:2]), "c", "t")
+        assert decide(mesh, 1.0) == (mesh, Orders())
+
+    def test_parts_have_names_of_their_own_and_one_coordinator(self) -> None:
+        for parts in ((COORDINATOR, COORDINATOR), (), SMALL[1:]):
+            with pytest.raises(ValueError, match="one coordinator"):
+                mesh_of(parts)
+
+    @given(PARTS, st.integers(0, 1 << 30), st.sampled_from([0.0, 0.05, 0.4]), st.booleans())
+    def test_whatever_dies_the_order_holds_and_it_comes_to_an_end(
+        self, parts: tuple[Part, ...], seed: int, dies: float, keep: bool
+    ) -> None:
+        rng = random.Random(seed)
+        world = World(mesh_of(parts, keep), rng, dies)
+        for _ in range(rng.randrange(60)):
             world.turn()
-        assert world.mesh.up, "nothing died, and not all of it is there"
-    world.mesh = stop(world.mesh, urgent=rng.random() < 0.2)
-    for _ in range(200):
-        if world.mesh.over:
-            break
-        world.turn()
-    assert world.mesh.over
-    assert not world.alive
-    decided, orders = decide(world.mesh, world.now)
-    assert decided.over
-    assert orders == Orders()
+        if dies == 0.0:
+            for _ in range(60):
+                world.turn()
+            assert world.mesh.up, "nothing died, and not all of it is there"
+        world.mesh = stop(world.mesh, urgent=rng.random() < 0.2)
+        for _ in range(200):
+            if world.mesh.over:
+                break
+            world.turn()
+        assert world.mesh.over
+        assert not world.alive
+        decided, orders = decide(world.mesh, world.now)
+        assert decided.over
+        assert orders == Orders()

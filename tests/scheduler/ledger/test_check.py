@@ -1,31 +1,32 @@
-"""The check of the ledger's invariants catches each way to break them, and names it."""
+"""The check of the ledger's invariants, and how the work per event grows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from edl.scheduler.ledger import LedgerInvariant
+from edl.scheduler.ledger import Ledger, LedgerInvariant
+from edl.scheduler.ledger import events as ev
 from edl.scheduler.ledger.check import check
 from edl.scheduler.ledger.instructions import Span
 from edl.scheduler.ledger.state import Batch, Request, Stage, Teacher
 from edl.scheduler.ledger.tables import Tables
 
 
-def batch_of(batch_id: int, rows: int = 4) -> Batch:
-    return Batch(batch_id, rows, 100, 0, [(0, rows, 0)], rows)
-
-
-def sound_tables(*, ordered: bool = True) -> Tables:
-    """Batch 0 is the student's, 1 in flight, 2 labelled, 3 refused by a and queued."""
+def valid_tables(*, ordered: bool = True) -> Tables:
+    """Batch 0 is the student's, 1 in flight, 2 labelled, 3 refused by `refuser` and queued."""
     tables = Tables(ordered)
     busy, refuser = Teacher("busy", 1, 1), Teacher("refuser", 2, 1)
     for teacher in (busy, refuser):
         tables.teachers[teacher.name] = teacher
     for batch_id in range(4):
-        tables.admit(batch_of(batch_id))
+        tables.admit(Batch(batch_id, 4, 100, 0, [(0, 4, 0)], 4))
     batches = tables.batches
     tables.unlabelled = 4
     for batch_id in (0, 2):
@@ -48,179 +49,163 @@ def sound_tables(*, ordered: bool = True) -> Tables:
     return tables
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_sound_tables_pass(ordered: bool) -> None:
-    check(sound_tables(ordered=ordered))
-    check(Tables(ordered))
-
-
-def forget_one_in_the_line(tables: Tables) -> None:
-    tables.line.remove(tables.batches[2])
-
-
-def swap_the_line(tables: Tables) -> None:
-    tables.line.reverse()
-
-
-def leave_the_head_undelivered(tables: Tables) -> None:
-    tables.line.popleft()
-
-
-def deliver_out_of_order(tables: Tables) -> None:
-    tables.line.remove(tables.batches[2])
-    tables.deliver(tables.batches[2])
-
-
-def settle_without_order(tables: Tables) -> None:
-    tables.ordered = False
-    tables.line.clear()
-
-
-def lose_a_request(tables: Tables) -> None:
-    tables.teachers["busy"].in_flight.clear()
-
-
-def lose_a_holder(tables: Tables) -> None:
-    tables.teachers["busy"].in_flight[7].holders.clear()
-
-
-def name_a_stranger(tables: Tables) -> None:
-    tables.teachers["busy"].in_flight[7].holders.add("refuser")
-
-
-def miscount_rows_in_flight(tables: Tables) -> None:
-    tables.teachers["busy"].rows_in_flight = 3
-
-
-def queue_what_is_in_flight(tables: Tables) -> None:
-    tables.batches[1].waiting.append((2, 4, 0))
-
-
-def queue_what_is_labelled(tables: Tables) -> None:
-    tables.batches[2].waiting.append((0, 1, 0))
-
-
-def swap_what_waits(tables: Tables) -> None:
-    tables.batches[3].waiting[:] = [(2, 4, 0), (0, 2, 0)]
-
-
-def invent_a_row(tables: Tables) -> None:
-    tables.batches[3].waiting.append((4, 5, 0))
-
-
-def lack_nothing(tables: Tables) -> None:
-    tables.batches[3].waiting.clear()
-    tables.batches[3].unlabelled_rows = 0
-    tables.queue.clear()
-
-
-def miscount_what_is_lacking(tables: Tables) -> None:
-    tables.batches[3].unlabelled_rows = 3
-
-
-def queue_one_twice(tables: Tables) -> None:
-    tables.queue.append(3)
-
-
-def drop_one_from_the_queue(tables: Tables) -> None:
-    tables.queue.clear()
-
-
-def unlist_a_refused_one(tables: Tables) -> None:
-    tables.refused.clear()
-
-
-def miscount_the_volume(tables: Tables) -> None:
-    tables.volume_bytes -= 1
-
-
-def miscount_the_unlabelled(tables: Tables) -> None:
-    tables.unlabelled += 1
-
-
-def miscount_the_deliverable(tables: Tables) -> None:
-    tables.deliverable += 1
-
-
-def doubt_without_a_recall(tables: Tables) -> None:
-    tables.batches[0].doubted = (Span(0, 0, 1),)
-
-
-def recall_what_is_not_out(tables: Tables) -> None:
-    tables.batches[2].doubted = (Span(2, 0, 1),)
-    tables.recalled[2] = tables.batches[2]
-
-
-def keep_a_teacher_that_is_done(tables: Tables) -> None:
-    tables.teachers["gone"] = Teacher("gone", 3, 1, revoked=True)
-
-
-def list_a_busy_teacher_as_open(tables: Tables) -> None:
-    tables.open["busy"] = tables.teachers["busy"]
-
-
-def overlook_a_free_teacher(tables: Tables) -> None:
-    tables.teachers["free"] = Teacher("free", 3, 1)
-
-
-def let_a_free_teacher_idle(tables: Tables) -> None:
-    overlook_a_free_teacher(tables)
-    tables.refresh(tables.teachers["free"])
-
-
-def spare_the_poison(tables: Tables) -> None:
-    tables.teachers["busy"].revoked = True
-
-
-def hold_back_a_hedge(tables: Tables) -> None:
-    tables.hedges.append((tables.teachers["busy"].in_flight[7], None))
-
-
-@pytest.mark.parametrize(
-    ("breakage", "words"),
-    [
-        (forget_one_in_the_line, "the line is not the batches that wait"),
-        (swap_the_line, "out of order"),
-        (leave_the_head_undelivered, "batch 2 is first in line, labelled, and not delivered"),
-        (deliver_out_of_order, "batch 2 was delivered before batch 1"),
-        (settle_without_order, "batches [2] are settled and not delivered"),
-        (lose_a_request, "batch 1 lacks 0 rows, counted are 4"),
-        (lose_a_holder, "batch 1 lacks 0 rows, counted are 4"),
-        (name_a_stranger, "request 7 is in flight at {'busy'}, but names"),
-        (miscount_rows_in_flight, "4 rows are in flight at busy, not 3"),
-        (queue_what_is_in_flight, "batch 1 of 4 rows has rows twice or too many"),
-        (queue_what_is_labelled, "batch 2 is labelled, and rows of it wait"),
-        (swap_what_waits, "batch 3 has rows that wait out of order"),
-        (invent_a_row, "batch 3 of 4 rows has rows twice or too many"),
-        (lack_nothing, "batch 3 is unlabelled, and nobody is to label it"),
-        (miscount_what_is_lacking, "batch 3 lacks 4 rows, counted are 3"),
-        (queue_one_twice, "the queue is [3, 3]"),
-        (drop_one_from_the_queue, "the queue is []"),
-        (unlist_a_refused_one, "refused are {3}"),
-        (miscount_the_volume, "the volume is 200 bytes, counted are 199"),
-        (miscount_the_unlabelled, "2 batches are unlabelled, counted are 3"),
-        (miscount_the_deliverable, "1 batches are deliverable, counted are 2"),
-        (doubt_without_a_recall, "doubted are {0}, recalled are set()"),
-        (recall_what_is_not_out, "batch 2 is recalled, but it is labelled"),
-        (keep_a_teacher_that_is_done, "gone is revoked and done"),
-        (list_a_busy_teacher_as_open, "listed are"),
-        (overlook_a_free_teacher, "are free, listed are {'refuser'}"),
-        (let_a_free_teacher_idle, "batch 3 is queued while ['free'] could take it"),
-        (spare_the_poison, "batch 3 was refused by all there are"),
-        (hold_back_a_hedge, "request 7 waits to be hedged while ['refuser'] could take it"),
-    ],
-)
-def test_it_names_what_is_broken(breakage: Callable[[Tables], None], words: str) -> None:
-    tables = sound_tables()
-    breakage(tables)
-    with pytest.raises(LedgerInvariant, match=re.escape(words)):
+@contextmanager
+def broken(message: str) -> Iterator[Tables]:
+    """Tables that the caller breaks; the check has to fail with `message`."""
+    tables = valid_tables()
+    yield tables
+    with pytest.raises(LedgerInvariant, match=re.escape(message)):
         check(tables)
 
 
-def test_one_that_was_handed_back_may_be_behind_later_ones() -> None:
-    tables = sound_tables()
-    tables.line.remove(tables.batches[2])
-    tables.deliver(tables.batches[2])
-    tables.batches[1].returned = True
-    assert tables.batches[2].stage is Stage.DELIVERED
-    check(tables)
+class TestInvariants:
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_valid_tables_pass(self, ordered: bool) -> None:
+        check(valid_tables(ordered=ordered))
+        check(Tables(ordered))
+
+    def test_line(self) -> None:
+        with broken("the line is not the batches that wait") as tables:
+            tables.line.remove(tables.batches[2])
+        with broken("out of order") as tables:
+            tables.line.reverse()
+        with broken("batch 2 is first in line, labelled, and not delivered") as tables:
+            tables.line.popleft()
+        with broken("batch 2 was delivered before batch 1") as tables:
+            tables.line.remove(tables.batches[2])
+            tables.deliver(tables.batches[2])
+        with broken("batches [2] are settled and not delivered") as tables:
+            tables.ordered = False
+            tables.line.clear()
+
+    def test_a_returned_batch_may_be_behind_later_ones(self) -> None:
+        tables = valid_tables()
+        tables.line.remove(tables.batches[2])
+        tables.deliver(tables.batches[2])
+        tables.batches[1].returned = True
+        assert tables.batches[2].stage is Stage.DELIVERED
+        check(tables)
+
+    def test_rows(self) -> None:
+        with broken("batch 1 lacks 0 rows, counted are 4") as tables:
+            tables.teachers["busy"].in_flight.clear()
+        with broken("batch 1 lacks 0 rows, counted are 4") as tables:
+            tables.teachers["busy"].in_flight[7].holders.clear()
+        with broken("batch 1 of 4 rows has rows twice or too many") as tables:
+            tables.batches[1].waiting.append((2, 4, 0))
+        with broken("batch 2 is labelled, and rows of it wait") as tables:
+            tables.batches[2].waiting.append((0, 1, 0))
+        with broken("batch 3 has rows that wait out of order") as tables:
+            tables.batches[3].waiting[:] = [(2, 4, 0), (0, 2, 0)]
+        with broken("batch 3 of 4 rows has rows twice or too many") as tables:
+            tables.batches[3].waiting.append((4, 5, 0))
+        with broken("batch 3 is unlabelled, and nobody is to label it") as tables:
+            tables.batches[3].waiting.clear()
+            tables.batches[3].unlabelled_rows = 0
+            tables.queue.clear()
+        with broken("batch 3 lacks 4 rows, counted are 3") as tables:
+            tables.batches[3].unlabelled_rows = 3
+
+    def test_counts(self) -> None:
+        with broken("the queue is [3, 3]") as tables:
+            tables.queue.append(3)
+        with broken("the queue is []") as tables:
+            tables.queue.clear()
+        with broken("refused are {3}") as tables:
+            tables.refused.clear()
+        with broken("the volume is 200 bytes, counted are 199") as tables:
+            tables.volume_bytes -= 1
+        with broken("2 batches are unlabelled, counted are 3") as tables:
+            tables.unlabelled += 1
+        with broken("1 batches are deliverable, counted are 2") as tables:
+            tables.deliverable += 1
+
+    def test_recalls(self) -> None:
+        with broken("doubted are {0}, recalled are set()") as tables:
+            tables.batches[0].doubted = (Span(0, 0, 1),)
+        with broken("batch 2 is recalled, but it is labelled") as tables:
+            tables.batches[2].doubted = (Span(2, 0, 1),)
+            tables.recalled[2] = tables.batches[2]
+
+    def test_teachers_and_requests(self) -> None:
+        with broken("request 7 is in flight at {'busy'}, but names") as tables:
+            tables.teachers["busy"].in_flight[7].holders.add("refuser")
+        with broken("4 rows are in flight at busy, not 3") as tables:
+            tables.teachers["busy"].rows_in_flight = 3
+        with broken("gone is revoked and done") as tables:
+            tables.teachers["gone"] = Teacher("gone", 3, 1, revoked=True)
+        with broken("listed are") as tables:
+            tables.open["busy"] = tables.teachers["busy"]
+        with broken("are free, listed are {'refuser'}") as tables:
+            tables.teachers["free"] = Teacher("free", 3, 1)
+        with broken("batch 3 is queued while ['free'] could take it") as tables:
+            tables.teachers["free"] = Teacher("free", 3, 1)
+            tables.refresh(tables.teachers["free"])
+        with broken("batch 3 was refused by all there are") as tables:
+            tables.teachers["busy"].revoked = True
+        with broken("request 7 waits to be hedged while ['refuser'] could take it") as tables:
+            tables.hedges.append((tables.teachers["busy"].in_flight[7], None))
+
+
+def lines_executed(act: Callable[[], object]) -> int:
+    """Count the lines of Python that `act` runs: its work, whatever the machine does besides."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+class TestWork:
+    """The work per batch must not grow with the number of batches that the ledger holds."""
+
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_a_long_line_behind_a_late_head(self, ordered: bool) -> None:
+        def work(batches: int) -> int:
+            ledger = Ledger(ordered=ordered)
+            ledger.handle(ev.TeacherJoined("late", 1))
+            ledger.handle(ev.Queued(0, 1000, 32))
+            ledger.handle(ev.TeacherJoined("quick", 1))
+
+            def run() -> None:
+                for batch in range(1, batches + 1):
+                    ledger.handle(ev.Queued(batch, 1000, 32))
+                    ledger.handle(ev.Answered("quick", batch + 1, 10, 0.1))
+                out = ledger.handle(ev.Answered("late", 1, 10, 9.9))
+                delivered = sum(isinstance(instruction, ev.Deliver) for instruction in out)
+                assert delivered == (batches + 1 if ordered else 1)
+
+            return lines_executed(run)
+
+        assert work(300) < 15 * work(30)  # a scan for each batch would make it 100
+
+    def test_returned_batches(self) -> None:
+        """All batches are searched once for labels of an ejected teacher, not for each batch."""
+
+        def work(batches: int) -> int:
+            ledger = Ledger()
+            ledger.handle(ev.TeacherJoined("liar", 1))
+            for batch in range(batches):
+                ledger.handle(ev.Queued(batch, 1000, 32))
+                ledger.handle(ev.Answered("liar", batch + 1, 10, 0.1))
+
+            def run() -> None:
+                out = ledger.handle(ev.Disbelieve("liar"))
+                ledger.handle(ev.TeacherJoined("honest", 1))
+                for recall in [i.batch for i in out if isinstance(i, ev.Recall)]:
+                    ledger.handle(ev.Recalled(recall))
+                    ledger.handle(ev.Answered("honest", batches + recall + 1, 10, 0.1))
+                assert ledger.deliverable == batches
+
+            return lines_executed(run)
+
+        assert work(300) < 15 * work(30)

@@ -1,173 +1,260 @@
-"""What becomes of each batch when the teachers' model is exchanged in mid-stream."""
+"""Labels that are not used: of ejected teachers, of invalidated ones, of an old model."""
 
 from __future__ import annotations
 
 import pytest
 
 from edl.scheduler.ledger import Ledger
-from edl.scheduler.ledger.events import (
-    Accept,
-    Awaited,
-    Cancelled,
-    Deliver,
-    Disbelieve,
-    Discard,
-    Doubt,
-    Failed,
-    Forgo,
-    Found,
-    Hedge,
-    LookUp,
-    Poison,
-    Queued,
-    Recall,
-    Recalled,
-    Refused,
-    Relabel,
-    Reset,
-    Send,
-    Span,
-    Taken,
-    TeacherJoined,
-    TeacherLost,
-    TeacherRevoked,
-    Void,
-)
+from edl.scheduler.ledger import events as ev
 
-from .telling import after, answer, queued, sends, whole
+from .driver import after, answer, queued, rows_sent, sends, whole
 
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Batches 0 to 4: delivered, in flight, labelled, in flight, in flight."""
+    """Of the liar's: 0 delivered, 2 labelled, 3 in flight; 1 is in flight at the honest one."""
     ledger = Ledger()
-    after(ledger, TeacherJoined("old", 4), *queued(0, 1, 2, 3, 4))
-    after(ledger, answer("old", 1), answer("old", 3), TeacherRevoked("old"))
-    assert ledger.in_flight_at("old") == (2, 4, 5)
-    assert ledger.volume_bytes == 220
+    after(ledger, ev.TeacherJoined("liar", 1), *queued(0), answer("liar", 1))
+    after(ledger, ev.TeacherJoined("honest", 1, seconds_per_row=0.001), *queued(1, 2, 3))
+    assert after(ledger, answer("liar", 3))[0] == ev.Accept(3, whole(2))
+    assert (ledger.in_flight_at("honest"), ledger.in_flight_at("liar")) == ((2,), (4,))
     return ledger
 
 
-def test_all_that_is_not_delivered_is_labelled_anew_in_order(ledger: Ledger) -> None:
-    assert after(ledger, Relabel()) == []
-    assert (ledger.queued, ledger.unlabelled, ledger.deliverable) == (4, 4, 1)
-    assert ledger.volume_bytes == 110, "only what was delivered is held with its labels"
-    sent = after(ledger, TeacherJoined("new", 4))
-    assert sent == [Send(5 + batch, "new", whole(batch), 1) for batch in (1, 2, 3, 4)]
-    after(ledger, *(answer("new", request) for request in (7, 8, 9)))
-    out = after(ledger, answer("new", 6))
-    assert out == [Accept(6, whole(1)), *(Deliver(batch) for batch in (1, 2, 3, 4))]
-    assert ledger.volume_bytes == 5 * 110
+class TestEjected:
+    def test_ejected_teacher_gets_nothing_new(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 2), *queued(0), ev.Ejected("a"))
+        assert after(ledger, *queued(1)) == []
+        assert after(ledger, answer("a", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
+        assert (ledger.teachers, ledger.on_trial, ledger.usable) == (("a",), ("a",), 0)
+        assert after(ledger, ev.Readmitted("a")) == [ev.Send(2, "a", whole(1), 1)]
+        assert after(Ledger(), ev.Ejected("x"), ev.Readmitted("x"), ev.Disbelieve("x")) == []
+
+    def test_joining_or_readmission_ends_the_trial(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.Failed("a", 1), ev.Ejected("a"))
+        assert after(ledger, ev.Resumed("a")) == []
+        assert after(ledger, ev.TeacherJoined("a", 1)) == [ev.Send(2, "a", whole(0), 2)]
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.Failed("a", 1), ev.Ejected("a"))
+        assert after(ledger, ev.Readmitted("a")) == []
+        assert after(ledger, ev.Resumed("a")) == [ev.Send(2, "a", whole(0), 2)]
 
 
-def test_what_the_old_model_answers_is_discarded(ledger: Ledger) -> None:
-    after(ledger, Relabel(), TeacherJoined("new", 4))
-    assert after(ledger, answer("old", 2)) == [Discard(2, "old")]
-    assert after(ledger, answer("new", 6)) == [Accept(6, whole(1)), Deliver(1)]
-    assert after(ledger, answer("old", 4)) == [Discard(4, "old")]
+class TestInvalidateLabels:
+    def test_queued_labels_are_void_and_delivered_ones_recalled(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Disbelieve("liar")) == [ev.Recall(0)]
+        assert (ledger.queued, ledger.unlabelled, ledger.volume_bytes) == (2, 3, 110)
+        assert ledger.on_trial == ("liar",)
+        assert after(ledger, answer("liar", 4)) == [ev.Discard(4, "liar")]
+        out = after(ledger, answer("honest", 2), answer("honest", 5), answer("honest", 6))
+        assert out == [
+            ev.Accept(2, whole(1)),
+            ev.Deliver(1),
+            ev.Send(5, "honest", whole(2), 2),
+            ev.Accept(5, whole(2)),
+            ev.Deliver(2),
+            ev.Send(6, "honest", whole(3), 2),
+            ev.Accept(6, whole(3)),
+            ev.Deliver(3),
+        ]
+
+    def test_each_delivered_batch_is_recalled_once(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("liar", 3), *queued(0, 1, 2))
+        after(ledger, *(answer("liar", request) for request in (1, 2, 3)), ev.Taken(1))
+        assert after(ledger, ev.Disbelieve("liar")) == [ev.Recall(0), ev.Recall(2)]
+        out = after(
+            ledger, ev.TeacherJoined("b", 1), ev.Recalled(2), ev.Recalled(0), answer("b", 4)
+        )
+        assert out[-2:] == [ev.Accept(4, whole(2)), ev.Send(5, "b", whole(0), 2)]
+        assert after(ledger, answer("b", 5))[1:] == [ev.Deliver(0), ev.Deliver(2)]
+
+    def test_returned_batch_is_first_in_line(self, ledger: Ledger) -> None:
+        after(ledger, ev.Disbelieve("liar"), answer("liar", 4))
+        assert after(ledger, ev.Recalled(0)) == [ev.Void(0)]
+        assert (ledger.deliverable, ledger.volume_bytes, ledger.head) == (0, 0, 0)
+        assert after(ledger, answer("honest", 2)) == [
+            ev.Accept(2, whole(1)),
+            ev.Send(5, "honest", whole(0), 2),
+        ]
+        assert after(ledger, answer("honest", 5))[:3] == [
+            ev.Accept(5, whole(0)),
+            ev.Deliver(0),
+            ev.Deliver(1),
+        ]
+        assert ledger.labelled_by(0) == ((whole(0)[0], "honest"),)
+
+    def test_taken_and_unlabelled_batches_are_not_recalled(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Disbelieve("liar"), ev.Taken(0)) == [ev.Recall(0)]
+        assert after(ledger, ev.Recalled(0), ev.Disbelieve("liar")) == []
+        assert ledger.volume_bytes == 0
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("liar", 1, 5), *queued(0), answer("liar", 1), ev.Forgo(0))
+        assert after(ledger, ev.Disbelieve("liar")) == []
+
+    def test_only_its_own_rows_are_labelled_anew(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.Queued(0, 100, 10, ((2, 10),)))
+        after(ledger, ev.TeacherJoined("liar", 1, 4), ev.TeacherJoined("honest", 1, 4))
+        assert after(ledger, answer("honest", 2), answer("liar", 1))[-1] == ev.Deliver(0)
+        assert ledger.labelled_by(0) == ((ev.Span(0, 2, 6), "liar"), (ev.Span(0, 6, 10), "honest"))
+        out = after(ledger, ev.Disbelieve("liar"), ev.Recalled(0))
+        assert out == [ev.Recall(0), ev.Send(3, "honest", (ev.Span(0, 2, 6),), 2)]
+        assert after(ledger, answer("honest", 3))[-1] == ev.Deliver(0)
+        ledger = Ledger()
+        after(
+            ledger,
+            ev.TeacherJoined("liar", 1),
+            *queued(0),
+            ev.TeacherJoined("honest", 1),
+            ev.Hedge(1),
+        )
+        assert after(ledger, ev.Disbelieve("liar"), answer("liar", 1)) == [ev.Discard(1, "liar")]
+        assert after(ledger, answer("honest", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
+        ledger = Ledger()
+        after(ledger, *queued(0), ev.TeacherJoined("x", 1, 5), ev.TeacherJoined("y", 1, 5))
+        after(ledger, answer("x", 1), answer("y", 2))
+        assert after(ledger, ev.Disbelieve("x"), ev.Disbelieve("y")) == [ev.Recall(0)]
+        assert rows_sent(after(ledger, ev.Recalled(0), ev.TeacherJoined("z", 1))) == [[(0, 0, 10)]]
+
+    def test_recalled_batch_keeps_its_refusals(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.TeacherJoined("b", 1))
+        after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2))
+        out = after(ledger, ev.Disbelieve("b"), ev.Recalled(0))
+        assert out == [ev.Recall(0), ev.Void(0), ev.Poison(0, ("a: bad",))]
+        ledger = Ledger(ordered=False)
+        after(ledger, ev.TeacherJoined("liar", 1), *queued(0), answer("liar", 1))
+        out = after(
+            ledger, ev.Disbelieve("liar"), ev.Recalled(0), ev.TeacherJoined("b", 1), answer("b", 2)
+        )
+        assert out[-1] == ev.Deliver(0)
+
+    def test_lost_teachers_labels_and_unexpected_returns(self, ledger: Ledger) -> None:
+        with pytest.raises(ValueError, match="batch 0 was handed back, but nobody has recalled"):
+            ledger.handle(ev.Recalled(0))
+        assert after(ledger, ev.TeacherLost("liar"), ev.Disbelieve("liar")) == [ev.Recall(0)]
+        assert ledger.queued == 2
+
+    def test_reset_forgets_recalls(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Disbelieve("liar"), ev.Reset(), ev.Recalled(0)) == [ev.Recall(0)]
+
+    def test_whole_batch_is_labelled_anew_after_a_model_change(self) -> None:
+        """Else one batch had labels of two models."""
+        ledger = Ledger()
+        after(ledger, *queued(0), ev.TeacherJoined("liar", 1, 5), ev.TeacherJoined("honest", 1, 5))
+        after(ledger, answer("liar", 1), answer("honest", 2), ev.Disbelieve("liar"), ev.Relabel())
+        assert rows_sent(after(ledger, ev.Recalled(0), ev.TeacherJoined("new", 1))) == [
+            [(0, 0, 5)],
+            [(0, 5, 10)],
+        ]
 
 
-@pytest.mark.parametrize(
-    "end", [TeacherLost("old"), Failed("old", 2), Refused("old", 2, "no"), Cancelled("old", 2)]
-)
-def test_however_an_old_request_ends_it_is_over(
-    ledger: Ledger, end: TeacherLost | Failed | Refused | Cancelled
-) -> None:
-    after(ledger, Relabel(), TeacherJoined("new", 4))
-    assert after(ledger, end, Hedge(2), Hedge(4)) == []
-    assert (ledger.resends, ledger.hedges) == (0, 0)
-    assert ledger.in_flight_at("new") == (6, 7, 8, 9)
+class TestHeld:
+    """Batches whose labels an engine before this one was given, and who made them."""
+
+    def test_held_batches_are_recalled_as_a_whole(self) -> None:
+        ledger = Ledger()
+        after(
+            ledger,
+            ev.Held(0, 110, 10, makers=("honest", "liar")),
+            ev.Held(1, 110, 10, 0, ("honest",)),
+        )
+        assert ledger.makers(0) == ("honest", "liar")
+        assert after(ledger, ev.Disbelieve("liar"), ev.Disbelieve("liar")) == [ev.Recall(0)]
+        assert after(ledger, ev.Recalled(0), ev.TeacherJoined("b", 1)) == [
+            ev.Void(0),
+            ev.Send(1, "b", whole(0), 2),
+        ]
+        assert after(ledger, answer("b", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
+        assert ledger.makers(0) == ("b",)
+        assert (ledger.deliverable, ledger.volume_bytes) == (2, 230)
+        ledger = Ledger()
+        after(ledger, ev.Held(0, 110, 10, makers=("x", "y")))
+        assert after(ledger, ev.Disbelieve("x"), ev.Disbelieve("y")) == [ev.Recall(0)]
+        assert after(ledger, ev.Recalled(0), ev.TeacherJoined("b", 1))[0] == ev.Void(0)
+        assert after(Ledger(), ev.Held(0, 110), ev.Disbelieve("liar")) == []
 
 
-def test_a_teacher_may_have_a_batch_anew_while_it_is_at_work_on_it(ledger: Ledger) -> None:
-    """The request tells its two answers apart."""
-    out = after(ledger, Relabel(), TeacherJoined("old", 4))
-    assert out == [Send(6, "old", whole(1), 1)]
-    assert after(ledger, answer("old", 2)) == [Discard(2, "old"), Send(7, "old", whole(2), 1)]
-    assert after(ledger, answer("old", 6))[:2] == [Accept(6, whole(1)), Deliver(1)]
+class TestInvalidateBatch:
+    def test_batch_is_recalled_as_a_whole(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0, 1), answer("a", 1))
+        assert after(ledger, ev.Doubt(0), ev.Doubt(0), ev.Doubt(1), ev.Doubt(7)) == [ev.Recall(0)]
+        assert after(ledger, ev.Recalled(0), answer("a", 2)) == [
+            ev.Void(0),
+            ev.Accept(2, whole(1)),
+            ev.Send(3, "a", whole(0), 2),
+        ]
 
 
-def test_what_the_old_model_refused_the_new_one_may_label() -> None:
-    ledger = Ledger()
-    after(ledger, TeacherJoined("old", 3), *queued(0, 1, 2))
-    after(ledger, Refused("old", 2, "no"))  # by all there are: poison, behind batch 0
-    assert ledger.unlabelled == 2
-    after(ledger, Relabel())
-    assert ledger.unlabelled == 3
-    out = after(ledger, TeacherLost("old"), TeacherJoined("new", 3))
-    assert [send.spans for send in sends(out)] == [whole(0), whole(1), whole(2)]
-    out = after(ledger, answer("new", 5), answer("new", 6))
-    assert not any(isinstance(i, Poison) for i in out)
-    assert Deliver(1) in out
+class OldModel:
+    @pytest.fixture
+    def ledger(self) -> Ledger:
+        """Batches 0 to 4: delivered, in flight, labelled, in flight, in flight."""
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("old", 4), *queued(0, 1, 2, 3, 4))
+        after(ledger, answer("old", 1), answer("old", 3), ev.TeacherRevoked("old"))
+        assert ledger.in_flight_at("old") == (2, 4, 5)
+        assert ledger.volume_bytes == 220
+        return ledger
 
 
-def test_rows_that_were_not_missing_are_missing_now() -> None:
-    """They were labels of the old model."""
-    ledger = Ledger()
-    after(ledger, *queued(0), Queued(1, 100, 10, ()), Queued(2, 100, 10, ((3, 5),)))
-    out = after(ledger, Relabel(), TeacherJoined("new", 3))
-    assert [send.spans for send in sends(out)] == [whole(0), whole(1), whole(2)]
-
-
-def test_a_batch_that_was_to_go_without_labels_gets_them_after_all() -> None:
-    ledger = Ledger()
-    after(ledger, *queued(0, 1), Forgo(1), Relabel())
-    assert ledger.unlabelled == 2
-
-
-class TestStored:
+class TestStored(OldModel):
     """Where a store may have labels of the new model, it is asked before any teacher is."""
 
-    def test_nothing_is_sent_before_the_store_has_spoken(self, ledger: Ledger) -> None:
-        assert after(ledger, Relabel(stored=True)) == [LookUp(batch) for batch in (1, 2, 3, 4)]
-        assert after(ledger, TeacherJoined("new", 4)) == []
+    def test_nothing_is_sent_before_the_lookup(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Relabel(stored=True)) == [
+            ev.LookUp(batch) for batch in (1, 2, 3, 4)
+        ]
+        assert after(ledger, ev.TeacherJoined("new", 4)) == []
         assert (ledger.queued, ledger.unlabelled) == (4, 4)
-        assert after(ledger, Found(1)) == [Send(6, "new", whole(1), 1)]
+        assert after(ledger, ev.Found(1)) == [ev.Send(6, "new", whole(1), 1)]
         assert set(ledger.withheld) == {2, 3, 4}
 
     def test_only_missing_rows_are_sent(self, ledger: Ledger) -> None:
-        after(ledger, Relabel(stored=True), TeacherJoined("new", 4))
-        out = after(ledger, Found(1, ()), Found(2, ((3, 5),), 1))
-        assert out == [Deliver(1), Send(6, "new", (Span(2, 3, 5),), 1)]
-        assert after(ledger, answer("new", 6))[1:] == [Deliver(2)]
-        assert after(ledger, Found(2), Found(9)) == [], "it is over"
+        after(ledger, ev.Relabel(stored=True), ev.TeacherJoined("new", 4))
+        out = after(ledger, ev.Found(1, ()), ev.Found(2, ((3, 5),), 1))
+        assert out == [ev.Deliver(1), ev.Send(6, "new", (ev.Span(2, 3, 5),), 1)]
+        assert after(ledger, answer("new", 6))[1:] == [ev.Deliver(2)]
+        assert after(ledger, ev.Found(2), ev.Found(9)) == [], "it is over"
 
-    def test_what_was_found_of_another_model_is_asked_for_again(self, ledger: Ledger) -> None:
-        after(ledger, Relabel(stored=True), Found(1, ()), Found(3, ()))
-        assert after(ledger, Relabel(stored=True)) == [LookUp(batch) for batch in (2, 3, 4)]
+    def test_another_model_needs_another_lookup(self, ledger: Ledger) -> None:
+        after(ledger, ev.Relabel(stored=True), ev.Found(1, ()), ev.Found(3, ()))
+        assert after(ledger, ev.Relabel(stored=True)) == [ev.LookUp(batch) for batch in (2, 3, 4)]
 
-    def test_a_batch_that_goes_without_waits_for_no_store(self, ledger: Ledger) -> None:
-        after(ledger, Relabel(stored=True))
-        assert after(ledger, Forgo(1)) == [Deliver(1)]
-        assert after(ledger, Found(1), Reset(), Found(2)) == []
+    def test_unlabelled_delivery_needs_no_lookup(self, ledger: Ledger) -> None:
+        after(ledger, ev.Relabel(stored=True))
+        assert after(ledger, ev.Forgo(1)) == [ev.Deliver(1)]
+        assert after(ledger, ev.Found(1), ev.Reset(), ev.Found(2)) == []
 
-    def test_one_that_is_handed_back_later_is_looked_up(self) -> None:
+    def test_returned_batch_is_looked_up(self) -> None:
         ledger = Ledger()
-        after(ledger, TeacherJoined("liar", 2), *queued(0), answer("liar", 1))
-        assert after(ledger, Disbelieve("liar"), Relabel(stored=True)) == [Recall(0)]
-        assert after(ledger, TeacherJoined("new", 2)) == []
-        assert after(ledger, Recalled(0)) == [Void(0), LookUp(0)]
-        assert after(ledger, Found(0, ((0, 4),))) == [Send(2, "new", (Span(0, 0, 4),), 1)]
+        after(ledger, ev.TeacherJoined("liar", 2), *queued(0), answer("liar", 1))
+        assert after(ledger, ev.Disbelieve("liar"), ev.Relabel(stored=True)) == [ev.Recall(0)]
+        assert after(ledger, ev.TeacherJoined("new", 2)) == []
+        assert after(ledger, ev.Recalled(0)) == [ev.Void(0), ev.LookUp(0)]
+        assert after(ledger, ev.Found(0, ((0, 4),))) == [ev.Send(2, "new", (ev.Span(0, 0, 4),), 1)]
 
 
 class TestPlace:
     """The stream changes over at one batch, also where some were delivered ahead of it."""
 
-    def test_what_was_delivered_ahead_of_one_that_comes_back_is_recalled_too(self) -> None:
+    def test_later_delivered_batches_are_recalled_too(self) -> None:
         ledger = Ledger()
-        after(ledger, TeacherJoined("liar", 1), *queued(0), answer("liar", 1))
-        after(ledger, TeacherJoined("honest", 2), Disbelieve("liar"), *queued(1, 2))
+        after(ledger, ev.TeacherJoined("liar", 1), *queued(0), answer("liar", 1))
+        after(ledger, ev.TeacherJoined("honest", 2), ev.Disbelieve("liar"), *queued(1, 2))
         after(ledger, answer("honest", 2), answer("honest", 3))
         assert ledger.deliverable == 3, "batch 0 is recalled, and not handed back yet"
-        assert after(ledger, Relabel()) == [Recall(1), Recall(2)]
-        out = after(ledger, Recalled(0), Taken(2), Recalled(1))
-        assert [i for i in out if isinstance(i, Void)] == [Void(0), Void(1)]
+        assert after(ledger, ev.Relabel()) == [ev.Recall(1), ev.Recall(2)]
+        out = after(ledger, ev.Recalled(0), ev.Taken(2), ev.Recalled(1))
+        assert [i for i in out if isinstance(i, ev.Void)] == [ev.Void(0), ev.Void(1)]
         assert [send.spans for send in sends(out)] == [whole(0), whole(1)]
-
-    def test_without_order_each_batch_stands_for_itself(self) -> None:
         ledger = Ledger(ordered=False)
-        after(ledger, TeacherJoined("a", 2), *queued(0, 1), answer("a", 2))
-        assert not any(isinstance(i, Recall) for i in after(ledger, Relabel()))
+        after(ledger, ev.TeacherJoined("a", 2), *queued(0, 1), answer("a", 2))
+        assert not any(isinstance(i, ev.Recall) for i in after(ledger, ev.Relabel()))
 
 
 class TestDelivered:
@@ -177,39 +264,111 @@ class TestDelivered:
     def ledger(self) -> Ledger:
         """Batches 0 and 1 are delivered, each half by `a` and half by `b`; `c` has refused 0."""
         ledger = Ledger()
-        after(ledger, TeacherJoined("c", 1), Awaited(2), *queued(0), Refused("c", 1, "no"))
-        after(ledger, TeacherJoined("a", 1, 5), TeacherJoined("b", 1, 5), TeacherRevoked("c"))
+        after(ledger, ev.TeacherJoined("c", 1), ev.Awaited(2), *queued(0), ev.Refused("c", 1, "no"))
+        after(
+            ledger, ev.TeacherJoined("a", 1, 5), ev.TeacherJoined("b", 1, 5), ev.TeacherRevoked("c")
+        )
         after(ledger, answer("a", 2), answer("b", 3), *queued(1), answer("a", 4), answer("b", 5))
         assert ledger.deliverable == 2
         assert ledger.makers(0) == ("a", "b")
         return ledger
 
-    def test_no_batch_is_of_two_models(self, ledger: Ledger) -> None:
-        assert after(ledger, Relabel()) == []
+    def test_no_batch_mixes_two_models(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Relabel()) == []
         assert ledger.makers(1) == ("a", "b")
-        assert after(ledger, TeacherLost("a"), Disbelieve("b"), Recalled(1)) == [
-            Recall(0),
-            Recall(1),
-            Void(1),
+        assert after(ledger, ev.TeacherLost("a"), ev.Disbelieve("b"), ev.Recalled(1)) == [
+            ev.Recall(0),
+            ev.Recall(1),
+            ev.Void(1),
         ]
-        out = after(ledger, TeacherJoined("new", 2))
+        out = after(ledger, ev.TeacherJoined("new", 2))
         assert [send.spans for send in sends(out)] == [whole(1)]
 
-    def test_the_old_model_does_not_come_back_behind_the_new_one(self, ledger: Ledger) -> None:
-        after(ledger, TeacherLost("a"), TeacherLost("b"), TeacherJoined("d", 1), *queued(2))
-        after(ledger, answer("d", 6), Relabel(), *queued(3), answer("d", 7))
+    def test_old_model_does_not_follow_the_new_one(self, ledger: Ledger) -> None:
+        after(
+            ledger, ev.TeacherLost("a"), ev.TeacherLost("b"), ev.TeacherJoined("d", 1), *queued(2)
+        )
+        after(ledger, answer("d", 6), ev.Relabel(), *queued(3), answer("d", 7))
         assert ledger.deliverable == 4
-        assert after(ledger, Disbelieve("a")) == [Recall(0), Recall(1), Recall(2)]
+        assert after(ledger, ev.Disbelieve("a")) == [ev.Recall(0), ev.Recall(1), ev.Recall(2)]
 
-    def test_nor_where_all_of_one_is_doubted(self, ledger: Ledger) -> None:
-        after(ledger, Relabel())
-        assert after(ledger, Doubt(0)) == [Recall(0), Recall(1)]
+    def test_earlier_batches_are_recalled_with_an_invalidated_one(self, ledger: Ledger) -> None:
+        after(ledger, ev.Relabel())
+        assert after(ledger, ev.Doubt(0)) == [ev.Recall(0), ev.Recall(1)]
 
-    def test_what_the_old_model_refused_is_asked_of_the_new_one(self, ledger: Ledger) -> None:
-        after(ledger, Relabel(), TeacherLost("a"), TeacherLost("b"), TeacherJoined("c", 1))
-        out = after(ledger, Awaited(0), Doubt(0), Recalled(0))
+    def test_refusals_of_the_old_model_are_forgotten(self, ledger: Ledger) -> None:
+        after(
+            ledger, ev.Relabel(), ev.TeacherLost("a"), ev.TeacherLost("b"), ev.TeacherJoined("c", 1)
+        )
+        out = after(ledger, ev.Awaited(0), ev.Doubt(0), ev.Recalled(0))
         assert [send.spans for send in sends(out)] == [whole(0)]
 
-    def test_a_store_is_asked_first(self, ledger: Ledger) -> None:
-        after(ledger, Relabel(stored=True), Disbelieve("b"), TeacherJoined("new", 2))
-        assert after(ledger, Recalled(0)) == [Void(0), LookUp(0)]
+    def test_lookup_comes_first(self, ledger: Ledger) -> None:
+        after(ledger, ev.Relabel(stored=True), ev.Disbelieve("b"), ev.TeacherJoined("new", 2))
+        assert after(ledger, ev.Recalled(0)) == [ev.Void(0), ev.LookUp(0)]
+
+
+class TestRelabel(OldModel):
+    def test_undelivered_batches_are_labelled_anew_in_order(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Relabel()) == []
+        assert (ledger.queued, ledger.unlabelled, ledger.deliverable) == (4, 4, 1)
+        assert ledger.volume_bytes == 110, "only what was delivered is held with its labels"
+        sent = after(ledger, ev.TeacherJoined("new", 4))
+        assert sent == [ev.Send(5 + batch, "new", whole(batch), 1) for batch in (1, 2, 3, 4)]
+        after(ledger, *(answer("new", request) for request in (7, 8, 9)))
+        out = after(ledger, answer("new", 6))
+        assert out == [ev.Accept(6, whole(1)), *(ev.Deliver(batch) for batch in (1, 2, 3, 4))]
+        assert ledger.volume_bytes == 5 * 110
+
+    def test_answers_of_the_old_model_are_discarded(self, ledger: Ledger) -> None:
+        after(ledger, ev.Relabel(), ev.TeacherJoined("new", 4))
+        assert after(ledger, answer("old", 2)) == [ev.Discard(2, "old")]
+        assert after(ledger, answer("new", 6)) == [ev.Accept(6, whole(1)), ev.Deliver(1)]
+        assert after(ledger, answer("old", 4)) == [ev.Discard(4, "old")]
+
+    @pytest.mark.parametrize(
+        "end",
+        [
+            ev.TeacherLost("old"),
+            ev.Failed("old", 2),
+            ev.Refused("old", 2, "no"),
+            ev.Cancelled("old", 2),
+        ],
+    )
+    def test_old_requests_are_not_sent_again(
+        self, ledger: Ledger, end: ev.TeacherLost | ev.Failed | ev.Refused | ev.Cancelled
+    ) -> None:
+        after(ledger, ev.Relabel(), ev.TeacherJoined("new", 4))
+        assert after(ledger, end, ev.Hedge(2), ev.Hedge(4)) == []
+        assert (ledger.resends, ledger.hedges) == (0, 0)
+        assert ledger.in_flight_at("new") == (6, 7, 8, 9)
+
+    def test_teacher_may_get_the_batch_that_it_works_on(self, ledger: Ledger) -> None:
+        """The request tells its two answers apart."""
+        out = after(ledger, ev.Relabel(), ev.TeacherJoined("old", 4))
+        assert out == [ev.Send(6, "old", whole(1), 1)]
+        assert after(ledger, answer("old", 2)) == [
+            ev.Discard(2, "old"),
+            ev.Send(7, "old", whole(2), 1),
+        ]
+        assert after(ledger, answer("old", 6))[:2] == [ev.Accept(6, whole(1)), ev.Deliver(1)]
+
+    def test_old_refusals_labels_and_omissions_do_not_count(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("old", 3), *queued(0, 1, 2))
+        after(ledger, ev.Refused("old", 2, "no"))  # by all there are: poison, behind batch 0
+        assert ledger.unlabelled == 2
+        after(ledger, ev.Relabel())
+        assert ledger.unlabelled == 3
+        out = after(ledger, ev.TeacherLost("old"), ev.TeacherJoined("new", 3))
+        assert [send.spans for send in sends(out)] == [whole(0), whole(1), whole(2)]
+        out = after(ledger, answer("new", 5), answer("new", 6))
+        assert not any(isinstance(i, ev.Poison) for i in out)
+        assert ev.Deliver(1) in out
+        ledger = Ledger()
+        after(ledger, *queued(0), ev.Queued(1, 100, 10, ()), ev.Queued(2, 100, 10, ((3, 5),)))
+        out = after(ledger, ev.Relabel(), ev.TeacherJoined("new", 3))
+        assert [send.spans for send in sends(out)] == [whole(0), whole(1), whole(2)]
+        ledger = Ledger()
+        after(ledger, *queued(0, 1), ev.Forgo(1), ev.Relabel())
+        assert ledger.unlabelled == 2

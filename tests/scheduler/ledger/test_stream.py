@@ -1,215 +1,263 @@
-"""A stream of whole batches: order, losses, failures, refusals, epochs; one example for each rule.
-
-All of them together, at random: tests/properties.
-"""
+"""The order of a stream through losses, failures and restarts, and the statistics of the ledger."""
 
 from __future__ import annotations
 
 import pytest
 
-from edl.scheduler.ledger import Ledger
-from edl.scheduler.ledger.events import (
-    Accept,
-    Cancelled,
-    Deliver,
-    Discard,
-    Failed,
-    Forgo,
-    Held,
-    Queued,
-    Reset,
-    Resumed,
-    Send,
-    Taken,
-    TeacherJoined,
-    TeacherLost,
-    TeacherRevoked,
-    WindowChanged,
-)
+from edl.scheduler.ledger import InFlight, Ledger
+from edl.scheduler.ledger import events as ev
 
-from .telling import after, answer, queued, whole
+from .driver import after, answer, queued, whole
 
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Teachers a and b with one window each, batches 0 and 1 in flight there, 2 and 3 queued."""
+    """Batches 0 and 1 are in flight at a and b, with a window of 1 each; 2 and 3 are queued."""
     ledger = Ledger()
-    out = after(ledger, TeacherJoined("a", 1), TeacherJoined("b", 1), *queued(0, 1, 2, 3))
-    assert out == [Send(1, "a", whole(0), 1), Send(2, "b", whole(1), 1)]
+    out = after(ledger, ev.TeacherJoined("a", 1), ev.TeacherJoined("b", 1), *queued(0, 1, 2, 3))
+    assert out == [ev.Send(1, "a", whole(0), 1), ev.Send(2, "b", whole(1), 1)]
     return ledger
 
 
 class TestOrder:
-    def test_a_batch_waits_for_the_earlier_ones(self, ledger: Ledger) -> None:
+    def test_batches_are_delivered_in_order_unless_told_otherwise(self, ledger: Ledger) -> None:
         out = after(ledger, answer("b", 2))
-        assert out == [Accept(2, whole(1)), Send(3, "b", whole(2), 1)]
+        assert out == [ev.Accept(2, whole(1)), ev.Send(3, "b", whole(2), 1)]
         assert ledger.volume_bytes == 110
         assert (ledger.deliverable, ledger.head) == (0, 0)
         assert after(ledger, answer("a", 1)) == [
-            Accept(1, whole(0)),
-            Deliver(0),
-            Deliver(1),
-            Send(4, "a", whole(3), 1),
+            ev.Accept(1, whole(0)),
+            ev.Deliver(0),
+            ev.Deliver(1),
+            ev.Send(4, "a", whole(3), 1),
         ]
         assert (ledger.deliverable, ledger.volume_bytes, ledger.head) == (2, 220, 2)
-
-    def test_without_order_each_is_delivered_as_soon_as_it_is_labelled(self) -> None:
         ledger = Ledger(ordered=False)
-        after(ledger, TeacherJoined("a", 2), *queued(0, 1))
-        assert after(ledger, answer("a", 2), Taken(1)) == [Accept(2, whole(1)), Deliver(1)]
-        assert after(ledger, answer("a", 1)) == [Accept(1, whole(0)), Deliver(0)]
+        after(ledger, ev.TeacherJoined("a", 2), *queued(0, 1))
+        assert after(ledger, answer("a", 2), ev.Taken(1)) == [ev.Accept(2, whole(1)), ev.Deliver(1)]
+        assert after(ledger, answer("a", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
 
-    def test_what_is_taken_is_no_volume_any_more(self, ledger: Ledger) -> None:
-        after(ledger, answer("a", 1), Taken(0))
+    def test_taken_batches(self, ledger: Ledger) -> None:
+        with pytest.raises(ValueError, match="batch 1 was taken, but it is unlabelled"):
+            ledger.handle(ev.Taken(1))
+        after(ledger, answer("a", 1), ev.Taken(0))
         assert (ledger.deliverable, ledger.volume_bytes) == (0, 0)
 
-    def test_a_batch_cannot_be_taken_before_it_is_delivered(self, ledger: Ledger) -> None:
-        with pytest.raises(ValueError, match="batch 1 was taken, but it is unlabelled"):
-            ledger.handle(Taken(1))
-
-    def test_ids_grow(self, ledger: Ledger) -> None:
+    def test_ids_must_grow(self, ledger: Ledger) -> None:
         with pytest.raises(ValueError, match="batch 3 comes after batch 3"):
-            ledger.handle(Queued(3, 100, 10))
+            ledger.handle(ev.Queued(3, 100, 10))
+        after(ledger, ev.Reset())
+        with pytest.raises(ValueError, match="batch 3 comes after batch 3"):
+            ledger.handle(ev.Queued(3, 100, 10))
+        ledger = Ledger()
+        after(ledger, ev.Held(5, 110))
+        with pytest.raises(ValueError, match="batch 5 comes a second time"):
+            ledger.handle(ev.Held(5, 110))
 
 
 class TestLoss:
-    def test_lost_rows_go_to_the_front(self, ledger: Ledger) -> None:
-        assert after(ledger, TeacherLost("a")) == []
-        assert after(ledger, answer("b", 2))[-1] == Send(3, "b", whole(0), 2)
+    def test_lost_rows_go_to_the_front_in_order(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.TeacherLost("a")) == []
+        assert after(ledger, answer("b", 2))[-1] == ev.Send(3, "b", whole(0), 2)
         assert (ledger.resends, ledger.sent) == (1, 3)
-
-    def test_several_lost_batches_keep_their_order(self) -> None:
         ledger = Ledger()
-        after(ledger, TeacherJoined("a", 3), *queued(0, 1, 2, 3, 4))
+        after(ledger, ev.TeacherJoined("a", 3), *queued(0, 1, 2, 3, 4))
         assert ledger.in_flight_at("a") == (1, 2, 3)
-        out = after(ledger, TeacherLost("a"), TeacherJoined("b", 4))
+        out = after(ledger, ev.TeacherLost("a"), ev.TeacherJoined("b", 4))
         attempts = {0: 2, 1: 2, 2: 2, 3: 1}
-        assert out == [Send(4 + b, "b", whole(b), attempts[b]) for b in range(4)]
+        assert out == [ev.Send(4 + b, "b", whole(b), attempts[b]) for b in range(4)]
 
-    def test_a_teacher_that_is_free_gets_them_at_once(self, ledger: Ledger) -> None:
-        after(ledger, WindowChanged("b", 4))
+    def test_free_teacher_gets_lost_rows_at_once(self, ledger: Ledger) -> None:
+        after(ledger, ev.WindowChanged("b", 4))
         assert ledger.in_flight_at("b") == (2, 3, 4)
-        assert after(ledger, TeacherLost("a")) == [Send(5, "b", whole(0), 2)]
+        assert after(ledger, ev.TeacherLost("a")) == [ev.Send(5, "b", whole(0), 2)]
 
-    def test_a_late_answer_of_a_lost_teacher_is_discarded(self, ledger: Ledger) -> None:
-        after(ledger, TeacherLost("a"))
-        assert after(ledger, answer("a", 1)) == [Discard(1, "a")]
+    def test_late_answers_after_a_new_join_are_discarded(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.TeacherLost("a"), ev.TeacherJoined("a", 1)) == [
+            ev.Send(3, "a", whole(0), 2)
+        ]
+        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a")]
+        assert after(ledger, answer("a", 3))[:2] == [ev.Accept(3, whole(0)), ev.Deliver(0)]
+
+    def test_late_answers_of_lost_teachers_are_discarded(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.TeacherLost("x"), ev.TeacherRevoked("x"), ev.Resumed("x")) == []
+        after(ledger, ev.TeacherLost("a"))
+        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a")]
         assert ledger.volume_bytes == 0
-
-    def test_so_it_is_when_the_teacher_has_come_back(self, ledger: Ledger) -> None:
-        assert after(ledger, TeacherLost("a"), TeacherJoined("a", 1)) == [Send(3, "a", whole(0), 2)]
-        assert after(ledger, answer("a", 1)) == [Discard(1, "a")]
-        assert after(ledger, answer("a", 3))[:2] == [Accept(3, whole(0)), Deliver(0)]
-
-    def test_nobody_minds_the_loss_of_a_stranger(self, ledger: Ledger) -> None:
-        assert after(ledger, TeacherLost("x"), TeacherRevoked("x"), Resumed("x")) == []
 
 
 class TestFailure:
-    def test_it_goes_elsewhere_and_the_teacher_rests(self, ledger: Ledger) -> None:
-        assert after(ledger, Failed("a", 1)) == []
+    def test_failed_request_goes_elsewhere_and_the_teacher_rests(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Failed("a", 1)) == []
         assert (ledger.usable, ledger.windows, ledger.free_windows) == (1, 1, 0)
         assert ledger.teachers == ("a", "b")
-        assert after(ledger, answer("b", 2))[-1] == Send(3, "b", whole(0), 2)
+        assert after(ledger, answer("b", 2))[-1] == ev.Send(3, "b", whole(0), 2)
 
-    def test_a_rested_teacher_may_have_the_same_rows_again(self, ledger: Ledger) -> None:
-        assert after(ledger, Failed("a", 1), Resumed("a")) == [Send(3, "a", whole(0), 2)]
-
-    def test_its_other_requests_go_on(self) -> None:
+    def test_teacher_resumes_and_keeps_its_other_requests(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Failed("a", 1), ev.Resumed("a")) == [ev.Send(3, "a", whole(0), 2)]
         ledger = Ledger()
-        after(ledger, TeacherJoined("a", 2), *queued(0, 1), Failed("a", 1))
+        after(ledger, ev.TeacherJoined("a", 2), *queued(0, 1), ev.Failed("a", 1))
         assert ledger.in_flight_at("a") == (2,)
-        assert after(ledger, answer("a", 2), Resumed("a"), answer("a", 3)) == [
-            Accept(2, whole(1)),
-            Send(3, "a", whole(0), 2),
-            Accept(3, whole(0)),
-            Deliver(0),
-            Deliver(1),
+        assert after(ledger, answer("a", 2), ev.Resumed("a"), answer("a", 3)) == [
+            ev.Accept(2, whole(1)),
+            ev.Send(3, "a", whole(0), 2),
+            ev.Accept(3, whole(0)),
+            ev.Deliver(0),
+            ev.Deliver(1),
         ]
 
-    def test_a_cancelled_request_is_nobodys_fault(self, ledger: Ledger) -> None:
-        assert after(ledger, Cancelled("a", 1)) == [Send(3, "a", whole(0), 2)]
+    def test_cancelled_request_is_no_failure(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Cancelled("a", 1)) == [ev.Send(3, "a", whole(0), 2)]
         assert ledger.usable == 2
-        assert after(ledger, Cancelled("a", 1), Cancelled("x", 3)) == []
+        assert after(ledger, ev.Cancelled("a", 1), ev.Cancelled("x", 3)) == []
 
 
 class TestRevocation:
-    def test_it_finishes_what_it_has_and_gets_nothing_new(self, ledger: Ledger) -> None:
-        assert after(ledger, TeacherRevoked("a")) == []
+    def test_revoked_teacher_finishes_its_requests(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.TeacherRevoked("a")) == []
         assert ledger.teachers == ("b",)
-        assert after(ledger, answer("a", 1)) == [Accept(1, whole(0)), Deliver(0)]
+        assert after(ledger, answer("a", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
         assert ledger.in_flight == 1
-        assert after(ledger, answer("a", 1)) == [Discard(1, "a")]  # it is a stranger now
+        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a")]  # it is a stranger now
 
-    def test_it_may_come_back_before_it_is_done(self, ledger: Ledger) -> None:
-        out = after(ledger, TeacherRevoked("a"), TeacherJoined("a", 2), answer("a", 1))
+    def test_revoked_teacher_may_join_again_meanwhile(self, ledger: Ledger) -> None:
+        out = after(ledger, ev.TeacherRevoked("a"), ev.TeacherJoined("a", 2), answer("a", 1))
         assert out == [
-            Send(3, "a", whole(2), 1),
-            Accept(1, whole(0)),
-            Deliver(0),
-            Send(4, "a", whole(3), 1),
+            ev.Send(3, "a", whole(2), 1),
+            ev.Accept(1, whole(0)),
+            ev.Deliver(0),
+            ev.Send(4, "a", whole(3), 1),
         ]
 
 
-class TestGoingWithout:
-    def test_the_batch_is_delivered_in_its_turn_with_no_labels(self, ledger: Ledger) -> None:
-        assert after(ledger, Forgo(2)) == []
+class TestDeliverUnlabelled:
+    def test_unlabelled_batch_is_delivered_in_its_turn(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Forgo(2)) == []
         assert (ledger.queued, ledger.unlabelled, ledger.volume_bytes) == (1, 3, 100)
-        assert after(ledger, Forgo(0)) == [Deliver(0)]
-        assert after(ledger, answer("b", 2))[:3] == [Accept(2, whole(1)), Deliver(1), Deliver(2)]
-
-    def test_what_is_still_answered_is_discarded(self, ledger: Ledger) -> None:
-        after(ledger, Forgo(0), Taken(0))
-        assert after(ledger, answer("a", 1)) == [Discard(1, "a"), Send(3, "a", whole(2), 1)]
-
-    def test_what_was_in_flight_of_it_is_not_sent_again(self, ledger: Ledger) -> None:
-        after(ledger, Forgo(0))
-        assert after(ledger, TeacherLost("a"), WindowChanged("b", 9)) == [
-            Send(3, "b", whole(2), 1),
-            Send(4, "b", whole(3), 1),
+        assert after(ledger, ev.Forgo(0)) == [ev.Deliver(0)]
+        assert after(ledger, answer("b", 2))[:3] == [
+            ev.Accept(2, whole(1)),
+            ev.Deliver(1),
+            ev.Deliver(2),
         ]
 
-    def test_one_that_has_its_labels_keeps_them(self, ledger: Ledger) -> None:
+    def test_late_answers_are_discarded(self, ledger: Ledger) -> None:
+        after(ledger, ev.Forgo(0), ev.Taken(0))
+        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a"), ev.Send(3, "a", whole(2), 1)]
+
+    def test_its_requests_are_not_sent_again(self, ledger: Ledger) -> None:
+        after(ledger, ev.Forgo(0))
+        assert after(ledger, ev.TeacherLost("a"), ev.WindowChanged("b", 9)) == [
+            ev.Send(3, "b", whole(2), 1),
+            ev.Send(4, "b", whole(3), 1),
+        ]
+
+    def test_labelled_batch_keeps_its_labels(self, ledger: Ledger) -> None:
         after(ledger, answer("b", 2))
-        assert after(ledger, Forgo(1), Forgo(77)) == []
+        assert after(ledger, ev.Forgo(1), ev.Forgo(77)) == []
         assert ledger.volume_bytes == 110
 
 
 class TestEpochsAndRestarts:
-    def test_a_reset_forgets_batches_and_keeps_windows_filled(self, ledger: Ledger) -> None:
+    def test_reset_forgets_batches_and_keeps_windows_filled(self, ledger: Ledger) -> None:
         after(ledger, answer("a", 1))
-        assert after(ledger, Reset()) == []
+        assert after(ledger, ev.Reset()) == []
         assert (ledger.volume_bytes, ledger.deliverable, ledger.unlabelled) == (0, 0, 0)
         assert ledger.in_flight == 2
         assert after(ledger, *queued(9)) == []
-        assert after(ledger, answer("b", 2)) == [Discard(2, "b"), Send(4, "b", whole(9), 1)]
-        assert after(ledger, Taken(0)) == []  # posted before the reset was known
+        assert after(ledger, answer("b", 2)) == [ev.Discard(2, "b"), ev.Send(4, "b", whole(9), 1)]
+        assert after(ledger, ev.Taken(0)) == []  # posted before the reset was known
 
-    def test_ids_grow_over_epochs(self, ledger: Ledger) -> None:
-        after(ledger, Reset())
-        with pytest.raises(ValueError, match="batch 3 comes after batch 3"):
-            ledger.handle(Queued(3, 100, 10))
-
-    def test_held_batches_are_volume_and_never_delivered(self) -> None:
+    def test_held_batches_count_and_are_not_delivered_again(self) -> None:
         ledger = Ledger()
-        out = after(ledger, Held(4, 110), Held(5, 110), *queued(6), TeacherJoined("a", 1))
-        assert out == [Send(1, "a", whole(6), 1)]
+        out = after(ledger, ev.Held(4, 110), ev.Held(5, 110), *queued(6), ev.TeacherJoined("a", 1))
+        assert out == [ev.Send(1, "a", whole(6), 1)]
         assert (ledger.volume_bytes, ledger.deliverable) == (220, 2)
-        out = after(ledger, answer("a", 1), Taken(4), Taken(5), Taken(6))
-        assert out == [Accept(1, whole(6)), Deliver(6)]
+        out = after(ledger, answer("a", 1), ev.Taken(4), ev.Taken(5), ev.Taken(6))
+        assert out == [ev.Accept(1, whole(6)), ev.Deliver(6)]
         assert ledger.volume_bytes == 0
 
     @pytest.mark.parametrize("ordered", [True, False])
-    def test_what_is_held_may_lie_behind_what_is_not(self, ordered: bool) -> None:
+    def test_held_batches_may_be_behind_others(self, ordered: bool) -> None:
         ledger = Ledger(ordered=ordered)
-        out = after(ledger, Held(5, 110), *queued(3), Held(7, 110), *queued(4, 8))
+        out = after(ledger, ev.Held(5, 110), *queued(3), ev.Held(7, 110), *queued(4, 8))
         assert out == []
-        assert after(ledger, Taken(5), TeacherJoined("a", 1)) == [Send(1, "a", whole(3), 1)]
-        assert after(ledger, answer("a", 1))[1] == Deliver(3)
+        assert after(ledger, ev.Taken(5), ev.TeacherJoined("a", 1)) == [
+            ev.Send(1, "a", whole(3), 1)
+        ]
+        assert after(ledger, answer("a", 1))[1] == ev.Deliver(3)
         assert (ledger.volume_bytes, ledger.deliverable) == (220, 2)
 
-    def test_nothing_is_held_twice(self) -> None:
+
+class TestStatistics:
+    @pytest.fixture
+    def ledger(self) -> Ledger:
+        """a: two requests of batch 0, the first of them hedged to b, which has batch 1 besides."""
         ledger = Ledger()
-        after(ledger, Held(5, 110))
-        with pytest.raises(ValueError, match="batch 5 comes a second time"):
-            ledger.handle(Held(5, 110))
+        after(ledger, ev.TeacherJoined("a", 2, most_rows=5), *queued(0))
+        after(ledger, ev.TeacherJoined("b", 3), ev.Hedge(1), *queued(1))
+        return ledger
+
+    def test_requests_in_flight(self, ledger: Ledger) -> None:
+        first, second = InFlight(1, (ev.Span(0, 0, 5),), 2, ("a", "b")), (ev.Span(0, 5, 10),)
+        assert list(ledger.requests_at("a")) == [first, InFlight(2, second, 1, ("a",))]
+        assert list(ledger.requests_at("b")) == [first, InFlight(3, whole(1), 1, ("b",))]
+        assert list(ledger.requests_at("x")) == []
+        assert ledger.in_flight_at("x") == ()
+        assert ledger.in_flight == 4
+        assert first.rows == 5
+
+    def test_revoked_teacher_works_until_it_is_done(self, ledger: Ledger) -> None:
+        after(ledger, ev.TeacherRevoked("a"), ev.TeacherJoined("idle", 1))
+        assert (ledger.teachers, ledger.at_work) == (("b", "idle"), ("a", "b"))
+        after(ledger, answer("a", 1), answer("a", 2))
+        assert ledger.at_work == ("b",)
+
+    def test_request_is_known_until_its_last_copy_ends(self, ledger: Ledger) -> None:
+        after(ledger, answer("b", 1))
+        assert ledger.request(1) == InFlight(1, (ev.Span(0, 0, 5),), 2, ())
+        after(ledger, answer("a", 1))
+        assert ledger.request(1) is None
+
+    def test_labelled_by(self, ledger: Ledger) -> None:
+        after(ledger, answer("a", 2), answer("b", 1))
+        assert ledger.labelled_by(0) == ((ev.Span(0, 0, 5), "b"), (ev.Span(0, 5, 10), "a"))
+        assert ledger.labelled_by(1) == ledger.labelled_by(77) == ()
+
+    def test_head(self, ledger: Ledger) -> None:
+        assert ledger.head == 0
+        after(ledger, answer("a", 1), answer("a", 2))
+        assert ledger.head == 1
+        after(ledger, answer("b", 3))
+        assert ledger.head is None
+
+    def test_batch_bytes_is_the_heaviest(self, ledger: Ledger) -> None:
+        assert ledger.batch_bytes == 100
+        after(ledger, answer("a", 1), answer("a", 2), ev.Taken(0))
+        assert ledger.batch_bytes == 110, "with its labels"
+        after(ledger, ev.Queued(2, 500, 1), ev.Reset())
+        assert ledger.batch_bytes == 500
+
+    def test_windows_in_requests_and_in_batches(self) -> None:
+        ledger = Ledger()
+        assert ledger.window_batches == ledger.windows == 0
+        after(ledger, ev.TeacherJoined("a", 2), ev.TeacherJoined("b", 3, most_rows=5))
+        after(ledger, ev.TeacherJoined("c", 2, most_rows=25), *queued(0))
+        assert (ledger.windows, ledger.free_windows) == (7, 5)
+        assert ledger.window_batches == 9  # 2 x 10, 3 x 5 and 2 x 25 rows, at 10 a batch
+        after(ledger, ev.TeacherRevoked("a"), ev.Ejected("c"))
+        assert (ledger.windows, ledger.window_batches) == (3, 2)
+
+    def test_teacher_counts(self, ledger: Ledger) -> None:
+        after(ledger, ev.TeacherJoined("c", 1), ev.TeacherJoined("d", 1), ev.Ejected("d"))
+        assert (ledger.teachers, ledger.on_trial) == (("a", "b", "c", "d"), ("d",))
+        assert (ledger.usable, ledger.idle) == (3, 1)
+        after(ledger, ev.Failed("b", 3))
+        assert ledger.usable == 2
+        after(ledger, ev.TeacherRevoked("d"), ev.TeacherLost("c"))
+        assert (ledger.teachers, ledger.on_trial, ledger.idle) == (("a", "b"), (), 0)
+
+    def test_resends_count_as_requests_and_hedges_do_not(self, ledger: Ledger) -> None:
+        assert (ledger.sent, ledger.resends, ledger.hedges) == (3, 0, 1)
+        after(ledger, ev.Failed("a", 2))
+        assert (ledger.sent, ledger.resends, ledger.hedges) == (4, 1, 1)

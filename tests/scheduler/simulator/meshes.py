@@ -5,14 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from edl.scheduler.simulator import (
-    Link,
-    Result,
-    Scenario,
-    StudentGroup,
-    TeacherGroup,
-    simulate,
-)
+from edl.scheduler.simulator import Link, Result, Scenario, StudentGroup, TeacherGroup, simulate
 
 #: Seconds of a student's step and of a teacher's request in these meshes, for a batch of 8.
 STEP_S, WORK_S = 0.1, 0.25

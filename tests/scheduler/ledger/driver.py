@@ -1,4 +1,4 @@
-"""How the tests of the ledger tell it things, and read what it says."""
+"""Send events to a ledger, and read its instructions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from edl.scheduler.ledger import events as ev
 
 
 def after(ledger: Ledger, *events: ev.Event) -> list[ev.Instruction]:
-    """What all the events together command; the ledger is checked after each."""
+    """Handle events and return all instructions; the ledger is checked after each event."""
     out: list[ev.Instruction] = []
     for event in events:
         out += ledger.handle(event)
@@ -20,7 +20,7 @@ def answer(teacher: str, request: int, device_s: float = 0.1) -> ev.Answered:
 
 
 def queued(*batches: int, rows: int = 10) -> tuple[ev.Queued, ...]:
-    """Batches of 100 bytes and so many rows."""
+    """Batches of 100 bytes."""
     return tuple(ev.Queued(batch, 100, rows) for batch in batches)
 
 

@@ -1,0 +1,246 @@
+"""Sets of samples, and how ranks share an epoch."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from edl.errors import UsageError
+from edl.scheduler.shard_plan import Shard as RankShard
+from edl.scheduler.shard_plan import Uneven, share, steps, taken_together
+from edl.scheduler.students.ranges import Ranges
+from edl.scheduler.students.shards import (
+    SHARDS_PER_RANK,
+    Shard,
+    StaticDeal,
+    cut,
+    rows_of_rank,
+    shard_rows,
+)
+
+PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda p: (p[0], sum(p))))
+
+
+def numbers(pairs: list[tuple[int, int]]) -> set[int]:
+    return {number for start, stop in pairs for number in range(start, stop)}
+
+
+def check_form(ranges: Ranges) -> None:
+    """No range is empty, none touches the next."""
+    assert all(start < stop for start, stop in ranges.pairs)
+    ends = [stop for _, stop in ranges.pairs[:-1]]
+    assert all(end < start for end, (start, _) in zip(ends, ranges.pairs[1:], strict=True))
+
+
+class TestRanges:
+    @given(PAIRS)
+    def test_any_ranges_are_brought_into_one_form(self, pairs: list[tuple[int, int]]) -> None:
+        ranges = Ranges.of(pairs)
+        check_form(ranges)
+        assert set(ranges.numbers()) == numbers(pairs)
+        assert list(ranges.numbers()) == sorted(numbers(pairs))
+        assert ranges.count == len(numbers(pairs))
+        assert bool(ranges) == bool(numbers(pairs))
+        assert ranges == Ranges.of_numbers(numbers(pairs))
+        assert all((number in ranges) == (number in numbers(pairs)) for number in range(-2, 80))
+
+    @given(PAIRS, PAIRS)
+    def test_union_and_difference_are_those_of_sets(
+        self, one: list[tuple[int, int]], other: list[tuple[int, int]]
+    ) -> None:
+        a, b = Ranges.of(one), Ranges.of(other)
+        for made, expected in (
+            (a.union(b), numbers(one) | numbers(other)),
+            (a.minus(b), numbers(one) - numbers(other)),
+        ):
+            check_form(made)
+            assert set(made.numbers()) == expected
+
+    @given(PAIRS, st.integers(0, 80))
+    def test_the_complement_is_all_else(self, pairs: list[tuple[int, int]], total: int) -> None:
+        rest = Ranges.of(pairs).complement(total)
+        check_form(rest)
+        assert set(rest.numbers()) == set(range(total)) - numbers(pairs)
+
+    @given(PAIRS, st.integers(0, 80), st.integers(0, 80))
+    def test_a_slice_is_one_of_the_numbers_in_order(
+        self, pairs: list[tuple[int, int]], start: int, stop: int
+    ) -> None:
+        ranges = Ranges.of(pairs)
+        assert list(ranges.slice(start, stop).numbers()) == sorted(numbers(pairs))[start:stop]
+
+    @given(PAIRS)
+    def test_they_come_back_from_json(self, pairs: list[tuple[int, int]]) -> None:
+        ranges = Ranges.of(pairs)
+        assert Ranges.from_json(json.loads(json.dumps(ranges.to_json()))) == ranges
+
+    @pytest.mark.parametrize("wrong", [5, "0-3", [3], [[1]], [[3, 2]], [[-1, 2]], [[0, 1.5]], None])
+    def test_what_is_no_range_is_refused(self, wrong: object) -> None:
+        with pytest.raises(UsageError, match="range"):
+            Ranges.from_json(wrong)
+
+
+REMAINING = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40))).map(
+    lambda pairs: Ranges.of([(start, start + rows) for start, rows in pairs])
+)
+
+
+class TestShards:
+    @given(REMAINING, st.integers(1, 50))
+    def test_shards_are_all_that_remains_and_nothing_twice(
+        self, remaining: Ranges, size: int
+    ) -> None:
+        shards = cut(remaining, size)
+        assert [n for shard in shards for n in range(*shard)] == list(remaining.numbers())
+        assert all(1 <= shard.rows <= size for shard in shards)
+
+    @given(st.integers(0, 10**7), st.integers(1, 64), st.integers(1, 4096))
+    def test_shards_are_small_beside_what_a_rank_trains_in_an_epoch(
+        self, total: int, world: int, batch: int
+    ) -> None:
+        rows = shard_rows(total, world, batch)
+        part = -(-batch // world)
+        assert rows >= part  # a batch is not gathered of many shards
+        assert rows % part == 0
+        assert rows <= max(part, total // (world * SHARDS_PER_RANK))
+
+    @given(st.integers(0, 1000), st.integers(1, 20))
+    def test_parts_of_ranks_are_equal_but_for_one(self, rows: int, world: int) -> None:
+        parts = [rows_of_rank(rows, rank, world) for rank in range(world)]
+        assert sum(parts) == rows
+        assert max(parts) - min(parts) <= 1
+
+    @given(REMAINING, st.integers(1, 50), st.integers(1, 7))
+    def test_a_static_deal_gives_each_step_the_next_positions(
+        self, remaining: Ranges, batch: int, world: int
+    ) -> None:
+        order = list(remaining.numbers())
+        deals = [StaticDeal(remaining, batch, rank, world) for rank in range(world)]
+        for step in range(deals[0].steps + 1):
+            parts = [[n for shard in deal.shards(step) for n in range(*shard)] for deal in deals]
+            assert [len(part) for part in parts] == [deal.rows(step) for deal in deals]
+            assert [n for part in parts for n in part] == order[step * batch : (step + 1) * batch]
+        assert all(deal.rows(deals[0].steps) == 0 for deal in deals)
+
+    @given(REMAINING, st.integers(1, 50), st.integers(1, 7), st.integers(1, 7), st.integers(0, 6))
+    def test_another_world_goes_on_with_the_same_steps(
+        self, remaining: Ranges, batch: int, world: int, next_world: int, after: int
+    ) -> None:
+        """What a step trains does not depend on how many ranks there were, and are."""
+        done = Ranges.of(
+            pair
+            for rank in range(world)
+            for step in range(after)
+            for pair in StaticDeal(remaining, batch, rank, world).shards(step)
+        )
+        rest = remaining.minus(done)
+        alone = StaticDeal(remaining, batch, 0, 1)
+        for step in range(after, alone.steps):
+            together = [
+                tuple(pair)
+                for rank in range(next_world)
+                for pair in StaticDeal(rest, batch, rank, next_world).shards(step - after)
+            ]
+            assert Ranges.of(together) == Ranges.of(alone.shards(step))
+
+    def test_deals_that_cannot_be_are_refused(self) -> None:
+        with pytest.raises(UsageError):
+            cut(Ranges.of([(0, 5)]), 0)
+        for batch, rank, world in ((0, 0, 1), (4, 2, 2), (4, -1, 2)):
+            with pytest.raises(UsageError):
+                StaticDeal(Ranges(), batch, rank, world)
+
+    def test_a_shard_says_its_rows(self) -> None:
+        assert Shard(3, 8).rows == 5
+
+
+TOTALS = st.integers(0, 60)
+
+
+WORLDS = st.integers(1, 9)
+
+
+def rank_shards(world: int, uneven: Uneven) -> list[RankShard]:
+    return [RankShard(rank, world, uneven) for rank in range(world)]
+
+
+class TestShardPlan:
+    @given(TOTALS, st.integers(0, 60), WORLDS)
+    def test_what_is_kept_goes_to_one_rank_each(self, total: int, start: int, world: int) -> None:
+        assume(start <= total)
+        shares = [share(total, start, shard) for shard in rank_shards(world, "keep")]
+        assert sorted(place for one in shares for place in one) == list(range(start, total))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+    @given(TOTALS, st.integers(0, 60), WORLDS)
+    def test_what_does_not_go_round_is_dropped(self, total: int, start: int, world: int) -> None:
+        assume(start <= total)
+        shares = [share(total, start, shard) for shard in rank_shards(world, "drop")]
+        places = sorted(place for one in shares for place in one)
+        assert places == list(range(start, start + len(places)))
+        assert total - start - len(places) < world
+        assert len({len(one) for one in shares}) == 1
+
+    @given(TOTALS, st.integers(0, 60), WORLDS)
+    def test_what_is_padded_begins_anew(self, total: int, start: int, world: int) -> None:
+        assume(start <= total)
+        shares = [share(total, start, shard) for shard in rank_shards(world, "pad")]
+        assert len({len(one) for one in shares}) == 1
+        turns = [one[step] for step in range(len(shares[0])) for one in shares]
+        assert turns[: total - start] == list(range(start, total))
+        assert turns[total - start :] == [n % total for n in range(len(turns) - (total - start))]
+        assert len(turns) - (total - start) < world
+
+    @given(TOTALS, st.integers(0, 60), WORLDS, st.sampled_from(["keep", "drop", "pad"]))
+    def test_steps_are_the_length_of_the_share(
+        self, total: int, start: int, world: int, uneven: Uneven
+    ) -> None:
+        assume(start <= total)
+        for shard in rank_shards(world, uneven):
+            assert steps(total, start, shard) == len(share(total, start, shard))
+
+    @given(TOTALS, st.lists(st.tuples(WORLDS, st.integers(0, 20)), max_size=6), WORLDS)
+    def test_the_group_may_change_at_any_step(
+        self, total: int, groups: list[tuple[int, int]], last: int
+    ) -> None:
+        """Each group goes on where the one before it stood, the last one to the end."""
+        taken: list[int] = []
+        start = 0
+        for world, step in groups:
+            shares = [share(total, start, shard)[:step] for shard in rank_shards(world, "keep")]
+            taken += [place for one in shares for place in one]
+            gone = taken_together(total, start, "keep", [len(one) for one in shares])
+            assert gone is not None
+            start = gone
+        taken += [
+            place for shard in rank_shards(last, "keep") for place in share(total, start, shard)
+        ]
+        assert sorted(taken) == list(range(total))
+
+    @given(st.integers(1, 60), st.lists(st.integers(0, 20), min_size=2, max_size=5))
+    def test_ranks_at_different_steps_have_taken_no_prefix(
+        self, total: int, taken: list[int]
+    ) -> None:
+        shares = [share(total, 0, shard) for shard in rank_shards(len(taken), "keep")]
+        taken = [min(count, len(one)) for count, one in zip(taken, shares, strict=True)]
+        gone = taken_together(total, 0, "keep", taken)
+        places = sorted(
+            place for one, count in zip(shares, taken, strict=True) for place in one[:count]
+        )
+        step = max(taken)
+        same_step = all(len(one[:step]) == n for one, n in zip(shares, taken, strict=True))
+        assert gone == (len(places) if same_step else None)
+        if same_step:
+            assert places == list(range(len(places)))
+
+    @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0)])
+    def test_a_rank_that_cannot_be_is_refused(self, rank: int, world: int) -> None:
+        with pytest.raises(UsageError, match=f"rank {rank} of world_size {world}"):
+            RankShard(rank, world)
+
+    def test_another_word_for_uneven_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="'keep', 'drop', 'pad'"):
+            RankShard(uneven="repeat")  # type: ignore[arg-type]
