@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,17 +19,25 @@ from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.servicer import Servicer
 from edl.teacher.traffic import Traffic
 from edl.tests.teacher.fakes import FakeLabeller, array
+from edl.tests.waiting import DEADLINE_S, wait_until
 
-WAIT_S = 20.0
+WAIT_S = DEADLINE_S
 SERVICE = "inference.GRPCInferenceService"
 
 
 class Bench:
     """A server on a free port, of a model that is a function; `config` as of `ServerConfig`."""
 
-    def __init__(self, client: ClientSecurity | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        client: ClientSecurity | None = None,
+        on_ended: Callable[[], None] = lambda: None,
+        **config: Any,
+    ) -> None:
         self.identity = Identity("resnet", "t1", 41)
         self.labeller = FakeLabeller()
+        self._held: list[Held] = []
+        self._skipped_s = 0.0
         self.metrics = TeacherMetrics()
         self.traffic = Traffic(on_labelled=self.metrics.labelled)
         self.server = Server(
@@ -35,6 +45,7 @@ class Bench:
             Servicer(self.identity, self.labeller, self.traffic),
             Gate(config.get("security"), self.metrics.refused),
             self.metrics,
+            on_ended,
         )
         self.server.start()
         self.address = f"127.0.0.1:{self.server.port}"
@@ -64,7 +75,7 @@ class Bench:
         return tensors.decode_response(self.infer_bytes(self.request(rows, **request)))
 
     def count(self, name: str, **labels: str) -> float:
-        """A metric as it stands."""
+        """The present value of a metric."""
         value = self.metrics.registry.get_sample_value(name, labels)
         assert value is not None, f"no metric {name} {labels}"
         return value
@@ -72,9 +83,88 @@ class Bench:
     def refused(self, reason: str) -> float:
         return self.count("edl_teacher_refused_total", reason=reason)
 
+    def requests(self, outcome: str) -> float:
+        return self.count("edl_teacher_requests_total", outcome=outcome)
+
+    @property
+    def open_calls(self) -> int:
+        """Calls, streams and connections for labels that the server holds."""
+        return len(self.server._methods.infer_calls)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The server's event loop."""
+        return self.server._loop
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for the server: timers of its event loop that are due run."""
+        loop = self.loop
+        if not self._skipped_s:
+            now = loop.time
+            loop.time = lambda: now() + self._skipped_s  # type: ignore[method-assign]
+        self._skipped_s += seconds
+        loop.call_soon_threadsafe(lambda: None)  # it looks at its timers
+
+    def advance_until(self, condition: Callable[[], object], step_s: float) -> None:
+        """Let time pass for the server until `condition` holds."""
+
+        def holds() -> object:
+            self.advance(step_s)
+            return condition()
+
+        wait_until(holds)
+
+    def hold(self) -> Held:
+        """Keep requests in the model from now on."""
+        self._held.append(Held(self.labeller))
+        return self._held[-1]
+
+    def fail(self, error: Exception) -> None:
+        """Let the model raise `error` for each request from now on."""
+
+        def fail() -> None:
+            raise error
+
+        self.labeller.before = fail
+
+    def heal(self) -> None:
+        """Let the model label again."""
+        self.labeller.before = lambda: None
+
     def close(self) -> None:
+        for held in self._held:
+            held.release()
         self.channel.close()
         self.server.stop(0)
+        self.labeller.close()
+
+
+Make = Callable[..., Bench]
+
+
+class Held:
+    """Requests that wait in the model until they are released."""
+
+    def __init__(self, labeller: FakeLabeller) -> None:
+        self._inside, self._go = threading.Semaphore(0), threading.Event()
+        labeller.before = self._wait
+
+    def _wait(self) -> None:
+        self._inside.release()
+        self._go.wait(WAIT_S)
+
+    def wait(self, count: int = 1) -> None:
+        """Return when `count` more requests are in the model."""
+        for _ in range(count):
+            assert self._inside.acquire(timeout=WAIT_S)
+
+    @property
+    def more(self) -> bool:
+        """Whether another request is in the model than those that were waited for."""
+        return self._inside.acquire(blocking=False)
+
+    def release(self) -> None:
+        self._go.set()
 
 
 def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:

@@ -1,4 +1,4 @@
-"""What speaks HTTP to a `Bench`."""
+"""HTTP requests to a `Bench`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def url_of(server: Server) -> str:
 
 
 def rows(count: int = 3) -> dict[str, Any]:
-    """A request in JSON, of which the sum and the double are asked for."""
+    """A request in JSON."""
     data = list(range(4 * count))
     return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [count, 4], "data": data}]}
 
 
 def ask(
-    bench: Bench, method: str, path: str, *, verify: Any = True, **request: Any
+    bench: Bench, method: str, path: str, *, verify: Any = False, **request: Any
 ) -> httpx.Response:
     with httpx.Client(base_url=url_of(bench.server), timeout=WAIT_S, verify=verify) as client:
         return client.request(method, path, **request)
@@ -41,7 +41,7 @@ def infer(bench: Bench, message: Mapping[str, Any], raw: bytes = b"", /, **heade
 
 
 def refused(response: httpx.Response, status: int) -> str:
-    """The words of a refusal."""
+    """The message of a refusal."""
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert isinstance(error, str)

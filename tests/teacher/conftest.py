@@ -1,10 +1,16 @@
-"""What the tests of a teacher share: a model exported by Paddle, and fakes that need none."""
+"""What the tests of a teacher share: a model exported by Paddle, and servers of a fake model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.teacher.bench import Bench, Make
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +19,34 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from edl.tests.teacher.networks import export
 
     return export(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Starts servers, and stops them after the test."""
+    benches: list[Bench] = []
+
+    def make(client: ClientSecurity | None = None, **config: Any) -> Bench:
+        benches.append(Bench(client, **config))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.close()
+
+
+@pytest.fixture
+def bench(make: Make) -> Bench:
+    return make()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> ServerSecurity:
+    """A server's token file: the tokens of a student, a viewer and an admin."""
+    lines = "student:resnet s3cret\nviewer:grafana l00k\nadmin:ann r00t\n"
+    return ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", lines))

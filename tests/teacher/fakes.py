@@ -82,6 +82,9 @@ class FakeLabeller:
     def _release(self) -> None:
         self.released += 1
 
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
 
 def array(*shape: int, dtype: Any = np.float32) -> Array:
     """Numbers that differ from each other."""

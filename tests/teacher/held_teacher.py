@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 
 from edl.supervise import end_with_parent
-from edl.tests.ground.programs import wait_for
-from edl.tests.teacher.bench import WAIT_S, Bench
+from edl.tests.teacher.bench import Bench
+from edl.tests.waiting import wait_until
 
 if __name__ == "__main__":
     end_with_parent()
@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
     def hold() -> None:
         print("held", flush=True)
-        wait_for(go.exists, WAIT_S)
+        wait_until(go.exists)
 
     bench.labeller.before = hold
     print(f"port {bench.server.port}", flush=True)

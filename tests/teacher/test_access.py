@@ -1,150 +1,101 @@
-"""Who may ask a teacher: by token, by certificate, by role; and what everybody may know."""
+"""Who may ask a teacher, by gRPC and by HTTP: tokens, certificates, roles, web pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from edl.proto import inference_pb2 as pb
+from edl.proto.http_offer import OFFER, HttpOffer
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
 from edl.teacher.front.calls import Call, CallTable
 from edl.tests.proto.security.authority import Authority, write_secret
-from edl.tests.teacher.bench import WAIT_S, Bench, refusal
+from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
+from edl.tests.teacher.bench_http import INFER, ask, infer, refused, rows, url_of
 
-TOKENS = "student:resnet s3cret\nviewer:grafana l00k\nadmin:ann r00t\n"
-GATED = ("ModelInfer", "ModelReady", "ModelMetadata", "ServerMetadata")
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Bench]]:
-    benches: list[Bench] = []
-
-    def make(client: ClientSecurity | None = None, **config: Any) -> Bench:
-        benches.append(Bench(client, **config))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.close()
-
-
-@pytest.fixture
-def tokens(tmp_path: Path) -> ServerSecurity:
-    return ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", TOKENS))
+Code = grpc.StatusCode
+GATED_METHODS = ("ModelInfer", "ModelReady", "ModelMetadata", "ServerMetadata")
+GATED_PATHS = [
+    ("GET", "/v2"),
+    ("GET", "/v2/models/resnet"),
+    ("GET", "/v2/models/resnet/ready"),
+    ("GET", "/v2/models/resnet/stats"),
+    ("GET", "/v2/models/stats"),
+    ("POST", "/v2/repository/index"),
+    ("GET", "/v2/systemsharedmemory/status"),
+    ("POST", "/v2/systemsharedmemory/unregister"),
+    ("POST", "/v2/systemsharedmemory/region/r/register"),
+    ("POST", INFER),
+]
 
 
 def with_token(tmp_path: Path, token: str) -> ClientSecurity:
     return ClientSecurity(token_file=write_secret(tmp_path / "token", token))
 
 
-def ask(bench: Bench, method: str) -> bytes:
-    answer = bench.method(method)(bench.request(), timeout=WAIT_S)
-    assert isinstance(answer, bytes)
-    return answer
-
-
-@pytest.mark.parametrize("method", GATED)
-def test_without_a_token_no_method_tells_anything(
-    make: Callable[..., Bench], tokens: ServerSecurity, method: str
-) -> None:
-    bench = make(security=tokens)
-    code, details = refusal(lambda: ask(bench, method))
-    assert code is grpc.StatusCode.UNAUTHENTICATED
-    assert "no token came with the call" in details
-    assert bench.refused("unauthenticated") == 1
-    assert bench.count("edl_teacher_requests_total", outcome="refused") == 0
-
-
-def test_probes_need_none(make: Callable[..., Bench], tokens: ServerSecurity) -> None:
-    bench = make(security=tokens)
+def test_without_a_token_only_probes_are_answered(make: Make, tokens: ServerSecurity) -> None:
+    bench = make(security=tokens, http="0")
+    for name in GATED_METHODS:
+        method = bench.method(name)
+        code, words = refusal(lambda method=method: method(bench.request(), timeout=WAIT_S))  # type: ignore[misc]
+        assert code is Code.UNAUTHENTICATED
+        assert "no token came with the call" in words
     assert bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live
     assert bench.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse).ready
-    assert bench.refused("unauthenticated") == 0
+    for number, (verb, path) in enumerate(GATED_PATHS, start=len(GATED_METHODS) + 1):
+        answer = ask(bench, verb, path)
+        assert "no token came with the call" in refused(answer, 401)
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert bench.refused("unauthenticated") == number
+    for path in ("live", "ready"):
+        assert ask(bench, "GET", f"/v2/health/{path}").status_code == 200
+    assert bench.requests("refused") == 0
 
 
-def test_a_wrong_token_is_refused_and_a_large_request_is_not_read_before(
-    make: Callable[..., Bench], tokens: ServerSecurity, tmp_path: Path
+def test_a_request_with_a_wrong_token_is_refused_unread(
+    make: Make, tokens: ServerSecurity, tmp_path: Path
 ) -> None:
     bench = make(with_token(tmp_path, "wr0ng"), security=tokens, max_message_bytes=64 << 20)
     for _ in range(3):
         code, details = refusal(lambda: bench.infer(rows=1 << 20))
-        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert code is Code.UNAUTHENTICATED
         assert "wr0ng" not in details
     assert bench.refused("unauthenticated") == 3
     assert bench.count("edl_teacher_received_bytes_total") == 0
 
 
-def test_a_student_is_served_an_admin_too_and_a_viewer_may_only_look(
-    make: Callable[..., Bench], tokens: ServerSecurity, tmp_path: Path
-) -> None:
+def test_roles(make: Make, tokens: ServerSecurity, tmp_path: Path) -> None:
     for name in ("s3cret", "r00t"):
-        make(with_token(tmp_path, name), security=tokens).infer()
-    viewer = make(with_token(tmp_path, "l00k"), security=tokens)
-    metadata = viewer.call(
-        "ModelMetadata", pb.ModelMetadataRequest(name="resnet"), pb.ModelMetadataResponse
-    )
-    assert metadata.name == "resnet"
+        bench = make(with_token(tmp_path, name), security=tokens, http="0")
+        bench.infer()
+        assert infer(bench, rows(), Authorization=f"Bearer {name}").status_code == 200
+    viewer = make(with_token(tmp_path, "l00k"), security=tokens, http="0")
+    request = pb.ModelMetadataRequest(name="resnet")
+    assert viewer.call("ModelMetadata", request, pb.ModelMetadataResponse).name == "resnet"
     code, details = refusal(viewer.infer)
-    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert code is Code.PERMISSION_DENIED
     assert "viewer:grafana" in details
-    assert viewer.refused("forbidden") == 1
+    headers = {"Authorization": "Bearer l00k"}
+    assert ask(viewer, "GET", "/v2/models/resnet", headers=headers).status_code == 200
+    assert "viewer:grafana" in refused(infer(viewer, rows(), **headers), 403)
+    assert viewer.refused("forbidden") == 2
 
 
-def test_a_token_that_is_withdrawn_is_refused_from_then_on(
-    make: Callable[..., Bench], tokens: ServerSecurity, tmp_path: Path
-) -> None:
+def test_a_withdrawn_token_is_refused(make: Make, tokens: ServerSecurity, tmp_path: Path) -> None:
     bench = make(with_token(tmp_path, "s3cret"), security=tokens)
     bench.infer()
     write_secret(tmp_path / "tokens", "student:resnet other\n")
-    assert refusal(bench.infer)[0] is grpc.StatusCode.UNAUTHENTICATED
+    assert refusal(bench.infer)[0] is Code.UNAUTHENTICATED
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-def test_tls_and_a_certificate_of_the_right_ca(
-    make: Callable[..., Bench], authority: Authority, tmp_path: Path
-) -> None:
-    server = ServerSecurity(authority.issue("server"))
-    student = ClientSecurity(authority.issue("student", "student:resnet"))
-    bench = make(student, security=server)
-    bench.infer()
-    viewer = make(ClientSecurity(authority.issue("viewer", "viewer:grafana")), security=server)
-    assert refusal(viewer.infer)[0] is grpc.StatusCode.PERMISSION_DENIED
-
-
-def test_strangers_do_not_get_through_tls_and_disturb_nobody(
-    make: Callable[..., Bench], authority: Authority, tmp_path: Path
-) -> None:
-    server = ServerSecurity(authority.issue("server"))
-    student = authority.issue("student", "student:resnet")
-    good = make(ClientSecurity(student), security=server)
-    strangers = Authority(tmp_path / "strangers")
-    forged = replace(strangers.issue("forged", "admin:ann"), ca=authority.ca)
-    for client in (
-        ClientSecurity(forged),  # of another CA
-        ClientSecurity(TlsFiles(ca=authority.ca)),  # without a certificate
-        ClientSecurity(replace(student, ca=strangers.ca)),  # that does not trust this server
-        None,  # in plain text
-    ):
-        stranger = make(client, security=server)
-        assert refusal(stranger.infer)[0] is grpc.StatusCode.UNAVAILABLE
-        assert stranger.count("edl_teacher_requests_total", outcome="answered") == 0
-        good.infer()
-
-
-def test_limits_tell_callers_apart_by_who_they_are(
-    make: Callable[..., Bench],
-    tokens: ServerSecurity,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_limits_are_of_a_principal(
+    make: Make, tokens: ServerSecurity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make(with_token(tmp_path, "s3cret"), security=tokens)
     seen: list[str] = []
@@ -157,3 +108,83 @@ def test_limits_tell_callers_apart_by_who_they_are(
     monkeypatch.setattr(CallTable, "begin", watched)
     bench.infer()
     assert seen == ["student:resnet at 127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"Origin": "http://elsewhere.example"}, 403), ({"Host": "elsewhere.example"}, 421)],
+)
+def test_web_pages_are_refused(make: Make, headers: dict[str, str], status: int) -> None:
+    bench = make(http="0")
+    refused(infer(bench, rows(), **headers), status)
+    assert bench.labeller.backend.runs == []
+
+
+# --- TLS
+
+
+def test_certificates_over_grpc(make: Make, authority: Authority, tmp_path: Path) -> None:
+    server = ServerSecurity(authority.issue("server"))
+    student = authority.issue("student", "student:resnet")
+    good = make(ClientSecurity(student), security=server)
+    viewer = make(ClientSecurity(authority.issue("viewer", "viewer:grafana")), security=server)
+    assert refusal(viewer.infer)[0] is Code.PERMISSION_DENIED
+    strangers = Authority(tmp_path / "strangers")
+    forged = replace(strangers.issue("forged", "admin:ann"), ca=authority.ca)
+    for client in (
+        ClientSecurity(forged),  # of another CA
+        ClientSecurity(TlsFiles(ca=authority.ca)),  # without a certificate
+        ClientSecurity(replace(student, ca=strangers.ca)),  # that does not trust this server
+        None,  # in plain text
+    ):
+        stranger = make(client, security=server)
+        assert refusal(stranger.infer)[0] is Code.UNAVAILABLE
+        assert stranger.requests("answered") == 0
+        good.infer()
+
+
+def test_certificates_over_http(make: Make, authority: Authority) -> None:
+    bench = make(security=ServerSecurity(authority.issue("server")), http="0")
+    for name, status in (("student:resnet", 200), ("viewer:grafana", 403)):
+        files = authority.issue(name.replace(":", "-"), name)
+        context = ssl.create_default_context(cafile=str(files.ca))
+        assert files.certificate is not None
+        context.load_cert_chain(files.certificate, files.key)
+        answer = ask(bench, "POST", INFER, json=rows(), verify=context)
+        assert answer.status_code == status, answer.text
+    nobody = ssl.create_default_context(cafile=str(files.ca))
+    with pytest.raises((httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError)):
+        ask(bench, "POST", INFER, json=rows(), verify=nobody)
+
+
+# --- the offer of HTTP in the metadata of gRPC
+
+
+def offered(bench: Bench, method: str, request: Any, token: str = "") -> HttpOffer | None:
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    data = request.SerializeToString()
+    _, call = bench.method(method).with_call(data, timeout=WAIT_S, metadata=metadata)
+    return HttpOffer.among(call.trailing_metadata())
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("ServerMetadata", pb.ServerMetadataRequest()),
+        ("ModelMetadata", pb.ModelMetadataRequest(name="resnet")),
+    ],
+)
+def test_known_clients_are_offered_http(
+    make: Make, tokens: ServerSecurity, method: str, request_: Any
+) -> None:
+    bench, other = make(http="0"), make(http="0")
+    offer = offered(bench, method, request_)
+    assert offer is not None
+    assert offer.grpc_port == bench.server.port
+    assert url_of(bench.server).endswith(f":{offer.http_port}")
+    marks = [ask(one, "GET", "/v2/health/live").headers[OFFER] for one in (bench, other)]
+    assert marks[0] == offer.mark != marks[1]
+    assert offered(make(http=None), method, request_) is None
+    secured = make(security=tokens, http="0")
+    assert offered(secured, method, request_, "s3cret") is not None
+    assert refusal(lambda: offered(secured, method, request_))[0] is Code.UNAUTHENTICATED

@@ -1,11 +1,9 @@
-"""The access log: one line for each call of either protocol, and nothing that is secret in it."""
+"""The access log: one line for each call of either protocol, without secrets."""
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +13,21 @@ from edl.errors import BadAnswer
 from edl.proto import inference_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.teacher import access_log
-from edl.tests.ground.programs import wait_for
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, refusal
+from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.bench_http import INFER, ask, infer, rows
 from edl.tests.teacher.fakes import array
+from edl.tests.waiting import wait_until
 
 FIELDS = [
-    "protocol",
-    "method",
-    "model",
-    "request_id",
-    "peer",
-    "status",
-    "samples",
-    "queue_s",
-    "compute_s",
-    "received_bytes",
-    "sent_bytes",
-    "duration_s",
+    *("protocol", "method", "model", "request_id", "peer", "status", "samples"),
+    *("queue_s", "compute_s", "received_bytes", "sent_bytes", "duration_s"),
 ]
 TOKEN = "a-token-that-nobody-may-read"
 
 
 class Lines:
-    """What the access log says."""
+    """The lines of the access log."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
@@ -52,7 +40,7 @@ class Lines:
 
     def last(self, count: int = 1) -> dict[str, Any]:
         """The newest line, once there are `count`: it is written after the answer is sent."""
-        wait_for(lambda: len(self.texts()) >= count)
+        wait_until(lambda: len(self.texts()) >= count)
         found = self()
         assert len(found) == count, found
         return found[-1]
@@ -65,24 +53,11 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Bench]]:
-    benches: list[Bench] = []
-
-    def make(client: ClientSecurity | None = None, **config: Any) -> Bench:
-        benches.append(Bench(client, **{"http": "0", **config}))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.close()
+def bench(make: Make) -> Bench:
+    return make(http="0")
 
 
-@pytest.fixture
-def bench(make: Callable[..., Bench]) -> Bench:
-    return make()
-
-
-def test_a_batch_over_grpc(bench: Bench, lines: Lines) -> None:
+def test_a_request_by_grpc(bench: Bench, lines: Lines) -> None:
     data = bench.request(5, request_id="17")
     answer = bench.infer_bytes(data)
     line = lines.last()
@@ -104,7 +79,7 @@ def test_a_batch_over_grpc(bench: Bench, lines: Lines) -> None:
     }
 
 
-def test_a_batch_over_http(bench: Bench, lines: Lines) -> None:
+def test_a_request_by_http(bench: Bench, lines: Lines) -> None:
     sent = {"id": "18", **rows(3)}
     answer = infer(bench, sent)
     line = lines.last()
@@ -122,7 +97,7 @@ def test_a_batch_over_http(bench: Bench, lines: Lines) -> None:
     assert line["sent_bytes"] == len(answer.content)
 
 
-def test_each_request_of_a_stream_and_its_end(bench: Bench, lines: Lines) -> None:
+def test_requests_of_a_stream_and_its_end(bench: Bench, lines: Lines) -> None:
     requests = [bench.request(rows, request_id=str(rows)) for rows in (1, 2)]
     stream = bench.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", None, None)
     answers = list(stream(iter(requests), timeout=WAIT_S))
@@ -138,7 +113,7 @@ def test_each_request_of_a_stream_and_its_end(bench: Bench, lines: Lines) -> Non
     assert (end["model"], end["samples"]) == (None, None)
 
 
-def test_a_call_that_is_no_batch(bench: Bench, lines: Lines) -> None:
+def test_a_probe(bench: Bench, lines: Lines) -> None:
     bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)
     line = lines.last()
     assert (line["method"], line["status"], line["samples"]) == ("ServerLive", "OK", None)
@@ -147,7 +122,7 @@ def test_a_call_that_is_no_batch(bench: Bench, lines: Lines) -> None:
     assert (line["method"], line["status"]) == ("GET /v2/health/ready", 200)
 
 
-def test_a_question_about_a_model_says_which(bench: Bench, lines: Lines) -> None:
+def test_metadata_calls_name_their_model(bench: Bench, lines: Lines) -> None:
     bench.call("ModelReady", pb.ModelReadyRequest(name="resnet"), pb.ModelReadyResponse)
     bench.call("ModelMetadata", pb.ModelMetadataRequest(name="resnet"), pb.ModelMetadataResponse)
     asked = pb.ModelMetadataRequest(name="vgg")
@@ -161,16 +136,12 @@ def test_a_question_about_a_model_says_which(bench: Bench, lines: Lines) -> None
     assert {line["request_id"] for line in lines()} == {None}
 
 
-def test_how_calls_end_that_are_refused(bench: Bench, lines: Lines) -> None:
+def test_statuses_of_refused_requests(bench: Bench, lines: Lines) -> None:
     refusal(lambda: bench.infer(model_name="vgg", request_id="r"))
     line = lines.last()
     assert (line["status"], line["model"], line["request_id"]) == ("INVALID_ARGUMENT", "vgg", "r")
     assert (line["samples"], line["queue_s"], line["sent_bytes"]) == (None, None, 0)
-
-    def nan() -> None:
-        raise BadAnswer("NaN", "double")
-
-    bench.labeller.before = nan
+    bench.fail(BadAnswer("NaN", "double"))
     refusal(bench.infer)
     assert lines.last(2)["status"] == "INTERNAL"
     assert infer(bench, rows()).status_code == 500
@@ -182,7 +153,7 @@ def test_how_calls_end_that_are_refused(bench: Bench, lines: Lines) -> None:
     assert lines.last(5)["status"] == 403
 
 
-def test_a_message_that_is_too_large(bench: Bench, lines: Lines) -> None:
+def test_a_message_over_the_limit(bench: Bench, lines: Lines) -> None:
     refusal(lambda: bench.infer_bytes(bytes((1 << 20) + 1)))
     line = lines.last()
     assert (line["status"], line["received_bytes"]) == ("RESOURCE_EXHAUSTED", 0)
@@ -190,30 +161,24 @@ def test_a_message_that_is_too_large(bench: Bench, lines: Lines) -> None:
     assert lines.last(2)["status"] == 413
 
 
-def test_who_hangs_up(bench: Bench, lines: Lines) -> None:
-    inside, go = threading.Event(), threading.Event()
-
-    def wait_inside() -> None:
-        inside.set()
-        go.wait(WAIT_S)
-
-    bench.labeller.before = wait_inside
+def test_a_cancelled_request(bench: Bench, lines: Lines) -> None:
+    held = bench.hold()
     asked = bench.method().future(bench.request())
-    assert inside.wait(WAIT_S)
+    held.wait()
     asked.cancel()
     line = lines.last()
     assert (line["status"], line["sent_bytes"]) == ("CANCELLED", 0)
-    go.set()
-    wait_for(lambda: bench.traffic.in_flight == 0)
+    held.release()
+    wait_until(lambda: bench.traffic.in_flight == 0)
     assert len(lines()) == 1
 
 
-def test_neither_credentials_nor_tensors_are_in_it(
-    make: Callable[..., Bench], lines: Lines, tmp_path: Path
+def test_neither_credentials_nor_tensors_are_logged(
+    make: Make, lines: Lines, tmp_path: Path
 ) -> None:
     server = ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", f"student {TOKEN}\n"))
     client = ClientSecurity(None, write_secret(tmp_path / "token", TOKEN))
-    bench = make(client, security=server)
+    bench = make(client, security=server, http="0")
     marked = array(2, 4) + 31337
     bench.infer(inputs={"x": marked})
     tensor = {"name": "x", "datatype": "FP32", "shape": [2, 4], "data": marked.ravel().tolist()}
@@ -226,7 +191,7 @@ def test_neither_credentials_nor_tensors_are_in_it(
     assert not any(word in said for word in (TOKEN, "guessed", "31337", "3133"))
 
 
-def test_what_a_caller_chose_is_cut_and_stays_on_its_line(bench: Bench, lines: Lines) -> None:
+def test_text_of_the_client_is_cut_and_escaped(bench: Bench, lines: Lines) -> None:
     refusal(lambda: bench.infer(model_name="a\nb" * 1000, request_id="\u2028" + "x" * 1000))
     line = lines.last()
     assert (len(line["model"]), len(line["request_id"])) == (200, 200)
@@ -234,7 +199,7 @@ def test_what_a_caller_chose_is_cut_and_stays_on_its_line(bench: Bench, lines: L
     assert "\n" not in lines.texts()[0]
 
 
-def test_when_nobody_wants_it_nothing_is_noted(
+def test_nothing_is_logged_above_debug_level(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, access_log.log.name)

@@ -1,28 +1,19 @@
-"""Teachers that speak HTTP, closed behind each test."""
+"""Servers that speak HTTP besides gRPC."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
 import pytest
 
-from edl.tests.teacher.bench import Bench
+from edl.tests.teacher.bench import Bench, Make
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Bench]]:
-    benches: list[Bench] = []
-
-    def make(**config: Any) -> Bench:
-        benches.append(Bench(**{"http": "0", **config}))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.close()
+def make(make: Make) -> Make:
+    return partial(make, http="0")
 
 
 @pytest.fixture
-def bench(make: Callable[..., Bench]) -> Bench:
+def bench(make: Make) -> Bench:
     return make()

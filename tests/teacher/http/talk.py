@@ -1,4 +1,4 @@
-"""What says HTTP to a teacher byte by byte, over one connection."""
+"""HTTP to a server byte by byte, over one connection."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ import numpy as np
 from edl.proto.arena import Array
 from edl.tests.teacher.bench import WAIT_S, Bench
 from edl.tests.teacher.bench_http import INFER, LENGTH, url_of
+
+GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def numbers(count: int = 40_000) -> Array:
+    return np.random.default_rng(count).standard_normal((count, 4), dtype=np.float32)
 
 
 def head(nbytes: object, path: str = INFER, /, **headers: object) -> bytes:
@@ -90,7 +96,7 @@ class Talk:
         return self.hear()
 
     def is_over(self) -> bool:
-        """Whether the teacher has ended it; waits for that, or for more to be said."""
+        """Whether the server has closed it; waits for that, or for more to come."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:

@@ -1,29 +1,35 @@
-"""The protocol over HTTP on a real socket: answers, statuses, limits and counts as of gRPC."""
+"""The protocol over HTTP: answers, statuses, limits and counts as of gRPC."""
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edl.errors import AddressInUse, BadAnswer, DeadlineExceeded, RetryableError, UsageError
 from edl.proto import json_tensors
 from edl.teacher.http import inference
 from edl.teacher.refusals import Overloaded
-from edl.tests.ground.programs import wait_for
-from edl.tests.teacher.bench import WAIT_S, Bench
+from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.bench_http import LENGTH, ask, infer, refused, rows, url_of
 from edl.tests.teacher.fakes import array
+from edl.tests.teacher.http.talk import GET, Talk, batch, head, numbers
 from edl.tests.teacher.segments import shared
+from edl.tests.waiting import wait_until
 
 
-def test_who_is_there_and_what_it_serves(bench: Bench) -> None:
+def test_probes_and_metadata(bench: Bench) -> None:
     assert ask(bench, "GET", "/v2/health/live").status_code == 200
     assert ask(bench, "GET", "/v2/health/ready").status_code == 200
     server = ask(bench, "GET", "/v2").json()
@@ -45,7 +51,7 @@ def test_who_is_there_and_what_it_serves(bench: Bench) -> None:
     assert index == [{"name": "resnet", "version": "1", "state": "READY", "reason": ""}]
 
 
-def test_a_model_that_loads_is_live_and_not_ready(bench: Bench) -> None:
+def test_a_loading_model_is_live_and_not_ready(bench: Bench) -> None:
     bench.labeller.ready = False
     assert ask(bench, "GET", "/v2/health/live").status_code == 200
     assert ask(bench, "GET", "/v2/health/ready").status_code == 503
@@ -56,7 +62,7 @@ def test_a_model_that_loads_is_live_and_not_ready(bench: Bench) -> None:
     assert refused(infer(bench, rows()), 503) == "the model is loading"
 
 
-def test_labels_in_json_say_who_made_them(bench: Bench) -> None:
+def test_labels_in_json(bench: Bench) -> None:
     answer = infer(bench, {"id": "17", **rows()})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
@@ -69,12 +75,12 @@ def test_labels_in_json_say_who_made_them(bench: Bench) -> None:
         "shape": [3, 4],
         "data": (array(3, 4) * 2).ravel().tolist(),
     }
-    assert bench.count("edl_teacher_requests_total", outcome="answered") == 1
+    assert bench.requests("answered") == 1
     assert bench.count("edl_teacher_samples_total") == 3
     assert bench.count("edl_teacher_sent_bytes_total") == len(answer.content)
 
 
-def test_labels_as_bytes_are_those_that_grpc_gives(bench: Bench) -> None:
+def test_binary_labels_are_those_of_grpc(bench: Bench) -> None:
     x = np.random.default_rng(7).standard_normal((5, 4), dtype=np.float32)
     tensor = {"name": "x", "datatype": "FP32", "shape": [5, 4]}
     message = {
@@ -92,7 +98,7 @@ def test_labels_as_bytes_are_those_that_grpc_gives(bench: Bench) -> None:
     assert np.array(by_name["sum"]["data"], np.float32).tobytes() == ours["sum"].tobytes()
 
 
-def test_all_outputs_as_bytes_when_that_is_the_default(bench: Bench) -> None:
+def test_binary_outputs_by_default(bench: Bench) -> None:
     answer = infer(bench, {**rows(), "parameters": {"binary_data_output": True}})
     head_length = int(answer.headers[LENGTH])
     sizes = [
@@ -127,7 +133,7 @@ def test_tensors_in_shared_memory(bench: Bench) -> None:
     assert ask(bench, "GET", "/v2/systemsharedmemory/status").json() == []
 
 
-def test_statistics_count_what_was_done(bench: Bench) -> None:
+def test_statistics(bench: Bench) -> None:
     for _ in range(2):
         infer(bench, rows(3))
     infer(bench, {"inputs": []})
@@ -143,23 +149,24 @@ def test_statistics_count_what_was_done(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "words"),
+    ("method", "path", "status", "words"),
     [
-        ("/v2/models/vgg/infer", 400, "unknown model 'vgg'"),
-        ("/v2/models/resnet/versions/9/infer", 400, "unknown version '9'"),
-        ("/v2/models/resnet/infer/", 404, "Not Found"),
-        ("/v2/models/resnet", 405, "Method Not Allowed"),
-        ("/v2/nothing", 404, "Not Found"),
+        ("POST", "/v2/models/vgg/infer", 400, "unknown model 'vgg'"),
+        ("POST", "/v2/models/resnet/versions/9/infer", 400, "unknown version '9'"),
+        ("POST", "/v2/models/resnet/infer/", 404, "Not Found"),
+        ("POST", "/v2/models/resnet", 405, "Method Not Allowed"),
+        ("POST", "/v2/nothing", 404, "Not Found"),
+        ("GET", "/v2/models/vgg", 404, "unknown model 'vgg'"),
+        ("GET", "/v2/models/vgg/ready", 404, "unknown model 'vgg'"),
+        ("GET", "/v2/models/vgg/stats", 404, "unknown model 'vgg'"),
     ],
 )
-def test_another_address(bench: Bench, path: str, status: int, words: str) -> None:
-    assert words in refused(ask(bench, "POST", path, json=rows()), status)
+def test_unknown_paths_and_models(
+    bench: Bench, method: str, path: str, status: int, words: str
+) -> None:
+    body = {"json": rows()} if method == "POST" else {}
+    assert words in refused(ask(bench, method, path, **body), status)
     assert bench.refused("malformed") == 1
-
-
-@pytest.mark.parametrize("path", ["/v2/models/vgg", "/v2/models/vgg/ready", "/v2/models/vgg/stats"])
-def test_questions_about_another_model(bench: Bench, path: str) -> None:
-    assert "unknown model 'vgg'" in refused(ask(bench, "GET", path), 404)
 
 
 @pytest.mark.parametrize(
@@ -167,53 +174,39 @@ def test_questions_about_another_model(bench: Bench, path: str) -> None:
     [
         (Overloaded("all 2 slots are taken", retry_after_s=2.1), 429),
         (RetryableError("restarting"), 503),
+        (DeadlineExceeded("its deadline was over before its turn came"), 504),
         (BadAnswer("NaN"), 500),
     ],
 )
-def test_what_the_predictor_says_reaches_the_client(
-    bench: Bench, error: Exception, status: int
-) -> None:
-    def fail() -> None:
-        raise error
-
-    bench.labeller.before = fail
+def test_errors_of_the_model_become_statuses(bench: Bench, error: Exception, status: int) -> None:
+    bench.fail(error)
     answer = infer(bench, rows())
     assert refused(answer, status) == str(error)
     # Whole seconds: there is no room yet after two.
     assert answer.headers.get("retry-after") == ("3" if status == 429 else None)
 
 
-def test_a_deadline_that_a_request_names_counts(bench: Bench) -> None:
+def test_the_timeout_of_a_request_reaches_the_model(bench: Bench) -> None:
     began = time.monotonic()
     assert infer(bench, {**rows(), "parameters": {"timeout": 2_000_000}}).status_code == 200
     (deadline_s,) = bench.labeller.deadlines_s
     assert deadline_s is not None
     assert began + 2 < deadline_s <= time.monotonic() + 2
 
-    def late() -> None:
-        raise DeadlineExceeded("its deadline was over before its turn came")
 
-    bench.labeller.before = late
-    assert "its deadline was over" in refused(infer(bench, rows()), 504)
-
-
-def test_a_port_that_is_taken_is_named_by_its_option(
-    bench: Bench, make: Callable[..., Bench]
-) -> None:
+def test_a_port_in_use_is_named_by_its_option(bench: Bench, make: Make) -> None:
     port = url_of(bench.server).rpartition(":")[2]
     with pytest.raises(AddressInUse, match=f"{port}: choose another port with --http"):
         make(http=port)
 
 
-def test_another_instance_is_refused(bench: Bench) -> None:
+def test_a_request_for_another_instance_is_refused(bench: Bench) -> None:
     answer = infer(bench, {**rows(), "parameters": {"teacher_id": "t9"}})
     assert "this is 't1'" in refused(answer, 412)
     assert bench.refused("wrong_instance") == 1
 
 
-def test_much_json_keeps_nobody_else_waiting(
-    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_json_delays_no_small_request(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many send it, while the first of it is read."""
     bench, go, many = make(slots=1), threading.Event(), 24  # more than threads for the model
 
@@ -223,11 +216,11 @@ def test_much_json_keeps_nobody_else_waiting(
         return json_tensors.decode_request(head, *arguments, **names)
 
     monkeypatch.setattr(inference, "decode_request", slowly)
+    large = rows(4000)
     with ThreadPoolExecutor(many) as threads:
-        held = [threads.submit(infer, bench, rows(4000)) for _ in range(many)]
+        held = [threads.submit(infer, bench, large) for _ in range(many)]
         try:
-            calls = bench.server._methods.infer_calls
-            wait_for(lambda: len(calls) == many and not calls._owing)
+            wait_until(lambda: bench.traffic.in_flight == many)
             assert infer(bench, rows(2)).status_code == 200
             assert bench.infer(2).outputs["double"].shape == (2, 4)
         finally:
@@ -235,33 +228,61 @@ def test_much_json_keeps_nobody_else_waiting(
         assert [future.result().status_code for future in held] == [200] * many
 
 
-def test_a_stop_lets_what_is_being_answered_finish(make: Callable[..., Bench]) -> None:
-    bench = make()
-    inside, go, answers = threading.Event(), threading.Event(), []
-
-    def wait_inside() -> None:
-        inside.set()
-        go.wait(WAIT_S)
-
-    bench.labeller.before = wait_inside
-    asking = threading.Thread(target=lambda: answers.append(infer(bench, rows())))
-    stopping = threading.Thread(target=lambda: bench.server.stop(WAIT_S))
-    asking.start()
-    assert inside.wait(WAIT_S)
-    stopping.start()
-    go.set()
-    asking.join()
-    stopping.join()
-    assert answers[0].status_code == 200
-
-
-def test_what_is_missing_is_said(
-    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sys
-
+def test_a_missing_package_is_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("edl.teacher.http")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(UsageError, match=r"HTTP needs uvicorn.*pip install 'edl-dist\[http\]'"):
         make()
+
+
+# --- any requests over one connection
+
+
+_DATA = json.dumps(rows(3)).encode()
+_CHUNKED = head(0, **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b"")
+#: Requests, and the statuses of their answers.
+_REQUESTS = [
+    (batch(numbers(3)), 200),
+    (batch(numbers(5000)), 200),
+    (head(len(_DATA)) + _DATA, 200),
+    (GET, 200),
+    (_CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(_DATA), _DATA), 200),
+    (head(7) + b"nothing", 400),
+    (head(0), 400),
+    (head((1 << 20) + 1) + bytes((1 << 20) + 1), 413),
+    (batch(numbers(40), Origin="http://page"), 403),
+    (head(4, "/v2/models/resnet/nothing") + b"1234", 404),
+]
+_ANSWER = re.compile(
+    rb"HTTP/1\.1 (\d+) [^\r]+\r\n(?:[^\r]+\r\n)*?content-length: (\d+)\r\n(?:[^\r]+\r\n)*\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def shared_bench() -> Iterator[Bench]:
+    bench = Bench(http="0", slots=64)
+    yield bench
+    bench.close()
+
+
+@given(
+    asked=st.lists(st.sampled_from(_REQUESTS), min_size=1, max_size=8),
+    cuts=st.lists(st.floats(0, 1), max_size=12),
+)
+def test_requests_of_a_connection_are_answered_in_their_order(
+    shared_bench: Bench, asked: list[tuple[bytes, int]], cuts: list[float]
+) -> None:
+    data = b"".join(request for request, _ in asked)
+    at = [0, *sorted(int(cut * len(data)) for cut in cuts), len(data)]
+    with Talk(shared_bench) as talk:
+        talk.say(*(data[begin:end] for begin, end in pairwise(at)))
+        got, statuses = b"", list[int]()
+        while len(statuses) < len(asked):
+            more = talk.socket.recv(1 << 20)
+            assert more, (statuses, got[-300:])
+            got += more
+            while (answer := _ANSWER.match(got)) and len(got) >= answer.end() + int(answer[2]):
+                statuses.append(int(answer[1]))
+                got = got[answer.end() + int(answer[2]) :]
+    assert (statuses, got) == ([status for _, status in asked], b"")

@@ -1,8 +1,9 @@
-"""Regions of callers' memory: whose they are, how many, and that they harm nobody."""
+"""Regions of clients' memory, the places in them, and the users behind connections."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,14 +23,14 @@ OTHER = Visitor("student:other", "127.0.0.1", 1)
 AT = 64
 
 
-@pytest.fixture(autouse=True)
-def nobody_lists_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `HERE` and `OTHER` have none."""
+@pytest.fixture
+def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`HERE` and `OTHER` have no connections that the system could list."""
     monkeypatch.setattr(visitors, "_TABLES", ())
 
 
 @pytest.fixture
-def memory() -> SharedMemory:
+def memory(no_table: None) -> SharedMemory:
     return SharedMemory(RegionLimits(regions=3, nbytes=1 << 20, regions_in_all=4))
 
 
@@ -43,9 +44,7 @@ def register(memory: SharedMemory, found: Object, name: str = "r", visitor: Visi
     memory.register(visitor, name, found.key, offset=0, nbytes=4096)
 
 
-def test_what_lies_there_is_copied_and_what_is_written_lies_there(
-    memory: SharedMemory, owned: Object
-) -> None:
+def test_reads_copy_and_writes_reach_the_owner(memory: SharedMemory, owned: Object) -> None:
     memory.register(HERE, "in", owned.key, offset=1024, nbytes=1024)
     owned.put(b"abcdef", 1024 + 10)
     copy = memory.read(HERE, Place("in", 11, 4))
@@ -55,11 +54,9 @@ def test_what_lies_there_is_copied_and_what_is_written_lies_there(
     assert owned.get(8, 1024 + 100) == b"labels\0\0"
 
 
-@pytest.mark.parametrize("key", ["/{}", "{}"])
-def test_a_key_is_a_name_with_or_without_a_slash(
-    memory: SharedMemory, owned: Object, key: str
-) -> None:
-    memory.register(HERE, "r", key.format(owned.key), offset=0, nbytes=8)
+@pytest.mark.parametrize("slash", ["/", ""])
+def test_a_key_may_begin_with_a_slash(memory: SharedMemory, owned: Object, slash: str) -> None:
+    memory.register(HERE, "r", slash + owned.key, offset=0, nbytes=8)
     assert memory.status(HERE)["r"].nbytes == 8
 
 
@@ -68,12 +65,12 @@ def test_a_key_is_a_name_with_or_without_a_slash(
     ["", "/", "edl", "psm_x", "../etc/passwd", "edl-/../../etc/passwd", "edl-\0", "edl-none",
      "edl-\ud800", "//edl-x"],
 )  # fmt: skip
-def test_no_other_file_is_opened(memory: SharedMemory, key: str) -> None:
+def test_a_key_that_names_no_shared_memory_is_refused(memory: SharedMemory, key: str) -> None:
     with pytest.raises(RequestRefused):
         memory.register(HERE, "r", key, offset=0, nbytes=8)
 
 
-def test_a_link_is_not_followed_and_a_folder_or_a_pipe_is_no_memory(
+def test_links_folders_and_pipes_are_refused(
     memory: SharedMemory, owned: Object, tmp_path: Path
 ) -> None:
     odd = FOLDER / f"{owned.key}-odd"
@@ -98,13 +95,13 @@ def test_memory_of_another_user_is_refused(owned: Object) -> None:
         Segment(owned.key, 0, 8, os.geteuid() + 1)
 
 
-def test_a_caller_elsewhere_is_refused(memory: SharedMemory, owned: Object) -> None:
+def test_a_client_on_another_host_is_refused(memory: SharedMemory, owned: Object) -> None:
     for host in ("192.0.2.1", "2001:db8::1", "", "here"):
         with pytest.raises(RequestRefused, match="for callers on this host"):
             register(memory, owned, visitor=Visitor("anyone", host, 1))
 
 
-def test_regions_of_another_caller_mean_nothing(memory: SharedMemory, owned: Object) -> None:
+def test_regions_belong_to_their_client(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
     with pytest.raises(RequestRefused, match="no region 'r' of this caller"):
         memory.read(OTHER, Place("r", 0, 8))
@@ -116,7 +113,7 @@ def test_regions_of_another_caller_mean_nothing(memory: SharedMemory, owned: Obj
         memory.status(OTHER, "r")
 
 
-def test_a_name_is_taken_until_it_is_unregistered(memory: SharedMemory, owned: Object) -> None:
+def test_a_name_is_in_use_until_it_is_unregistered(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
     with pytest.raises(RequestRefused, match="unregister it first"):
         register(memory, owned)
@@ -127,7 +124,7 @@ def test_a_name_is_taken_until_it_is_unregistered(memory: SharedMemory, owned: O
     register(memory, owned)
 
 
-def test_as_many_as_there_may_be(memory: SharedMemory, owned: Object) -> None:
+def test_limits_of_regions_and_bytes(memory: SharedMemory, owned: Object) -> None:
     for name in "abc":
         register(memory, owned, name)
     with pytest.raises(RateLimited, match="3 regions are registered already"):
@@ -143,7 +140,7 @@ def test_as_many_as_there_may_be(memory: SharedMemory, owned: Object) -> None:
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(0, 0), (0, 4097), (4096, 1), (1 << 63, 1 << 63)])
-def test_a_region_is_within_its_object(
+def test_a_region_beyond_its_object_is_refused(
     memory: SharedMemory, owned: Object, offset: int, nbytes: int
 ) -> None:
     with pytest.raises(RequestRefused, match="are no piece of"):
@@ -151,7 +148,7 @@ def test_a_region_is_within_its_object(
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(4090, 7), (1 << 63, 8), (0, 4097), (4097, 0)])
-def test_a_place_is_within_its_region(
+def test_a_place_beyond_its_region_is_refused(
     memory: SharedMemory, owned: Object, offset: int, nbytes: int
 ) -> None:
     owned.resize(1 << 20)
@@ -162,15 +159,13 @@ def test_a_place_is_within_its_region(
         memory.write(HERE, Place("r", offset, nbytes), memoryview(b""))
 
 
-def test_an_output_that_does_not_fit_is_refused(memory: SharedMemory, owned: Object) -> None:
+def test_an_output_larger_than_its_place_is_refused(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
     with pytest.raises(RequestRefused, match="9 bytes does not fit into the 8"):
         memory.write(HERE, Place("r", 0, 8), memoryview(bytes(9)))
 
 
-def test_a_region_that_is_cut_short_is_refused_and_harms_nobody(
-    memory: SharedMemory, owned: Object
-) -> None:
+def test_a_truncated_region_is_refused(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
     owned.resize(100)
     with pytest.raises(RequestRefused, match="has become smaller: byte 108 of it is meant"):
@@ -180,7 +175,7 @@ def test_a_region_that_is_cut_short_is_refused_and_harms_nobody(
     assert owned.path.stat().st_size == 100, "nothing was written behind its end"
 
 
-def test_even_when_that_happens_in_the_middle_of_a_copy(
+def test_a_region_that_is_truncated_while_it_is_copied_is_refused(
     memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(memory, owned)
@@ -195,7 +190,7 @@ def test_even_when_that_happens_in_the_middle_of_a_copy(
         memory.read(HERE, Place("r", 0, 4096))
 
 
-def test_a_region_whose_name_is_gone_is_used_on_and_goes_when_it_is_not(owned: Object) -> None:
+def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, no_table: None) -> None:
     now = 0.0
     memory = SharedMemory(RegionLimits(idle_s=60.0), clock=lambda: now)
     register(memory, owned, "gone")
@@ -212,9 +207,7 @@ def test_a_region_whose_name_is_gone_is_used_on_and_goes_when_it_is_not(owned: O
         assert set(memory.status(HERE)) == {"kept"}, "its name is there for anybody to find"
 
 
-def test_who_uses_a_region_keeps_it_while_it_is_unregistered(
-    memory: SharedMemory, owned: Object
-) -> None:
+def test_a_region_in_use_outlives_its_registration(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
     used = memory.status(HERE)["r"]
     memory.unregister(HERE)
@@ -222,7 +215,7 @@ def test_who_uses_a_region_keeps_it_while_it_is_unregistered(
     assert bytes(used.read(Place("r", 0, 5))) == b"still"
 
 
-def test_nothing_stays_open(memory: SharedMemory, owned: Object) -> None:
+def test_no_descriptor_stays_open(memory: SharedMemory, owned: Object) -> None:
     before = len(os.listdir("/proc/self/fd"))
     register(memory, owned)
     for _ in range(5):
@@ -237,7 +230,7 @@ def test_nothing_stays_open(memory: SharedMemory, owned: Object) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_memory_that_is_not_there_is_an_error_to_be_tried_again(
+def test_a_full_disk_is_a_retryable_error(
     memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(memory, owned)
@@ -250,7 +243,7 @@ def test_memory_that_is_not_there_is_an_error_to_be_tried_again(
         memory.write(HERE, Place("r", 0, 8), memoryview(b"x"))
 
 
-def test_a_place_that_is_its_requests_is_read_and_written(
+def test_a_place_of_the_right_generation_is_read_and_written(
     memory: SharedMemory, owned: Object
 ) -> None:
     register(memory, owned)
@@ -263,9 +256,7 @@ def test_a_place_that_is_its_requests_is_read_and_written(
     assert owned.take_back(8, AT), "the lock is let go"
 
 
-def test_a_place_that_was_given_to_another_batch_is_left_alone(
-    memory: SharedMemory, owned: Object
-) -> None:
+def test_a_place_of_another_generation_is_left_alone(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
     owned.mark(7, AT)
     assert owned.take_back(8, AT)
@@ -278,7 +269,7 @@ def test_a_place_that_was_given_to_another_batch_is_left_alone(
     assert owned.get(6, AT) == b"others"
 
 
-def test_a_place_that_is_given_away_in_the_middle_of_a_copy_is_not_believed(
+def test_a_generation_that_changes_during_a_copy_is_refused(
     memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(memory, owned)
@@ -295,7 +286,7 @@ def test_a_place_that_is_given_away_in_the_middle_of_a_copy_is_not_believed(
         memory.read(HERE, Place("r", AT, 6, generation=7))
 
 
-def test_nobody_gets_a_place_back_while_it_is_written(
+def test_a_place_is_locked_while_it_is_written(
     memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(memory, owned)
@@ -314,9 +305,7 @@ def test_nobody_gets_a_place_back_while_it_is_written(
     assert taken == [False]
 
 
-def test_a_place_that_is_being_taken_back_is_not_written(
-    memory: SharedMemory, owned: Object
-) -> None:
+def test_a_locked_place_is_not_written(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
     owned.mark(7, AT)
     with owned.taking_back(AT) as got:
@@ -324,3 +313,63 @@ def test_a_place_that_is_being_taken_back_is_not_written(
         with pytest.raises(RetryableError, match="is being taken back"):
             memory.write(HERE, Place("r", AT, 6, generation=7), memoryview(b"labels"))
     assert owned.get(6, AT) == bytes(6)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "port"),
+    [
+        ("ipv4:127.0.0.1:5000", "127.0.0.1", 5000),
+        ("ipv6:%5B::1%5D:5000", "::1", 5000),
+        ("ipv6:[::1]:5000", "::1", 5000),
+        ("", "", 0),
+    ],
+)
+def test_peers_as_grpc_names_them(peer: str, host: str, port: int) -> None:
+    assert Visitor.of_peer("ann", peer) == Visitor("ann", host, port)
+
+
+def test_forms_of_one_address_are_one_owner() -> None:
+    assert Visitor("ann", "::ffff:127.0.0.1", 1).owner == Visitor("ann", "127.0.0.1", 2).owner
+    assert Visitor("ann", "127.0.0.1", 1).owner != Visitor("bob", "127.0.0.1", 1).owner
+    assert Visitor("ann", "::ffff:127.0.0.1", 1).is_here()
+    assert Visitor("ann", "::1", 1).is_here()
+
+
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_the_user_of_a_connection_is_known(
+    family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = os.geteuid()
+    with socket.create_server((host, 0), family=family) as server:
+        where = server.getsockname()[:2]
+        with socket.create_connection(where) as caller, server.accept()[0]:
+            monkeypatch.setattr(os, "geteuid", lambda: -1)  # what it must not fall back to
+            visitor = Visitor("ann", host, caller.getsockname()[1])
+            assert visitor.uid() == ours
+            with socket.socket(family) as unconnected:
+                unconnected.bind((host, 0))
+                with pytest.raises(RequestRefused, match="no user of this host"):
+                    Visitor("ann", host, unconnected.getsockname()[1]).uid()
+            caller.shutdown(socket.SHUT_WR)  # nobody's, as the system lists it from now on
+            with pytest.raises(RequestRefused, match="no user of this host"):
+                visitor.uid()
+
+
+def test_the_user_is_that_of_the_established_connection(tmp_path: Path) -> None:
+    table = (
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+        "   0: 0100007F:1388 00000000:0000 0A 00000000:00000000 00:00000000 00000000   1  0 7\n"
+        "   1: 0100007F:0050 0100007F:1388 01 00000000:00000000 00:00000000 00000000   2  0 8\n"
+        "   2: 0100007F:1388 0100007F:0050 01 00000000:00000000 00:00000000 00000000   3  0 9\n"
+    )
+    (tmp_path / "tcp").write_text(table)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(visitors, "_TABLES", (tmp_path / "none", tmp_path / "tcp"))
+        assert Visitor("ann", "127.0.0.1", 5000).uid() == 3
+        assert Visitor("ann", "::ffff:127.0.0.1", 80).uid() == 2
+
+
+def test_without_a_table_it_is_our_own_user(no_table: None) -> None:
+    assert Visitor("ann", "127.0.0.1", 1).uid() == os.geteuid()

@@ -1,1 +1,0 @@
-"""Tests of the door for callers on the teacher's host."""

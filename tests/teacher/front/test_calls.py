@@ -1,0 +1,330 @@
+"""Parts of the server: the table of calls, framing, coroutines begun at once, work on threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import threading
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import RateLimited, WireError
+from edl.proto.doors import LENGTH
+from edl.teacher.front.begun import begin
+from edl.teacher.front.calls import Call, CallTable
+from edl.teacher.front.frames import Frames
+from edl.teacher.in_thread import in_thread
+from edl.teacher.refusals import TooLarge
+from edl.tests.waiting import DEADLINE_S
+
+
+def begun(table: CallTable, *peers: str) -> list[Call]:
+    return [table.begin(peer) for peer in peers]
+
+
+def test_calls_begin_and_end() -> None:
+    table = CallTable(3, 2)
+    a, b = begun(table, "a", "b")
+    table.received(a)
+    assert len(table) == 2
+    table.end(a)
+    table.end(b)
+    assert len(table) == 0
+    begun(table, "a", "a", "b")
+
+
+def test_a_client_has_a_limit() -> None:
+    table = CallTable(9, 2)
+    for call in begun(table, "a", "a"):
+        table.received(call)
+    with pytest.raises(RateLimited, match="2 calls of one client"):
+        table.begin("a")
+    begun(table, "b", "b")
+
+
+def test_all_clients_have_a_limit_together() -> None:
+    table = CallTable(3, 2)
+    for call in begun(table, "a", "b", "c"):
+        table.received(call)
+    with pytest.raises(RateLimited, match="3 calls are open"):
+        table.begin("d")
+
+
+def test_the_oldest_call_without_a_request_is_evicted() -> None:
+    table = CallTable(9, 3)
+    first, second, third = begun(table, "a", "a", "a")
+    ended: list[str] = []
+    second.on_evicted = lambda: ended.append("second")
+    table.received(first)
+    table.begin("a")
+    assert ended == ["second"]
+    assert [call.evicted for call in (first, second, third)] == [False, True, False]
+    assert len(table) == 3
+    table.end(second)  # its own end comes later, and counts no second time
+    assert len(table) == 3
+
+
+def test_the_client_with_most_calls_without_a_request_makes_room() -> None:
+    table = CallTable(4, 3)
+    good = table.begin("good")
+    bad = begun(table, "bad", "bad", "bad")
+    newcomer = table.begin("newcomer")
+    assert bad[0].evicted
+    assert not good.evicted
+    assert not newcomer.evicted
+
+
+class Peer(str):
+    """One that a weak reference may be had of."""
+
+
+def test_limits_hold_and_ended_calls_are_forgotten(
+    rng: random.Random,
+) -> None:
+    table, peers = CallTable(12, 5), [Peer(name) for name in "abcd"]
+    held: list[Call] = []
+    for _ in range(5000):
+        action = rng.random()
+        if action < 0.5:
+            try:
+                held.append(table.begin(rng.choice(peers)))
+            except RateLimited:
+                assert not any(call.evicted for call in held)
+        elif held and action < 0.7:
+            table.received(rng.choice(held))
+        elif held:
+            table.end(held.pop(rng.randrange(len(held))))
+        for call in [call for call in held if call.evicted]:
+            held.remove(call)
+            table.end(call)
+        assert len(table) == len(held) <= 12
+        assert max(sum(c.peer == p for c in held) for p in peers) <= 5
+    for call in held:
+        table.end(call)
+    assert len(table) == 0
+    known = [weakref.ref(peer) for peer in peers]
+    del held, peers, call
+    assert [peer() for peer in known] == [None] * 4
+
+
+MESSAGES = st.lists(st.binary(max_size=6000), max_size=4)
+
+
+def feed(frames: Frames, data: bytes, most: int) -> None:
+    """Put the beginning of `data` where there is room; all of it in pieces of up to `most`."""
+    while data:
+        room = frames.room()
+        count = min(len(room), most, len(data))
+        room[:count] = data[:count]
+        frames.came(count)
+        data = data[count:]
+
+
+@given(MESSAGES, st.integers(16, 6000), st.booleans())
+def test_messages_survive_framing(messages: list[bytes], piece: int, at_once: bool) -> None:
+    frames = Frames(12_000)
+    sent = b"".join(LENGTH.pack(len(message)) + message for message in messages)
+    got: list[bytes] = []
+
+    def take() -> None:
+        while (message := frames.message()) is not None:
+            got.append(message)
+
+    for at in range(0, len(sent), piece):
+        feed(frames, sent[at : at + piece], piece)
+        if not at_once:
+            take()
+    take()
+    assert got == messages
+    assert frames.are_empty
+
+
+def test_a_message_comes_when_it_is_whole() -> None:
+    frames = Frames(10)
+    feed(frames, LENGTH.pack(3) + b"ab", 100)
+    assert frames.message() is None
+    assert not frames.are_empty
+    feed(frames, b"c", 100)
+    assert frames.message() == b"abc"
+
+
+def test_a_length_alone_takes_no_memory() -> None:
+    frames = Frames(1 << 30)
+    feed(frames, LENGTH.pack(1 << 30) + bytes(10_000), 1 << 20)
+    assert frames.message() is None
+    assert len(frames.room()) <= 20_000
+
+
+def test_a_message_over_the_limit_is_refused_by_its_length() -> None:
+    frames = Frames(10)
+    feed(frames, LENGTH.pack(10) + bytes(10) + LENGTH.pack(11), 100)
+    assert frames.message() == bytes(10)
+    with pytest.raises(TooLarge, match=r"11 vs\. 10"):
+        frames.message()
+
+
+def test_bytes_without_a_length_can_be_taken() -> None:
+    frames = Frames(10)
+    feed(frames, b"abc", 100)
+    assert frames.take(4) is None
+    assert frames.take(3) == b"abc"
+
+
+def test_a_coroutine_that_does_not_wait_gives_its_result() -> None:
+    async def work() -> int:
+        return 3
+
+    async def main() -> None:
+        assert begin(work()) == 3
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_waits_becomes_a_task() -> None:
+    async def main() -> None:
+        steps = []
+        gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def work() -> int:
+            steps.append("begun")
+            steps.append(str(await gate))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+            async with asyncio.timeout(10):
+                await asyncio.sleep(0)
+            return 3
+
+        task = begin(work())
+        assert isinstance(task, asyncio.Task)
+        assert steps == ["begun"]
+        gate.set_result(7)
+        assert await task == 3
+        assert steps == ["begun", "7"]
+
+    asyncio.run(main())
+
+
+def test_errors_are_raised_at_once_or_by_the_task() -> None:
+    async def work() -> int:
+        raise KeyError("no")
+
+    async def waits_first() -> int:
+        await asyncio.sleep(0)
+        return await work()
+
+    async def main() -> None:
+        with pytest.raises(KeyError):
+            begin(work())
+        task = begin(waits_first())
+        assert isinstance(task, asyncio.Task)
+        with pytest.raises(KeyError):
+            await task
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_cancelling_the_task_cancels_what_it_waits_for(steps: int) -> None:
+    async def main() -> None:
+        gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        ended = []
+
+        async def work() -> int:
+            try:
+                return await gate
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        task = begin(work())
+        assert isinstance(task, asyncio.Task)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert gate.cancelled()
+        assert ended == ["cancelled"]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_is_freed_without_the_garbage_collector() -> None:
+    class Held:
+        pass
+
+    async def work(held: Held, gate: asyncio.Future[None]) -> None:
+        await gate
+
+    async def main() -> None:
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        held = Held()
+        is_there = weakref.ref(held)
+        task = begin(work(held, gate))
+        del held
+        assert isinstance(task, asyncio.Task)
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        assert is_there() is None
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
+
+
+def test_a_task_that_never_runs_is_closed() -> None:
+    ended = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("closed")
+
+    async def main() -> None:
+        assert isinstance(begin(work()), asyncio.Task)
+
+    asyncio.run(main())
+    assert ended == ["closed"]
+
+
+def test_results_and_errors_of_a_thread_come_back() -> None:
+    def work(fails: bool) -> int:
+        if fails:
+            raise WireError("no")
+        return threading.get_ident()
+
+    assert asyncio.run(in_thread(work, False)) != threading.get_ident()
+    with pytest.raises(WireError):
+        asyncio.run(in_thread(work, fails=True))
+
+
+def test_a_cancelled_task_waits_for_its_thread() -> None:
+    inside, go = threading.Event(), threading.Event()
+    ended = []
+
+    def work() -> None:
+        inside.set()
+        go.wait(DEADLINE_S)
+        ended.append(True)
+
+    async def run() -> None:
+        task = asyncio.create_task(in_thread(work))
+        await asyncio.to_thread(inside.wait, DEADLINE_S)
+        for _ in range(2):  # a server that stops cancels once more
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended
+
+    asyncio.run(run())

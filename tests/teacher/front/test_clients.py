@@ -1,0 +1,467 @@
+"""Our client by each transport: streams of gRPC, HTTP, and the local listener of one host.
+
+By each of them it learns what a gRPC call of its own would tell it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from edl.errors import (
+    DeadlineExceeded,
+    EdlError,
+    RateLimited,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+    Unauthenticated,
+    WrongInstance,
+)
+from edl.proto import inference_pb2 as pb
+from edl.proto.clients import Answer, Request, http_way
+from edl.proto.clients.grpc_line import GrpcLine
+from edl.proto.clients.lines import Ended
+from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
+from edl.teacher import access_log
+from edl.tests.faults import FaultProxy
+from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.teacher.bench import WAIT_S, Bench, Make
+from edl.tests.teacher.bench_http import INFER
+from edl.tests.teacher.fakes import array
+from edl.tests.teacher.front.local import LocalClient
+from edl.tests.waiting import wait_until
+
+X = array(300, 4)
+HTTP = "127.0.0.1:0"
+#: Of each transport, what the access log says of a request, and connections that stay open.
+TRANSPORTS = {
+    "stream": ("grpc ModelStreamInfer", 1),
+    "http": (f"http POST {INFER}", 0),
+    "local": ("local ModelStreamInfer", 1),
+}
+
+
+class Transport:
+    """Servers, and clients whose requests go by one transport."""
+
+    def __init__(self, name: str, make: Make) -> None:
+        self.name = name
+        self.logged, self.connections = TRANSPORTS[name]
+        self._make = make
+        self._clients: list[LocalClient | OipGrpcClient] = []
+
+    def server(self, client: ClientSecurity | None = None, **config: Any) -> Bench:
+        http = {"http": HTTP} if self.name == "http" else {}
+        return self._make(client, **{"max_message_bytes": 1 << 24, **http, **config})
+
+    def connect(self, address: str, security: ClientSecurity | None = None) -> Client:
+        client: LocalClient | OipGrpcClient
+        if self.name == "local":
+            client = LocalClient(address, security)
+        else:
+            client = OipGrpcClient(address, "resnet", security)
+            client.probe(WAIT_S)
+        self._clients.append(client)
+        return Client(client)
+
+    def by_calls(self, bench: Bench) -> Client:
+        """A client each of whose requests is a call: it has not found streams by a probe."""
+        self._clients.append(OipGrpcClient(bench.address, "resnet"))
+        return Client(self._clients[-1])
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+class Client:
+    def __init__(self, client: LocalClient | OipGrpcClient) -> None:
+        self.close = client.close
+        self._client = client
+
+    def ask(self, x: Any = X, timeout_s: float = WAIT_S, **request: Any) -> Answer:
+        return self._client.infer(Request({"x": x}, **request), timeout_s)
+
+    def double(self, timeout_s: float = WAIT_S, **request: Any) -> bytes:
+        return self.ask(X, timeout_s, **request).outputs["double"].tobytes()
+
+    def is_answered(self) -> bool:
+        return self.double() == (X * 2).tobytes()
+
+    def is_refused(self) -> bool:
+        try:
+            self.double()
+        except Unauthenticated:
+            return True
+        return False
+
+
+def transports(name: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
+    monkeypatch.setattr(http_way, "_OPEN_S", WAIT_S)  # a busy machine must not shut the way
+    transport = Transport(name, make)
+    yield transport
+    transport.close()
+
+
+@pytest.fixture(params=TRANSPORTS)
+def by(
+    request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Transport]:
+    yield from transports(request.param, make, monkeypatch)
+
+
+@pytest.fixture
+def stream(make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
+    yield from transports("stream", make, monkeypatch)
+
+
+@pytest.fixture
+def http(make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
+    yield from transports("http", make, monkeypatch)
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The protocol and method of each answered request, of the access log."""
+    caplog.set_level(logging.DEBUG, access_log.log.name)
+
+    def logged() -> list[str]:
+        records = [r for r in caplog.records if r.name == access_log.log.name]
+        lines = [json.loads(record.getMessage()) for record in records]
+        return [f"{one['protocol']} {one['method']}" for one in lines if one["samples"] is not None]
+
+    return logged
+
+
+def test_labels_are_those_of_a_call(by: Transport, logged: Callable[[], list[str]]) -> None:
+    bench = by.server()
+    x = np.random.default_rng(7).standard_normal((1000, 4), np.float32)
+    request: dict[str, Any] = {"request_id": "9", "output_parameters": {}}
+    client = by.connect(bench.address)
+    for _ in range(5):
+        ours = client.ask(x, **request)
+    assert bench.open_calls == by.connections
+    wait_until(lambda: logged() == [by.logged] * 5)
+    theirs = by.by_calls(bench).ask(x, **request)
+    wait_until(lambda: logged()[5:] == ["grpc ModelInfer"])
+    assert ours.parameters.keys() == theirs.parameters.keys()
+    assert ours.outputs.keys() == theirs.outputs.keys()
+    for name, labels in theirs.outputs.items():
+        assert ours.outputs[name].dtype == labels.dtype
+        assert ours.outputs[name].tobytes() == labels.tobytes()
+    assert bench.requests("answered") == 6
+
+
+def test_concurrent_requests_get_their_own_labels(by: Transport) -> None:
+    bench = by.server(slots=8)
+    client = by.connect(bench.address)
+
+    def ask(scale: int) -> bool:
+        return client.ask(X * scale).outputs["double"].tobytes() == (X * 2 * scale).tobytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(ask, range(100)))
+    assert by.connections <= bench.open_calls <= 4 * by.connections
+    assert bench.requests("answered") == 100
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind"),
+    [
+        ({"outputs": ("no",)}, RequestRefused),
+        ({"parameters": {"teacher_id": "another"}}, WrongInstance),
+        ({"parameters": {"incarnation": "1"}}, WrongInstance),
+    ],
+)
+def test_refusals_are_those_of_a_call(
+    by: Transport, request_: dict[str, Any], kind: type[EdlError]
+) -> None:
+    bench = by.server()
+    client = by.connect(bench.address)
+    with pytest.raises(kind) as ours:
+        client.double(**request_)
+    with pytest.raises(kind) as theirs:
+        by.by_calls(bench).double(**request_)
+    assert type(ours.value) is type(theirs.value)
+    assert str(ours.value) == str(theirs.value)
+    assert client.is_answered()
+    wait_until(lambda: bench.open_calls == by.connections)  # a refusal ends no connection
+
+
+@pytest.mark.parametrize("after_s", [0.12, 2.5, None])
+def test_a_full_server_says_when_to_retry(by: Transport, after_s: float | None) -> None:
+    bench = by.server()
+    client = by.connect(bench.address)
+    bench.fail(RateLimited("every slot is taken", after_s))
+    with pytest.raises(RateLimited, match="every slot is taken") as caught:
+        client.double()
+    assert caught.value.retry_after_s == after_s
+
+
+def test_the_model_hears_the_deadline(by: Transport) -> None:
+    bench = by.server()
+    client = by.connect(bench.address)
+    before_s = time.monotonic()
+    client.double(7.0)
+    (deadline_s,) = bench.labeller.deadlines_s
+    assert deadline_s is not None
+    assert before_s < deadline_s <= time.monotonic() + 7.0
+
+
+def test_a_late_request_ends_alone(by: Transport) -> None:
+    bench = by.server(slots=8)
+    client = by.connect(bench.address)
+    client.is_answered()
+    held = bench.hold()
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(client.double)
+        held.wait()
+        with pytest.raises(DeadlineExceeded):
+            client.double(0.3)
+        held.release()
+        assert beside.result(WAIT_S) == (X * 2).tobytes()
+    wait_until(lambda: bench.open_calls == by.connections and bench.traffic.in_flight == 0)
+    assert client.is_answered()
+
+
+def test_a_connection_that_was_evicted_is_opened_again(by: Transport) -> None:
+    bench = by.server(max_calls_per_peer=1)
+    first, second = by.connect(bench.address), by.connect(bench.address)
+    for _ in range(3):
+        assert first.is_answered()
+        assert second.is_answered()
+    wait_until(lambda: bench.open_calls == by.connections)
+
+
+def test_a_request_fails_alone(by: Transport) -> None:
+    bench = by.server()
+    client = by.connect(bench.address)
+    bench.labeller.ready = False
+    with pytest.raises(RetryableError, match="loading"):
+        client.double()
+    bench.labeller.ready = True
+    bench.fail(ZeroDivisionError("of nothing"))
+    with pytest.raises(RetryableError, match="ZeroDivisionError: of nothing"):
+        client.double()
+    bench.heal()
+    assert client.is_answered()
+    assert bench.open_calls == by.connections
+
+
+def is_leaving(bench: Bench) -> bool:
+    try:
+        bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)
+    except grpc.RpcError:
+        return True
+    return False
+
+
+def test_a_stop_answers_what_was_asked_and_closes_idle_connections(by: Transport) -> None:
+    bench = by.server()
+    client, idle = by.connect(bench.address), by.connect(bench.address)
+    idle.double()
+    held = bench.hold()
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(client.double)
+        held.wait()
+        stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
+        wait_until(lambda: is_leaving(bench) and bench.open_calls == 1)
+        held.release()
+        assert asked.result(WAIT_S) == (X * 2).tobytes()
+        stopping.result(WAIT_S)
+    for one in (client, idle):
+        with pytest.raises(TeacherLost):
+            one.double()
+
+
+def test_closing_a_client_ends_its_requests_and_leaves_nothing(by: Transport) -> None:
+    bench = by.server()
+    client = by.connect(bench.address)
+    held = bench.hold()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.double)
+        held.wait()
+        client.close()
+        with pytest.raises(TeacherLost, match="closed"):
+            asked.result(WAIT_S)
+    held.release()
+    wait_until(lambda: bench.open_calls == 0)
+    wait_until(lambda: not any(t.name == "edl-answers" for t in threading.enumerate()))
+
+
+Secured = tuple[Bench, Client, Callable[[str, str], object]]
+
+
+@pytest.fixture
+def secured(by: Transport, tmp_path: Path) -> Secured:
+    """A server that knows two tokens, a client that has one, and what changes a token file."""
+
+    def write(name: str, lines: str) -> Path:
+        return write_secret(tmp_path / name, lines)
+
+    known = write("tokens", "student:resnet s3cret\nstudent:resnet an0ther\n")
+    bench = by.server(security=ServerSecurity(tokens_file=known))
+    client = by.connect(bench.address, ClientSecurity(token_file=write("token", "s3cret")))
+    assert client.is_answered()
+    return bench, client, write
+
+
+def test_a_withdrawn_token_is_refused_and_a_new_one_is_taken(secured: Secured) -> None:
+    bench, client, write = secured
+    write("tokens", "student:resnet an0ther\n")
+    wait_until(client.is_refused)
+    assert bench.refused("unauthenticated") >= 1
+    write("token", "an0ther")
+    wait_until(lambda: not client.is_refused())
+
+
+def test_a_client_with_a_new_token_goes_on_by_the_same_transport(
+    by: Transport, secured: Secured, logged: Callable[[], list[str]]
+) -> None:
+    bench, client, write = secured
+    write("token", "an0ther")
+    write("tokens", "student:resnet an0ther\n")
+    old = [("authorization", "Bearer s3cret")]
+
+    def old_is_refused() -> bool:
+        try:
+            bench.method("ServerMetadata")(b"", timeout=WAIT_S, metadata=old)
+        except grpc.RpcError:
+            return True
+        return False
+
+    wait_until(old_is_refused)
+    for count in range(1, 4):
+        before = len(logged())
+        assert client.is_answered(), count
+        wait_until(lambda before=before: len(logged()) > before)  # type: ignore[misc]
+    assert logged()[-1] == by.logged
+    wait_until(lambda: bench.open_calls <= 2 * by.connections)
+
+
+# --- streams
+
+
+def test_a_server_that_leaves_answers_a_request_on_its_way(bench: Bench) -> None:
+    large = array(50_000, 4)
+    half = threading.Event()
+    arrived = 0
+
+    def count(data: bytes) -> None:
+        nonlocal arrived
+        arrived += len(data)
+        if arrived > large.nbytes / 2 and not half.is_set():
+            proxy.partition()
+            half.set()
+
+    with FaultProxy(bench.address, on_request=count) as proxy, ThreadPoolExecutor(2) as pool:
+        client = OipGrpcClient(proxy.address, "resnet")
+        client.probe(WAIT_S)
+        asked = pool.submit(client.infer, Request({"x": large}, ("sum",)), WAIT_S)
+        assert half.wait(WAIT_S)
+        wait_until(lambda: bench.open_calls == 1)
+        stopping = pool.submit(bench.server.stop, 2 * WAIT_S)
+        wait_until(lambda: is_leaving(bench))
+        proxy.heal()
+        assert asked.result(WAIT_S).outputs["sum"].tobytes() == large.sum(axis=1).tobytes()
+        stopping.result(WAIT_S)  # it waits for no client that was told
+        with pytest.raises(TeacherLost):
+            client.infer(Request({"x": X}), WAIT_S)
+        client.close()
+
+
+def test_a_broken_stream_and_a_closed_channel_are_a_lost_teacher(stream: Transport) -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[bytes]:
+            raise ValueError("Channel closed!")
+
+        def cancel(self) -> None:
+            """Nothing is there."""
+
+    line = GrpcLine(lambda requests, metadata: Broken())
+    wait_until(lambda: not line.is_open)
+    with pytest.raises(Ended) as caught:
+        line.ask(b"", time.monotonic() + WAIT_S)
+    assert isinstance(caught.value.why, TeacherLost)
+    client = stream.by_calls(stream.server())
+    client.close()
+    with pytest.raises(TeacherLost, match="closed"):
+        client.double()
+
+
+def test_closed_streams_are_freed_without_the_garbage_collector(stream: Transport) -> None:
+    client = stream.connect(stream.server().address)
+    gc.collect()
+    client.double()
+    (line,) = [weakref.ref(one) for one in gc.get_objects() if isinstance(one, GrpcLine)]
+    gc.collect()
+    gc.disable()
+    try:
+        client.close()
+        wait_until(lambda: line() is None)
+    finally:
+        gc.enable()
+
+
+# --- HTTP
+
+
+def test_another_incarnation_at_the_same_ports_is_not_asked(http: Transport) -> None:
+    bench = http.server()
+    client = http.connect(bench.address)
+    assert client.is_answered()
+    assert bench.server.url is not None
+    ports: dict[str, Any] = {
+        "port": bench.server.port,
+        "http": f"127.0.0.1:{bench.server.url.rpartition(':')[2]}",
+    }
+    bench.close()
+    other = http.server(**ports)
+    other.identity.incarnation = 42
+    with pytest.raises((WrongInstance, TeacherLost)):
+        client.double(parameters={"incarnation": "41"})
+    fresh = http.connect(other.address)
+    assert fresh.double(parameters={"incarnation": "42"}) == (X * 2).tobytes()
+    assert other.open_calls <= 1  # of the older client alone
+
+
+def test_a_client_behind_a_proxy_uses_grpc(
+    http: Transport, logged: Callable[[], list[str]]
+) -> None:
+    bench = http.server()
+    with FaultProxy(bench.address) as proxy:
+        client = http.connect(proxy.address)
+        assert client.is_answered()
+        wait_until(lambda: logged() == ["grpc ModelStreamInfer"])
+        client.close()
+
+
+def test_tls_with_client_certificates(
+    http: Transport, authority: Authority, tmp_path: Path, logged: Callable[[], list[str]]
+) -> None:
+    security = ClientSecurity(tls=authority.issue("student", "student:resnet"))
+    server = ServerSecurity(tls=authority.issue("server"))
+    bench = http.server(security, security=server, slots=4)
+    client = http.connect(bench.address, security)
+    x = np.random.default_rng(7).standard_normal((200_000, 4), np.float32)
+    with ThreadPoolExecutor(2) as pool:
+        for answer in pool.map(lambda _: client.ask(x), range(4)):
+            assert answer.outputs["double"].tobytes() == (x * 2).tobytes()
+    wait_until(lambda: logged() == [http.logged] * 4)
+    stranger = Authority(tmp_path / "other").issue("student", "student:resnet")
+    with pytest.raises(TeacherLost):
+        http.connect(bench.address, ClientSecurity(tls=TlsFiles(ca=stranger.ca)))

@@ -1,0 +1,423 @@
+"""The gRPC server on a real socket: methods, statuses, limits, calls without a request, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from edl.errors import (
+    AddressInUse,
+    BadAnswer,
+    DeadlineExceeded,
+    RequestRefused,
+    RetryableError,
+    UsageError,
+)
+from edl.proto import inference_pb2 as pb
+from edl.proto import tensors
+from edl.proto.security.instance import verify
+from edl.proto.security.sturdy import aio_server
+from edl.proto.status import PUSHBACK, from_status
+from edl.teacher.refusals import Overloaded
+from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
+from edl.tests.teacher.fakes import SPEC, array
+from edl.tests.waiting import wait_until
+
+Code = grpc.StatusCode
+
+
+def live(bench: Bench) -> bool:
+    return bool(bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live)
+
+
+def ready(bench: Bench) -> bool:
+    return bool(bench.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse).ready)
+
+
+def model_ready(bench: Bench) -> bool:
+    request = pb.ModelReadyRequest(name="resnet")
+    return bool(bench.call("ModelReady", request, pb.ModelReadyResponse).ready)
+
+
+# --- answers
+
+
+def test_labels_come_with_the_teacher_and_the_device_time(bench: Bench) -> None:
+    answer = bench.infer(request_id="17")
+    assert answer.model_name == "resnet"
+    assert answer.request_id == "17"
+    assert list(answer.outputs) == ["sum", "double"]
+    np.testing.assert_array_equal(answer.outputs["double"], array(3, 4) * 2)
+    assert answer.parameters == {
+        "teacher_id": "t1",
+        "incarnation": "41",
+        "content_id": "c0ffee",
+        "numerics_id": SPEC.numerics_id,
+        "device_seconds": 0.004,
+        "draining": False,
+    }
+    assert (bench.traffic.answered, bench.traffic.in_flight) == (1, 0)
+    bench.identity.draining = True
+    assert bench.infer(outputs=["double"]).parameters["draining"] is True
+
+
+def test_outputs_come_in_the_requested_forms(bench: Bench) -> None:
+    asked = {"double": {"form": "topk:2"}, "sum": {"form": "bfloat16"}}
+    answer = bench.infer(outputs=["double", "sum"], output_parameters=asked)
+    assert list(answer.outputs) == ["double.values", "double.indices", "double.tail", "sum"]
+    assert answer.outputs["double.indices"].dtype == np.uint8
+    np.testing.assert_array_equal(answer.outputs["double.indices"], [[3, 2]] * 3)
+    np.testing.assert_array_equal(answer.outputs["double.values"], 2 * array(3, 4)[:, [3, 2]])
+    assert answer.outputs["sum"].dtype.name == "bfloat16"
+    topk = {"form": "topk:2", "classes": 4}
+    parts = dict.fromkeys(("double.values", "double.indices", "double.tail"), topk)
+    assert answer.output_parameters == {**parts, "sum": {"form": "bfloat16"}}
+    code, details = refusal(lambda: bench.infer(parameters={"form": "topk:2"}))
+    assert code is Code.INVALID_ARGUMENT
+    assert "output 'sum' has shape [-1], no classes for topk:2" in details
+
+
+def test_metrics_count_bytes_samples_and_device_time(bench: Bench) -> None:
+    data = bench.request(rows=5)
+    size = len(bench.infer_bytes(data))
+    assert bench.count("edl_teacher_received_bytes_total") == len(data)
+    assert bench.count("edl_teacher_sent_bytes_total") == size
+    assert bench.count("edl_teacher_samples_total") == 5
+    assert bench.count("edl_teacher_device_seconds_sum") == 0.004
+    assert bench.count("edl_teacher_request_seconds_count") == 1
+    assert bench.requests("answered") == 1
+
+
+def test_large_messages_and_typed_fields_are_answered(make: Make) -> None:
+    """Both are decoded or encoded by other threads than the event loop's."""
+    bench, x = make(max_message_bytes=64 << 20), array(1 << 17, 4)
+    message = pb.ModelInferRequest(model_name="resnet")
+    contents = message.inputs.add(name="x", datatype="FP32", shape=x.shape).contents
+    contents.fp32_contents.extend(x.reshape(-1).tolist())
+    answer = tensors.decode_response(bench.infer_bytes(message.SerializeToString()))
+    np.testing.assert_array_equal(answer.outputs["double"], x * 2)
+
+
+def test_a_request_for_another_instance_is_refused(bench: Bench) -> None:
+    bench.infer(parameters={"teacher_id": "t1", "incarnation": "41"})
+    for other in ({"teacher_id": "t2"}, {"incarnation": "40"}, {"incarnation": 40}):
+        code, details = refusal(lambda other=other: bench.infer(parameters=other))  # type: ignore[misc]
+        assert code is Code.FAILED_PRECONDITION
+        assert "was asked for; this is" in details
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"model_name": "vgg"}, "unknown model 'vgg'"),
+        ({"model_version": "9"}, "unknown version '9'"),
+        ({"inputs": {"y": array(3, 4)}}, "unknown input 'y': expected ['x']"),
+        ({"inputs": {"x": array(3, 5)}}, "has shape [3, 5], expected [-1, 4]"),
+        ({"inputs": {"x": array(3, 4, dtype="f8")}}, "has datatype FP64, expected FP32"),
+        ({"inputs": {"x": array(0, 4)}}, "the batch is empty"),
+        ({"outputs": ["logits"]}, "unknown output 'logits'"),
+    ],
+)
+def test_a_wrong_request_is_refused(bench: Bench, request_: dict[str, Any], words: str) -> None:
+    code, details = refusal(lambda: bench.infer(**request_))
+    assert code is Code.INVALID_ARGUMENT
+    assert words in details
+    assert bench.requests("refused") == bench.refused("malformed") == 1
+    bench.infer()
+
+
+def test_malformed_bytes_are_refused(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for data in (b"", b"garbage", b"\xff" * 100, b"\x3a\xff\xff\xff\xff\x0f"):
+        code, _ = refusal(lambda data=data: bench.infer_bytes(data))  # type: ignore[misc]
+        assert code is Code.INVALID_ARGUMENT
+    for name in ("ModelReady", "ModelMetadata"):
+        method = bench.method(name)
+        code, details = refusal(lambda method=method: method(b"\xff\xff", timeout=WAIT_S))  # type: ignore[misc]
+        assert (code, details) == (Code.INVALID_ARGUMENT, f"these bytes are no {name}Request")
+    bench.infer()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "outcome"),
+    [
+        (Overloaded("all 2 slots are taken", 0.25), Code.RESOURCE_EXHAUSTED, "refused"),
+        (RetryableError("restarting"), Code.ABORTED, "failed"),
+        (DeadlineExceeded("over"), Code.DEADLINE_EXCEEDED, "failed"),
+        (BadAnswer("NaN"), Code.INTERNAL, "bad_answer"),
+    ],
+)
+def test_errors_of_the_model_become_statuses(
+    bench: Bench, error: Exception, code: grpc.StatusCode, outcome: str
+) -> None:
+    bench.fail(error)
+    with pytest.raises(grpc.RpcError) as caught:
+        bench.infer()
+    raised: Any = caught.value
+    assert (raised.code(), raised.details()) == (code, str(error))
+    assert bench.requests(outcome) == 1
+    overloaded = isinstance(error, Overloaded)
+    assert bench.refused("overloaded") == overloaded
+    metadata = [tuple(pair) for pair in raised.trailing_metadata()]
+    assert ((PUSHBACK, "250") in metadata) is overloaded
+
+
+def test_the_deadline_of_a_call_reaches_the_model(bench: Bench) -> None:
+    before = time.monotonic()
+    bench.method()(bench.request(), timeout=WAIT_S)
+    (deadline_s,) = bench.labeller.deadlines_s
+    assert deadline_s is not None
+    assert before < deadline_s <= time.monotonic() + WAIT_S + 0.1
+    bench.method()(bench.request(), timeout=None)
+    assert bench.labeller.deadlines_s[1] is None
+
+
+def test_messages_over_the_limit_are_refused(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, details = refusal(lambda: bench.infer(rows=1 << 17))
+    assert code is Code.RESOURCE_EXHAUSTED
+    assert "larger than max" in details
+    wait_until(lambda: bench.refused("too_large") == 1)
+    bench.infer(rows=1000)
+    request = pb.ModelReadyRequest(name="x" * (1 << 17)).SerializeToString()
+    for count, name in ((2, "ModelReady"), (3, "ModelMetadata")):
+        method = bench.method(name)
+        code, details = refusal(lambda method=method: method(request, timeout=WAIT_S))  # type: ignore[misc]
+        assert isinstance(from_status(code, details), RequestRefused), "not to be tried again"
+        assert bench.refused("too_large") == count
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("method", ["ServerLive", "ServerReady", "ServerMetadata"])
+@pytest.mark.parametrize("data", [b"\xff\xff", bytes(1 << 21)], ids=["garbage", "large"])
+def test_requests_without_fields_are_not_read(
+    bench: Bench, method: str, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert bench.method(method)(data, timeout=WAIT_S)
+    assert bench.refused("malformed") == bench.refused("too_large") == 0
+    assert caplog.records == []
+    bench.infer()
+
+
+def test_probes_and_metadata(bench: Bench) -> None:
+    assert live(bench)
+    assert ready(bench)
+    assert model_ready(bench)
+    server = bench.call("ServerMetadata", pb.ServerMetadataRequest(), pb.ServerMetadataResponse)
+    assert server.name == "edl-teacher"
+    request = pb.ModelMetadataRequest(name="resnet")
+    model = bench.call("ModelMetadata", request, pb.ModelMetadataResponse)
+    assert (model.name, list(model.versions), model.platform) == ("resnet", ["1"], "fake")
+    assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [("x", "FP32", [-1, 4])]
+    assert [t.name for t in model.outputs] == ["sum", "double"]
+    bench.labeller.ready = False
+    assert live(bench)
+    assert not ready(bench)
+    assert not model_ready(bench)
+    assert refusal(bench.infer) == (Code.ABORTED, "the model is loading")
+
+
+def test_unknown_models_and_methods_are_refused(bench: Bench) -> None:
+    request = pb.ModelReadyRequest(name="vgg")
+    for method in ("ModelReady", "ModelMetadata"):
+        code, details = refusal(
+            lambda method=method: bench.call(method, request, pb.ModelReadyResponse)  # type: ignore[misc]
+        )
+        assert code is Code.INVALID_ARGUMENT
+        assert "unknown model 'vgg'" in details
+    load = bench.method("RepositoryModelLoad")
+    assert refusal(lambda: load(b"", timeout=WAIT_S))[0] is Code.UNIMPLEMENTED
+    assert bench.refused("malformed") == 3
+
+
+def trailing_metadata(bench: Bench, *metadata: tuple[str, str]) -> dict[str, str]:
+    rpc = bench.method("ServerMetadata")
+    _, call = rpc.with_call(b"", timeout=WAIT_S, metadata=metadata)
+    return {name: str(value) for name, value in call.trailing_metadata()}
+
+
+def test_an_instance_proves_its_identity(bench: Bench) -> None:
+    proof = trailing_metadata(bench, ("edl-challenge", "c7"), ("edl-instance", "t1"))
+    assert proof["edl-incarnation"] == "41"
+    assert verify(bench.identity.key, "t1", 41, "c7", proof["edl-proof"])
+    assert "edl-proof" not in trailing_metadata(bench)
+    other = (("edl-challenge", "c7"), ("edl-instance", "t9"))
+    assert refusal(lambda: trailing_metadata(bench, *other)) == (
+        Code.FAILED_PRECONDITION,
+        "teacher_id 't9' was asked for; this is 't1'",
+    )
+    assert bench.refused("wrong_instance") == 1
+
+
+# --- many calls, and calls without a request
+
+
+@contextmanager
+def half_open(bench: Bench, calls: int, method: str = "ModelInfer") -> Iterator[list[Any]]:
+    """Calls that have sent their headers only, until the end of the `with`."""
+    over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait(WAIT_S)
+        yield from ()
+
+    rpc = bench.channel.stream_unary(f"/{SERVICE}/{method}", None, None)
+    open_: list[Any] = [rpc.future(nothing()) for _ in range(calls)]
+    try:
+        yield open_
+    finally:
+        over.set()
+        for call in open_:
+            call.cancel()
+
+
+def test_a_call_whose_request_does_not_come_is_ended(bench: Bench) -> None:
+    with half_open(bench, 1) as (call,):
+        wait_until(lambda: bench.open_calls == 1)
+        bench.advance(10.0)
+        assert refusal(lambda: call.result(WAIT_S)) == (
+            Code.ABORTED,
+            "the request did not come within 10 s of its call",
+        )
+    assert bench.requests("refused") == 0, "there was no request"
+    bench.infer()
+
+
+def test_a_call_without_a_request_is_malformed(bench: Bench) -> None:
+    call = bench.channel.stream_unary(f"/{SERVICE}/ModelInfer", None, None)
+    assert refusal(lambda: call(iter(()), timeout=WAIT_S)) == (
+        Code.INVALID_ARGUMENT,
+        "the call ended without a request",
+    )
+    assert bench.refused("malformed") == 1
+
+
+def test_cancelling_before_the_request_counts_as_no_error(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with half_open(bench, 3):
+        wait_until(lambda: bench.open_calls == 3)
+        bench.infer()
+    wait_until(lambda: bench.open_calls == 0)
+    assert bench.refused("malformed") == bench.refused("too_large") == 0
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("method", ["ServerLive", "ServerReady", "ServerMetadata"])
+def test_a_request_without_fields_is_not_awaited(bench: Bench, method: str) -> None:
+    with half_open(bench, 3, method) as calls:
+        assert all(call.result(WAIT_S) for call in calls)
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata"])
+def test_the_oldest_half_open_call_is_evicted_for_a_new_one(make: Make, method: str) -> None:
+    bench = make(max_calls_per_peer=4)
+    with half_open(bench, 12, method) as calls:
+        wait_until(lambda: sum(call.done() for call in calls) == 8)
+        assert {call.code() for call in calls if call.done()} == {Code.RESOURCE_EXHAUSTED}
+        for _ in range(10):
+            bench.infer()
+            assert live(bench)
+        assert bench.refused("rate_limited") >= 8
+
+
+def test_calls_beyond_the_limit_of_a_client_are_refused_and_probes_are_not(make: Make) -> None:
+    bench = make(max_calls_per_peer=2)
+    held = bench.hold()
+    working = [bench.method().future(bench.request(), timeout=WAIT_S) for _ in range(2)]
+    held.wait(2)
+    code, details = refusal(bench.infer)
+    assert code is Code.RESOURCE_EXHAUSTED
+    assert "2 calls of one client are open" in details
+    assert ready(bench)
+    held.release()
+    for answer in working:
+        answer.result(WAIT_S)
+    bench.infer()
+
+
+def test_probes_are_answered_while_many_requests_wait_for_the_model(bench: Bench) -> None:
+    held = bench.hold()
+    with ThreadPoolExecutor(30) as pool:
+        asked = [pool.submit(bench.infer) for _ in range(30)]
+        held.wait(30)
+        assert live(bench)
+        assert bench.traffic.in_flight == 30
+        held.release()
+        for future in asked:
+            assert len(future.result(WAIT_S).outputs["sum"]) == 3
+    assert bench.labeller.released == 30
+
+
+def test_a_cancelled_request_is_abandoned_and_its_labels_released(bench: Bench) -> None:
+    held = bench.hold()
+    call = bench.method().future(bench.request(), timeout=WAIT_S)
+    held.wait()
+    call.cancel()
+    wait_until(lambda: bench.requests("abandoned") == 1)
+    assert (bench.traffic.in_flight, bench.labeller.released) == (0, 0)
+    held.release()
+    wait_until(lambda: bench.labeller.released == 1)
+
+
+# --- its end
+
+
+def test_a_stop_waits_for_requests_in_the_model(bench: Bench) -> None:
+    held = bench.hold()
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(bench.infer)
+        held.wait()
+        stopped = pool.submit(bench.server.stop, WAIT_S)
+        held.release()
+        assert len(asked.result(WAIT_S).outputs["sum"]) == 3
+        stopped.result(WAIT_S)
+
+
+def test_a_stop_without_grace_does_not_wait_for_a_model_that_hangs(bench: Bench) -> None:
+    held = bench.hold()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(bench.infer)
+        held.wait()
+        bench.server.stop(0.0)
+        with pytest.raises(grpc.RpcError):
+            asked.result(WAIT_S)
+        held.release()
+
+
+def test_a_server_tells_when_it_ends_by_itself(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[grpc.aio.Server] = []
+
+    def recorded(*arguments: Any, **names: Any) -> grpc.aio.Server:
+        servers.append(aio_server(*arguments, **names))
+        return servers[-1]
+
+    monkeypatch.setattr("edl.teacher.front.server.aio_server", recorded)
+    ended, stopped = threading.Event(), threading.Event()
+    bench, other = make(on_ended=ended.set), make(on_ended=stopped.set)
+    asyncio.run_coroutine_threadsafe(servers[0].stop(0), bench.loop).result(WAIT_S)
+    assert ended.wait(WAIT_S)
+    other.server.stop(0)
+    assert not stopped.is_set()
+
+
+def test_a_port_that_is_in_use_is_refused(bench: Bench, make: Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressInUse, match=f"another process listens on 127.0.0.1:{port}"):
+            make(port=port)
+    with pytest.raises(AddressInUse):
+        make(port=bench.server.port)
+    with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        make(host="192.0.2.1")

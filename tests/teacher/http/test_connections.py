@@ -1,0 +1,461 @@
+"""Plain requests for labels, however their bytes come, and clients that lie, wait or vanish."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import ssl
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import RateLimited
+from edl.proto.arena import Array
+from edl.proto.security import ServerSecurity
+from edl.teacher.http import connections, heads, inference
+from edl.teacher.http.bodies import Body
+from edl.teacher.http.connections import Connection
+from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.teacher.bench import WAIT_S, Bench, Make
+from edl.tests.teacher.bench_http import INFER, LENGTH, ask, infer, refused, rows
+from edl.tests.teacher.http.talk import GET, Talk, batch, head, numbers
+from edl.tests.waiting import wait_until
+
+X = numbers(1000)
+#: Of a body, unless a test says otherwise; in virtual time.
+RECEIVE_S = 10.0
+IDLE_S = 10.0
+
+
+def living(kind: type[Any]) -> list[Any]:
+    return [one for one in gc.get_objects() if type(one) is kind]
+
+
+@pytest.fixture
+def no_garbage_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of bodies that there was memory for."""
+    sizes: list[int] = []
+    keep = Body.keep
+
+    def recorded(body: Body, aligned_at: int) -> None:
+        sizes.append(body.left)
+        keep(body, aligned_at)
+
+    monkeypatch.setattr(Body, "keep", recorded)
+    return sizes
+
+
+# --- plain requests, which go past ASGI
+
+
+@pytest.mark.parametrize("piece", [1 << 30, 100_003, 1000, 7])
+def test_a_batch_may_come_in_pieces(bench: Bench, piece: int) -> None:
+    x = numbers(40_000 if piece > 1000 else 40)
+    request = batch(x)
+    with Talk(bench) as talk:
+        for _ in range(2):
+            pieces = [request[at : at + piece] for at in range(0, len(request), piece)]
+            np.testing.assert_array_equal(talk.ask(*pieces).labels(), 2 * x)
+
+
+def test_a_batch_is_not_copied(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Array] = []
+    run: Any = bench.labeller.backend.run
+    record = lambda inputs: seen.append(inputs["x"]) or run(inputs)  # type: ignore[func-returns-value]  # noqa: E731
+    monkeypatch.setattr(bench.labeller.backend, "run", record)
+    with Talk(bench) as talk:
+        talk.ask(batch(numbers()))
+    (x,) = seen
+    assert not x.flags.owndata
+    assert not x.flags.writeable
+    assert x.__array_interface__["data"][0] % 64 == 0
+
+
+def test_the_memory_of_a_body_is_freed_with_its_answer(
+    bench: Bench, kept: list[int], no_garbage_collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the garbage collector: a batch is too large for that."""
+    memory: list[weakref.ref[Any]] = []
+    empty = np.empty
+
+    def recorded(*arguments: Any, **names: Any) -> Array:
+        made = empty(*arguments, **names)
+        memory.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr("edl.teacher.http.bodies.np.empty", recorded)
+    with Talk(bench) as talk:
+        for request in (batch(numbers()), head(9) + b"no JSON!!", batch(numbers(9))):
+            talk.ask(request)
+        assert len(kept) == 3
+        wait_until(lambda: not any(one() is not None for one in memory))
+    assert len(memory) >= 3
+
+
+def test_answers_come_in_the_order_of_the_requests(bench: Bench) -> None:
+    one, other = numbers(3), numbers(5)
+    data = json.dumps(rows(2)).encode()
+    with Talk(bench) as talk:
+        talk.say(batch(one) + GET + batch(other) + head(len(data)) + data + batch(one) + GET)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200") < 6:
+            answers += talk.socket.recv(1 << 16)
+    at = [answers.index((2 * x).tobytes()) for x in (one, other)]
+    assert at == sorted(at)
+    assert answers.rindex((2 * one).tobytes()) > at[1]
+
+
+def test_requests_far_ahead_stay_in_the_socket(bench: Bench) -> None:
+    x = numbers(100)
+    with Talk(bench) as talk:
+        talk.say(batch(x) * 200)  # 320 KB
+        got = b""
+        while got.count((2 * x).tobytes()) < 200:
+            got += talk.socket.recv(1 << 16)
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        head(0, **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b""),
+        head(10, Expect="100-continue"),
+        head(10, "/v2/models/res%6eet/infer"),
+        head(10, INFER + "?a=b"),
+        head(10, **{"Content-Encoding": "gzip"}),
+        head(10).replace(b"HTTP/1.1", b"HTTP/1.0"),
+        head(10, Upgrade="websocket"),
+        head("ten"),
+        head(-1),
+        head(10, **{"content-length": 11}),
+        head(10).replace(b"Host: localhost\r\n", b""),
+        head(10, "/v2/models/resnet/nothing"),
+        head(10).replace(b"POST", b"PUT"),
+        b"POST /v2/models/ \x00\r\n\r\n",
+    ],
+)
+def test_an_unusual_head_is_left_to_uvicorn(unusual: bytes) -> None:
+    assert heads.head_of(unusual) is None
+    assert heads.head_of(head(10)) is not None
+
+
+def test_chunks_and_expectations_between_plain_requests(bench: Bench) -> None:
+    x, data = numbers(3), json.dumps(rows(3)).encode()
+    chunked = head(0, **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b"")
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data)
+    with Talk(bench) as talk:
+        for _ in range(2):
+            np.testing.assert_array_equal(talk.ask(batch(x)).labels(), 2 * x)
+            assert talk.ask(chunked, chunks).status == 200
+            talk.say(head(len(data), Expect="100-continue"))
+            assert talk.socket.recv(64).startswith(b"HTTP/1.1 100")
+            assert talk.ask(data).status == 200
+
+
+def test_a_plain_request_goes_past_asgi(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "read_body", lambda *_, **__: pytest.fail("read in pieces"))
+    with Talk(bench) as talk:
+        reply = talk.ask(batch(numbers(3), Connection="close"))
+        assert reply.status == 200
+        assert reply.headers["connection"] == "close"
+        assert "date" in reply.headers
+        assert talk.is_over()
+
+
+def test_over_tls(make: Make, authority: Authority) -> None:
+    bench = make(security=ServerSecurity(authority.issue("server")))
+    files = authority.issue("student", "student:resnet")
+    context = ssl.create_default_context(cafile=str(files.ca))
+    assert files.certificate is not None
+    context.load_cert_chain(files.certificate, files.key)
+    x = numbers()
+    with Talk(bench, context) as talk:
+        for _ in range(2):
+            np.testing.assert_array_equal(talk.ask(batch(x)).labels(), 2 * x)
+
+
+# --- refusals
+
+
+def test_no_memory_is_taken_for_refused_bodies(make: Make, tmp_path: Path, kept: list[int]) -> None:
+    tokens = write_secret(tmp_path / "tokens", "student:resnet s3cret\n")
+    bench = make(security=ServerSecurity(tokens_file=tokens), max_message_bytes=1 << 16)
+    known = {"Authorization": "Bearer s3cret"}
+    with Talk(bench) as talk:
+        for credentials in ({}, {"Authorization": "Bearer guessed"}):
+            reply = talk.ask(batch(X, **credentials))
+            assert (reply.status, reply.headers["edl-status"]) == (401, "UNAUTHENTICATED")
+            assert reply.headers["www-authenticate"] == "Bearer"
+        assert talk.ask(batch(X, Origin="http://page", **known)).status == 403
+        reply = talk.ask(batch(numbers(5000), **known))
+        assert (reply.status, reply.headers["edl-status"]) == (413, "RESOURCE_EXHAUSTED")
+        assert "larger than max (80" in reply.words()
+        assert not kept
+        assert bench.refused("unauthenticated") == 2
+        assert bench.refused("too_large") == 1
+        assert talk.ask(batch(X, **known)).status == 200  # what was refused is out of the way
+    assert len(kept) == 1
+    assert bench.open_calls == 0
+
+
+def test_a_body_over_the_limit_is_not_read(bench: Bench) -> None:
+    answer = ask(bench, "POST", INFER, content=bytes((1 << 20) + 1))
+    assert "larger than max (1048577 vs. 1048576 bytes)" in refused(answer, 413)
+    chunks = (bytes(1 << 17) for _ in range(9))
+    assert "larger than max" in refused(ask(bench, "POST", INFER, content=chunks), 413)
+    assert bench.refused("too_large") == 2
+    with Talk(bench) as talk:
+        assert talk.ask(head(1 << 40, Connection="close")).status == 413
+        assert talk.is_over()  # though nothing of the body has come
+    assert infer(bench, rows()).status_code == 200
+
+
+def test_a_compressed_body_is_refused(bench: Bench) -> None:
+    answer = infer(bench, rows(), **{"Content-Encoding": "gzip"})
+    assert "not with Content-Encoding gzip" in refused(answer, 415)
+
+
+def test_a_body_without_memory_for_it_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: Body, __: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as scarce, Talk(bench) as talk:
+        scarce.setattr(Body, "keep", none)
+        reply = talk.ask(batch(X))
+        assert (reply.status, reply.headers["edl-status"]) == (429, "RESOURCE_EXHAUSTED")
+        assert int(reply.headers["retry-after"]) >= 1
+    assert infer(bench, rows()).status_code == 200
+
+
+@pytest.mark.parametrize("length", [10**9, -1, "x", ""])
+def test_a_wrong_header_length_is_refused(bench: Bench, length: object) -> None:
+    with Talk(bench) as talk:
+        reply = talk.ask(head(48, **{LENGTH: length}) + bytes(48))
+        assert (reply.status, reply.headers["edl-status"]) == (400, "INVALID_ARGUMENT")
+        assert LENGTH in reply.words()
+        assert talk.ask(batch(X)).status == 200
+
+
+def test_an_error_has_the_headers_of_grpc(bench: Bench) -> None:
+    bench.fail(RateLimited("all slots are taken", retry_after_s=0.12))
+    with Talk(bench) as talk:
+        reply = talk.ask(batch(X))
+    assert (reply.status, reply.headers["edl-status"]) == (429, "RESOURCE_EXHAUSTED")
+    assert (reply.headers["retry-after"], reply.headers["grpc-retry-pushback-ms"]) == ("1", "120")
+
+
+def test_what_is_no_http_is_refused_in_json(bench: Bench) -> None:
+    with Talk(bench) as talk:
+        talk.say(b"\x16\x03\x01 what?\r\n\r\n")
+        answer = b"".join(iter(lambda: talk.socket.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    wait_until(lambda: bench.refused("malformed") == 1)
+
+
+# --- clients that are slow
+
+
+def test_a_body_that_does_not_come_ends_its_request(bench: Bench) -> None:
+    request = batch(X)
+    with Talk(bench) as talk:
+        talk.say(request[:-1])
+        wait_until(lambda: bench.open_calls == 1)
+        bench.advance(RECEIVE_S)
+        reply = talk.hear()
+        assert (reply.status, reply.headers["edl-status"]) == (503, "ABORTED")
+        assert "did not come within 10 s" in reply.words()
+        assert bench.open_calls == 0
+        # The byte that was missing belongs to that body still.
+        assert talk.ask(request[-1:] + batch(X)).status == 200
+    chunked = head(0, **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b"")
+    with Talk(bench) as talk:
+        talk.say(chunked)
+        wait_until(lambda: bench.open_calls == 1)
+        bench.advance(RECEIVE_S)
+        assert talk.hear().status == 503
+
+
+def test_a_slow_body_has_no_longer_than_any(bench: Bench) -> None:
+    with Talk(bench) as talk:
+        for at, byte in enumerate(batch(X)[:50]):
+            talk.say(bytes([byte]) if at else batch(X)[:-50])
+            wait_until(lambda: bench.open_calls == 1)
+            bench.advance(RECEIVE_S / 20)
+            if at >= 20:
+                break
+        assert talk.hear().status == 503
+
+
+def test_the_oldest_call_that_owes_its_body_makes_room(make: Make) -> None:
+    bench, request = make(max_calls_per_peer=1), batch(X)
+    with Talk(bench) as slow, Talk(bench) as quick:
+        slow.say(request[:-1])
+        wait_until(lambda: bench.open_calls == 1)
+        np.testing.assert_array_equal(quick.ask(request).labels(), 2 * X)
+        assert slow.hear().status == 429
+        assert slow.ask(request[-1:], request).status == 200
+    with Talk(bench) as half:
+        half.say(head(100, Expect="100-continue"))  # by ASGI
+        wait_until(lambda: bench.open_calls == 1)
+        assert infer(bench, rows()).status_code == 200
+        answer = b""
+        while b"HTTP/1.1 429" not in answer:
+            more = half.socket.recv(4096)
+            assert more
+            answer += more
+
+
+def test_many_that_owe_their_bodies_keep_nobody_out(bench: Bench) -> None:
+    large = head(1 << 20) + b"{"
+    with ExitStack() as opened:
+        for _ in range(200):
+            opened.enter_context(Talk(bench)).say(large)
+        with Talk(bench) as talk:
+            assert talk.ask(batch(X)).status == 200
+        assert bench.infer().outputs["double"].shape == (3, 4)
+        assert bench.open_calls <= 64
+    wait_until(lambda: bench.open_calls == 0)
+
+
+def test_an_idle_connection_is_closed(bench: Bench) -> None:
+    with Talk(bench) as talk:
+        talk.say(GET[:-20])  # and no more
+        wait_until(lambda: living(Connection))
+        bench.advance(IDLE_S + 1)
+        assert talk.is_over()
+
+
+def test_the_longest_idle_connection_makes_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 3)
+    with ExitStack() as opened:
+        idle = [opened.enter_context(Talk(bench)) for _ in range(3)]
+        for talk in idle:
+            assert talk.ask(batch(X)).status == 200
+        assert infer(bench, rows()).status_code == 200
+        assert idle[0].is_over()
+        assert idle[1].ask(batch(X)).status == 200
+
+
+@pytest.mark.parametrize("count", [2000, 20_000], ids=["buffered", "paused"])
+def test_a_client_that_does_not_read_its_answer_is_cut_off(bench: Bench, count: int) -> None:
+    """Also where it is too little for writing to be paused, which keeps a connection open."""
+    with Talk(bench) as talk:
+        talk.ask(batch(X))
+        (connection,) = living(Connection)
+        talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        ours = connection.transport.get_extra_info("socket")
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        unread, asked = connection.transport.get_write_buffer_size, 1
+
+        def is_done() -> bool:
+            return bool(unread() or bench.requests("answered") == asked)
+
+        while not unread():
+            talk.say(batch(numbers(count)))
+            asked += 1
+            wait_until(is_done)
+        del connection, ours, unread, is_done
+        bench.advance_until(lambda: not living(Connection), IDLE_S + 1)
+
+
+# --- clients that vanish
+
+
+def test_a_half_sent_head_is_freed_with_its_connection(
+    bench: Bench, no_garbage_collector: None
+) -> None:
+    with Talk(bench) as talk:
+        talk.say(head(9)[:-2])
+        wait_until(lambda: len(living(Connection)) == 1)
+    wait_until(lambda: not living(Connection))
+
+
+def test_a_client_that_vanishes_within_a_body_leaves_nothing(bench: Bench, kept: list[int]) -> None:
+    request = batch(X)
+    for at in (len(request) // 2, len(request) - 1):
+        with Talk(bench) as talk:
+            talk.say(request[:at])
+            wait_until(lambda: bench.open_calls == 1)
+        wait_until(lambda: bench.open_calls == 0)
+    assert len(kept) == 2
+    assert bench.labeller.backend.runs == []
+    assert infer(bench, rows()).status_code == 200
+
+
+def test_a_client_that_vanishes_with_its_head_leaves_nothing(bench: Bench) -> None:
+    """Its answer is cancelled before it has begun to be made."""
+    with Talk(bench) as talk:
+        talk.ask(batch(X))
+        (connection,) = living(Connection)
+        began: list[int] = []
+
+        def vanish() -> None:
+            connection.data_received(batch(X)[:-1])
+            began.append(bench.open_calls)
+            connection.connection_lost(None)
+
+        connection.loop.call_soon_threadsafe(vanish)
+        wait_until(lambda: began == [1] and bench.open_calls == 0)
+
+
+def test_a_client_that_vanishes_before_its_labels_abandons_them(bench: Bench) -> None:
+    held = bench.hold()
+    with Talk(bench) as talk:
+        talk.say(batch(X))
+        held.wait()
+    wait_until(lambda: bench.open_calls == 0)
+    assert bench.requests("abandoned") == 1
+    held.release()
+    wait_until(lambda: bench.labeller.released == 1)
+
+
+# --- a server that stops
+
+
+def in_thread(stop: Callable[[float], None]) -> threading.Thread:
+    thread = threading.Thread(target=stop, args=(2 * WAIT_S,))
+    thread.start()
+    return thread
+
+
+def test_a_stop_waits_for_a_body_that_comes(bench: Bench) -> None:
+    request = batch(X)
+    with Talk(bench) as talk, Talk(bench) as idle:
+        idle.ask(request)
+        talk.say(request[:-1])
+        wait_until(lambda: bench.open_calls == 1)
+        stopping = in_thread(bench.server.stop)
+        assert idle.is_over()
+        reply = talk.ask(request[-1:])
+        stopping.join()
+        np.testing.assert_array_equal(reply.labels(), 2 * X)
+        assert reply.headers["connection"] == "close"
+        assert talk.is_over()
+
+
+def test_a_stop_does_not_wait_for_what_was_refused(bench: Bench) -> None:
+    with Talk(bench) as talk:
+        assert talk.ask(head(1 << 40)).status == 413
+        stopping = in_thread(bench.server.stop)
+        assert talk.is_over()
+        stopping.join(WAIT_S)
+        assert not stopping.is_alive()
