@@ -27,9 +27,11 @@ def teacher() -> None:
 
 def _edl() -> typer.Typer:
     # Here, so that an error in one of its imports is one line and not a traceback.
-    from .commands import app
+    import sys
 
-    return app
+    from .commands import command_line
+
+    return command_line(sys.argv[1] if len(sys.argv) > 1 else "")
 
 
 def _teacher() -> typer.Typer:

@@ -1,65 +1,87 @@
-"""The command `edl`: the command lines of the folders, put together."""
+"""The command `edl`: which module has which subcommand, and their help."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Final
 
 import typer
 
 from . import __version__
-from .benchmarks.cli import bench
-from .coordinator.cli import app as coordinator
-from .coordinator.ops.cli import doctor, drain, events
-from .coordinator.ops.deploy_cli import service_app
-from .coordinator.ops.status_cli import status
-from .deploy.operator.cli import app as operator
-from .distill_reader.store.cli import app as store
-from .mesh.agent.cli import app as agent
-from .mesh.chaos.cli import chaos
-from .mesh.demo.cli import demo
-from .mesh.fleet.cli import app as fleet
-from .mesh.jobs.cli import app as job
-from .mesh.plan.cli import plan
-from .mesh.profile.cli import profile
-from .mesh.simulate.cli import simulate
-from .mesh.up.cli import down, up
-from .student.checkpoint.cli import app as checkpoint
-from .student.cli import app as student
-from .teacher.cli import app as teacher
 
-app = typer.Typer(
-    name="edl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
-app.add_typer(coordinator, name="coordinator", help="Who is alive, and who serves whom.")
-app.add_typer(teacher, name="teacher", help="Serve a model as a teacher.")
-app.add_typer(
-    student, name="student", help="Train a student on nodes that come and go; evaluate, export."
-)
-app.add_typer(service_app, name="service", help="Services: list, show, upgrade, deploy.")
-app.add_typer(agent, name="agent")
-app.add_typer(
-    store,
-    name="store",
-    help="Look into a label store: the file where a reader keeps soft labels.",
-)
-app.add_typer(
-    checkpoint, name="checkpoint", help="Look into the checkpoints of a student's training."
-)
-app.add_typer(job, name="job", help="Elastic jobs that share a fleet: submit, list, scale, stop.")
-app.add_typer(operator, name="operator")
-app.add_typer(fleet, name="fleet", help="Start and stop processes of the mesh on this machine.")
-app.command("up")(up)
-app.command("down")(down)
-app.command("status")(status)
-app.command("events")(events)
-app.command("drain")(drain)
-app.command("doctor")(doctor)
-app.command("demo")(demo)
-app.command("plan")(plan)
-app.command("profile")(profile)
-app.command("simulate")(simulate)
-app.command("chaos")(chaos)
-app.command("bench")(bench)
+#: Groups of commands: module, attribute, help (empty: the group's own).
+_GROUPS: Final = {
+    "coordinator": ("coordinator.cli", "app", "Who is alive, and who serves whom."),
+    "teacher": ("teacher.cli", "app", "Serve a model as a teacher."),
+    "student": (
+        "student.cli",
+        "app",
+        "Train a student on nodes that come and go; evaluate, export.",
+    ),
+    "service": (
+        "coordinator.ops.deploy_cli",
+        "service_app",
+        "Services: list, show, upgrade, deploy.",
+    ),
+    "agent": ("mesh.agent.cli", "app", ""),
+    "store": (
+        "distill_reader.store.cli",
+        "app",
+        "Look into a label store: the file where a reader keeps soft labels.",
+    ),
+    "checkpoint": (
+        "student.checkpoint.cli",
+        "app",
+        "Look into the checkpoints of a student's training.",
+    ),
+    "job": (
+        "mesh.jobs.cli",
+        "app",
+        "Elastic jobs that share a fleet: submit, list, scale, stop.",
+    ),
+    "operator": ("deploy.operator.cli", "app", ""),
+    "fleet": ("mesh.fleet.cli", "app", "Start and stop processes of the mesh on this machine."),
+}
+#: Single commands: the module that has a function of the command's name.
+_COMMANDS: Final = {
+    "up": "mesh.up.cli",
+    "down": "mesh.up.cli",
+    "status": "coordinator.ops.status_cli",
+    "events": "coordinator.ops.cli",
+    "drain": "coordinator.ops.cli",
+    "doctor": "coordinator.ops.cli",
+    "demo": "mesh.demo.cli",
+    "plan": "mesh.plan.cli",
+    "profile": "mesh.profile.cli",
+    "simulate": "mesh.simulate.cli",
+    "chaos": "mesh.chaos.cli",
+    "bench": "benchmarks.cli",
+}
+
+
+def command_line(only: str = "") -> typer.Typer:
+    """Build the command line.
+
+    Args:
+        only: the subcommand that will be run, so that the modules of the others need not be
+            imported; if there is no such subcommand, all are included.
+    """
+    known = only in _GROUPS or only in _COMMANDS
+    app = typer.Typer(
+        name="edl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
+    app.callback()(_edl)
+    for name, (module, attribute, text) in _GROUPS.items():
+        if name == only or not known:
+            group = getattr(import_module(f".{module}", __package__), attribute)
+            if text:
+                app.add_typer(group, name=name, help=text)
+            else:
+                app.add_typer(group, name=name)
+    for name, module in _COMMANDS.items():
+        if name == only or not known:
+            app.command(name)(getattr(import_module(f".{module}", __package__), name))
+    return app
 
 
 def _show_version(wanted: bool) -> None:
@@ -68,8 +90,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def edl(
+def _edl(
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),

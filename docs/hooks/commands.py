@@ -58,9 +58,9 @@ def walk() -> Iterator[Command]:
     """Every command of `edl`, groups before what they hold."""
     import typer
 
-    from edl.commands import app
+    from edl.commands import command_line
 
-    yield from _walk(typer.main.get_command(app), "edl", None)
+    yield from _walk(typer.main.get_command(command_line()), "edl", None)
 
 
 def commands() -> str:

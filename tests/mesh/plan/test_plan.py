@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,16 +14,18 @@ from rich.console import Console
 from rich.measure import Measurement
 from typer.testing import CliRunner
 
-from edl.commands import app
+from edl.commands import command_line
 from edl.errors import UsageError
 from edl.mesh.files import read, write
 from edl.mesh.plan import cli, report
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
+from edl.mesh.plan.scenario import scenario_of
 from edl.mesh.plan.what_if import parse_sweep, points
-from edl.scheduler.cluster import Cluster
+from edl.scheduler.cluster import Cluster, DeviceKind, Link
+from edl.scheduler.cost_model import Mesh, Team, predict
 from edl.scheduler.planner import plan
 from edl.scheduler.simulator import Scenario, simulate
-from edl.scheduler.workload import Rate
+from edl.scheduler.workload import Job, Rate
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plan"
 FILES = ("--cluster", str(EXAMPLES / "cluster.yaml"), "--job", str(EXAMPLES / "job.yaml"))
@@ -44,37 +46,28 @@ def refused(*words: str) -> str:
     return str(raised.value)
 
 
-def test_it_says_all_that_a_plan_is() -> None:
+def test_a_plan_has_all_its_parts() -> None:
     text = run()
-    for words in (
-        "students    8 x v100, batch 32 each",
-        "teachers    42 x p4: 5.25 for each student; by the ratio n = ceil(t_t / t_s) = 5",
-        "buffer      ut 12 batches (upper_bytes=",
-        "predicted   2,717 samples/s, 7 min 51 s an epoch",
-        "cost        28.80 $/h",
-        "limited by  the student's step (2,717 samples/s",
-        "next        the teachers",
-        "N-training",
-        "Online",
-        "inputs change from epoch to epoch",
-        "The mesh is worth it:",
-    ):
-        assert words in text
+    for shown in (
+        "8 x v100, batch 32 each", "42 x p4: 5.25 for each student", "ut 12 batches",
+        "2,717 samples/s, 7 min 51 s an epoch", "28.80 $/h", "the student's step",
+        "N-training", "Online", "The mesh is worth it:",
+    ):  # fmt: skip
+        assert shown in text
 
 
-def test_it_says_when_the_mesh_is_not_worth_it() -> None:
+def test_a_mesh_that_is_not_worth_it_is_not_proposed() -> None:
     text = run("--teachers", "8")
     assert "The mesh is NOT worth it; take Online:" in text
     assert "from 33 teachers on the mesh is faster: 8 are used" in text
     assert "The mesh is NOT worth it" in run("--aim", "cheapest")
 
 
-def test_values_of_one_figure(tmp_path: Path) -> None:
-    text = run("--what-if", "teachers=24..56/16", "--plot", str(tmp_path / "plan.png"))
+def test_values_of_one_figure() -> None:
+    text = run("--what-if", "teachers=24..56/16")
     rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
     assert [row[0] for row in rows] == ["24", "40", "56"]
     assert {row[-1] for row in rows} == {"teachers", "step"}
-    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     made = json.loads(run("--what-if", "teachers=38..42", "--json"))
     found = [
         (point["value"], point["plan"]["prediction"]["stages"][0]["name"])
@@ -96,12 +89,6 @@ def test_tables_have_room_in_80_columns(sweep: str) -> None:
         assert Measurement.get(console, console.options, table).maximum <= 80
         console.print(table)
         assert {"teachers", "samples/s", "epoch", "cost", "take"} <= set(out.getvalue().split())
-
-
-def test_a_plot_without_a_sweep_is_over_teachers(tmp_path: Path) -> None:
-    run("--plot", str(tmp_path / "plan.svg"))
-    assert "<svg" in (tmp_path / "plan.svg").read_text()
-    assert list(tmp_path.iterdir()) == [tmp_path / "plan.svg"]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +209,80 @@ def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
 def test_names_that_do_not_meet_are_noted(tmp_path: Path) -> None:
     text = (EXAMPLES / "job.yaml").read_text()
     (tmp_path / "job.yaml").write_text(text.replace("  core:", "  cores:"))
-    result = CliRunner().invoke(app, ["plan", *FILES[:2], "--job", str(tmp_path / "job.yaml")])
+    result = CliRunner().invoke(
+        command_line("plan"), ["plan", *FILES[:2], "--job", str(tmp_path / "job.yaml")]
+    )
     assert "note: the cluster has no devices cores, which the job rates" in result.output
     assert "note: the job has no rate on core" in result.output
+
+
+JOB = Job(
+    "x",
+    samples=100_000,
+    batch=(32,),
+    student={"v100": Rate(samples_per_s=345)},
+    teacher={"p4": Rate(samples_per_s=70), "old": Rate(samples_per_s=23)},
+    sample_bytes=150_528,
+    label_bytes=4000,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    teams: tuple[Team, ...]
+    students: int = 1
+    jitter: float = 0.0
+    link: Link | None = None
+    batches: int = 200
+    synchronous: bool = True
+    source: float | None = None
+    availability: float = 1.0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+P4 = "p4"
+CASES = (
+    Case("too few", (Team(P4, 3),)),
+    Case("as many as n", (Team(P4, 5),)),
+    Case("too many", (Team(P4, 8),)),
+    Case("jitter", (Team(P4, 5),), jitter=0.3, batches=400),
+    Case("narrow links", (Team(P4, 5),), link=Link(5e6)),
+    Case("far away", (Team(P4, 6),), link=Link(1.25e9, 0.3), batches=450),
+    Case("ranks with unequal shares", (Team(P4, 12),), students=5, batches=60),
+    Case("students of unequal luck", (Team(P4, 12),), students=5, batches=60, synchronous=False),
+    Case("a teacher for two", (Team(P4, 2),), students=4, batches=40),
+    Case("a mixture", (Team(P4, 3), Team("old", 2))),
+    Case("a slow loader", (Team(P4, 5),), source=200.0),
+    Case("ranks that lack a spot teacher", (Team(P4, 20),), 4, batches=150, availability=0.95),
+    Case("spot teachers in reserve", (Team(P4, 22),), 4, batches=40, availability=0.95),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_prediction_is_within_a_twentieth_of_the_simulation(case: Case) -> None:
+    link = case.link or Link()
+    cluster = Cluster(
+        (
+            DeviceKind("v100", 8, link=Link(1e10)),
+            DeviceKind("p4", 64, link=link, availability=case.availability),
+            DeviceKind("old", 64, link=link),
+        )
+    )
+    job = replace(
+        JOB,
+        student={"v100": replace(JOB.student["v100"], jitter=case.jitter)},
+        teacher={name: replace(rate, jitter=case.jitter) for name, rate in JOB.teacher.items()},
+        students=case.students,
+        synchronous=case.synchronous,
+        source_samples_per_s=case.source,
+    )
+    mesh = Mesh("v100", case.students, case.teams, 32)
+    predicted = predict(cluster, job, mesh)
+    scenario = scenario_of(cluster, job, mesh, predicted)
+    lasts_s = case.batches * 32 * case.students / predicted.samples_per_s
+    scenario = replace(scenario, batches=None, duration_s=lasts_s, warm_up_s=lasts_s / 3)
+    found = simulate(scenario, random.Random).samples_per_s
+    assert predicted.samples_per_s == pytest.approx(found, rel=0.05)

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from edl.commands import app
+from edl.commands import command_line
 from edl.errors import UsageError
 from edl.mesh.files import read
 from edl.mesh.plan.job_file import Profile
 from edl.mesh.profile.figures import label_bytes, source_rate, student_rate, teacher_rate
 from edl.mesh.profile.stepping import Steps
 
+pytestmark = pytest.mark.system
 JOB = """
 import numpy as np
 import paddle
@@ -76,7 +77,7 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
     words = ["profile", "--job", str(job), "--out", str(out), "--steps", "6"]
     words += ["--model", "edl.benchmarks.teaching.models:cheap", "--backend", "paced"]
     words += ["--rate", "1000", "--seconds", "0.5", "--teacher-on", "p4"]
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    result = CliRunner().invoke(command_line(words[0]), words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     found = read(out, Profile)
     assert found.batch == 8
@@ -92,13 +93,17 @@ def test_a_job_that_does_not_work_is_told(tmp_path: Path) -> None:
     job.write_text("def loss(outputs, labels):\n    return outputs\n")
     words = ["profile", "--job", str(job), "--out", str(tmp_path / "p.yaml"), "--steps", "6"]
     with pytest.raises(UsageError, match=r"job\.py has no function model"):
-        CliRunner().invoke(app, words, catch_exceptions=False)
+        CliRunner().invoke(command_line(words[0]), words, catch_exceptions=False)
     assert not (tmp_path / "p.yaml").exists()
 
 
 def test_what_there_is_nothing_to_time(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing to time"):
-        CliRunner().invoke(app, ["profile"], catch_exceptions=False)
+        CliRunner().invoke(command_line("profile"), ["profile"], catch_exceptions=False)
     out = str(tmp_path / "none" / "p.yaml")
     with pytest.raises(UsageError, match="there is no directory"):
-        CliRunner().invoke(app, ["profile", "--model", "x", "--out", out], catch_exceptions=False)
+        CliRunner().invoke(
+            command_line("profile"),
+            ["profile", "--model", "x", "--out", out],
+            catch_exceptions=False,
+        )

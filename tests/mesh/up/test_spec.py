@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from edl.commands import app
+from edl.commands import command_line
 from edl.errors import UsageError
 from edl.mesh.up.members import Plan, lines, plan_of
 from edl.mesh.up.spec import read_mesh
@@ -172,7 +172,9 @@ def test_a_mesh_is_described_in_words(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_shows_commands_in_order_and_starts_nothing() -> None:
-    result = CliRunner().invoke(app, ["up", str(EXAMPLE), "--dry-run"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command_line("up"), ["up", str(EXAMPLE), "--dry-run"], catch_exceptions=False
+    )
     assert result.exit_code == 0
     told = result.stdout.splitlines()
     roles = [line.split(" ")[1].rstrip("s:") for line in told if line.startswith("#")]
@@ -186,7 +188,7 @@ def test_what_a_dry_run_shows_are_commands_that_exist(tmp_path: Path) -> None:
     shown = [line for line in lines(plan_of(read_mesh(file), file, tmp_path)) if "edl " in line]
     for line in shown:
         words = line.partition("edl ")[2].split()
-        result = CliRunner().invoke(app, [*words[:2], "--help"], env={"COLUMNS": "300"})
+        result = CliRunner().invoke(command_line(), [*words[:2], "--help"], env={"COLUMNS": "300"})
         known = re.findall(r"--[a-z-]+", result.stdout)
         assert {word for word in words if word.startswith("--")} <= {*known, "--"}
 
