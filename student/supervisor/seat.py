@@ -177,7 +177,10 @@ class Seat:
             facts = self._facts
         now_s = time.monotonic()
         if self._told is not None and facts == self._told:
-            if now_s - self._beaten_s < self._ttl_s / _BEATS_PER_TTL:
+            # A board that was away may have lost its memory, or have an older one: what it says of
+            # the job counts only once it knows this node again.
+            due_s = self._beaten_s + self._ttl_s / _BEATS_PER_TTL
+            if self._away is None and now_s < due_s:
                 return
             alive = self._board.beat(self._job, self._node)
         else:

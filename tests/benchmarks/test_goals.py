@@ -229,10 +229,7 @@ def test_windows_begin_after_the_skipped_batches() -> None:
 
 @pytest.mark.parametrize(("ready", "part"), [((30, 30), 1.0), ((30, 40), 1.0), ((30, 15), 0.5)])
 def test_labels_made_before_the_windows_do_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-    virtual_time: VirtualTime,
-    ready: tuple[int, int],
-    part: float,
+    monkeypatch: pytest.MonkeyPatch, virtual_time: VirtualTime, ready: tuple[int, int], part: float
 ) -> None:
     figures = iter(ready)
 

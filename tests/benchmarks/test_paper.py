@@ -16,15 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from edl.benchmarks import cli
-from edl.benchmarks.paper import (
-    edl_readme,
-    figure3,
-    figure4,
-    page,
-    running,
-    table1,
-    table2,
-)
+from edl.benchmarks.paper import edl_readme, figure3, figure4, page, running, table1, table2
 from edl.benchmarks.paper.claims import Cell, Experiment, Key, Order, Outcome, Use
 from edl.benchmarks.paper.tables import (
     Reproduced,

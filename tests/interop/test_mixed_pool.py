@@ -55,11 +55,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 def test_the_stream_is_whole_whoever_is_killed(pool: Pool, victim: str) -> None:
     source = KnownBatches(BATCHES)
     with DistilReader(
-        source,
-        service=MODEL,
-        coordinator=pool.mesh.url,
-        teachers_min=len(POOL),
-        upper_bytes=50_000,
+        source, service=MODEL, coordinator=pool.mesh.url, teachers_min=len(POOL), upper_bytes=50_000
     ) as reader:
         batches = []
         for batch in reader:

@@ -39,14 +39,8 @@ def shipped(path: str) -> Any:
 @pytest.mark.parametrize(
     ("path", "ours"),
     [
-        (
-            "paddle_serving_server/pipeline/proto/pipeline_service_pb2.py",
-            pipeline_pb2.DESCRIPTOR,
-        ),
-        (
-            "paddle_serving_server/proto/general_model_service_pb2.py",
-            general_model_pb2.DESCRIPTOR,
-        ),
+        ("paddle_serving_server/pipeline/proto/pipeline_service_pb2.py", pipeline_pb2.DESCRIPTOR),
+        ("paddle_serving_server/proto/general_model_service_pb2.py", general_model_pb2.DESCRIPTOR),
     ],
 )
 def test_messages_and_methods_are_those_that_are_shipped(path: str, ours: FileDescriptor) -> None:

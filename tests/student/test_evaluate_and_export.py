@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from edl.student.evaluate import evaluate
 from edl.student.export import export
 from edl.student.job.assembly import assemble
 from edl.teacher.backends.open import open_backend
-from edl.teacher.backends.paddle_runtime import import_paddle
 
 pytestmark = pytest.mark.system
 
@@ -85,19 +83,10 @@ class Accuracy(paddle.metric.Accuracy):
 """
 
 
-@pytest.fixture(scope="module")
-def paddle() -> Any:
-    return import_paddle()
-
-
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """For job files and checkpoints; modules of it are forgotten behind the test."""
-    before = list(sys.path)
-    yield tmp_path
-    sys.path[:] = before
-    for name in [name for name in sys.modules if name.startswith("edl_job_")]:
-        del sys.modules[name]
+def folder(write_job: Any, tmp_path: Path) -> Path:
+    """For job files and checkpoints."""
+    return tmp_path
 
 
 def job(folder: Path, text: str = JOB, name: str = "job.py") -> JobSpec:

@@ -11,16 +11,10 @@ import pytest
 
 from edl.errors import UsageError
 from edl.student import DistillLoss, StepReport, Trainer, accuracy
-from edl.teacher.backends.paddle_runtime import import_paddle
 
 pytestmark = pytest.mark.system
 
 ROWS = 6
-
-
-@pytest.fixture(scope="module")
-def paddle() -> Any:
-    return import_paddle()
 
 
 class Loader:

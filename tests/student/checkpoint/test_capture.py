@@ -13,14 +13,8 @@ import pytest
 from edl.errors import CheckpointMismatch
 from edl.student.checkpoint import Contents, Repository, open_checkpoint
 from edl.student.checkpoint.capture import Trained, capture, restore
-from edl.teacher.backends.paddle_runtime import import_paddle
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def paddle() -> Any:
-    return import_paddle()
 
 
 def network(paddle: Any) -> Any:

@@ -9,7 +9,7 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +21,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from edl.errors import CheckpointUnavailable
 from edl.student.checkpoint import Persister, Repository, SnapshotOwner, SnapshotWriter
 from edl.tests.student.checkpoint.samples import check, contents_of
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 NOBODY = 65534
-WAIT_S = 20.0
 
 
 class Quota(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -130,7 +130,7 @@ def test_a_place_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_training_goes_on_while_the_place_is_full(
-    quota: str, caplog: pytest.LogCaptureFixture, wait_for: Callable[[Callable[[], object]], None]
+    quota: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The older checkpoint stays, the newest snapshot is written as soon as there is room."""
     with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
@@ -138,12 +138,12 @@ def test_training_goes_on_while_the_place_is_full(
         persister.start()
         try:
             writer.write(contents_of(1))
-            assert persister.persist_now(WAIT_S) is not None
+            assert persister.persist_now(DEADLINE_S) is not None
             Quota.full = True
             with caplog.at_level(logging.ERROR):
                 for step in (2, 3):
                     writer.write(contents_of(step))
-                    assert persister.persist_now(WAIT_S) is None
+                    assert persister.persist_now(DEADLINE_S) is None
                     assert "No space left" in persister.trouble
             (said,) = [record.getMessage() for record in caplog.records]
             assert "step 2" in said
@@ -153,9 +153,9 @@ def test_training_goes_on_while_the_place_is_full(
             assert found is not None
             assert found.step == 1
             Quota.full = False
-            wait_for(lambda: not persister.trouble)  # by a retry: nobody asks
+            wait_until(lambda: not persister.trouble)  # by a retry: nobody asks
         finally:
-            persister.stop(WAIT_S)
+            persister.stop(DEADLINE_S)
     found = Repository(quota).newest_valid()
     assert found is not None
     assert found.step == 3

@@ -15,12 +15,7 @@ from typing import IO
 
 import pytest
 
-from edl.student.checkpoint import (
-    Persister,
-    Repository,
-    SnapshotOwner,
-    open_checkpoint,
-)
+from edl.student.checkpoint import Persister, Repository, SnapshotOwner, open_checkpoint
 from edl.tests.student.checkpoint.samples import check
 
 pytestmark = pytest.mark.system

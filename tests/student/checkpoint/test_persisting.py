@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,7 @@ from edl.student.checkpoint import (
     SnapshotWriter,
 )
 from edl.tests.student.checkpoint.samples import check, contents_of
-
-WAIT_S = 20.0
-Waiting = Callable[[Callable[[], object]], None]
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 class Slow(Repository):
@@ -37,7 +35,7 @@ class Slow(Repository):
 
     def save(self, contents: Contents) -> Checkpoint:
         self.began.append(contents.step)
-        assert self.may_save.wait(WAIT_S)
+        assert self.may_save.wait(DEADLINE_S)
         if self.fails is not None:
             raise self.fails
         return super().save(contents)
@@ -53,31 +51,31 @@ def persisting(tmp_path: Path) -> Iterator[tuple[Persister, Slow, SnapshotWriter
             yield persister, repository, writer, owner
         finally:
             repository.may_save.set()
-            persister.stop(WAIT_S)
+            persister.stop(DEADLINE_S)
 
 
-def test_what_is_told_is_written_once(tmp_path: Path, wait_for: Waiting) -> None:
+def test_what_is_told_is_written_once(tmp_path: Path) -> None:
     with persisting(tmp_path) as (persister, repository, writer, _):
-        assert persister.persist_now(WAIT_S) is None, "there is nothing"
+        assert persister.persist_now(DEADLINE_S) is None, "there is nothing"
         writer.write(contents_of(1))
         persister.wake()
-        wait_for(lambda: persister.newest)
-        assert persister.persist_now(WAIT_S) == persister.newest
+        wait_until(lambda: persister.newest)
+        assert persister.persist_now(DEADLINE_S) == persister.newest
         persister.wake()
     assert repository.began == [1]
 
 
-def test_a_snapshot_that_is_overtaken_is_not_written(tmp_path: Path, wait_for: Waiting) -> None:
+def test_a_snapshot_that_is_overtaken_is_not_written(tmp_path: Path) -> None:
     with persisting(tmp_path) as (persister, repository, writer, _):
         repository.may_save.clear()
         writer.write(contents_of(1))
         persister.wake()
-        wait_for(lambda: repository.began)
+        wait_until(lambda: repository.began)
         for step in (2, 3, 4):  # the rank does not wait for the disk
             writer.write(contents_of(step))
             persister.wake()
         repository.may_save.set()
-        found = persister.persist_now(WAIT_S)
+        found = persister.persist_now(DEADLINE_S)
         assert found is not None
         assert found.step == 4
     assert repository.began == [1, 4]
@@ -101,7 +99,7 @@ def test_a_wish_has_a_deadline(tmp_path: Path, caplog: pytest.LogCaptureFixture)
             assert persister.persist_now(0.05) is None
         assert "step 1 is not written" in caplog.text
         repository.may_save.set()
-        assert persister.persist_now(WAIT_S) is not None, "it was written nevertheless"
+        assert persister.persist_now(DEADLINE_S) is not None, "it was written nevertheless"
 
 
 @pytest.mark.parametrize(
@@ -112,21 +110,17 @@ def test_a_wish_has_a_deadline(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     ],
 )
 def test_what_fails_is_told_once_and_tried_again(
-    tmp_path: Path,
-    wait_for: Waiting,
-    caplog: pytest.LogCaptureFixture,
-    error: Exception,
-    said: str,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, said: str
 ) -> None:
     with persisting(tmp_path) as (persister, repository, writer, _):
         repository.fails = error
         with caplog.at_level(logging.INFO):
             writer.write(contents_of(1))
             persister.wake()
-            wait_for(lambda: len(repository.began) > 3)
+            wait_until(lambda: len(repository.began) > 3)
             assert persister.trouble == said
             repository.fails = None
-            wait_for(lambda: not persister.trouble)
+            wait_until(lambda: not persister.trouble)
         assert persister.newest is not None
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
     assert "checkpoints are written again" in caplog.text
@@ -136,7 +130,7 @@ def test_after_a_way_back_the_lower_step_counts(tmp_path: Path) -> None:
     with persisting(tmp_path) as (persister, repository, writer, _):
         for step in (20, 12):
             writer.write(contents_of(step))
-            found = persister.persist_now(WAIT_S)
+            found = persister.persist_now(DEADLINE_S)
             assert found is not None
             assert found.step == step
     assert repository.began == [20, 12]

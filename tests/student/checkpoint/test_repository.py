@@ -100,10 +100,7 @@ def test_prune(url: str) -> None:
 
 @pytest.mark.parametrize(("file", "change"), DAMAGES)
 def test_a_damaged_newest_is_passed_over_and_named(
-    url: str,
-    file: str,
-    change: Callable[[bytes], bytes | None],
-    caplog: pytest.LogCaptureFixture,
+    url: str, file: str, change: Callable[[bytes], bytes | None], caplog: pytest.LogCaptureFixture
 ) -> None:
     repository = Repository(url, keep=1)
     older = repository.save(contents_of(1))

@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 
 from edl.errors import MemoryRefused, UsageError
-from edl.student.checkpoint import (
-    Contents,
-    SnapshotOwner,
-    SnapshotWriter,
-    open_checkpoint,
-    snapshot,
-)
+from edl.student.checkpoint import Contents, SnapshotOwner, SnapshotWriter, open_checkpoint
 from edl.student.checkpoint.snapshot import newest_of, open_slots
 from edl.tests.student.checkpoint.samples import check, contents_of
-
-WAIT_S = 20.0
+from edl.tests.waiting import DEADLINE_S
 
 
 def newest(owner: SnapshotOwner) -> Contents | None:
@@ -144,7 +137,7 @@ def test_reading_and_writing_at_once() -> None:
                         seen.add(found[1].step)
         finally:
             ending.set()
-            thread.join(WAIT_S)
+            thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
@@ -174,7 +167,3 @@ def test_memory_of_nobody() -> None:
 def test_an_owner_without_a_snapshot_has_nothing_to_open() -> None:
     with SnapshotOwner() as owner, pytest.raises(UsageError, match="no snapshot in the memory"):
         open_checkpoint(owner.location)
-
-
-def test_a_header_is_of_one_page() -> None:
-    assert snapshot._HEADER.size + snapshot._CRC.size < snapshot._TABLE_AT

@@ -80,8 +80,7 @@ def as_arrays(batch: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "workers"),
-    [("batched", 0), ("paddle", 0), ("paddle", 2), ("torch", 0), ("torch", 2)],
+    ("kind", "workers"), [("batched", 0), ("paddle", 0), ("paddle", 2), ("torch", 0), ("torch", 2)]
 )
 def test_labels_samples_and_positions_belong_together(
     address: str, kind: str, workers: int

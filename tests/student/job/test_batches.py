@@ -10,19 +10,13 @@ import pytest
 
 from edl.errors import UsageError
 from edl.student.job.batches import POSITIONS, split
-from edl.teacher.backends.paddle_runtime import import_paddle
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("paddle")]
 
 ROWS = 5
 X, Y = np.arange(ROWS * 2, dtype="float32").reshape(ROWS, 2), np.arange(ROWS)
 AT = np.arange(ROWS) * 10
 SOFT, MORE = np.full((ROWS, 3), 0.5, "float32"), np.ones((ROWS, 4), "float32")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def paddle() -> Any:
-    return import_paddle()
 
 
 def same(tensor: Any, array: Any) -> bool:

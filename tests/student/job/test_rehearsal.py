@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edl.errors import JobError, UsageError
-from edl.student import JobSpec, load_job
+from edl.student import load_job
 from edl.student.job.assembly import assemble
 from edl.student.job.rehearsal import Rehearsal, rehearse
 from edl.student.job.scores import Scores
-from edl.teacher.backends.paddle_runtime import import_paddle
 from edl.tests.student.job.jobs import GOOD
-
-pytestmark = pytest.mark.system
 
 MORE = """
 
@@ -37,26 +34,16 @@ def distill():
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    import_paddle()
-    before = list(sys.path)
-    yield tmp_path
-    sys.path[:] = before
-    sys.modules.pop("edl_job_job", None)
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("paddle")]
+Write = Callable[..., Path]
 
 
-def job(folder: Path, text: str) -> JobSpec:
-    (folder / "job.py").write_text(text)
-    return load_job(folder / "job.py")
+def rehearsed(write_job: Write, text: str) -> Rehearsal:
+    return rehearse(assemble(load_job(write_job(text))))
 
 
-def rehearsed(folder: Path, text: str) -> Rehearsal:
-    return rehearse(assemble(job(folder, text)))
-
-
-def test_a_good_job(folder: Path) -> None:
-    found = rehearsed(folder, GOOD + MORE)
+def test_a_good_job(write_job: Write) -> None:
+    found = rehearsed(write_job, GOOD + MORE)
     assert found.rows == 6
     assert found.loss is not None
     assert found.loss > 0
@@ -66,15 +53,15 @@ def test_a_good_job(folder: Path) -> None:
     assert text.endswith(" in the first batch of evaluation")
 
 
-def test_a_job_that_only_trains(folder: Path) -> None:
-    found = rehearsed(folder, GOOD)
+def test_a_job_that_only_trains(write_job: Write) -> None:
+    found = rehearsed(write_job, GOOD)
     assert dict(found.metrics) == {}
     assert found.line().endswith("in the first batch, of 6 rows")
 
 
-def test_a_job_without_labels_only_distils(folder: Path) -> None:
+def test_a_job_without_labels_only_distils(write_job: Write) -> None:
     text = GOOD.replace(', np.zeros(rows, "int64"))', ",)")
-    assert rehearsed(folder, text).line() == "no labels in the first batch, of 6 rows"
+    assert rehearsed(write_job, text).line() == "no labels in the first batch, of 6 rows"
 
 
 @pytest.mark.parametrize(
@@ -88,29 +75,27 @@ def test_a_job_without_labels_only_distils(folder: Path) -> None:
         ("    return [(", "    return [] and [(", "has no batches"),
     ],
 )
-def test_what_does_not_fit_is_found(folder: Path, old: str, new: str, message: str) -> None:
+def test_what_does_not_fit_is_found(write_job: Write, old: str, new: str, message: str) -> None:
     assert old in GOOD
-    spec = job(folder, GOOD.replace(old, new))
+    spec = load_job(write_job(GOOD.replace(old, new)))
     with pytest.raises(UsageError, match=message) as caught:
         rehearse(assemble(spec))
     assert "\n" not in str(caught.value)
 
 
-def test_a_metric_that_is_no_number_is_told(folder: Path) -> None:
+def test_a_metric_that_is_no_number_is_told(write_job: Write) -> None:
     text = GOOD + "\n\ndef metrics():\n    return {'all': lambda o, y: 'many'}\n"
     with pytest.raises(JobError, match=r"in metrics\(\): 'all' must give a number"):
-        rehearsed(folder, text)
+        rehearsed(write_job, text)
 
 
-def test_scores_are_means_over_rows_and_begin_anew(folder: Path) -> None:
+def test_scores_are_means_over_rows_and_begin_anew(write_job: Write, paddle: Any) -> None:
     text = GOOD + (
         "\n\ndef metrics():\n    return {'mean': lambda o, y: o.mean(),"
         " 'both': Twice(topk=(1, 2))}\n\n\nclass Twice(paddle.metric.Accuracy):\n"
         "    def compute(self, o, y):\n        return super().compute(o, y.reshape([-1, 1]))\n"
     )
-    import paddle
-
-    scores = Scores(job(folder, text))
+    scores = Scores(load_job(write_job(text)))
     assert scores
     assert scores.values() == {}
     for value, rows in ((1.0, 3), (5.0, 1)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,11 @@ from edl.errors import JobError, UsageError
 from edl.student import JobSpec, load_job
 from edl.student.job.blame import blamed, trace_of
 from edl.student.job.spec import is_dataset
-from edl.teacher.backends.paddle_runtime import import_paddle
 from edl.tests.student.job.jobs import GOOD
 
 pytestmark = pytest.mark.system
 
 Write = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def paddle() -> Any:
-    return import_paddle()
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Iterator[Write]:
-    """Writes a job file; its folder and its module are forgotten behind the test."""
-    path, modules = list(sys.path), set(sys.modules)
-
-    def written(text: str, name: str = "job.py") -> Path:
-        (tmp_path / name).write_text(text)
-        return tmp_path / name
-
-    yield written
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def line_of(text: str, part: str) -> int:
@@ -53,16 +31,16 @@ def replaced(old: str, new: str) -> str:
 
 
 def message(run: Callable[[], Any]) -> str:
-    """What is said of it, in one line."""
+    """What is found of it, in one line."""
     with pytest.raises(JobError) as caught:
         run()
-    said = str(caught.value)
-    assert "\n" not in said
-    return said
+    found = str(caught.value)
+    assert "\n" not in found
+    return found
 
 
-def test_each_function_works_alone(write: Write, paddle: Any) -> None:
-    path = write(GOOD)
+def test_each_function_works_alone(write_job: Write, paddle: Any) -> None:
+    path = write_job(GOOD)
     spec = load_job(path)
     assert (spec.path, spec.name) == (str(path), "job")
     model = spec.model()
@@ -74,14 +52,14 @@ def test_each_function_works_alone(write: Write, paddle: Any) -> None:
     assert [len(spec.feed(split)[0][0]) for split in ("train", "eval")] == [6, 2]
 
 
-def test_what_is_left_out_has_a_plain_meaning(write: Write) -> None:
-    spec = load_job(write(GOOD))
+def test_what_is_left_out_has_a_plain_meaning(write_job: Write) -> None:
+    spec = load_job(write_job(GOOD))
     assert (spec.metrics(), spec.distill()) == ({}, None)
     assert not spec.has("on_scale")
     spec.on_scale(2, 3)
 
 
-def test_what_is_optional_is_called(write: Write) -> None:
+def test_what_is_optional_is_called(write_job: Write) -> None:
     text = GOOD + (
         "from edl.student import Distill\n"
         "seen = []\n"
@@ -89,7 +67,7 @@ def test_what_is_optional_is_called(write: Write) -> None:
         "def distill(): return Distill('teachers', alpha=0.3, beta=0.7)\n"
         "def on_scale(old, new): seen.append((old, new))\n"
     )
-    spec = load_job(write(text))
+    spec = load_job(write_job(text))
     assert list(spec.metrics()) == ["largest"]
     distill = spec.distill()
     assert distill is not None
@@ -98,58 +76,53 @@ def test_what_is_optional_is_called(write: Write) -> None:
     assert sys.modules["edl_job_job"].seen == [(2, 3)]
 
 
-def test_modules_beside_the_file_can_be_imported(write: Write, tmp_path: Path) -> None:
+def test_modules_beside_the_file_can_be_imported(write_job: Write, tmp_path: Path) -> None:
     (tmp_path / "a_model_of_mine.py").write_text("WIDTH = 7\n")
-    load_job(write(GOOD + "import a_model_of_mine\nassert a_model_of_mine.WIDTH == 7\n"))
+    load_job(write_job(GOOD + "import a_model_of_mine\nassert a_model_of_mine.WIDTH == 7\n"))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    said = message(lambda: load_job(tmp_path / "none.py"))
-    assert "there is no job file" in said
-    assert str(tmp_path / "none.py") in said
-
-
-def test_a_file_that_is_not_python(write: Write, tmp_path: Path) -> None:
+    text = message(lambda: load_job(tmp_path / "none.py"))
+    assert "there is no job file" in text
+    assert str(tmp_path / "none.py") in text
+    assert "there is no job file" in message(lambda: load_job(tmp_path))
     (tmp_path / "job.txt").write_text(GOOD)
     assert ".py" in message(lambda: load_job(tmp_path / "job.txt"))
-    assert "there is no job file" in message(lambda: load_job(tmp_path))
 
 
-def test_a_syntax_error(write: Write) -> None:
-    path = write("def model():\n    return (\n")
-    said = message(lambda: load_job(path))
-    assert said.startswith(f"{path}, line 2: ")
-    assert "syntax" in said
-
-
-def test_a_syntax_error_in_a_module_that_it_imports(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "broken_module_of_mine.py").write_text("x = 1\ny = = 2\n")
-    path = write("import broken_module_of_mine\n")
-    said = message(lambda: load_job(path))
-    assert said.startswith(f"{tmp_path / 'broken_module_of_mine.py'}, line 2: ")
-
-
-def test_a_file_that_raises_while_it_is_loaded_is_not_kept(write: Write) -> None:
-    path = write(GOOD + "\nWIDTH = int('seven')\n")
-    said = message(lambda: load_job(path))
-    assert said.startswith(f"{path}, line {line_of(path.read_text(), 'WIDTH')}: ValueError: ")
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ("def model():\n    return (\n", 2, "syntax"),
+        ("import sys\nsys.exit(3)\n", 2, "SystemExit: 3"),
+        ("\nWIDTH = int('seven')\n", 2, "ValueError: "),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_named_with_its_line_and_forgotten(
+    write_job: Write, text: str, line: int, expected: str
+) -> None:
+    path = write_job(text)
+    found = message(lambda: load_job(path))
+    assert found.startswith(f"{path}, line {line}: ")
+    assert expected in found
     assert "edl_job_job" not in sys.modules
 
 
-def test_a_file_that_exits_while_it_is_loaded(write: Write) -> None:
-    path = write("import sys\nsys.exit(3)\n")
-    assert f"{path}, line 2: SystemExit: 3" in message(lambda: load_job(path))
+def test_a_syntax_error_in_a_module_that_it_imports(write_job: Write) -> None:
+    broken = write_job("x = 1\ny = = 2\n", "broken_module_of_mine.py")
+    path = write_job("import broken_module_of_mine\n")
+    assert message(lambda: load_job(path)).startswith(f"{broken}, line 2: ")
 
 
 @pytest.mark.parametrize("name", ["model", "loss", "optimizer", "feed"])
-def test_a_function_that_is_missing(write: Write, name: str) -> None:
-    path = write(replaced(f"def {name}(", f"def my_{name}("))
-    said = message(lambda: load_job(path))
-    assert f"{path} has no function {name}(" in said
+def test_a_function_that_is_missing(write_job: Write, name: str) -> None:
+    path = write_job(replaced(f"def {name}(", f"def my_{name}("))
+    found = message(lambda: load_job(path))
+    assert f"{path} has no function {name}(" in found
 
 
-def test_a_name_that_is_no_function(write: Write) -> None:
-    path = write(GOOD + "distill = {'alpha': 1}\n")
+def test_a_name_that_is_no_function(write_job: Write) -> None:
+    path = write_job(GOOD + "distill = {'alpha': 1}\n")
     assert "distill has to be a function" in message(lambda: load_job(path))
 
 
@@ -162,11 +135,11 @@ def test_a_name_that_is_no_function(write: Write) -> None:
         ("def feed(split):", "def feed(split, rows):", "feed"),
     ],
 )
-def test_wrong_parameters(write: Write, old: str, new: str, name: str) -> None:
-    path = write(replaced(old, new))
-    said = message(lambda: load_job(path))
-    assert said.startswith(f"{path}, line {line_of(GOOD, old)}, in {name}(): ")
-    assert "it is called as" in said
+def test_wrong_parameters(write_job: Write, old: str, new: str, name: str) -> None:
+    path = write_job(replaced(old, new))
+    found = message(lambda: load_job(path))
+    assert found.startswith(f"{path}, line {line_of(GOOD, old)}, in {name}(): ")
+    assert "it is called as" in found
 
 
 CALLS: dict[str, Callable[[JobSpec, Any], Any]] = {
@@ -186,38 +159,38 @@ OPTIONAL = (
 
 @pytest.mark.parametrize("name", list(CALLS))
 def test_an_exception_in_a_function_is_told_with_its_line(
-    write: Write, paddle: Any, name: str
+    write_job: Write, paddle: Any, name: str
 ) -> None:
     lines = (GOOD + OPTIONAL).splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
     lines[at + 1 : at + 1] = ["    wrong = {}", "    wrong['key\\nof two lines']"]
-    path = write("\n".join(lines))
+    path = write_job("\n".join(lines))
     spec = load_job(path)
-    said = message(lambda: CALLS[name](spec, paddle))
-    assert said.startswith(f"{path}, line {at + 3}, in {name}(): KeyError: ")
+    found = message(lambda: CALLS[name](spec, paddle))
+    assert found.startswith(f"{path}, line {at + 3}, in {name}(): KeyError: ")
 
 
 def test_an_exception_deep_inside_a_library_is_told_with_the_line_of_the_file(
-    write: Write, paddle: Any
+    write_job: Write, paddle: Any
 ) -> None:
-    path = write(GOOD)
+    path = write_job(GOOD)
     spec = load_job(path)
-    said = message(lambda: spec.loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 9, 1])))
-    assert said.startswith(
+    found = message(lambda: spec.loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 9, 1])))
+    assert found.startswith(
         f"{path}, line {line_of(GOOD, 'return paddle.nn.functional')}, in loss()"
     )
-    assert len(said) < 700
+    assert len(found) < 700
 
 
 def test_an_exception_in_a_function_of_another_file(
-    write: Write, tmp_path: Path, paddle: Any
+    write_job: Write, tmp_path: Path, paddle: Any
 ) -> None:
     other = tmp_path / "losses_of_mine.py"
     other.write_text("\n\ndef loss(outputs, labels):\n    return 1 / 0\n")
     text = replaced("def loss(", "def unused(") + "from losses_of_mine import loss\n"
-    spec = load_job(write(text))
-    said = message(lambda: CALLS["loss"](spec, paddle))
-    assert said.startswith(f"{other}, line 4, in loss(): ZeroDivisionError: ")
+    spec = load_job(write_job(text))
+    found = message(lambda: CALLS["loss"](spec, paddle))
+    assert found.startswith(f"{other}, line 4, in loss(): ZeroDivisionError: ")
 
 
 @pytest.mark.parametrize(
@@ -238,31 +211,33 @@ def test_an_exception_in_a_function_of_another_file(
     ],
 )
 def test_a_wrong_return_type(
-    write: Write, paddle: Any, name: str, value: str, expected: str
+    write_job: Write, paddle: Any, name: str, value: str, expected: str
 ) -> None:
     lines = (GOOD + OPTIONAL).splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
     lines.insert(at + 1, f"    return {value}")
-    path = write("\n".join(lines))
+    path = write_job("\n".join(lines))
     spec = load_job(path)
-    said = message(lambda: CALLS[name](spec, paddle))
-    assert said.startswith(f"{path}, line {at + 1}, in {name}(): ")
-    assert expected in said
+    found = message(lambda: CALLS[name](spec, paddle))
+    assert found.startswith(f"{path}, line {at + 1}, in {name}(): ")
+    assert expected in found
 
 
-def test_what_distill_itself_refuses_has_its_line_too(write: Write) -> None:
-    path = write(
+def test_what_distill_itself_refuses_has_its_line_too(write_job: Write) -> None:
+    path = write_job(
         GOOD + "from edl.student import Distill\n"
         "def distill():\n"
         "    return Distill('teachers', beta=-1)\n"
     )
-    said = message(load_job(path).distill)
-    assert f"line {line_of(path.read_text(), 'return Distill')}, in distill(): " in said
-    assert "beta: a weight is a finite number >= 0, not -1" in said
+    found = message(load_job(path).distill)
+    assert f"line {line_of(path.read_text(), 'return Distill')}, in distill(): " in found
+    assert "beta: a weight is a finite number >= 0, not -1" in found
 
 
-def test_a_loss_of_one_element_becomes_a_scalar(write: Write, paddle: Any) -> None:
-    spec = load_job(write(replaced("(outputs, labels)\n\n", "(outputs, labels).reshape([1])\n\n")))
+def test_a_loss_of_one_element_becomes_a_scalar(write_job: Write, paddle: Any) -> None:
+    spec = load_job(
+        write_job(replaced("(outputs, labels)\n\n", "(outputs, labels).reshape([1])\n\n"))
+    )
     assert CALLS["loss"](spec, paddle).ndim == 0
 
 
@@ -283,13 +258,13 @@ def test_a_data_set_is_told_from_batches(paddle: Any) -> None:
 
 
 def test_what_arises_in_code_of_the_file_is_blamed_on_it_whoever_called(
-    write: Write, paddle: Any
+    write_job: Write, paddle: Any
 ) -> None:
     text = replaced("paddle.nn.Linear(4, 3)", "Broken()") + (
         "\n\nclass Broken(paddle.nn.Layer):\n"
         "    def forward(self, x):\n        return x + missing\n"
     )
-    path = write(text)
+    path = write_job(text)
     spec = load_job(path)
     with pytest.raises(NameError) as caught:
         spec.model()(paddle.zeros([1]))
@@ -303,8 +278,8 @@ def test_what_arises_in_code_of_the_file_is_blamed_on_it_whoever_called(
     assert shown[-1] == "NameError: name 'missing' is not defined"
 
 
-def test_what_arises_elsewhere_is_not_blamed_on_the_file(write: Write) -> None:
-    path = str(write(GOOD))
+def test_what_arises_elsewhere_is_not_blamed_on_the_file(write_job: Write) -> None:
+    path = str(write_job(GOOD))
     for error in (ValueError("elsewhere"), KeyboardInterrupt(), UsageError("a setting")):
         with pytest.raises(type(error)) as caught:
             raise error
@@ -312,8 +287,8 @@ def test_what_arises_elsewhere_is_not_blamed_on_the_file(write: Write) -> None:
         assert "test_spec.py" in trace_of(error, path)
 
 
-def test_the_traceback_of_an_error_begins_in_the_file(write: Write, paddle: Any) -> None:
-    path = write(GOOD)
+def test_the_traceback_of_an_error_begins_in_the_file(write_job: Write, paddle: Any) -> None:
+    path = write_job(GOOD)
     with pytest.raises(JobError) as caught:
         load_job(path).loss(paddle.zeros([2, 3]), paddle.to_tensor([0, 9, 1]))
     shown = trace_of(caught.value, str(path)).splitlines()

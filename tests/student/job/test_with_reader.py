@@ -18,7 +18,6 @@ from edl.student.losses.kl import kl_divergence
 from edl.student.losses.mse import logits_mse
 from edl.student.losses.step import StepLoss
 from edl.student.losses.top_k import top_k_divergence
-from edl.teacher.backends.paddle_runtime import import_paddle
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 
 pytestmark = pytest.mark.system
@@ -38,11 +37,6 @@ def logits_of(x: Array) -> Array:
 
 def map_of(x: Array) -> Array:
     return (x[:, :2] * 2).astype("float32")
-
-
-@pytest.fixture(scope="module")
-def paddle() -> Any:
-    return import_paddle()
 
 
 @pytest.fixture

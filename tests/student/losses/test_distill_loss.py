@@ -12,18 +12,12 @@ import pytest
 
 from edl.errors import UsageError
 from edl.student import DistillLoss
-from edl.teacher.backends.paddle_runtime import import_paddle
 
 pytestmark = pytest.mark.system
 
 Floats = npt.NDArray[np.float64]
 
 BATCH, CLASSES = 5, 7
-
-
-@pytest.fixture(scope="module")
-def paddle() -> Any:
-    return import_paddle()
 
 
 def softmax(z: Floats, temperature: float = 1.0) -> Floats:

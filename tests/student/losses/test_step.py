@@ -15,16 +15,10 @@ from edl.student.losses.mse import logits_mse
 from edl.student.losses.projectors import PROJECTOR, detach_projectors
 from edl.student.losses.step import StepLoss
 from edl.student.losses.top_k import top_k_divergence
-from edl.teacher.backends.paddle_runtime import import_paddle
 
 pytestmark = pytest.mark.system
 
 ROWS, WIDTH, CLASSES = 8, 5, 4
-
-
-@pytest.fixture(scope="module")
-def paddle() -> Any:
-    return import_paddle()
 
 
 @pytest.fixture

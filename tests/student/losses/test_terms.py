@@ -14,17 +14,11 @@ from edl.student.losses.features import feature_l2
 from edl.student.losses.kl import kl_divergence
 from edl.student.losses.mse import logits_mse
 from edl.student.losses.top_k import top_k_divergence
-from edl.teacher.backends.paddle_runtime import import_paddle
 
 pytestmark = pytest.mark.system
 
 Floats = npt.NDArray[np.float64]
 ROWS, CLASSES = 6, 9
-
-
-@pytest.fixture(scope="module")
-def paddle() -> Any:
-    return import_paddle()
 
 
 def softmax(z: Floats) -> Floats:
@@ -146,9 +140,7 @@ def test_smoothing_is_cross_entropy_with_smoothed_labels(paddle: Any, smoothing:
     label = np.arange(ROWS) % CLASSES
     target = (1 - smoothing) * np.eye(CLASSES)[label] + smoothing / CLASSES
     value, gradient = graded(
-        paddle,
-        lambda z: smoothed_cross_entropy(z, paddle.to_tensor(label), smoothing),
-        student,
+        paddle, lambda z: smoothed_cross_entropy(z, paddle.to_tensor(label), smoothing), student
     )
     assert value == pytest.approx(-(target * np.log(softmax(student))).sum(-1).mean())
     assert gradient == pytest.approx((softmax(student) - target) / ROWS)

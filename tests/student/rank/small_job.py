@@ -1,17 +1,19 @@
-"""A small job for tests of ranks: two layers, a few hundred rows, and what a test asks for besides.
+"""A small job for tests of ranks: two layers, a few hundred rows.
 
-The environment says what: EDL_TEST_ROWS, EDL_TEST_BATCH; EDL_TEST_SIZES=rows of each epoch;
-EDL_TEST_STREAM=1 for a feed without ids, and a metric of Paddle's;
-EDL_TEST_ROW_S=seconds per row, and EDL_TEST_SLOW=rank:times that; EDL_TEST_BLOCK=rank:row read that
-takes a minute; EDL_TEST_DUMP=folder where each rank writes its parameters after each step;
-EDL_TEST_CRASH=rank:call of the loss that raises; EDL_TEST_PLAIN=1 for a learning rate that decays
-and a distillation with no weight; EDL_TEST_TEACH=1 for one by teachers.
+`python small_job.py EPOCHS` trains it by Paddle alone.
+Options are environment variables: EDL_TEST_ROWS; EDL_TEST_SIZES=rows of each epoch;
+EDL_TEST_STREAM=1 for a feed without ids, and a metric of Paddle's; EDL_TEST_ROW_S=seconds per row;
+EDL_TEST_BLOCK=rank:row read that takes a minute; EDL_TEST_DUMP=folder where each rank writes its
+parameters after each step; EDL_TEST_CRASH=rank:call of the loss that raises; EDL_TEST_PLAIN=1 for a
+learning rate that decays and a distillation with no weight; EDL_TEST_TEACH=1 for one by teachers.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +21,26 @@ import numpy as np
 import paddle
 
 from edl.distill_reader import Batched
+from edl.distill_reader.sources import source_of
+from edl.scheduler.shard_plan import Shard
 from edl.student.job.distill import Distill
 
 ROWS = int(os.environ.get("EDL_TEST_ROWS", "96"))
-BATCH = int(os.environ.get("EDL_TEST_BATCH", "16"))
+BATCH = 16
 SIZES = [int(size) for size in os.environ.get("EDL_TEST_SIZES", "").split(",") if size]
 ROW_S = float(os.environ.get("EDL_TEST_ROW_S", "0"))
 calls = 0
+schedule: Any = None
 
 
 def rank() -> int:
     return int(os.environ.get("PADDLE_TRAINER_ID", "0"))
 
 
-def told(name: str) -> tuple[int, float]:
+def option(name: str) -> tuple[int, int]:
     """A pair "rank:number" of the environment."""
     first, _, second = os.environ.get(name, "-1:0").partition(":")
-    return int(first), float(second)
+    return int(first), int(second)
 
 
 class Rows:
@@ -55,10 +60,8 @@ class Rows:
 
     def __getitem__(self, number: int) -> tuple[Any, Any]:
         self._read += 1
-        who, times = told("EDL_TEST_SLOW")
-        if ROW_S:
-            time.sleep(ROW_S * (times if who == rank() else 1))
-        if told("EDL_TEST_BLOCK") == (rank(), self._read):
+        time.sleep(ROW_S)
+        if option("EDL_TEST_BLOCK") == (rank(), self._read):
             time.sleep(60)
         point = self._points[number]
         return point, np.int64(2 * (point[0] > 0) + (point[1] > 0))
@@ -84,16 +87,17 @@ def model() -> Any:
 def loss(outputs: Any, labels: Any) -> Any:
     global calls
     calls += 1
-    who, call = told("EDL_TEST_CRASH")
+    who, call = option("EDL_TEST_CRASH")
     if who == rank() and calls == call:
         raise RuntimeError("the loss has had enough")
     return paddle.nn.functional.cross_entropy(outputs, labels)
 
 
 def optimizer(parameters: Any) -> Any:
+    global schedule
     rate: Any = 0.1
     if os.environ.get("EDL_TEST_PLAIN"):
-        rate = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
+        rate = schedule = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
     made = paddle.optimizer.Momentum(rate, parameters=parameters, weight_decay=0.01)
     if folder := os.environ.get("EDL_TEST_DUMP"):
         _dump_after_steps(made, parameters, Path(folder))
@@ -156,3 +160,24 @@ def _dump_after_steps(made: Any, parameters: Any, folder: Path) -> None:
         np.savez(folder / f"rank{rank()}-step{steps}.npz", *arrays)
 
     made.step = step
+
+
+def train_plainly(epochs: int) -> None:
+    source = source_of(feed("train"), Shard(), 0)
+    paddle.seed(0)
+    student = model()
+    momentum = optimizer(student.parameters())
+    student.train()
+    for epoch in range(epochs):
+        reading = source.begin(epoch, 0, None)
+        with suppress(StopIteration):
+            while True:
+                points, labels = next(reading)
+                loss(student(paddle.to_tensor(points)), paddle.to_tensor(labels)).backward()
+                momentum.step()
+                momentum.clear_grad()
+                schedule.step()
+
+
+if __name__ == "__main__":
+    train_plainly(int(sys.argv[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
@@ -16,6 +15,7 @@ from edl.student.checkpoint import SnapshotOwner
 from edl.student.settings import TrainSettings
 from edl.student.supervisor.asking import Desk
 from edl.student.supervisor.crew import Crew
+from edl.student.supervisor.places import LOOPBACK, free_endpoints
 from edl.student.words import FromRank, Order
 
 JOB = Path(__file__).with_name("small_job.py")
@@ -26,14 +26,6 @@ def settings(**given: Any) -> TrainSettings:
     """Settings of the small job."""
     base: dict[str, Any] = {"spec": str(JOB), "job": "small", "save_every_s": None}
     return TrainSettings(**{**base, **given})
-
-
-def free_port() -> int:
-    """A port that nobody had a moment ago; Paddle takes no socket that listens already."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class World:
@@ -59,7 +51,7 @@ class World:
         self.lines: list[str] = []
         self.codes: dict[int, int] = {}
         self._closing = ExitStack()
-        endpoints = tuple(f"127.0.0.1:{free_port()}" for _ in range(ranks))
+        endpoints = tuple(free_endpoints(LOOPBACK, ranks))
         base = Order(job, generation, world=ranks, endpoints=endpoints, restore=restore)
         orders = [replace(base, rank=rank, local_rank=rank) for rank in range(ranks)]
         if owner is not None:

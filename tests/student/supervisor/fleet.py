@@ -18,11 +18,12 @@ from edl.student.show.plain import Plain
 from edl.student.supervisor.means import Means, Outcome
 from edl.student.supervisor.node import Supervisor
 from edl.student.supervisor.telling import Teller
-from edl.tests.ground.programs import wait_for
 from edl.tests.student.id_log import check_each_once, restored_steps
+from edl.tests.student.supervisor.stand_in import pid_file
+from edl.tests.waiting import wait_until
 
 STAND_IN = "edl.tests.student.supervisor.stand_in"
-#: Nodes are lost, and ranks hang, only after longer than a busy machine lets any stand still.
+#: Nodes are lost, and ranks count as hung, only after longer than a busy machine stalls any.
 MEANS = Means(module=STAND_IN, ttl_s=10.0, gather_s=0.3, room_s=2.0)
 HANG_S = 30.0
 JOB = "job"
@@ -33,6 +34,7 @@ class Node:
     """One supervisor that runs in a thread."""
 
     name: str
+    spec: Path
     supervisor: Supervisor
     stop: Stop
     lines: list[str]
@@ -46,13 +48,8 @@ class Node:
         except BaseException as error:
             self.error = error
 
-    def pids(self) -> dict[int, int]:
-        """Of its ranks that run, by number."""
-        term = self.supervisor._term
-        return {} if term is None else {r.number: r.process.pid for r in term.crew.running}
-
     def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
-        os.kill(self.pids()[rank], number)
+        os.kill(int(pid_file(self.spec, self.name, rank).read_text()), number)
 
 
 @dataclass
@@ -86,7 +83,7 @@ class Fleet:
         supervisor = Supervisor(
             settings, self.board, name, "127.0.0.1", Teller(Plain(lines.append)), self.means
         )
-        node = Node(name, supervisor, Stop(), lines)
+        node = Node(name, spec, supervisor, Stop(), lines)
         node.thread = threading.Thread(target=node.run, name=name)
         node.thread.start()
         self.nodes.append(node)
@@ -102,7 +99,7 @@ class Fleet:
 
     def reach(self, step: int, generation: int = 0) -> None:
         """Wait until `step` is told of, in this generation or a later one."""
-        wait_for(lambda: self.generation() >= generation and self.step() >= step)
+        wait_until(lambda: self.generation() >= generation and self.step() >= step)
 
     def open_gate(self) -> None:
         """Let ranks go beyond the step that the job file names as `gate`."""
@@ -132,6 +129,4 @@ class Fleet:
         self.open_gate()
         for node in self.nodes:
             node.stop.request()
-            for pid in node.pids().values():
-                os.kill(pid, signal.SIGCONT)
         self.end()

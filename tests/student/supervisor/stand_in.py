@@ -1,22 +1,20 @@
 """A rank without Paddle: takes orders, leases shards, steps with its peers, saves and leaves.
 
 `python -m edl.tests.student.supervisor.stand_in LINK_FD`. The "job file" is JSON: `rows` of an
-epoch, `step_s`, `batch` where the settings name none, and what is to go wrong: `crash`: {"step",
-"rank"}, `hang`: {"step", "rank"}, `usage`: a message, each as often as `times` says (marks are kept
-beside the job file). Before step `gate` all ranks wait for a file of that name
-there, or until they are to leave.
+epoch, `step_s`, `batch` if the settings have none, and faults: `crash`: {"step", "rank", "times"}
+(counted in a file beside it), `usage`: a message. Before step `gate` all ranks wait for a file of
+that name, or until they are to leave. Each writes its pid beside the job file.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import sys
 import threading
 import time
 from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +38,7 @@ from edl.student.words import (
     Scaled,
 )
 from edl.supervise import end_with_parent
-
-CONNECT_S = 20.0
+from edl.tests.waiting import wait_until
 
 
 class PeerGone(Exception):
@@ -49,63 +46,50 @@ class PeerGone(Exception):
 
 
 class Group:
-    """All ranks tell each other a few numbers; rank 0 collects and hands out."""
+    """Gathers a few numbers from all ranks; rank 0 collects them and sends them out."""
 
     def __init__(self, order: Order) -> None:
         host, _, port = order.endpoints[0].rpartition(":")
+        address = (host, int(port))
         self._rank, self._world = order.rank, order.world
-        self._files: list[Any] = []
-        if self._world == 1:
-            return
-        if self._rank == 0:
-            with socket.create_server((host, int(port))) as server:
-                server.settimeout(CONNECT_S)
-                for _ in range(self._world - 1):
-                    self._files.append(server.accept()[0].makefile("rw"))
-        else:
-            deadline = time.monotonic() + CONNECT_S
-            while not self._files:
-                try:
-                    connection = socket.create_connection((host, int(port)), timeout=CONNECT_S)
-                    connection.settimeout(None)
-                    self._files.append(connection.makefile("rw"))
-                except OSError:
-                    if time.monotonic() > deadline:
-                        raise PeerGone("rank 0 did not come") from None
-                    time.sleep(0.01)
+        self._peers: list[Connection] = []
+        if self._rank == 0 and self._world > 1:
+            with Listener(address, backlog=self._world) as listener:
+                self._peers = [listener.accept() for _ in range(self._world - 1)]
+        elif self._rank:
+            wait_until(lambda: self._connect(address))
+
+    def _connect(self, address: tuple[str, int]) -> bool:
+        with suppress(OSError):
+            self._peers.append(Client(address))
+        return bool(self._peers)
 
     def gather(self, vote: dict[str, Any]) -> list[dict[str, Any]]:
         vote = {**vote, "rank": self._rank}
-        if self._world == 1:
-            return [vote]
         try:
             if self._rank:
-                self._say(self._files[0], vote)
-                return list(self._hear(self._files[0]))
-            votes = sorted(
-                [vote, *(self._hear(file) for file in self._files)], key=lambda one: one["rank"]
-            )
-            for file in self._files:
-                self._say(file, votes)
-        except OSError as error:
-            raise PeerGone(str(error)) from error
+                self._peers[0].send(vote)
+                votes: list[dict[str, Any]] = self._peers[0].recv()
+                return votes
+            votes = [vote, *(peer.recv() for peer in self._peers)]
+            votes.sort(key=lambda one: int(one["rank"]))
+            for peer in self._peers:
+                peer.send(votes)
+        except (OSError, EOFError) as error:
+            raise PeerGone(f"a peer is gone: {error}") from error
         return votes
 
-    def _say(self, file: Any, value: Any) -> None:
-        file.write(json.dumps(value) + "\n")
-        file.flush()
 
-    def _hear(self, file: Any) -> Any:
-        line = file.readline()
-        if not line:
-            raise PeerGone("a peer is gone")
-        return json.loads(line)
+def pid_file(spec: Path, node: str, rank: int) -> Path:
+    return spec.with_suffix(f".pid-{node}-{rank}")
 
 
 class StandIn:
     def __init__(self, link: RankLink, order: Order) -> None:
         self.link, self.order, self.settings = link, order, order.settings
-        self.job = json.loads(Path(order.settings.spec).read_text())
+        spec = Path(order.settings.spec)
+        self.job = json.loads(spec.read_text())
+        pid_file(spec, order.node, order.rank).write_text(str(os.getpid()))
         if "usage" in self.job:
             raise EdlError(self.job["usage"])
         self.batch = self.settings.total_batch or self.job["batch"]
@@ -174,7 +158,7 @@ class StandIn:
 
     def take(self, shard: tuple[int, int] | None, shards: list[tuple[int, ...]]) -> None:
         rows = shard[1] - shard[0] if shard else 0
-        self.wrong(self.step + 1, shard)
+        self.crash(self.step + 1, shard)
         if self.step + 1 == self.job.get("gate"):
             gate = Path(self.settings.spec).with_suffix(".gate")
             while not gate.exists() and not self.link.leaving:
@@ -197,23 +181,16 @@ class StandIn:
             with log.open("a") as file:
                 file.write(json.dumps(told) + "\n")
         total = sum(stop - start for start, stop in shards)
-        slow = self.job.get("slow", {}).get(str(self.order.rank), 1.0)
-        progress = Progress(self.step, self.epoch, rows, total, step_s=slow * 0.001 * rows)
-        self.link.tell(progress)
+        self.link.tell(Progress(self.step, self.epoch, rows, total, step_s=0.001 * rows))
 
-    def wrong(self, step: int, shard: tuple[int, int] | None) -> None:
-        for what in ("crash", "hang"):
-            told = self.job.get(what)
-            if not told or told["step"] != step or told.get("rank", 0) != self.order.rank:
-                continue
-            marks = Path(self.settings.spec).with_suffix(f".{what}")
-            before = len(marks.read_text()) if marks.exists() else 0
-            if before >= told.get("times", 1):
-                continue
+    def crash(self, step: int, shard: tuple[int, int] | None) -> None:
+        crash = self.job.get("crash")
+        if not crash or (crash["step"], crash["rank"]) != (step, self.order.rank):
+            return
+        marks = Path(self.settings.spec).with_suffix(".crash")
+        before = len(marks.read_text()) if marks.exists() else 0
+        if before < crash["times"]:
             marks.write_text("x" * (before + 1))
-            if what == "hang":
-                os.kill(os.getpid(), signal.SIGSTOP)
-                continue
             positions = list(range(*shard)) if shard else []
             self.link.tell(Failed(step, self.epoch, positions, "ValueError: as was asked"))
             sys.exit(1)

@@ -14,8 +14,8 @@ import pytest
 from edl.student.settings import TrainSettings
 from edl.student.supervisor.crew import Crew
 from edl.student.words import Ask, FromRank, Order, Progress
-from edl.tests.ground.programs import wait_for
 from edl.tests.student.supervisor.fleet import STAND_IN
+from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -57,7 +57,7 @@ def test_a_rank_is_heard_while_its_question_waits_and_ends_where_there_is_no_ans
         return any(isinstance(word, Progress) and word.waiting_for for word in said)
 
     with crew_of_one(tmp_path, asked) as crew:
-        wait_for(waits)
+        wait_until(waits)
         asked.may.set()
-        wait_for(lambda: bool(crew.news(0.05)) and not crew.running)
+        wait_until(lambda: bool(crew.news(0.05)) and not crew.running)
         assert "SIGKILL" in crew.ranks[0].ending()

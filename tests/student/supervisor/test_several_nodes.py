@@ -14,9 +14,9 @@ import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import EdlError, RegistryUnavailable
-from edl.tests.ground.programs import WAIT_S, wait_for
 from edl.tests.student.id_log import restored_steps, surviving
 from edl.tests.student.supervisor.fleet import JOB, Fleet
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -62,7 +62,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 def grown(fleet: Fleet, generation: int, ranks: int) -> None:
     """Wait until the generation, of so many ranks, has made a step."""
-    wait_for(lambda: fleet.generation() >= generation)
+    wait_until(lambda: fleet.generation() >= generation)
     fleet.reach(1, generation)
     assert fleet.events("generation")[generation - 1]["ranks"] == ranks
 
@@ -96,7 +96,7 @@ def test_nodes_come_and_go_while_the_total_batch_stays(fleet: Fleet) -> None:
 
 def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
     fleet.settings |= {"nodes": (1, 2)}
-    fleet.means = replace(fleet.means, gather_s=WAIT_S)  # until both are there
+    fleet.means = replace(fleet.means, gather_s=DEADLINE_S)  # until both are there
     fleet.job = {"crash": {"step": 20, "rank": 1, "times": 2}}
     fleet.start("a"), fleet.start("b")
     fleet.end()
@@ -114,7 +114,7 @@ def test_a_newcomer_waits_in_reserve_when_the_world_is_full(fleet: Fleet) -> Non
     fleet.start("a"), fleet.start("b")
     grown(fleet, 1, 2)
     c = fleet.start("c")
-    wait_for(lambda: any("c in reserve: the world is full" in line for line in c.lines))
+    wait_until(lambda: any("c in reserve: the world is full" in line for line in c.lines))
     board.goes_on.set()
     fleet.finished()
     assert fleet.generation() == 1
@@ -131,7 +131,7 @@ def test_no_more_nodes_than_a_step_has_rows_for(fleet: Fleet) -> None:
     grown(fleet, 1, 2)
     c = fleet.start("c")
     reserve = "c in reserve: the world is full with 2 nodes, as a step has 2 rows"
-    wait_for(lambda: any(reserve in line for line in c.lines))
+    wait_until(lambda: any(reserve in line for line in c.lines))
     board.goes_on.set()
     fleet.finished()
     assert fleet.generation() == 1
@@ -140,18 +140,21 @@ def test_no_more_nodes_than_a_step_has_rows_for(fleet: Fleet) -> None:
 def test_too_few_nodes_are_waited_for_with_a_reason(fleet: Fleet) -> None:
     fleet.settings |= {"nodes": (2, 2)}
     a = fleet.start("a")
-    wait_for(lambda: any("1 of at least 2 nodes alive" in line for line in a.lines))
+    wait_until(lambda: any("1 of at least 2 nodes alive" in line for line in a.lines))
     fleet.start("b")
     fleet.finished()
 
 
-def test_training_goes_on_while_the_board_is_away(fleet: Fleet) -> None:
+def test_training_goes_on_while_the_board_is_away(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
     fleet.rows, fleet.epochs, fleet.job = 3600, 1, {"step_s": 0.02}  # longer than that takes to see
     fleet.settings |= {"nodes": (1, 1), "coordinator": None}
-    a = fleet.start("a")
+    fleet.start("a")
     fleet.reach(10)
     fleet.board.away.set()  # type: ignore[attr-defined]
-    wait_for(lambda: "Redis at 127.0.0.1:1 does not answer" in a.supervisor._seat.away)
+    missed = "training goes on without the job board: Redis at 127.0.0.1:1 does not answer"
+    wait_until(lambda: missed in caplog.text)
     ids = fleet.folder / "ids" / "rank-0.jsonl"
 
     def last() -> int:
@@ -159,7 +162,7 @@ def test_training_goes_on_while_the_board_is_away(fleet: Fleet) -> None:
         return int(json.loads(whole.splitlines()[-1])["step"])
 
     before = last()
-    wait_for(lambda: last() >= before + 20)
+    wait_until(lambda: last() >= before + 20)
     fleet.board.away.clear()  # type: ignore[attr-defined]
     fleet.finished()
     assert fleet.generation() == 1

@@ -1,0 +1,327 @@
+"""Real ranks: one training however many share it; how they end, and what they report."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.proto import tensors
+from edl.proto.arena import Array
+from edl.student.checkpoint import SnapshotOwner, open_checkpoint
+from edl.student.rank.buckets import Buckets
+from edl.student.words import EXIT_AGAIN, Failed, Finished, Left, Progress, Ready, Saved, Scaled
+from edl.supervise import python_command, start
+from edl.teacher.backends.paddle_runtime import import_paddle
+from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
+from edl.tests.student.id_log import assert_each_once, lines
+from edl.tests.student.rank.world import World, settings
+
+pytestmark = pytest.mark.system
+
+ROWS, EPOCHS = 90, 2
+STEPS = EPOCHS * 6  # the last of an epoch has 10 rows
+PLAIN = {"EDL_TEST_ROWS": str(ROWS), "EDL_TEST_PLAIN": "1"}
+
+
+def parameters(folder: Path, rank: int, step: int) -> list[np.ndarray]:
+    with np.load(folder / f"rank{rank}-step{step}.npz") as file:
+        return [file[name] for name in file.files]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    folder.mkdir()
+    return {**PLAIN, "EDL_TEST_DUMP": str(folder)}
+
+
+def test_one_training_whatever_the_world(tmp_path: Path) -> None:
+    one, two, three, plain = (tmp_path / name for name in ("one", "two", "three", "plain"))
+    job = settings(epochs=EPOCHS, deal="static", id_log=str(tmp_path / "ids"))
+    in_pieces = settings(epochs=EPOCHS, deal="static", micro_batch=2)
+    command = python_command(
+        "plain", "edl.tests.student.rank.small_job", EPOCHS, env=environment(plain), guard=True
+    )
+    plainly = start(command)
+    try:
+        with (
+            World(settings(epochs=EPOCHS), 1, environment=environment(one)) as alone,
+            World(job, 2, environment=environment(two)) as both,
+            World(in_pieces, 3, environment=environment(three)) as all_three,
+        ):
+            assert alone.ended() == {0: 0}
+            assert both.ended() == {0: 0, 1: 0}
+            assert all_three.ended() == {0: 0, 1: 0, 2: 0}
+        assert plainly.wait(60) == 0, plainly.tail()
+    finally:
+        plainly.kill()
+        plainly.wait(10)
+    assert_each_once(tmp_path / "ids", [ROWS] * EPOCHS)
+    for step in range(1, STEPS + 1):
+        reference = parameters(one, 0, step)
+        for ours, theirs in zip(reference, parameters(plain, 0, step), strict=True):
+            assert ours.tobytes() == theirs.tobytes(), f"step {step} is not plain Paddle's"
+        for folder, world in ((two, 2), (three, 3)):
+            first = parameters(folder, 0, step)
+            for rank in range(1, world):
+                for ours, theirs in zip(first, parameters(folder, rank, step), strict=True):
+                    assert ours.tobytes() == theirs.tobytes(), f"ranks differ at step {step}"
+            for ours, theirs in zip(first, reference, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    moved = np.abs(parameters(one, 0, STEPS)[0] - parameters(one, 0, 1)[0]).max()
+    assert moved > 0.01, "nothing was learned, so nothing was compared"
+
+
+def test_a_world_leaves_and_another_goes_on(tmp_path: Path) -> None:
+    """2 -> 1 ranks: nothing is trained twice or left out, and the change is told once."""
+    ids = tmp_path / "ids"
+    job = settings(epochs=3, id_log=str(ids), lr_policy="linear", amp="bfloat16", micro_batch=5)
+    slowly = {"EDL_TEST_ROWS": str(ROWS), "EDL_TEST_ROW_S": "0.002"}
+    with SnapshotOwner() as owner:
+        with World(job, 2, owner=owner, environment=slowly) as world:
+            world.wait(lambda: any(p.step >= 8 for p in world.said(Progress)), "step 8")
+            world.crew.leave()
+            assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
+            first, second = world.said(Left)
+            assert first.step == second.step
+            assert first.safe
+            assert second.safe
+            assert owner.newest_step() == first.step == world.said(Saved)[-1].step
+            assert not world.said(Scaled), "the first world is no change"
+        left = open_checkpoint(owner.location)
+        assert left.world == 2
+        again = World(job, 1, owner=owner, restore=owner.location, generation=2, environment=slowly)
+        with again as world:
+            world.wait(lambda: bool(world.said(Ready)), "the second world")
+            assert world.said(Ready)[0].step == first.step
+            assert world.ended() == {0: 0}
+            assert world.said(Scaled) == [Scaled(2, 1)]
+            assert [line for line in world.lines if "on_scale" in line] == ["0: on_scale(2, 1)"]
+            metrics = world.said(Finished)[0].metrics
+        done = open_checkpoint(owner.location)
+    assert_each_once(ids, [ROWS] * 3)
+    totals = [line["total"] for line in lines(ids)]
+    assert max(totals) == 16  # whatever the world
+    assert done.world == 1
+    assert done.state["learning_rate_factor"] == 0.5
+    assert done.state["training"]["optimizer"]["rate"] == 0.05
+    assert done.state["metrics"] == metrics
+    assert metrics["accuracy"] > 0.4
+
+
+def test_ranks_that_wait_say_so_and_can_leave() -> None:
+    """Rank 1's data set hangs in its 40th row; others are not cut off, and all leave when told."""
+    blocked = {"EDL_TEST_ROWS": "400", "EDL_TEST_BLOCK": "1:40"}
+    with SnapshotOwner() as owner:
+        with World(settings(epochs=1), 2, owner=owner, environment=blocked) as world:
+
+            def waiting(rank: int) -> set[str]:
+                told = [word for who, word in world.words if who == rank]
+                return {word.waiting_for for word in told if isinstance(word, Progress)}
+
+            feed, others = "the next batch of the feed", "the other ranks"
+            world.wait(lambda: feed in waiting(1) and others in waiting(0), "that they wait")
+            world.crew.leave()
+            assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
+            assert all(left.safe for left in world.said(Left))
+        assert owner.newest_step() == world.said(Left)[0].step > 0
+
+
+def test_a_crash_of_the_job_names_step_and_batch_and_ends_its_peers(tmp_path: Path) -> None:
+    """The 4th call of the loss raises on rank 1, in an epoch of 16 rows a step."""
+    ids = tmp_path / "ids"
+    crash = {"EDL_TEST_CRASH": "1:4"}
+    job = settings(epochs=1, id_log=str(ids))
+    with World(job, 2, environment=crash) as world:
+        codes = world.ended()
+        assert codes[0] == EXIT_AGAIN
+        (left,) = world.said(Left)
+        assert not left.safe
+        assert "one of them is gone" in left.why
+        assert codes[1] not in (0, EXIT_AGAIN)
+        (failed,) = world.said(Failed)
+        assert (failed.step, failed.epoch, failed.usage) == (4, 0, False)
+        assert "the loss has had enough" in failed.error
+        assert "small_job.py" in failed.error
+        assert "small_job.py" in failed.traceback
+        trained = {p for line in lines(ids) for p in line["positions"]}
+        assert len(failed.positions) == 8
+        assert not trained & set(failed.positions)
+
+
+def test_a_batch_smaller_than_the_world_is_refused() -> None:
+    with World(settings(epochs=1, total_batch=1), 2) as world:
+        assert 0 not in world.ended().values()
+        assert all(failed.usage for failed in world.said(Failed))
+        assert "too few for 2 ranks" in world.said(Failed)[0].error
+        assert not world.said(Failed)[0].traceback
+
+
+def test_a_feed_without_ids_continues_where_it_was_left(tmp_path: Path) -> None:
+    """96 rows in 6 batches, 3 for each rank; evaluated over all of them, each rank its own."""
+    stream = {"EDL_TEST_STREAM": "1", "EDL_TEST_ROW_S": "0.002"}
+    job = settings(epochs=4, id_log=str(tmp_path), nodes=(1, 1), ranks_per_node=2)
+    with SnapshotOwner() as owner:
+        with World(job, 2, owner=owner, environment=stream) as world:
+            world.wait(lambda: any(p.step >= 4 for p in world.said(Progress)), "step 4")
+            world.crew.leave()
+            assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
+        again = World(job, 2, owner=owner, restore=owner.location, generation=2, environment=stream)
+        with again as world:
+            assert world.ended() == {0: 0, 1: 0}
+            first, second = world.said(Finished)
+            assert (first.step, second.step) == (12, 12)
+            assert first.metrics == second.metrics
+            assert first.metrics["accuracy"] == pytest.approx(first.metrics["by_paddle"])
+    assert sum(line["rows"] for line in lines(tmp_path)) == 4 * 96
+    assert {line["generation"] for line in lines(tmp_path)} == {1, 2}
+
+
+def test_a_feed_without_rows_is_named() -> None:
+    with World(settings(epochs=9), 1, environment={"EDL_TEST_SIZES": "0," * 9}) as world:
+        assert world.ended()[0] != 0
+        assert "gives no rows" in world.said(Failed)[0].error
+
+
+class Quadrants:
+    """Knows the answers; silent after `silent_from` requests until it `speaks`."""
+
+    def __init__(self) -> None:
+        self.speaks = threading.Event()
+        self.speaks.set()
+        self.silent_from = 1 << 30
+        self.asked = 0
+
+    def __call__(self, request: tensors.InferRequest) -> dict[str, Array]:
+        self.asked += 1
+        if self.asked > self.silent_from:
+            self.speaks.wait(60)
+        points = next(iter(request.inputs.values()))
+        quadrant = 2 * (points[:, 0] > 0) + (points[:, 1] > 0)
+        return {"logits": (8.0 * np.eye(CLASSES)[quadrant]).astype(np.float32)}
+
+
+@pytest.fixture
+def teacher() -> Iterator[tuple[ScriptedTeacher, Quadrants]]:
+    quadrants = Quadrants()
+    server = ScriptedTeacher(quadrants)
+    yield server, quadrants
+    quadrants.speaks.set()
+    server.stop()
+
+
+def test_ranks_are_taught_and_leave_a_silent_teacher(
+    teacher: tuple[ScriptedTeacher, Quadrants], tmp_path: Path
+) -> None:
+    server, quadrants = teacher
+    job = settings(epochs=400, teachers=(server.address,), id_log=str(tmp_path))
+    quadrants.silent_from = 80
+    with (
+        SnapshotOwner() as owner,
+        World(job, 2, owner=owner, environment={"EDL_TEST_TEACH": "1"}) as world,
+    ):
+
+        def held() -> bool:
+            last = world.said(Progress)[-1:]
+            waits = bool(last) and last[0].waiting_for.startswith("soft labels")
+            return quadrants.asked > quadrants.silent_from and waits
+
+        world.wait(held, "that soft labels are waited for")
+        told = [p for p in world.said(Progress) if p.losses]
+        assert set(told[-1].losses) == {"hard", "soft", "total"}
+        assert told[-1].teachers == 1
+        assert told[-1].losses["soft"] < told[0].losses["soft"] / 2
+        world.crew.leave()
+        assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
+        assert all(left.safe for left in world.said(Left))
+        assert owner.newest_step() == world.said(Left)[0].step
+    whole = max(line["epoch"] for line in lines(tmp_path))  # the one that was left
+    assert whole >= 2
+    assert_each_once(tmp_path, [96] * whole, but=whole)
+
+
+def test_epochs_of_random_sizes_end_cleanly(tmp_path: Path, rng: random.Random) -> None:
+    sizes = [rng.randrange(1, 130) for _ in range(30)]
+    job = settings(epochs=len(sizes), total_batch=13, id_log=str(tmp_path), shard_rows=3)
+    told = {"EDL_TEST_SIZES": ",".join(map(str, sizes))}
+    with World(job, 3, environment=told) as world:
+        assert world.ended() == {0: 0, 1: 0, 2: 0}
+        assert len(world.said(Finished)) == 3
+    assert_each_once(tmp_path, sizes)
+
+
+class TwoRanks:
+    """Two ranks in one process: each begins its sums, in the same order; the second ends them."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+
+    def first(self, tensor: Any) -> Any:
+        self.begun.append(tensor.clone())
+        return lambda: None
+
+    def second(self, tensor: Any) -> Any:
+        tensor.add_(self.begun.pop(0))
+        return lambda: None
+
+
+def small_layers() -> tuple[Any, Any, Any]:
+    from paddle import nn
+
+    table = nn.Embedding(6, 2, sparse=True)
+    layer = nn.Linear(2, 1)
+    return table, layer, [table.weight, *layer.parameters()]
+
+
+def test_sparse_gradients_stay_sparse_and_move_only_their_rows() -> None:
+    paddle = import_paddle()
+    ranks = TwoRanks()
+    table, layer, of_first = small_layers()
+    layer(table(paddle.to_tensor([1, 4, 4]))).sum().backward()
+    sums = [one.grad for one in of_first]
+    rows = sums[0].get_selected_rows()
+    expected = np.zeros((6, 2), np.float32)
+    np.add.at(expected, list(rows.rows()), np.asarray(rows.get_tensor()))
+    Buckets(of_first).reduce(ranks.first)
+
+    for own_rows in ([], [1, 2]):  # the second rank may have no rows at all
+        table, layer, of_second = small_layers()
+        own = np.zeros((6, 2), np.float32)
+        if own_rows:
+            layer(table(paddle.to_tensor(own_rows))).sum().backward()
+            own[own_rows] = layer.weight.numpy()[:, 0]
+        begun, ranks.begun = ranks.begun, list(ranks.begun)
+        Buckets(of_second).reduce(ranks.second)
+        ranks.begun = begun
+        gradient = of_second[0].grad
+        assert gradient.is_selected_rows()
+        held = gradient.get_selected_rows()
+        assert sorted(held.rows()) == sorted({1, 4, *own_rows})
+        total = np.zeros((6, 2), np.float32)
+        total[list(held.rows())] = np.asarray(held.get_tensor())
+        assert np.allclose(total, expected + own)
+        before = table.weight.numpy().copy()
+        adam = paddle.optimizer.Adam(0.1, parameters=of_second, lazy_mode=True)
+        for _ in range(2):
+            adam.step()
+        moved = (table.weight.numpy() != before).any(axis=1)
+        assert moved.tolist() == [row in {1, 4, *own_rows} for row in range(6)]
+        adam.clear_grad()
+        layer(table(paddle.to_tensor([5]))).sum().backward()
+        assert list(of_second[0].grad.get_selected_rows().rows()) == [5]
+
+
+def test_a_gradient_that_no_rank_has_stays_none() -> None:
+    paddle = import_paddle()
+    ranks = TwoRanks()
+    for begin in (ranks.first, ranks.second):
+        layer, unused = paddle.nn.Linear(2, 1), paddle.nn.Linear(2, 1)
+        layer.weight.set_value(paddle.ones([2, 1]))
+        layer(paddle.to_tensor([[1.0, 2.0]])).sum().backward()
+        Buckets([*layer.parameters(), *unused.parameters()]).reduce(begin)
+    assert unused.weight.grad is None
+    assert layer.weight.grad.numpy().flatten().tolist() == [2.0, 4.0]

@@ -1,0 +1,360 @@
+"""The parts of a node's supervisor: its place at the job board, checkpoints, what launchers say."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.errors import RegistryUnavailable, UsageError
+from edl.lifecycle import Stop
+from edl.scheduler.students.ladder import Failure
+from edl.scheduler.students.world import World
+from edl.student.checkpoint import Checkpoint, Contents, Repository, SnapshotWriter
+from edl.student.settings import TrainSettings
+from edl.student.show.plain import Plain
+from edl.student.supervisor import keeping as module
+from edl.student.supervisor.facts import Generation, Place
+from edl.student.supervisor.judging import Judge
+from edl.student.supervisor.keeping import Keeping
+from edl.student.supervisor.launcher import launched, nodes_of
+from edl.student.supervisor.node import Supervisor
+from edl.student.supervisor.places import LOOPBACK, free_endpoints, own_address
+from edl.student.supervisor.seat import Seat
+from edl.student.supervisor.telling import Teller
+from edl.tests.waiting import DEADLINE_S, wait_until
+
+JOB = "job"
+
+# --- a node at the job board
+
+OVER = {"kind": "finished", "step": 9}
+WORLD: dict[str, Any] = {
+    "nodes": [], "restored": 0, "keeper": 0, "failures": [], "barred": [], "reason": "",
+    "previous_ranks": 0,
+}  # fmt: skip
+
+
+class VirtualBoard:
+    """A job board whose time passes, and whose memory is lost, when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1e9
+        self.away = False
+        self.board = MemoryBoard(lambda: self.now_s)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.away:
+            raise RegistryUnavailable("it restarts")
+        return getattr(self.board, name)
+
+    def return_with_another_past(self) -> None:
+        """As a Redis that comes back with what it had saved before this run of the job."""
+        former = MemoryBoard(lambda: self.now_s)
+        assert former.lead(JOB, "c", 1.0)
+        assert former.publish(JOB, "c", 1, WORLD)
+        former.finish(JOB, OVER)
+        self.board = former
+        self.away = False
+
+    def expire_leases(self) -> None:
+        self.now_s += 60.0
+
+    def names(self) -> list[str]:
+        return [node.node_id for node in self.nodes(JOB)]
+
+
+@pytest.fixture
+def board() -> VirtualBoard:
+    board = VirtualBoard()
+    board.join(JOB, "a", {}, 3600.0)
+    return board
+
+
+@pytest.fixture
+def join(board: VirtualBoard) -> Iterator[Callable[[], Seat]]:
+    """Makes node b take part; by the real clock it beats every 10 ms."""
+    seat = Seat(board, JOB, "b", lambda view: None, ttl_s=0.05, tick_s=0.005)  # type: ignore[arg-type]
+
+    def started() -> Seat:
+        seat.start()
+        return seat
+
+    yield started
+    seat.stop()
+
+
+def running_job(board: VirtualBoard) -> None:
+    assert board.lead(JOB, "a", 3600.0)
+    for number in (1, 2):
+        assert board.publish(JOB, "a", number, WORLD)
+
+
+def test_a_node_whose_lease_expired_joins_again(
+    board: VirtualBoard, join: Callable[[], Seat]
+) -> None:
+    running_job(board)
+    seat = join()
+    assert board.names() == ["a", "b"]
+    joined = board.nodes(JOB)[1].joined
+    board.expire_leases()
+    wait_until(lambda: len(nodes := board.nodes(JOB)) == 2 and nodes[1].joined > joined)
+    assert seat.view.outcome is None
+
+
+def test_a_node_whose_lease_expired_while_the_job_ended_hears_of_the_end(
+    board: VirtualBoard, join: Callable[[], Seat]
+) -> None:
+    running_job(board)
+    seat = join()
+    board.finish(JOB, OVER)
+    board.leave(JOB, "a")
+    board.expire_leases()
+    wait_until(lambda: seat.view.outcome == OVER and board.names() == ["b"])
+
+
+def test_the_end_of_an_earlier_run_does_not_end_this_one(
+    board: VirtualBoard, join: Callable[[], Seat]
+) -> None:
+    running_job(board)
+    seat = join()
+    board.away = True
+    wait_until(lambda: seat.away)
+    board.return_with_another_past()
+    wait_until(lambda: board.names() == ["b"] and seat.view.outcome is None)
+    assert board.outcome(JOB) is None
+
+
+def test_a_node_that_joins_an_ended_job_begins_it_again(
+    board: VirtualBoard, join: Callable[[], Seat]
+) -> None:
+    board.finish(JOB, OVER)
+    board.leave(JOB, "a")
+    assert join().view.outcome is None
+    assert board.names() == ["b"]
+
+
+# --- checkpoints and snapshots
+
+
+def contents(step: int) -> Contents:
+    return Contents(step, 1, {"model/w": np.full(64, step, np.float32)}, {})
+
+
+def write_snapshot(keeping: Keeping, step: int) -> None:
+    with SnapshotWriter(keeping.keys) as writer:
+        writer.write(contents(step))
+
+
+def newest(judge: Judge, generation: int) -> int:
+    found: list[int | None] = []
+    wait_until(lambda: found.append(judge.newest(generation)) or found[-1] is not None)
+    assert found[-1] is not None
+    return found[-1]
+
+
+def test_a_checkpoint_that_spoils_after_it_was_verified_is_not_used_again(tmp_path: Path) -> None:
+    repository = Repository(str(tmp_path))
+    assert newest(Judge(repository), 0) == 0
+    for step in (40, 50):
+        last = repository.save(contents(step))
+    judge = Judge(Repository(str(tmp_path)), DEADLINE_S)
+    assert (newest(judge, 1), newest(judge, 1)) == (50, 50)
+    file = Path(last.location) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    assert newest(judge, 2) == 40
+
+
+class BlockedRepository(Repository):
+    """Reads and writes only once it may."""
+
+    def __init__(self, url: str, keep: int = 1) -> None:
+        super().__init__(url, keep)
+        self.begun, self.may = threading.Event(), threading.Event()
+
+    def verify(self, checkpoint: Checkpoint) -> None:
+        self.begun.set()
+        assert self.may.wait(DEADLINE_S)
+        super().verify(checkpoint)
+
+    def save(self, contents: Contents) -> Checkpoint:
+        self.begun.set()
+        assert self.may.wait(DEADLINE_S)
+        return super().save(contents)
+
+
+def test_a_long_verification_is_not_waited_for(tmp_path: Path) -> None:
+    Repository(str(tmp_path)).save(contents(7))
+    blocked = BlockedRepository(str(tmp_path))
+    judge = Judge(blocked, patience_s=0.01)
+    assert judge.newest(1) is None
+    assert blocked.begun.wait(DEADLINE_S)
+    assert judge.newest(2) is None  # what is being read is of the generation before
+    blocked.may.set()
+    assert newest(judge, 2) == 7
+
+
+def test_a_disk_that_hangs_keeps_the_memory_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[BlockedRepository] = []
+
+    def repository(url: str, keep: int) -> BlockedRepository:
+        made.append(BlockedRepository(url, keep))
+        return made[-1]
+
+    monkeypatch.setattr(module, "_VOID_S", 0.05)
+    monkeypatch.setattr(module, "Repository", repository)
+    keeping = Keeping(str(tmp_path), 3)
+    blocked = made[-1]  # the first persister's
+    fds = [int(key.rpartition("-")[2]) for key in keeping.keys]
+    write_snapshot(keeping, 9)
+    keeping.write()
+    assert blocked.begun.wait(DEADLINE_S)
+    keeping.begin(5)
+    try:
+        assert keeping.snapshot == -1
+        for fd in fds:
+            assert "edl-snapshot" in os.readlink(f"/proc/self/fd/{fd}")
+        made[-1].may.set()
+        write_snapshot(keeping, 6)
+        keeping.write()
+        wait_until(keeping.written)
+    finally:
+        blocked.may.set()
+        wait_until(lambda: [one.step for one in Repository(str(tmp_path)).list()] == [9, 6])
+        keeping.close()
+        wait_until(lambda: not any(one.name == "checkpoints" for one in threading.enumerate()))
+        for fd in fds:
+            os.close(fd)
+    for one in Repository(str(tmp_path)).list():
+        Repository(str(tmp_path)).verify(one)
+
+
+@pytest.mark.parametrize(
+    ("restored", "keeper", "offered", "saved"), [(80, "", -1, []), (100, "a", 100, [100])]
+)
+def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
+    tmp_path: Path, restored: int, keeper: str, offered: int, saved: list[int]
+) -> None:
+    """A newer snapshot than the generation begins with is void; the keeper writes its own."""
+    board = MemoryBoard()
+    settings = TrainSettings(
+        str(tmp_path / "job.py"), JOB, (1, 2), coordinator="redis://x", epochs=1,
+        checkpoint=str(tmp_path / "checkpoints"),
+    )  # fmt: skip
+    supervisor = Supervisor(settings, board, "a", LOOPBACK, Teller(Plain(lambda line: None)))
+    write_snapshot(supervisor._keeping, 100)
+    board.join(JOB, "b", {}, 3600.0)
+    assert board.lead(JOB, "b", 3600.0)
+    world = World(3, ("b",), restored, keeper)
+    generation = Generation(world, (Place("b", ("127.0.0.1:1",)),))
+    for number in (1, 2, 3):
+        assert board.publish(JOB, "b", number, generation.to_json())
+    stop = Stop()
+    running = threading.Thread(target=supervisor.run, args=(stop,))
+    running.start()
+
+    def facts() -> dict[str, Any]:
+        return next((dict(one.facts) for one in board.nodes(JOB) if one.node_id == "a"), {})
+
+    def steps() -> list[int]:
+        return [one.step for one in Repository(str(tmp_path / "checkpoints")).list()]
+
+    try:
+        wait_until(lambda: facts().get("generation") == 3 and steps() == saved)
+        assert facts()["snapshot"] == offered
+    finally:
+        stop.request()
+        running.join(DEADLINE_S)
+    assert not running.is_alive()
+
+
+@pytest.mark.parametrize("usage", [False, True])
+def test_a_failure_that_ends_the_command_is_not_told_before(usage: bool) -> None:
+    lines: list[str] = []
+    failure = Failure(1, "a", 0, step=5, error="no such option", usage=usage)
+    Teller(Plain(lines.append)).failed(failure)
+    expected = "rank 0 on node a crashed on step 5 of epoch 0: no such option"
+    assert lines == ([] if usage else [expected])
+
+
+# --- what launchers say
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+PADDLE = {"PADDLE_TRAINER_ID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "number", "count", "cards"),
+    [
+        ({}, None, None, ""),
+        (TORCHRUN, 5, 16, "1"),
+        (TORCHRUN | {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 5, 16, "5"),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}, 5, 16, ""),
+        (PADDLE | {"PADDLE_TRAINERS_NUM": "2"}, 1, 2, ""),
+        (PADDLE | {"PADDLE_LOCAL_RANK": "1", "PADDLE_LOCAL_SIZE": "2"}, 1, None, "1"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, 0, 4, ""),
+        (
+            {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS_PER_NODE": "4"},
+            3, None, "3",
+        ),
+    ],
+)  # fmt: skip
+def test_launchers_name_rank_world_and_card(
+    environment: dict[str, str], number: int | None, count: int | None, cards: str
+) -> None:
+    start = launched(environment, "machine")
+    name = "machine" if number is None else f"machine-{number}"
+    assert (start.name, start.number, start.count) == (name, number, count)
+    assert (start.host, start.cards) == ("", cards)
+
+
+def test_an_indexed_job_of_kubernetes() -> None:
+    variables = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "digits-3-x7k2p", "POD_IP": "10.1.2.3"}
+    start = launched(variables, "node")
+    assert (start.name, start.number, start.host) == ("digits-3-x7k2p-3", 3, "10.1.2.3")
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "expected"),
+    [("", {}, (1, 1)), ("", TORCHRUN, (16, 16)), ("2:8", TORCHRUN, (2, 8)), ("3", {}, (3, 3))],
+)
+def test_numbers_of_nodes(
+    text: str, environment: dict[str, str], expected: tuple[int, int]
+) -> None:
+    assert nodes_of(text, launched(environment, "h")) == expected
+
+
+def test_numbers_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(UsageError, match="RANK='one'"):
+        launched({"RANK": "one"}, "h")
+    for wrong in ("a", "1:b", ":", "1:2:3"):
+        with pytest.raises(UsageError, match="MIN:MAX"):
+            nodes_of(wrong, launched({}, "h"))
+
+
+def test_ids_are_new_with_each_start_and_can_stand_in_a_key() -> None:
+    start = launched({"HOSTNAME": "böse maschine/1"}, "")
+    first, second = start.node_id(), start.node_id()
+    assert first != second
+    assert first.startswith("b-se-maschine-1-")
+
+
+def test_the_address_is_the_one_on_the_way_to_the_coordinator() -> None:
+    for url in (None, "redis://127.0.0.1:6379", "unix:///run/redis.sock"):
+        assert own_address(url) == LOOPBACK
+
+
+def test_endpoints_are_free_and_different() -> None:
+    found = free_endpoints(LOOPBACK, 20)
+    assert len(set(found)) == 20
+    assert all(one.startswith("127.0.0.1:") for one in found)
+    with pytest.raises(UsageError, match="--host"):
+        free_endpoints("203.0.113.7", 1)
