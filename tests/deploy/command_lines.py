@@ -1,9 +1,9 @@
-"""Whether a command that stands in a file of `deploy/` is one that `edl` really takes.
+"""Check that `edl` accepts a command of a file in `deploy/` or of a page.
 
     check(["edl", "coordinator", "serve", "--port", "7010"], {"EDL_TTL": "6"})
 
-Every word goes through the real command line, which parses it and does nothing. What a shell,
-systemd or Kubernetes puts in at the start has to be put in before: nothing is expanded here.
+The real command line parses the words and does nothing. Nothing is expanded: not what a shell,
+systemd or Kubernetes would replace.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from unittest import mock
 
 import typer
 
-from edl.commands import app as edl
+from edl.commands import command_line
 from edl.teacher.cli import app as teacher
 
 #: Programs of the package, by the name of their file or of their module.
-PROGRAMS = {"edl": edl, "edl-teacher": teacher}
-MODULES = {"edl": edl, "edl.teacher": teacher}
+EDL = command_line()
+PROGRAMS = {"edl": EDL, "edl-teacher": teacher}
+MODULES = {"edl": EDL, "edl.teacher": teacher}
 #: Read by the package beside its options, or by libraries that it starts.
 BESIDE_OPTIONS = frozenset({"EDL_DEBUG"})
 
@@ -37,19 +38,17 @@ def is_ours(argv: Sequence[str]) -> bool:
 
 
 def check(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Find out that a command line is one that `edl` takes, with these variables beside it.
+    """Check a command line.
 
     Args:
         argv: all words, the program first; `/opt/edl/bin/edl` is `edl`.
-        environment: what the file sets for it. Each `EDL_*` in it has to be read by this very
-            command. Variables without that prefix are left out of account.
+        environment: what the file sets. This command has to read each `EDL_*` in it.
 
     Returns:
-        The options and arguments that the command would be called with, by the names of its
-        parameters; empty where it would show help or a version.
+        The values of its options and arguments; empty for --help and --version.
 
     Raises:
-        WrongCommand: an option, argument, subcommand or value is none; a variable is not read.
+        WrongCommand: an option, argument, subcommand, value or variable is invalid.
     """
     found = _program(argv)
     if found is None:
@@ -60,8 +59,6 @@ def check(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     with mock.patch.dict(os.environ, {**kept, **ours}, clear=True):
         try:
             read, values = _parse(_command(app), name, arguments)
-        except typer.Exit:  # --help and --version are parsed by doing what they say
-            return {}
         except Exception as error:
             if getattr(error, "format_message", None) is None:
                 raise
@@ -93,18 +90,17 @@ def _program(argv: Sequence[str]) -> tuple[str, typer.Typer, list[str]] | None:
 
 
 def _parse(command: Any, name: str, arguments: list[str]) -> tuple[set[str], dict[str, Any]]:
-    """Parse down to the last subcommand; the variables that it reads, and its values."""
-    context: Any = None
-    while True:
-        context = command.make_context(name, list(arguments), parent=context)
-        rest = [*context._protected_args, *context.args]
-        if not hasattr(command, "resolve_command"):
-            return _variables(command.params), dict(context.params)
-        if not rest:
-            if not command.invoke_without_command:
-                raise WrongCommand(f"{name}: a subcommand is missing")
-            return _variables(command.params), dict(context.params)
-        name, command, arguments = command.resolve_command(context, rest)
+    """The variables that the last subcommand reads, and its values; it is not run."""
+    invoked: list[Any] = []
+
+    def record(context: Any, /, *_: object, **__: object) -> None:
+        invoked.append(context)
+
+    with mock.patch.object(command.context_class, "invoke", record):
+        command.main(list(arguments), name, standalone_mode=False)
+    if not invoked:  # --help and --version are done by parsing them
+        return set(os.environ), {}
+    return _variables(invoked[-1].command.params), dict(invoked[-1].params)
 
 
 def _variables(parameters: Iterable[Any]) -> set[str]:
@@ -117,7 +113,6 @@ def _variables(parameters: Iterable[Any]) -> set[str]:
 
 
 def _message(error: Any) -> str:
-    """What the command line says, also where it would show help in the place of an error."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return "it is not complete: a subcommand or an option is missing"
     return str(error.format_message())

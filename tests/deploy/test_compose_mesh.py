@@ -18,8 +18,10 @@ from edl.coordinator.embedded import free_port
 from edl.supervise import Process, python_command, start
 from edl.tests.deploy import compose_file
 from edl.tests.deploy.compose_file import ROOT, SECRETS, environment
-from edl.tests.ground.programs import wait_for
 from edl.tests.system.redis_servers import TlsProxy, redis_server
+from edl.tests.waiting import wait_until
+
+pytestmark = pytest.mark.system
 
 COMPOSE = compose_file.load({"EDL_USER": "1000:1000"})
 READY_S = 90.0
@@ -137,7 +139,7 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
         mesh.running("coordinator"),
         mesh.running("teacher-1", "--input=x:FP32:-1,4", **model),
     ):
-        wait_for(lambda: "service ctr: 1 teachers serve" in mesh.operator("doctor"), READY_S)
+        wait_until(lambda: "service ctr: 1 teachers serve" in mesh.operator("doctor"), READY_S)
         assert "WRONG" not in mesh.operator("doctor")
         assert re.search(r"teacher-1\s+localhost:\d+\s+serving", mesh.operator("status"))
         assert "draining ctr/teacher-1" in mesh.operator("drain", "teacher-1")

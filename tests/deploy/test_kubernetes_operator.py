@@ -15,7 +15,6 @@ import yaml
 
 import edl.deploy.operator
 import edl.mesh.jobs.kubernetes
-from edl.deploy.operator import watching
 from edl.deploy.operator.jobs.pods import pod_of
 from edl.deploy.operator.teachers.manifests import deployment_of
 from edl.mesh.kubernetes import resources
@@ -36,6 +35,9 @@ from edl.tests.deploy.kubernetes import (
     of_kind,
     selects,
 )
+from edl.tests.deploy.operator.test_loop import WATCHED
+
+pytestmark = pytest.mark.system
 
 #: Group, resource and verb.
 Right = tuple[str, str, str]
@@ -99,7 +101,7 @@ def test_its_rights_are_what_it_calls_and_no_more() -> None:
     for kind, method, subresource, cluster in calls(edl.deploy.operator):
         asked = {right(kind, verb, subresource) for verb in VERBS[method]}
         (everywhere if cluster else here).update(asked)
-    for kind in (*watching._OURS, *watching._MADE):
+    for kind in WATCHED:
         here |= {right(kind, "list"), right(kind, "watch")}
     objects = build("whole")
     roles = {
@@ -149,6 +151,7 @@ def examples() -> dict[str, Object]:
     made = {}
     for one in kustomize(KUBERNETES / "examples"):
         version = definitions[one["kind"]]["spec"]["versions"][0]
+        assert one["metadata"]["namespace"] == NAMESPACE
         assert one["apiVersion"] == f"edl-dist.io/{version['name']}"
         schema = version["schema"]["openAPIV3Schema"]
         known = schema["properties"]["spec"]
@@ -161,12 +164,6 @@ def examples() -> dict[str, Object]:
         made[one["kind"]] = whole
     assert set(made) == set(definitions)
     return made
-
-
-def test_a_wrong_example_would_be_found(examples: dict[str, Object]) -> None:
-    wrong = {**examples["DistillJob"], "spec": {**examples["DistillJob"]["spec"], "maxNodes": 0}}
-    definition = named(build("whole"), "CustomResourceDefinition", "distilljobs.edl-dist.io")
-    assert faults(wrong, definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
 
 
 def test_the_service_becomes_teachers_that_the_mesh_takes(examples: dict[str, Object]) -> None:
@@ -213,10 +210,3 @@ def _is_like(pod: Pod, component: str) -> bool:
     """Whether the policies for the pods of a component are for this one too."""
     policy = named(build("base"), "NetworkPolicy", f"edl-{component}")
     return selects(policy["spec"]["podSelector"], pod.labels)
-
-
-def test_examples_are_in_the_namespace_of_the_mesh() -> None:
-    for one in kustomize(KUBERNETES / "examples"):
-        assert one["metadata"]["namespace"] == NAMESPACE
-    for file in (KUBERNETES / "examples").glob("*.yaml"):
-        assert len(list(yaml.safe_load_all(file.read_text()))) == 1

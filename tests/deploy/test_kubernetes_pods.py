@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import edl
 from edl.coordinator.registry.redis_url import parse
 from edl.metrics import LIVE, READY
 from edl.supervise import start
@@ -18,7 +19,6 @@ from edl.tests.deploy import command_lines
 from edl.tests.deploy.kubernetes import (
     BUILDS,
     COMPONENT,
-    KUBERNETES,
     NAMESPACE,
     ROOT,
     Object,
@@ -31,6 +31,8 @@ from edl.tests.deploy.kubernetes import (
     pods,
 )
 from edl.tests.ground.programs import python
+
+pytestmark = pytest.mark.system
 
 IMAGE = "edl-dist"
 #: Arguments that name a place which the process writes.
@@ -150,25 +152,6 @@ def _check_there(host: str, port: int, objects: tuple[Object, ...]) -> None:
 
 
 @builds
-def test_images_have_versions_and_no_registry_is_named(name: str) -> None:
-    for pod in pods(build(name)):
-        for container in pod.containers:
-            image, _, tag = container["image"].partition(":")
-            assert tag, (pod.owner, container["image"])
-            assert tag != "latest"
-            assert image in (IMAGE, "valkey/valkey"), "a host would stand before the first slash"
-            assert container.get("imagePullPolicy") is None
-            if image == IMAGE:
-                assert tag.removesuffix("-gpu") == _version()
-
-
-def _version() -> str:
-    import edl
-
-    return edl.__version__
-
-
-@builds
 def test_pods_are_restricted_and_say_what_they_need(name: str) -> None:
     """What the profile `restricted` of pod security asks for, and a root that cannot be written."""
     objects = build(name)
@@ -184,6 +167,9 @@ def test_pods_are_restricted_and_say_what_they_need(name: str) -> None:
         for key in ("hostNetwork", "hostPID", "hostIPC"):
             assert key not in pod.spec, pod.owner
         for container in pod.containers:
+            image, _, tag = container["image"].partition(":")
+            assert image in (IMAGE, "valkey/valkey"), "of the cluster's default registry"
+            assert image != IMAGE or tag.removesuffix("-gpu") == edl.__version__
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -301,22 +287,3 @@ def test_of_what_a_mesh_needs_there_is_more_than_one_and_they_do_not_all_go_at_o
         for spread in pod.spec["topologySpreadConstraints"]
     }
     assert keys == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
-
-
-@pytest.mark.parametrize("name", ["base", "whole"])
-def test_redis_finds_its_files_where_its_scripts_look(name: str) -> None:
-    text = (KUBERNETES / "base" / "redis" / "place.sh").read_text()
-    looked = dict(re.findall(r'^: "\$\{(SECRETS|TLS_FILES|DATA):=([^}]+)\}"', text, re.MULTILINE))
-    assert len(looked) == 3
-    for pod in pods(build(name)):
-        if pod.labels[COMPONENT] not in ("redis", "sentinel"):
-            continue
-        mounts = {one["mountPath"]: one for one in pod.main["volumeMounts"]}
-        wanted = {*looked.values()} - (set() if name == "whole" else {looked["TLS_FILES"]})
-        assert wanted <= set(mounts), pod.owner
-        assert not mounts[looked["DATA"]].get("readOnly")
-        interpreter, script = pod.main["command"]
-        folder, _, file = script.rpartition("/")
-        assert interpreter == "sh"
-        assert folder in mounts
-        assert (KUBERNETES / "base" / "redis" / file).is_file()

@@ -22,7 +22,9 @@ from edl.coordinator.registry.redis_url import open_client, parse
 from edl.supervise import Command, Process, start
 from edl.tests.deploy import kubernetes_redis_cli
 from edl.tests.deploy.kubernetes import KUBERNETES
-from edl.tests.ground.programs import wait_for
+from edl.tests.waiting import wait_until
+
+pytestmark = pytest.mark.system
 
 SCRIPTS = KUBERNETES / "base" / "redis"
 SERVERS = 2
@@ -131,10 +133,10 @@ def mesh_of(folder: Path, secrets: dict[str, dict[str, bytes]], sentinels: int) 
         # All at once, as pods are: who looks for a master finds none.
         for node in ports:
             mesh.begin(node, stack)
-        wait_for(lambda: mesh.masters() == {mesh.nodes[0]}, 30.0)
-        wait_for(lambda: mesh.info(mesh.nodes[1]).get("master_link_status") == "up", 30.0)
+        wait_until(lambda: mesh.masters() == {mesh.nodes[0]})
+        wait_until(lambda: mesh.info(mesh.nodes[1]).get("master_link_status") == "up")
         # Which is what they hear by INFO, so Redis lets them in.
-        wait_for(lambda: all(master_of(one).get("runid") for one in mesh.sentinels), 30.0)
+        wait_until(lambda: all(master_of(one).get("runid") for one in mesh.sentinels))
         yield mesh
 
 
@@ -167,15 +169,17 @@ def test_a_dead_master_is_replaced_and_comes_back_as_a_replica(
     with mesh_of(tmp_path, secrets, sentinels=3) as mesh, ExitStack() as stack:
         first, second = mesh.nodes
         for one in mesh.sentinels:
-            wait_for(lambda s=one: master_of(s).get("num-other-sentinels") == 2, 15.0)  # type: ignore[misc]
+            wait_until(lambda s=one: master_of(s).get("num-other-sentinels") == 2)  # type: ignore[misc]
         client = open_client(parse(mesh.url), 2.0)
         client.set("edl:kept", "yes")
-        wait_for(lambda: mesh.info(second).get("slave_repl_offset") == offset_of(mesh, first), 15.0)
+        wait_until(
+            lambda: mesh.info(second).get("slave_repl_offset") == offset_of(mesh, first), 15.0
+        )
         # Back before anybody has noticed, and empty: the other one takes over all the same.
         mesh.running[first].kill()
         mesh.begin(first, stack)
-        wait_for(lambda: mesh.masters() == {second}, 30.0)
-        wait_for(lambda: mesh.info(first).get("role") == "slave", 15.0)
+        wait_until(lambda: mesh.masters() == {second})
+        wait_until(lambda: mesh.info(first).get("role") == "slave")
         assert mesh.info(second)["role"] == "master"
         assert client.get("edl:kept") == "yes"
         client.close()
@@ -183,8 +187,8 @@ def test_a_dead_master_is_replaced_and_comes_back_as_a_replica(
         sentinel = mesh.sentinels[0]
         mesh.running[sentinel].kill()
         mesh.begin(sentinel, stack)
-        wait_for(lambda: master_of(sentinel).get("ip:port") == second, 15.0)
-        wait_for(lambda: master_of(sentinel).get("num-other-sentinels") == 2, 15.0)
+        wait_until(lambda: master_of(sentinel).get("ip:port") == second)
+        wait_until(lambda: master_of(sentinel).get("num-other-sentinels") == 2)
 
 
 def test_each_user_of_the_urls_has_a_secret(secrets: dict[str, dict[str, bytes]]) -> None:

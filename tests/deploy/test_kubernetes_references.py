@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from edl.coordinator.metrics import CoordinatorMetrics
 from edl.tests.coordinator.test_metrics import VIEW
 from edl.tests.deploy.kubernetes import (
     BUILDS,
     COMPONENT,
-    COMPOSED,
     KUBERNETES,
     NAMESPACE,
+    ROOT,
     Object,
     Pod,
     build,
@@ -25,6 +26,8 @@ from edl.tests.deploy.kubernetes import (
     pods,
     selects,
 )
+
+pytestmark = pytest.mark.system
 
 #: Keys of what cert-manager writes.
 CERTIFICATE_KEYS = {"ca.crt", "tls.crt", "tls.key"}
@@ -241,6 +244,25 @@ def test_a_monitor_covers_no_label_of_ours() -> None:
     assert all(set(labels) == {"service"} for labels in shown)
 
 
+def test_the_overlay_of_the_page_builds() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    block = re.search(r"```yaml\n# kustomization.yaml\n(.*?)```", page, re.DOTALL)
+    assert block
+    overlay = yaml.safe_load(block[1])
+    prefix = "edl-dist/deploy/kubernetes/"
+    for one in (*overlay["resources"], *overlay["components"]):
+        assert (KUBERNETES / one.removeprefix(prefix) / "kustomization.yaml").is_file(), one
+    made = compose(tuple(Path(one).name for one in overlay["components"]))
+    secrets = [
+        volume["secret"]["secretName"]
+        for pod in pods(made)
+        for volume in pod.spec["volumes"]
+        if "secret" in volume
+    ]
+    assert "edl-operator-tls" in secrets, "cert-manager comes after all that have pods"
+    assert "edl-student-ctr-tls" in secrets
+
+
 def test_what_the_scaler_asks_is_the_coordinator() -> None:
     whole = build("whole")
     url = named(whole, "ScaledObject", "edl-teacher-ctr")["spec"]["triggers"][0]["metadata"]["url"]
@@ -249,16 +271,3 @@ def test_what_the_scaler_asks_is_the_coordinator() -> None:
     found = re.fullmatch(r"http://edl-coordinator\.edl-dist\.svc:(\d+)/autoscale/ctr", url)
     assert found
     assert ports[int(found[1])] == "metrics"
-
-
-def test_only_what_the_page_names_has_to_be_changed_by_hand_for_another_namespace() -> None:
-    moved = compose(COMPOSED["whole"], "elsewhere")
-    left = set()
-    for one in moved:
-        assert one["metadata"].get("namespace", "elsewhere") == "elsewhere", one["kind"]
-        place = one.get("spec", {})
-        if "edl-dist.svc" in json.dumps(place):
-            left.add(one["kind"])
-        for subject in one.get("subjects", ()):
-            assert subject["namespace"] == "elsewhere"
-    assert left == {"ScaledObject", "Certificate"}

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import jsonschema
@@ -18,7 +17,6 @@ from kubernetes_validate import utils
 from edl.tests.deploy.kubernetes import (
     BUILDS,
     COMPONENTS,
-    KUBERNETES,
     OVERLAYS,
     ROOT,
     Object,
@@ -27,6 +25,8 @@ from edl.tests.deploy.kubernetes import (
     of_kind,
     pods,
 )
+
+pytestmark = pytest.mark.system
 
 #: Of which the package has schemas; the oldest and the newest in each run, all of them nightly.
 VERSIONS = sorted(
@@ -133,9 +133,3 @@ def test_the_dashboard_and_the_alerts_are_the_files_themselves() -> None:
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     (rule,) = of_kind(build("whole"), "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((grafana / "alerts.yml").read_text())
-
-
-def test_files_name_no_field_that_kustomize_gives_up() -> None:
-    for file in KUBERNETES.rglob("kustomization.yaml"):
-        found: dict[str, Any] = yaml.safe_load(file.read_text())
-        assert not {"bases", "commonLabels", "patchesStrategicMerge", "vars"} & set(found), file

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-import ssl
-from concurrent import futures
-from pathlib import Path
 
-import grpc
 import pytest
-import trustme
 
 from edl.tests.deploy.kubernetes import (
     COMPONENT,
@@ -22,6 +17,8 @@ from edl.tests.deploy.kubernetes import (
     of_kind,
     pods,
 )
+
+pytestmark = pytest.mark.system
 
 #: Of what each member needs of its certificate to be served, and to be believed.
 USES = {
@@ -95,15 +92,6 @@ def test_the_name_that_a_pod_tells_others_is_in_its_certificate_and_in_the_dns(
         assert file in ("tls.crt", "tls.key", "ca.crt")
 
 
-def test_no_certificate_of_one_kind_holds_for_the_name_of_another(
-    whole: tuple[Object, ...],
-) -> None:
-    names = [
-        name for one in of_kind(whole, "Certificate") for name in one["spec"].get("dnsNames", ())
-    ]
-    assert len(names) == len({*names})
-
-
 def test_redis_and_sentinels_have_the_names_by_which_they_are_dialled(
     whole: tuple[Object, ...],
 ) -> None:
@@ -144,43 +132,10 @@ def test_a_student_shows_the_certificate_that_its_job_file_reads(whole: tuple[Ob
         assert {items[one].rpartition(".")[2] for one in wanted} == {"crt", "key"}
 
 
-def test_grpc_and_https_take_such_a_name(whole: tuple[Object, ...], tmp_path: Path) -> None:
-    """Libraries differ in which wildcards they believe."""
-    pod = next(one for one in pods(whole) if one.labels[COMPONENT] == "teacher")
-    pattern = environment(pod, pod.main, whole)["EDL_ADVERTISE"]
-    name = pattern.replace("*", "10-1-2-3")
-    authority = trustme.CA()
-    issued = authority.issue_cert(pattern)
-    key = issued.private_key_pem.bytes()
-    chain = b"".join(one.bytes() for one in issued.cert_chain_pems)
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, chain)]))
-    server.start()
-    try:
-        for dialled, believed in ((name, True), ("10-1-2-3.edl-managers.edl-dist.svc", False)):
-            options = [("grpc.ssl_target_name_override", dialled)]
-            with grpc.secure_channel(
-                f"127.0.0.1:{port}",
-                grpc.ssl_channel_credentials(authority.cert_pem.bytes()),
-                options,
-            ) as channel:
-                call = channel.unary_unary("/none/None", bytes, bytes)
-                with pytest.raises(grpc.RpcError) as caught:
-                    call(b"", timeout=10)
-                answered = caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-                assert answered == believed, dialled
-    finally:
-        server.stop(None).wait()
-    ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    issued.configure_cert(serving)
-    calling = ssl.create_default_context()
-    authority.configure_trust(calling)
-    client = calling.wrap_bio(ours, theirs, server_hostname=name)
-    host = serving.wrap_bio(theirs, ours, server_side=True)
-    for end in (client, host, client, host):
-        try:
-            end.do_handshake()
-        except ssl.SSLWantReadError:
-            continue
-    assert client.getpeercert()
+def test_no_certificate_of_one_kind_holds_for_the_name_of_another(
+    whole: tuple[Object, ...],
+) -> None:
+    names = [
+        name for one in of_kind(whole, "Certificate") for name in one["spec"].get("dnsNames", ())
+    ]
+    assert len(names) == len({*names})

@@ -14,6 +14,8 @@ import pytest
 
 from edl.tests.deploy.command_lines import check
 
+pytestmark = pytest.mark.system
+
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
 NAMES = [unit.name for unit in UNITS]
@@ -87,12 +89,6 @@ def lint(unit: Path) -> list[tuple[str, str]]:
     found = done.stdout + done.stderr
     assert "Traceback" not in found, found
     return [(kind, text) for _, _, kind, text in FINDING.findall(found)]
-
-
-def test_there_is_an_example_of_each_units_settings() -> None:
-    assert set(NAMES) == EXAMPLES.keys()
-    found = {path.stem for path in (FOLDER / "env").iterdir()}
-    assert found == set(EXAMPLES.values())
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=NAMES)

@@ -1,9 +1,8 @@
-"""What the pages show is what happens: reads the sessions of a page, and compares outputs.
+"""Reads the sessions of pages: commands that are run, and the output that they have to print.
 
-**The convention**, for whoever writes a page under `docs/` (or README.md). A page with a ```console
-block has a *session*: one shell (bash) in one empty folder, in which all of its blocks are run from
-top to bottom by `test_sessions.py`, with `edl`, `edl-teacher` and `python` of the environment on
-PATH. `export`, `cd`, `%1`, `$!` work from block to block as they do for a reader.
+A page of `docs/` (or README.md) with a ```console block has a *session*: one bash in an empty
+folder, in which `test_sessions.py` runs all of its blocks, with `edl`, `edl-teacher` and `python`
+on PATH. `export`, `cd`, `%1`, `$!` work from block to block, as they do for a reader.
 
     ```console
     $ edl coordinator serve &
@@ -13,44 +12,36 @@ PATH. `export`, `cd`, `%1`, `$!` work from block to block as they do for a reade
     no teachers
     ```
 
-*Commands* are the lines that begin with `$ `; a line that ends with a backslash goes on in the next
-one. Below stands what the command prints, stdout and stderr together:
+*Commands* begin with `$ `; a backslash at the end continues a line. Below is what the command
+prints (stdout and stderr); nothing means that it prints nothing:
 
-- `...` alone on a line is any number of lines, also none; within a line it is any text;
-- a decimal fraction (`0.93`, `12.5`) is any number, as it was measured. Whole numbers, versions and
-  addresses are compared, so write `...` for a count, a process id or a time of the day;
-- runs of blanks and of box drawing lines count as one, blank lines and colours as none;
-- a command below which nothing is shown prints nothing (write `...` if it may).
+- `...` alone on a line is any number of lines; within a line it is any text;
+- a decimal fraction (`0.93`, `12.5`) is any number, because it was measured. Whole numbers are
+  compared, so write `...` for counts, process ids and times of the day;
+- runs of blanks and of box drawing lines count as one; blank lines and colours are ignored.
 
-A command that ends with `&` stays in the background. If something is shown below it, the session
-goes on as soon as *that* has been printed, at its start. All that runs at the end of the page is
-ended (SIGTERM, the youngest first). `fg %3` waits for job 3 to end, and what is shown below it is
-held against *all* that it has printed: begin with `...`. A command fails the test if its exit code
-is not 0.
+A command that ends with `&` stays in the background; the session continues as soon as what is shown
+below it has been printed. All of them are ended at the end of the page (SIGTERM, the youngest
+first). `fg %3` waits for job 3, and its output is compared as a whole. A command whose exit code is
+not 0 fails.
 
-*Files*: a fenced block with a title is written before what stands below it, and the site shows its
-name: ```python title="student.py" . Folders are made.
+*Files*: a fenced block with a title (```python title="student.py") is written to that file.
 
-*What the reader does not see* is in comments; those of the lower half are for the next block only:
+*Comments* control the session; those below `run` apply to the next block only:
 
-    <!-- session: ports 6379=EDL_REDIS_PORT 8080 -->
-                            these ports of the page are free ones in the test, wherever they stand:
-                            commands, files, outputs. `=NAME` also puts that one into a variable,
-                            for a command that has it as its default
-    <!-- session: env NAME=VALUE ... -->   variables (after ports have been replaced)
-    <!-- session: run COMMAND -->          commands, one or many lines; what they print is not read;
-                            $CLONE is the root of the repository:  run ln -s "$CLONE/examples" .
-
-    <!-- session: until -->       each command is repeated until it prints what is shown
-    <!-- session: exact -->       decimal fractions are compared, too
-    <!-- session: fails 2 -->     each command ends with this exit code
+    <!-- session: ports 6379=EDL_REDIS_PORT 8080 -->   these ports are replaced by free ones
+                                   everywhere; `=NAME` also puts one into a variable
+    <!-- session: env NAME=VALUE ... -->
+    <!-- session: run COMMAND -->  hidden commands, one or many lines; $CLONE is the repository
+    <!-- session: until -->        each command is repeated until it prints what is shown
+    <!-- session: exact -->        decimal fractions are compared, too
+    <!-- session: fails 2 -->      each command ends with this exit code
     <!-- session: within 120 s --> a command may take as long (default: 60 s)
-    <!-- session: nightly -->     the block is left out in `make test` and run by `make nightly`
-    <!-- session: skip REASON --> the block is never run (a cluster, another machine): say why
+    <!-- session: nightly -->      the block is run by `make nightly` only
+    <!-- session: skip REASON -->  the block is never run (a cluster, another machine)
 
-Blocks that are indented by four blanks, or fenced as something else, are not run; commands of `edl`
-in them have to be ones that it takes (`test_shown_commands.py`). CI has about 40 s for
-all pages together: few processes that start, small models, and `nightly` for the rest.
+All pages together have about 40 s: start few processes, use small models, and `nightly` for the
+rest.
 """
 
 from __future__ import annotations
@@ -60,8 +51,9 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-PATIENCE_S = 60.0
+DEADLINE_S = 60.0
 _PART = re.compile(
     r"^(?P<indent> *)```(?P<info>[^\n`]+)\n(?P<text>.*?)^(?P=indent)```$"
     r"|<!-- session: (?P<said>.*?)-->",
@@ -75,25 +67,12 @@ _MEASURED = re.compile(r"(?<![\w.])\d+\\\.\d+(?!\d|\\\.\d)")  # in what re.escap
 
 
 class PageError(Exception):
-    """A page that does not keep to the convention; the message says where."""
+    """A page that breaks the convention; the message says where."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A command of a page.
-
-    Attributes:
-        line: its line in the page.
-        command: for the shell; without the `&` of one in the background.
-        shown: lines of output below it.
-        background: it stays.
-        hidden: of a comment: nobody reads what it prints.
-        until: repeated until it prints what is shown.
-        exact: decimal fractions are compared.
-        code: its exit code.
-        within_s: seconds that it may take.
-        nightly: left out in the short form of the page.
-    """
+    """A command of a page; `command` is without the `&` of one in the background."""
 
     line: int
     command: str
@@ -103,7 +82,7 @@ class Run:
     until: bool = False
     exact: bool = False
     code: int = 0
-    within_s: float = PATIENCE_S
+    within_s: float = DEADLINE_S
     nightly: bool = False
 
 
@@ -119,13 +98,13 @@ class File:
 
 @dataclass(frozen=True)
 class Page:
-    """The session of a page: what is done, in order; ports and variables that it asks for.
+    """The session of a page.
 
     Attributes:
-        name: relative to the root of the repository.
-        steps: commands and files.
+        name: path in the repository.
+        steps: commands and files in their order.
         ports: a port as the page shows it -> the variable that holds it, or "".
-        variables: further ones.
+        variables: other variables.
         skipped: why blocks are never run, by their lines.
     """
 
@@ -137,12 +116,10 @@ class Page:
 
     @property
     def runs(self) -> bool:
-        """Whether it shows a command."""
         return any(isinstance(step, Run) and not step.hidden for step in self.steps)
 
     @property
     def nightly(self) -> bool:
-        """Whether a part of it is left out in the short form."""
         return any(step.nightly for step in self.steps)
 
 
@@ -157,7 +134,7 @@ def parse(text: str, name: str) -> Page:
     ports: dict[str, str] = {}
     variables: dict[str, str] = {}
     skipped: dict[int, str] = {}
-    said = _Said()
+    options: dict[str, Any] = {}  # of the next block
     for part in _PART.finditer(text):
         line = text.count("\n", 0, part.start()) + 1
         if part["said"] is not None:
@@ -166,66 +143,38 @@ def parse(text: str, name: str) -> Page:
                 pairs = (one.partition("=") for one in rest.split())
                 (ports if word == "ports" else variables).update((a, b) for a, _, b in pairs)
             elif word == "run":
-                steps.append(said.run(line, textwrap.dedent(rest), hidden=True))
-                said = _Said()
+                steps.append(Run(line, textwrap.dedent(rest), hidden=True, **options))
+                options = {}
             else:
-                said.hear(word, rest, f"{name}:{line}")
+                options |= _option(word, rest, f"{name}:{line}")
             continue
         title = _TITLE.search(part["info"])
         body = textwrap.dedent(part["text"]) if part["indent"] else part["text"]
         if title is None and part["info"].strip() != "console":
             continue  # only shown
-        if said.skip:
-            skipped[line] = said.skip
+        if reason := options.pop("skip", ""):
+            skipped[line] = reason
         elif title is not None:
-            steps.append(File(line, title[1], body, said.nightly))
+            steps.append(File(line, title[1], body, "nightly" in options))
         else:
-            steps += _commands(body, line, said, name)
-        said = _Said()
+            steps += _commands(body, line, options, name)
+        options = {}
     return Page(name, tuple(steps), ports, variables, skipped)
 
 
-class _Said:
-    """What comments have said of the next block."""
-
-    def __init__(self) -> None:
-        self.until = self.exact = self.nightly = False
-        self.code = 0
-        self.within_s = PATIENCE_S
-        self.skip = ""
-
-    def hear(self, word: str, rest: str, place: str) -> None:
-        if word in ("until", "exact", "nightly") and not rest:
-            setattr(self, word, True)
-        elif word == "fails" and rest.isdigit() and int(rest):
-            self.code = int(rest)
-        elif word == "within" and (found := re.fullmatch(r"(\d+) s", rest)):
-            self.within_s = float(found[1])
-        elif word == "skip" and rest:
-            self.skip = rest
-        else:
-            raise PageError(f"{place}: a comment 'session: {word} {rest}' is not understood")
-
-    def run(
-        self, line: int, command: str, shown: tuple[str, ...] = (), *, hidden: bool = False
-    ) -> Run:
-        """A command of which this has been said."""
-        background = command.endswith("&") and not command.endswith("&&")
-        return Run(
-            line,
-            command.removesuffix("&").rstrip() if background else command,
-            shown,
-            background,
-            hidden,
-            until=self.until,
-            exact=self.exact,
-            code=self.code,
-            within_s=self.within_s,
-            nightly=self.nightly,
-        )
+def _option(word: str, rest: str, where: str) -> dict[str, Any]:
+    if word in ("until", "exact", "nightly") and not rest:
+        return {word: True}
+    if word == "fails" and rest.isdigit() and int(rest):
+        return {"code": int(rest)}
+    if word == "within" and (found := re.fullmatch(r"(\d+) s", rest)):
+        return {"within_s": float(found[1])}
+    if word == "skip" and rest:
+        return {"skip": rest}
+    raise PageError(f"{where}: a comment 'session: {word} {rest}' is not understood")
 
 
-def _commands(body: str, line: int, said: _Said, name: str) -> list[Run]:
+def _commands(body: str, line: int, options: dict[str, Any], name: str) -> list[Run]:
     """The commands of a ```console block that begins in `line`."""
     found: list[tuple[int, list[str], list[str]]] = []
     for number, text in enumerate(body.splitlines(), line + 1):
@@ -239,7 +188,14 @@ def _commands(body: str, line: int, said: _Said, name: str) -> list[Run]:
             found[-1][2].append(text)
     if not found:
         raise PageError(f"{name}:{line}: a console block without a command")
-    return [said.run(at, "\n".join(words).rstrip(), tuple(shown)) for at, words, shown in found]
+    runs = []
+    for at, words, shown in found:
+        command = "\n".join(words).rstrip()
+        background = command.endswith("&") and not command.endswith("&&")
+        if background:
+            command = command.removesuffix("&").rstrip()
+        runs.append(Run(at, command, tuple(shown), background, **options))
+    return runs
 
 
 def put(text: str, ports: Mapping[str, int]) -> str:
@@ -259,7 +215,7 @@ def plain(text: str) -> list[str]:
 def missing(
     shown: Iterable[str], printed: str, *, at_start: bool = False, exact: bool = False
 ) -> str | None:
-    """What of an output is not as a page shows it, in words; None if all is.
+    """How an output differs from what a page shows; None: it does not.
 
     Args:
         shown: lines of the page, with `...` in them.

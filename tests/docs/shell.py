@@ -1,4 +1,4 @@
-"""Runs the session of a page in a real shell, in an empty folder, and ends all that it started."""
+"""Runs the session of a page in a real shell, in an empty folder, and ends its processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _END = "for job in $(jobs -p | tac); do kill $job; wait $job; done 2>/dev/null; 
 
 
 class Mismatch(AssertionError):
-    """The page shows what does not happen; the message says where, and what happened."""
+    """Something else happens than a page shows."""
 
 
 class Shell:
@@ -148,7 +148,7 @@ def play(page: Page, folder: Path, *, short: bool) -> None:
     ports = {port: free_port("127.0.0.1") for port in page.ports}
     named = {name: str(ports[port]) for port, name in page.ports.items() if name}
     named |= {name: put(text, ports) for name, text in page.variables.items()}
-    with Shell(folder, {**surroundings(folder), **named}) as shell:
+    with Shell(folder, {**variables_of(folder), **named}) as shell:
         for step in page.steps:
             if short and step.nightly:
                 continue
@@ -163,8 +163,7 @@ def play(page: Page, folder: Path, *, short: bool) -> None:
                 raise Mismatch(f"{page.name}:{step.line}: $ {step.command}\n{error}") from error
 
 
-def surroundings(folder: Path) -> dict[str, str]:
-    """The variables of every page: the environment's programs, a home of its own, plain output."""
+def variables_of(folder: Path) -> dict[str, str]:
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(folder / "session"),

@@ -1,59 +1,106 @@
-"""What the pages point at exists: files, headings, flags, make targets, parsable Python."""
+"""What pages refer to exists: files, headings, make targets, commands and variables of `edl`."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
-import xml.etree.ElementTree as ElementTree
+import shlex
 from pathlib import Path
 
 import pytest
 
+from edl.tests.deploy.command_lines import WrongCommand, check, is_ours
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+PAGES = {
+    str(page.relative_to(ROOT)): page
+    for folder in ("docs", "deploy")
+    for page in [*ROOT.glob("*.md"), *sorted((ROOT / folder).rglob("*.md"))]
+}
+#: A line of a block that is indented by four blanks or fenced, with its continuation lines.
+COMMAND = re.compile(
+    r"^(?:    |\$ )?((?:(?:edl|edl-teacher) |docker run )(?:.*\\\n)*.*)$", re.MULTILINE
+)
+BLOCK = re.compile(r"^ *```(?:console|bash|sh)?\n(.*?)^ *```|^((?:    .*\n)+)", re.M | re.DOTALL)
 
 
-def headings(page: Path) -> set[str]:
-    """The anchors of a page, as repository pages make them from its headings."""
+def anchors(page: Path) -> set[str]:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     found = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in found}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+@pytest.mark.parametrize("name", PAGES)
+def test_links_resolve(name: str) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", PAGES[name].read_text()):
         path, _, anchor = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
+        file = (PAGES[name].parent / path).resolve() if path else PAGES[name]
         assert file.exists(), target
-        assert not anchor or anchor in headings(file), target
+        assert not anchor or anchor in anchors(file), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_python_blocks_are_python(page: Path) -> None:
-    for block in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(), flags=re.DOTALL):
-        ast.parse(block)
+def test_python_blocks_can_be_parsed() -> None:
+    for name, page in PAGES.items():
+        for block in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            ast.parse(block, name)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_make_targets_exist(page: Path) -> None:
+def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    named = set(re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), flags=re.MULTILINE))
-    assert named <= targets
+    for name, page in PAGES.items():
+        named = set(re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), flags=re.MULTILINE))
+        assert named <= targets, name
 
 
-@pytest.mark.parametrize("name", ["teacher", "coordinator"])
-def test_flags_of_a_page_are_those_of_its_command(name: str) -> None:
-    sources = " ".join(path.read_text() for path in (ROOT / name).glob("*.py"))
-    flags = set(re.findall(r"`(--[a-z-]+)", (ROOT / "docs" / f"{name}.md").read_text()))
-    assert flags
-    for flag in flags:
-        option = flag.removeprefix("--").replace("-", "_")
-        assert f'"{flag}"' in sources or re.search(rf"\b{option}: ", sources), flag
+def commands(text: str) -> list[str]:
+    """The commands of `edl` in the blocks of a page, without comments."""
+    blocks = ("".join(map(str, filter(None, found))) for found in BLOCK.findall(text))
+    return [command for block in blocks for command in COMMAND.findall(block)]
 
 
-def test_the_picture_is_xml_with_words_for_who_cannot_see_it() -> None:
-    tree = ElementTree.parse(ROOT / "docs" / "mesh.svg").getroot()
-    names = [child.tag.partition("}")[2] for child in tree]
-    assert names[:2] == ["title", "desc"]
+def error_of(command: str) -> str | None:
+    """What `edl` says against a command; None: nothing, except for what `...` leaves out."""
+    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars="|&;>")
+    lexer.whitespace_split = True
+    argv, variables = [], {}
+    for word in lexer:
+        if set(word) <= set("|&;>"):  # the rest is the shell's
+            break
+        argv.append(word)
+    if argv[0] == "docker":
+        image = next(at for at, word in enumerate(argv) if word.startswith("edl-dist:"))
+        options, argv = argv[:image], ["edl", *argv[image + 1 :]]
+        values = [value for key, value in itertools.pairwise(options) if key == "--env"]
+        variables = dict(value.split("=", 1) for value in values)
+    assert is_ours(argv)
+    try:
+        check([word for word in argv if word != "..."], variables)
+    except WrongCommand as error:
+        return None if "..." in argv and "Missing" in str(error) else str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, file in PAGES.items() if commands(file.read_text())]
+)
+def test_commands_are_valid(name: str) -> None:
+    errors = {command: error_of(command) for command in commands(PAGES[name].read_text())}
+    assert {command: error for command, error in errors.items() if error} == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("edl coordinator serve --reddis redis://x", "--reddis"),
+        ("edl coordinator serve --port 70000", "70000"),
+        ("edl coordinator server", "server"),
+        ("edl coordinator", "not complete"),
+        ("edl teacher serve --model m extra", "extra"),
+        ("edl student train", "JOB.py"),
+        ("docker run --env EDL_MODELL=m edl-dist:1 teacher serve --model m", "EDL_MODELL"),
+        ("docker run --env EDL_PORT=many edl-dist:1 teacher serve --model m", "EDL_PORT"),
+    ],
+)
+def test_invalid_commands_are_found(command: str, says: str) -> None:
+    assert says in str(error_of(command))

@@ -1,42 +1,54 @@
-"""docs/explanation/promises.md: every test that it names exists, and no row is without one."""
+"""docs/explanation/promises.md: every row names a test that exists, and the tier that runs it."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
+from edl.tests.conftest import ALL_SYSTEM, SYSTEM_FOLDERS
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "promises.md").read_text()
-ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and "provoked by" not in line]
+HEADS = ("| what is driven |", "| promise |")
+ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith(HEADS)]
+NAMED = {
+    row: found
+    for row in ROWS
+    if (found := re.fullmatch(r"\|.*\| `(tests/\S+?\.py)::(\w+)` \| `make ([\w-]+)` \|", row))
+}
 
 
-def named(row: str) -> tuple[str, str] | None:
-    """File and name of the test in a row's last cell; None: it has none."""
-    found = re.fullmatch(r"\|.*\| `(tests/\S+?\.py)::(\w+)` \|", row)
-    return None if found is None else (found[1], found[2])
+def test_each_row_names_one_and_no_other_row_does() -> None:
+    assert len(ROWS) > 70
+    assert [row for row in ROWS if row not in NAMED] == []
+    assert len({found.group(1, 2) for found in NAMED.values()}) == len(ROWS)
 
 
-def test_each_row_names_one() -> None:
-    rows = [row for row in ROWS if row != "| what is driven | by |"]
-    assert len(rows) > 70
-    assert [row for row in rows if named(row) is None] == []
-
-
-@pytest.mark.parametrize("file", sorted({found[0] for row in ROWS if (found := named(row))}))
-def test_it_exists(file: str) -> None:
+@pytest.mark.parametrize("file", sorted({found[1] for found in NAMED.values()}))
+def test_it_exists_and_runs_in_the_tier(file: str) -> None:
     """As a function that is collected, or as the test case of a state machine."""
     text = (ROOT / file).read_text()
-    tests = [found[1] for row in ROWS if (found := named(row)) and found[0] == file]
-    missing = [
-        test
-        for test in tests
-        if not re.search(rf"^(?:(?:async )?def {test}\(|{test} = \w+\.TestCase$)", text, re.M)
+    for found in NAMED.values():
+        if found[1] == file:
+            assert re.search(
+                rf"^(?:(?:async )?def {found[2]}\(|{found[2]} = \w+\.TestCase$)", text, re.M
+            ), found[2]
+            assert found[3] == tier_of(file, text, found[2])
+
+
+def tier_of(file: str, text: str, test: str) -> str:
+    """The command that runs a test, by its folder, its file's mark or its own."""
+    folder = Path(file).parts[1]
+    if folder == "interop":
+        return "interop"
+    marks = [
+        ast.unparse(mark)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == test
+        for mark in node.decorator_list
     ]
-    assert missing == []
-
-
-def test_none_is_named_twice() -> None:
-    tests = [found for row in ROWS if (found := named(row))]
-    assert len(tests) == len(set(tests))
+    system = folder in SYSTEM_FOLDERS or ALL_SYSTEM.search(text)
+    return "test-system" if system or any("mark.system" in mark for mark in marks) else "test"

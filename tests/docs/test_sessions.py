@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edl.tests.docs.pages import Page, read
+from edl.tests.docs.pages import read
 from edl.tests.docs.shell import ROOT, play
+
+pytestmark = pytest.mark.system
 
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {page.name: page for page in (read(file, ROOT) for file in FILES) if page.runs}
@@ -28,14 +30,7 @@ def test_all_of_a_page_does_what_it_shows(name: str, tmp_path: Path) -> None:
     play(PAGES[name], tmp_path, short=False)
 
 
-def test_pages_with_a_session_are_there() -> None:
-    assert "docs/tutorial.md" in PAGES
-
-
 def test_a_block_that_is_never_run_says_why() -> None:
-    reasons = [(page.name, why) for page in map(_page, FILES) for why in page.skipped.values()]
+    assert "docs/tutorial.md" in PAGES
+    reasons = [(file.name, why) for file in FILES for why in read(file, ROOT).skipped.values()]
     assert [name for name, why in reasons if len(why.split()) < 3] == []
-
-
-def _page(file: Path) -> Page:
-    return read(file, ROOT)

@@ -1,8 +1,9 @@
-"""The site: what its hooks make of pages, and that a page with something wrong does not build."""
+"""The hooks of the site, and that a page with an error does not build."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 import edl.distill_reader
 import edl.student
-from edl.commands import app
+from edl.commands import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = ROOT / "docs" / "hooks"
@@ -35,7 +36,7 @@ links = hook("links")
 WALKED = {command.path: command for command in commands.walk()}
 
 
-def test_every_command_stands_in_the_reference() -> None:
+def test_the_reference_has_every_command() -> None:
     listed = set(re.findall(r"^##+ `(.*)`$", commands.commands(), re.MULTILINE))
     assert listed == set(WALKED)
     assert {"edl", "edl teacher serve", "edl job submit", "edl bench"} <= listed
@@ -44,10 +45,11 @@ def test_every_command_stands_in_the_reference() -> None:
 @pytest.mark.parametrize(
     "path", ["edl teacher serve", "edl coordinator serve", "edl student train"]
 )
-def test_what_help_says_stands_there(path: str) -> None:
-    """Held against the help as it is printed, which is written by somebody else."""
+def test_the_reference_has_what_help_prints(path: str) -> None:
     printed = CliRunner().invoke(
-        app, [*path.split()[1:], "--help"], env={"COLUMNS": "400", "TERM": "dumb", "NO_COLOR": "1"}
+        command_line(),
+        [*path.split()[1:], "--help"],
+        env={"COLUMNS": "400", "TERM": "dumb", "NO_COLOR": "1"},
     )
     options = WALKED[path].options
     assert printed.exit_code == 0
@@ -59,48 +61,20 @@ def test_what_help_says_stands_there(path: str) -> None:
     assert named == {one.variable for one in options if one.variable}
 
 
-def test_every_variable_stands_in_its_table_with_its_readers() -> None:
-    table = commands.variables()
-    (row,) = re.findall(r"^\| `EDL_REDIS_PORT` \| (.*?) \| (.*?) \|$", table, re.MULTILINE)
-    assert "[`edl coordinator serve`](cli.md#edl-coordinator-serve)" in row[0]
-    assert "Port of the Redis that is started" in row[1]
-    named = {one.variable for command in WALKED.values() for one in command.options}
-    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == named - {""}
-
-
 @pytest.mark.parametrize("package", [edl.distill_reader, edl.student])
-def test_every_public_name_stands_in_the_reference(package: ModuleType) -> None:
+def test_the_reference_has_every_public_name(package: ModuleType) -> None:
     text = (ROOT / "docs/reference/python.md").read_text()
     listed = re.findall(rf"^::: {package.__name__}\.(\w+)$", text, re.MULTILINE)
     assert sorted(listed) == sorted(package.__all__)
 
 
-def test_no_variable_of_the_package_is_missing() -> None:
-    shown = commands.variables() + (ROOT / "docs/reference/environment.md").read_text()
-    code = [*ROOT.glob("*.py")]
-    for package in (path.parent for path in ROOT.glob("*/__init__.py")):
-        if package.name != "tests":
-            code += package.rglob("*.py")
-    found = {name for file in code for name in re.findall(r'"(EDL_[A-Z_]+)"', file.read_text())}
-    assert {"EDL_DEBUG", "EDL_COORDINATOR", "EDL_JOB_NODE"} <= found
-    assert {name for name in found if f"`{name}`" not in shown} == set()
-
-
-def test_every_field_of_a_resource_stands_in_the_reference() -> None:
+def test_the_reference_has_every_field_of_a_resource() -> None:
     resources = hook("resources")
     written = resources.resources()
     rows = re.findall(r"^\| `((?:spec|status)\.[^`]+)`", written, re.MULTILINE)
-    (said,) = re.findall(
-        r"^\| `spec.replicas` \| (\w+) \| (.*?) \| (.*) \|$", written, re.MULTILINE
-    )
-    assert said[0] == "integer"
-    assert "`kubectl scale` sets it" in said[2]
     count = 0
     for file in resources.definitions():
-        text = file.read_text()
-        for message in re.findall(r'message: "(.*)"$', text, re.MULTILINE):
-            assert message.replace("*", "\\*").replace("<", "&lt;") in written
-        (version,) = yaml.safe_load(text)["spec"]["versions"]
+        (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
         schema = version["schema"]["openAPIV3Schema"]["properties"]
         count += sum(len(schema[part]["properties"]) for part in ("spec", "status"))
     assert len([path for path in rows if path.count(".") == 1]) == count
@@ -120,27 +94,27 @@ def test_every_field_of_a_resource_stands_in_the_reference() -> None:
         ("a.md", "```\n[x](../LICENSE)\n```\n[x](https://keda.sh)", None),
     ],
 )
-def test_links_out_of_the_pages_lead_to_the_site(place: str, text: str, becomes: str) -> None:
+def test_links_to_other_files_are_rewritten(place: str, text: str, becomes: str) -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri=place))
     assert links.on_page_markdown(text, page) == (becomes or text)
 
 
 def test_the_nav_has_every_page_once() -> None:
-    nav = hook("nav")
     config = SimpleNamespace(**yaml.safe_load((ROOT / "mkdocs.yml").read_text()))
     config.docs_dir = str(ROOT / "docs")
-    named = nav._named(nav.on_config(config).nav)
+    named = re.findall(r'"([^"]+\.md)"', json.dumps(hook("nav").on_config(config).nav))
     there = {file.relative_to(ROOT / "docs").as_posix() for file in (ROOT / "docs").rglob("*.md")}
     assert sorted(named) == sorted(there | set(links.NAMED.values()))
     assert named.index("adr/README.md") < named.index("adr/0001-layout.md")
 
 
-def test_lists_get_the_blank_line_that_they_need() -> None:
+def test_lists_get_a_blank_line_before_them() -> None:
     text = "word:\n- a\n  b\n- c\n\n```\nword\n- d\n```\n"
     assert hook("lists").on_page_markdown(text) == text.replace(":\n-", ":\n\n-")
 
 
-def test_a_page_with_something_wrong_does_not_build(tmp_path: Path) -> None:
+@pytest.mark.system
+def test_a_page_with_an_error_does_not_build(tmp_path: Path) -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(
@@ -160,8 +134,8 @@ def test_a_page_with_something_wrong_does_not_build(tmp_path: Path) -> None:
         assert wrong in built.stderr, built.stderr
 
 
-def test_a_bar_in_a_cell_stays_one_and_splits_nothing() -> None:
-    """Python-Markdown keeps the backslash of an escaped one between backquotes."""
+def test_a_bar_in_a_cell_is_escaped() -> None:
+    # Python-Markdown keeps the backslash of an escaped bar between backquotes.
     written = commands.commands() + "\n" + hook("resources").resources()
     assert "`--lr-policy <keep|linear|sqrt>`" in written
     assert "`^(redis|rediss|" in written

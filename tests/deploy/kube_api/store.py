@@ -1,35 +1,101 @@
-"""What the emulated server keeps, and what it does to it: the rules, without HTTP."""
+"""The objects of the emulated API server, and what each kind of request does to them."""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from .kinds import Known, defined, fresh
-from .merging import Path, applied, leaves, merged, without
+from edl.mesh.kubernetes import resources
+from edl.mesh.kubernetes.resources import Kind, Object, rfc3339_s
+
 from .schema import defaulted, faults, pruned
 
-Object = dict[str, Any]
 Key = tuple[str, str]
+Edit = Callable[[Object], Object]
+#: Fields that identify the elements of a list, by the list's name; other lists are atomic.
+_LIST_KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("containers", "initContainers", "env", "volumes"), ("name",)),
+    "volumeMounts": ("mountPath",),
+    "ownerReferences": ("uid",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "ports": ("containerPort", "port", "protocol"),
+}
+_SERVER_OWNED = (
+    "uid", "name", "namespace", "creationTimestamp", "generation", "resourceVersion",
+    "deletionTimestamp", "deletionGracePeriodSeconds",
+)  # fmt: skip
 
 
 class Refusal(Exception):
-    """An answer that is none of success: status, reason and message."""
+    """An answer that is not a success: status, reason and message."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.status, self.reason, self.message = status, reason, message
 
+    def answer(self) -> tuple[int, bytes]:
+        told = {"message": self.message, "reason": self.reason, "code": self.status}
+        return self.status, json.dumps({"kind": "Status", "status": "Failure", **told}).encode()
+
+
+@dataclass(frozen=True)
+class Known:
+    """A kind that the server serves.
+
+    Attributes:
+        kind: its names.
+        status: it has the subresource status.
+        scale: its field of `spec` that holds the number of replicas; empty: it cannot be scaled.
+        schema: of its definition; None: everything is valid.
+    """
+
+    kind: Kind
+    status: bool = False
+    scale: str = ""
+    schema: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind.api_version, self.kind.plural
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind.plural}.{self.kind.api_version.rpartition('/')[0]}".rstrip(".")
+
+
+def _built_in() -> Iterator[Known]:
+    with_status = (resources.POD, resources.SERVICE, resources.NODE, resources.JOB, resources.CRD)
+    for kind in resources.KINDS:
+        if kind == resources.DEPLOYMENT:
+            yield Known(kind, True, "replicas")
+        elif kind.api_version != resources.API_VERSION:
+            yield Known(kind, kind in with_status)
+
+
+def _defined(crd: Object) -> Iterator[Known]:
+    spec = crd["spec"]
+    for version in spec["versions"]:
+        api_version, names = f"{spec['group']}/{version['name']}", spec["names"]
+        subresources = version.get("subresources", {})
+        scale = subresources.get("scale", {}).get("specReplicasPath", "")
+        yield Known(
+            Kind(api_version, names["kind"], names["plural"], spec["scope"] == "Namespaced"),
+            "status" in subresources,
+            scale.removeprefix(".spec."),
+            version["schema"]["openAPIV3Schema"],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entry of the log that watches read."""
+    """An event of a watch."""
 
     version: int
     known: Known
@@ -38,301 +104,262 @@ class Change:
 
 
 class Store:
-    """Objects of all kinds. Any number of threads may use it."""
+    """All objects. Thread-safe.
+
+    Attributes:
+        known: the kinds, by API version and plural.
+        changes: everything that happened, for watches.
+        logs: what tests say that pods have printed, by namespace and name.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.Condition()
-        self.known = {(one.kind.api_version, one.kind.plural): one for one in fresh()}
+        self.lock = threading.Condition(threading.RLock())
+        self.known = {one.key: one for one in _built_in()}
         self.changes: list[Change] = []
         self.logs: dict[Key, str] = {}
-        self._objects: dict[str, dict[Key, Object]] = {}
-        self._owners: dict[tuple[str, Key], dict[str, set[Path]]] = {}
-        self._version = 1
-        for name in ("default", "kube-system"):
-            self.create(self._of("v1", "namespaces"), "", {"metadata": {"name": name}}, "test")
-
-    @property
-    def version(self) -> str:
-        """The `resourceVersion` of all together."""
-        return str(self._version)
-
-    def _of(self, api_version: str, plural: str) -> Known:
-        return self.known[api_version, plural]
+        self.version = 1
+        self._objects: dict[tuple[str, str], dict[Key, Object]] = {}
+        self._applied: dict[tuple[str, ...], Object] = {}
+        self._namespaces = self.known["v1", "namespaces"]
+        self.create(self._namespaces, "", {"metadata": {"name": "default"}})
 
     def _all(self, known: Known) -> dict[Key, Object]:
-        return self._objects.setdefault(f"{known.group}/{known.kind.plural}", {})
+        return self._objects.setdefault(known.key, {})
 
-    def taken(self, known: Known, namespace: str, take: Callable[[Object], bool]) -> list[Object]:
-        """Copies of all that are taken."""
+    def select(
+        self, known: Known, namespace: str, selected: Callable[[Object], bool]
+    ) -> list[Object]:
+        """Copies of the selected objects, by name; of all namespaces if it is empty."""
         with self.lock:
             return [
                 _copy(one)
                 for (space, _), one in sorted(self._all(known).items())
-                if (not namespace or space == namespace) and take(one)
+                if namespace in ("", space) and selected(one)
             ]
 
     def get(self, known: Known, namespace: str, name: str) -> Object:
-        """A copy of one."""
         with self.lock:
-            return _copy(self._found(known, namespace, name))
+            if (found := self._all(known).get((namespace, name))) is None:
+                raise Refusal(404, "NotFound", f'{known.title} "{name}" not found')
+            return _copy(found)
 
-    def _found(self, known: Known, namespace: str, name: str) -> Object:
-        found = self._all(known).get((namespace, name))
-        if found is None:
-            raise Refusal(404, "NotFound", f'{_what(known)} "{name}" not found')
-        return found
-
-    def create(self, known: Known, namespace: str, body: Object, manager: str) -> Object:
-        """Make one."""
+    def create(self, known: Known, namespace: str, body: Object) -> Object:
         with self.lock:
             found = _copy(body)
-            meta = found.setdefault("metadata", {})
-            if not meta.get("name"):
-                if not meta.get("generateName"):
-                    message = "name or generateName is required"
-                    raise Refusal(422, "Invalid", f"{_what(known)} is invalid: {message}")
-                meta["name"] = meta["generateName"] + uuid.uuid4().hex[:5]
-            key = (namespace, meta["name"])
-            if namespace and ("", namespace) not in self._all(self._of("v1", "namespaces")):
-                raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found')
-            if meta.get("namespace", namespace) != namespace:
-                message = "the namespace of the provided object does not match the request"
-                raise Refusal(400, "BadRequest", message)
+            meta, name = found["metadata"], body["metadata"]["name"]
+            if namespace:
+                self.get(self._namespaces, "", namespace)
+                meta["namespace"] = namespace
             if known.status:
                 found.pop("status", None)
-            if known.kind.plural == "pods":
+            if known.kind == resources.POD:
                 found["status"] = {"phase": "Pending"}
-            meta.update(uid=str(uuid.uuid4()), creationTimestamp=_now(), generation=1)
-            meta.update({"namespace": namespace} if namespace else {})
-            meta.pop("resourceVersion", None)
-            meta.pop("managedFields", None)
-            found = self._checked(known, found)
-            if key in self._all(known):  # said of what could be made alone
-                message = f'{_what(known)} "{meta["name"]}" already exists'
-                raise Refusal(409, "AlreadyExists", message)
-            self._owners[known.kind.plural, key] = {manager: {path for path, _ in leaves(body)}}
-            if known.kind.kind == "CustomResourceDefinition":
-                self._install(found)
-            return self._put(known, key, found, "ADDED")
+            now = rfc3339_s(time.time())
+            meta.update(uid=str(uuid.uuid4()), creationTimestamp=now, generation=1)
+            found = _validated(known, found)
+            if (namespace, name) in self._all(known):
+                raise Refusal(409, "AlreadyExists", f'{known.title} "{name}" already exists')
+            if known.kind == resources.CRD:
+                self.known.update({one.key: one for one in _defined(found)})
+            return self._record(known, found, "ADDED")
 
     def change(
         self,
         known: Known,
         namespace: str,
         name: str,
-        how: Callable[[Object], Object],
-        manager: str,
+        edit: Edit,
         subresource: str = "",
     ) -> Object:
-        """Put what `how` makes of an object in its place; subresource "status": that part alone."""
+        """Replace an object by what `edit` makes of it; of that, only the part that may change."""
         with self.lock:
-            before = self._found(known, namespace, name)
-            wanted = how(_copy(before))
-            version = wanted.get("metadata", {}).get("resourceVersion")
-            if version not in (None, "", before["metadata"]["resourceVersion"]):
-                message = (
-                    f'Operation cannot be fulfilled on {_what(known)} "{name}": the object has been'
-                    " modified; please apply your changes to the latest version and try again"
-                )
-                raise Refusal(409, "Conflict", message)
-            after = self._checked(known, _allowed(known, before, wanted, subresource))
-            self._take(known, (namespace, name), before, after, manager)
-            return self._replace(known, (namespace, name), before, after)
+            before = self.get(known, namespace, name)
+            wanted = edit(_copy(before))
+            version = wanted["metadata"].get("resourceVersion", "")
+            if version not in ("", before["metadata"]["resourceVersion"]):
+                raise Refusal(
+                    409, "Conflict",
+                    f'Operation cannot be fulfilled on {known.title} "{name}": the object has been'
+                    " modified; please apply your changes to the latest version and try again",
+                )  # fmt: skip
+            after = _validated(known, _permitted(known, before, wanted, subresource))
+            if after == before:
+                return before
+            if _specified(after) != _specified(before):
+                after["metadata"]["generation"] += 1
+            return self._record(known, after, "MODIFIED")
 
-    def apply(
-        self, known: Known, namespace: str, body: Object, manager: str, force: bool
-    ) -> tuple[Object, bool]:
-        """Server-side apply; also whether it was made."""
+    def apply(self, known: Known, namespace: str, body: Object) -> Object:
+        """Server-side apply by one manager that owns all that it has ever applied."""
         with self.lock:
-            key = (namespace, body["metadata"]["name"])
-            before = self._all(known).get(key)
-            if before is None:
-                return self.create(known, namespace, body, manager), True
-            owners = self._owners[known.kind.plural, key]
-            said = {path: value for path, value in leaves(body) if path[0] not in ("apiVersion",)}
-            self._refuse_conflicts(known, before, said, owners, manager, force)
-            after = _copy(before)
-            former = owners.get(manager, set()) - set(said)
-            # elements of lists before what is in them, by which they are found
-            for path in sorted(former, key=lambda one: (not isinstance(one[-1], tuple), -len(one))):
-                if not any(path in theirs for who, theirs in owners.items() if who != manager):
-                    after = without(after, path)
-            after = applied(after, body)
-            after = self._checked(known, _allowed(known, before, after, ""))
-            self._take(known, key, before, after, manager)
-            owners[manager] = set(said)
-            return self._replace(known, key, before, after), False
-
-    def _refuse_conflicts(
-        self,
-        known: Known,
-        before: Object,
-        said: Mapping[Path, Any],
-        owners: Mapping[str, set[Path]],
-        manager: str,
-        force: bool,
-    ) -> None:
-        there = dict(leaves(before))
-        for path, value in said.items():
-            for who, theirs in owners.items():
-                if who != manager and path in theirs and there.get(path, value) != value:
-                    if force:
-                        continue
-                    where = "".join(f".{step}" for step in path)
-                    message = f'Apply failed with 1 conflict: conflict with "{who}": {where}'
-                    raise Refusal(409, "Conflict", message)
-
-    def _take(self, known: Known, key: Key, before: Object, after: Object, manager: str) -> None:
-        """Fields whose values change are those of who has changed them."""
-        was, now = dict(leaves(before)), dict(leaves(after))
-        changed = {path for path in was.keys() | now.keys() if was.get(path) != now.get(path)}
-        owners = self._owners[known.kind.plural, key]
-        for theirs in owners.values():
-            theirs -= changed
-        owners.setdefault(manager, set()).update(changed & now.keys())
+            name, key = body["metadata"]["name"], (*known.key, namespace, body["metadata"]["name"])
+            if (namespace, name) not in self._all(known):
+                found = self.create(known, namespace, body)
+            else:
+                former = self._applied.get(key, {})
+                edit: Edit = lambda found: dict(_applied(found, former, body))  # noqa: E731
+                found = self.change(known, namespace, name, edit)
+            self._applied[key] = _copy(body)
+            return found
 
     def delete(self, known: Known, namespace: str, name: str, options: Object) -> Object:
-        """Order one to go: at once, after its grace period, or when its finalizers have gone."""
+        """Remove an object; a pod that runs is only marked, unless it gets no time."""
         with self.lock:
-            before = self._found(known, namespace, name)
-            meta = before["metadata"]
+            found = self.get(known, namespace, name)
+            meta = found["metadata"]
             for key, wanted in options.get("preconditions", {}).items():
                 if meta[key] != wanted:
                     message = f"Precondition failed: {key}: {wanted}, in object meta: {meta[key]}"
                     raise Refusal(409, "Conflict", message)
-            grace_s = self._grace_s(known, before, options)
-            if not grace_s and not meta.get("finalizers"):
-                return self._remove(known, (namespace, name))
-            after = _copy(before)
+            grace_s = options.get("gracePeriodSeconds")
+            phase = found.get("status", {}).get("phase")
+            ended = phase in ("Succeeded", "Failed")
+            if known.kind != resources.POD or ended or not found["spec"].get("nodeName"):
+                grace_s = 0
+            elif grace_s is None:
+                grace_s = found["spec"].get("terminationGracePeriodSeconds", 30)
+            if grace_s == 0:
+                del self._all(known)[namespace, name]
+                return self._record(known, found, "DELETED")
             due = datetime.now(UTC) + timedelta(seconds=grace_s)
-            after["metadata"].setdefault("deletionTimestamp", due.strftime("%Y-%m-%dT%H:%M:%SZ"))
-            after["metadata"]["deletionGracePeriodSeconds"] = grace_s
-            return self._replace(known, (namespace, name), before, after)
+            meta.setdefault("deletionTimestamp", rfc3339_s(due.timestamp()))
+            meta["deletionGracePeriodSeconds"] = grace_s
+            return self._record(known, found, "MODIFIED")
 
-    @staticmethod
-    def _grace_s(known: Known, found: Object, options: Object) -> int:
-        """Of a pod that has a machine and has not ended; what nobody runs goes at once."""
-        if known.kind.plural != "pods" or not found["spec"].get("nodeName"):
-            return 0
-        if found.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            return 0
-        own = found["spec"].get("terminationGracePeriodSeconds", 30)
-        return int(options.get("gracePeriodSeconds", own))
-
-    def _checked(self, known: Known, found: Object) -> Object:
-        if known.schema is None:
-            return found
-        found = {**pruned(found, known.schema), "metadata": found["metadata"]}
-        found = defaulted(found, known.schema)
-        if wrong := faults(found, known.schema):
-            name = found["metadata"]["name"]
-            shown = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
-            message = f'{known.kind.kind}.{known.group} "{name}" is invalid: {shown}'
-            raise Refusal(422, "Invalid", message)
-        return found
-
-    def _install(self, crd: Object) -> None:
-        for one in defined(crd):
-            self.known[one.kind.api_version, one.kind.plural] = one
-        crd["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
-
-    def _replace(self, known: Known, key: Key, before: Object, after: Object) -> Object:
-        if after == before:
-            return _copy(before)
-        kept = before["metadata"]
-        if {k: v for k, v in after.items() if k not in ("metadata", "status")} != {
-            k: v for k, v in before.items() if k not in ("metadata", "status")
-        }:
-            after["metadata"]["generation"] = kept.get("generation", 1) + 1
-        meta = after["metadata"]
-        going = meta.get("deletionTimestamp") and not meta.get("finalizers")
-        if going and (kept.get("finalizers") or not meta.get("deletionGracePeriodSeconds")):
-            self._all(known)[key] = after
-            return self._remove(known, key)
-        return self._put(known, key, after, "MODIFIED")
-
-    def _put(self, known: Known, key: Key, found: Object, how: str) -> Object:
-        self._version += 1
-        found["apiVersion"], found["kind"] = known.kind.api_version, known.kind.kind
-        found["metadata"]["resourceVersion"] = str(self._version)
-        self._all(known)[key] = found
-        return self._tell(known, how, found)
-
-    def _remove(self, known: Known, key: Key) -> Object:
-        self._version += 1
-        found = self._all(known).pop(key)
-        self._owners.pop((known.kind.plural, key), None)
-        found["metadata"]["resourceVersion"] = str(self._version)
-        return self._tell(known, "DELETED", found)
-
-    def _tell(self, known: Known, how: str, found: Object) -> Object:
-        self.changes.append(Change(self._version, known, how, _copy(found)))
+    def _record(self, known: Known, found: Object, event: str) -> Object:
+        self.version += 1
+        meta = found["metadata"]
+        found.update(apiVersion=known.kind.api_version, kind=known.kind.kind)
+        meta["resourceVersion"] = str(self.version)
+        if event != "DELETED":
+            self._all(known)[meta.get("namespace", ""), meta["name"]] = found
+        self.changes.append(Change(self.version, known, event, _copy(found)))
         self.lock.notify_all()
         return _copy(found)
 
-    def wait(self, seen: int, until: float) -> list[Change]:
-        """Changes after the first `seen`; empty when there are none until a monotonic time."""
+    def wait(self, seen: int, timeout_s: float) -> list[Change]:
+        """Changes after the first `seen`; waits for one at most this long."""
         with self.lock:
-            while len(self.changes) <= seen and time.monotonic() < until:
-                self.lock.wait(max(0.0, until - time.monotonic()))
+            self.lock.wait_for(lambda: len(self.changes) > seen, timeout_s)
             return self.changes[seen:]
 
 
-def _allowed(known: Known, before: Object, wanted: Object, subresource: str) -> Object:
-    """What of a change is taken at this path: the status alone, or all but it and identity."""
-    name, uid = before["metadata"]["name"], before["metadata"]["uid"]
-    if (said := wanted.get("metadata", {}).get("uid")) not in (None, "", uid):
-        wrong = f'metadata.uid: Invalid value: "{said}": field is immutable'
-        raise Refusal(422, "Invalid", f'{_what(known)} "{name}" is invalid: {wrong}')
+def _validated(known: Known, found: Object) -> Object:
+    if known.schema is None:
+        return found
+    found = {**pruned(found, known.schema), "metadata": found["metadata"]}
+    found = defaulted(found, known.schema)
+    if wrong := faults(found, known.schema):
+        name = found["metadata"]["name"]
+        raise Refusal(422, "Invalid", f'{known.title} "{name}" is invalid: {", ".join(wrong)}')
+    return found
+
+
+def _permitted(known: Known, before: Object, wanted: Object, subresource: str) -> Object:
+    """A change without what this path cannot change: all but the status, or the status."""
     if subresource == "status":
-        after = _copy(before)
-        after["status"] = wanted.get("status", {})
-        return after
+        return {**before, "status": wanted.get("status", {})}
+    uid = wanted["metadata"].get("uid") or before["metadata"]["uid"]
+    if uid != before["metadata"]["uid"]:
+        message = f'metadata.uid: Invalid value: "{uid}": field is immutable'
+        raise Refusal(422, "Invalid", message)
+    kept = {key: one for key, one in before["metadata"].items() if key in _SERVER_OWNED}
+    given = {key: one for key, one in wanted["metadata"].items() if key not in _SERVER_OWNED}
+    found = {**wanted, "metadata": given | kept}
     if known.status:
-        wanted["status"] = before.get("status", {})
-        if "status" not in before:
-            del wanted["status"]
-    fixed = ("uid", "name", "namespace", "creationTimestamp", "generation", "resourceVersion")
-    for key in (*fixed, "deletionTimestamp", "deletionGracePeriodSeconds"):
-        if key in before["metadata"]:
-            wanted["metadata"][key] = before["metadata"][key]
+        found.pop("status", None)
+        found.update({"status": before["status"]} if "status" in before else {})
+    return found
+
+
+def _specified(found: Object) -> Object:
+    return {key: one for key, one in found.items() if key not in ("metadata", "status")}
+
+
+def merge(changes: Object) -> Edit:
+    """A merge patch as an edit of `Store.change`."""
+
+    def edit(found: Object) -> Object:
+        del found["metadata"]["resourceVersion"]
+        return dict(merged(found, changes))
+
+    return edit
+
+
+def merged(value: Any, changes: Any) -> Any:
+    """RFC 7386: null removes a field, objects are merged, everything else is replaced."""
+    if not isinstance(changes, dict):
+        return changes
+    found = dict(value) if isinstance(value, dict) else {}
+    for key, change in changes.items():
+        if change is None:
+            found.pop(key, None)
         else:
-            wanted["metadata"].pop(key, None)
-    wanted["metadata"].pop("managedFields", None)
-    return wanted
+            found[key] = merged(found.get(key), change)
+    return found
 
 
-def merge(changes: Object) -> Callable[[Object], Object]:
-    """A merge patch as what `Store.change` carries out."""
-    return lambda found: dict(
-        merged({**found, "metadata": _unversioned(found["metadata"])}, changes)
-    )
+def bind(node: str) -> Edit:
+    """The binding of a pod to a node as an edit of `Store.change`."""
 
-
-def bound(node: str) -> Callable[[Object], Object]:
-    """What a pod's binding to a machine does, as what `Store.change` carries out."""
-
-    def bind(pod: Object) -> Object:
-        if pod["spec"].get("nodeName"):
-            raise Refusal(409, "Conflict", f"pod is already assigned to {pod['spec']['nodeName']}")
+    def edit(pod: Object) -> Object:
+        if bound := pod["spec"].get("nodeName"):
+            raise Refusal(409, "Conflict", f"pod is already assigned to {bound}")
         pod["spec"]["nodeName"] = node
         return pod
 
-    return bind
+    return edit
+
+
+def _applied(value: Any, former: Any, wanted: Any, name: str = "") -> Any:
+    """A value with the fields of `wanted`, without those of `former` that `wanted` lacks."""
+    if keys := _LIST_KEYS.get(name):
+        elements: list[Any] = [
+            {tuple(one.get(key) for key in keys): one for one in part or ()}
+            for part in (value, former, wanted)
+        ]
+        return list(_applied(*elements).values())
+    if not isinstance(value, dict) or not isinstance(wanted, dict):
+        return wanted
+    former = former if isinstance(former, dict) else {}
+    found = dict(value)
+    for key, one in wanted.items():
+        found[key] = _applied(value.get(key), former.get(key), one, str(key))
+    for key in (former.keys() - wanted.keys()) & found.keys():
+        nothing: Any = {} if isinstance(former[key], dict) else None
+        if rest := _applied(found[key], former[key], nothing, str(key)):
+            found[key] = rest
+        else:
+            del found[key]
+    return found
+
+
+_TERM = re.compile(r"([\w./-]+)(?:(=|!=)([\w.:/-]*))?")
+
+
+def selecting(labels: str, fields: str = "") -> Callable[[Object], bool]:
+    """Whether an object has these labels (`a=b` or `a`) and fields (`a=b` or `a!=b`)."""
+    own, inside = ([_TERM.fullmatch(one) for one in text.split(",") if one]
+                   for text in (labels, fields))  # fmt: skip
+
+    def selected(found: Object) -> bool:
+        there = found["metadata"].get("labels", {})
+        return all(
+            match and match[1] in there and match[3] in (None, there[match[1]]) for match in own
+        ) and all(
+            match and (at(found, match[1]) == match[3]) == (match[2] == "=") for match in inside
+        )
+
+    return selected
+
+
+def at(found: Object, path: str) -> Any:
+    """The value at a dotted path; None: there is none."""
+    value: Any = found
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def _copy(value: Object) -> Object:
-    """All of it is JSON, which is the fastest copy of itself."""
     return dict(json.loads(json.dumps(value)))
-
-
-def _unversioned(meta: Object) -> Object:
-    return {key: value for key, value in meta.items() if key != "resourceVersion"}
-
-
-def _what(known: Known) -> str:
-    return f"{known.kind.plural}.{known.group}" if known.group else known.kind.plural
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

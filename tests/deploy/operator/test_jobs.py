@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
-from edl.errors import ManifestRefused
-from edl.mesh.kubernetes.resources import DISTILL_JOB, JOB_LABEL, NODE, POD
+from edl.coordinator.jobs import JobBoard
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.deploy.operator.jobs.trainings import Trainings
+from edl.errors import ManifestRefused, RegistryUnavailable
+from edl.mesh.kubernetes.resources import (
+    DEPLOYMENT,
+    DISTILL_JOB,
+    JOB_LABEL,
+    NODE,
+    POD,
+    TEACHER_SERVICE,
+)
+from edl.scheduler.elastic import ElasticConfig
+from edl.scheduler.job_pods import PodsConfig, Progress
 from edl.tests.deploy.kube_api.cluster import Cluster
 
 from .jobs_world import JobsWorld
+from .teachers_world import NAME, SPEC, Operator, Said
 
 
 @pytest.fixture
@@ -330,3 +344,96 @@ def test_what_runs_of_a_spec_that_is_wrong_stays_on_machines_that_it_alone_puts_
     world.rest()
     assert "podTemplate is no template" in world.status("a")["reason"]
     assert len(world.nodes("a")) == 3
+
+
+URL = "redis://head:6379"
+
+
+def test_a_training_tells_how_far_it_is() -> None:
+    board = MemoryBoard()
+    trainings = Trainings(lambda _: board)
+    assert trainings.look(URL, "ctr", 1) == Progress(None, steady=False)
+    board.join("ctr", "n1", {}, 10)
+    assert board.lead("ctr", "n1", 10)
+    assert board.publish("ctr", "n1", 1, {"nodes": ["n1"]})
+    assert board.report("ctr", 1, 0, {"step": 30, "steps": 120})
+    assert trainings.look(URL, "ctr", 1) == Progress(0.25, steady=True)
+    assert trainings.look(URL, "ctr", 2) == Progress(0.25, steady=False)
+    trainings.close()
+
+
+def test_a_redis_that_is_silent_is_left_alone_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked, now = [], [0.0]
+
+    def opened(url: str) -> JobBoard:
+        asked.append(url)
+        raise RegistryUnavailable("Redis does not answer")
+
+    trainings = Trainings(opened, lambda: now[0])
+    with caplog.at_level(logging.WARNING):
+        assert trainings.look(URL, "a", 1) == Progress()
+        assert trainings.look(URL, "b", 1) == Progress()
+        assert asked == [URL]
+        now[0] = 31.0
+        trainings.look(URL, "a", 1)
+    assert len(asked) == 2
+    assert len(caplog.records) == 1
+    trainings.close()
+
+
+def test_a_training_that_forms_its_world_or_is_nearly_done_does_not_grow(cluster: Cluster) -> None:
+    world = JobsWorld(cluster, PodsConfig(ElasticConfig(freeze_s=0)))
+    cluster.node("m1", cpu="1")
+    world.trainings.progress = Progress(0.1, steady=False)
+    world.submit("a", 1, 3, train="job.py")
+    world.rest()
+    cluster.node("m2", cpu="2")
+    world.rest()
+    assert world.nodes("a") == [1]
+    assert world.status("a")["reason"] == "forms its world; it is not changed meanwhile"
+    world.trainings.progress = Progress(0.97)
+    world.rest()
+    assert world.nodes("a") == [1]
+    world.trainings.progress = Progress(0.5)
+    world.rest()
+    assert world.nodes("a") == [1, 2, 3]
+
+
+class BothWorld(JobsWorld):
+    """An operator's turns as its loop makes them: teachers first."""
+
+    def __init__(self, cluster: Cluster, teachers: Operator) -> None:
+        super().__init__(cluster)
+        self.teachers = teachers
+
+    def turn(self, seconds: float = 1.0) -> None:
+        self.teachers.turn()
+        super().turn(seconds)
+
+    def ready(self) -> int:
+        """Teachers that run."""
+        status = self.cluster.client.get(DEPLOYMENT, NAME).get("status", {})
+        return int(status.get("readyReplicas", 0))
+
+
+def test_jobs_make_room_for_teachers_and_grow_when_these_go(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="4")
+    said = Said(resnet101=0)
+    world = BothWorld(cluster, Operator(cluster, said))
+    cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "minReplicas": 0, "scaleToZero": True})
+    world.submit("a", 1, 4)
+    world.rest()
+    assert len(world.nodes("a")) == 4
+    said.numbers["resnet101"] = 2
+    world.rest()
+    assert (world.ready(), len(world.nodes("a"))) == (2, 2)
+    said.numbers["resnet101"] = 8
+    world.rest()
+    assert world.ready() == 4
+    assert world.nodes("a") == [], "below its fewest, if need be"
+    assert world.status("a")["reason"].startswith("waits for online services to give back")
+    said.numbers["resnet101"] = 1
+    world.rest()
+    assert (world.ready(), len(world.nodes("a"))) == (1, 3)

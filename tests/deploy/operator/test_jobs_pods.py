@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 
 from edl.deploy.operator.capacity import Machines
 from edl.deploy.operator.jobs.observe import wanted_of
@@ -18,7 +18,7 @@ from edl.errors import UsageError
 from edl.mesh.kubernetes.resources import Object, seconds_of
 from edl.scheduler.job_pods import JobSeen, Ledger, Orders, PodsConfig, decide_pods
 from edl.tests.deploy.command_lines import check
-from edl.tests.deploy.operator.junk import JUNK, POD_SPECS
+from edl.tests.deploy.operator.teachers_world import JUNK, POD_SPECS
 
 REDIS = "redis://head:6379"
 READY = {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -141,7 +141,6 @@ def test_what_cannot_be_run_says_why(spec: dict[str, Any], says: str) -> None:
 
 
 @given(POD_SPECS, JUNK, JUNK)
-@settings(max_examples=100, deadline=None)
 def test_whatever_a_template_says_jobs_can_be_decided_about(
     spec: dict[str, Any], meta: Any, amount: Any
 ) -> None:

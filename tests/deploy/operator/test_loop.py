@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,14 +16,15 @@ from prometheus_client import CollectorRegistry
 from edl.deploy.operator.loop import Loop, Wake
 from edl.deploy.operator.metrics import OperatorMetrics
 from edl.deploy.operator.watching import Watching
-from edl.errors import KubernetesUnavailable, LeaseSuperseded, ObjectMissing
+from edl.errors import KubernetesUnavailable, LeaseSuperseded
 from edl.lifecycle import Stop
-from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE
-from edl.tests.deploy.kube_api.cluster import Cluster
-from edl.tests.deploy.operator.teaching import NAME, SPEC, Operator, Said
-from edl.tests.ground.programs import wait_for
+from edl.mesh.kubernetes.resources import DEPLOYMENT, DISTILL_JOB, POD, TEACHER_SERVICE
+from edl.tests.deploy.kube_api.cluster import Cluster, emulated_in
+from edl.tests.deploy.operator.teachers_world import NAME, SPEC, Operator, Said
+from edl.tests.waiting import wait_until
 
 INTERVAL_S = 600.0
+WATCHED = (TEACHER_SERVICE, DISTILL_JOB, POD, DEPLOYMENT)
 
 
 class Noted:
@@ -114,7 +116,7 @@ def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
             wake()
             return part.turns > before
 
-        wait_for(looked)
+        wait_until(looked)
 
     with _running(_loop(clock, {"ill": ill, "well": well}, wake=wake)):
         for _ in range(4):
@@ -134,7 +136,7 @@ def test_what_has_failed_is_tried_again_though_nothing_wakes_the_loop() -> None:
     ill, well = Noted(*[KubernetesUnavailable("away")] * 2), Noted()
     loop = Loop({"ill": ill, "well": well}, lambda: True, INTERVAL_S, Wake(), OperatorMetrics())
     with _running(loop):
-        wait_for(lambda: ill.turns == 3)
+        wait_until(lambda: ill.turns == 3)
 
 
 def test_who_leads_again_begins_without_a_rest() -> None:
@@ -145,14 +147,14 @@ def test_who_leads_again_begins_without_a_rest() -> None:
         return leads[0]
 
     with _running(_loop(clock, {"ill": ill}, may, wake)):
-        wait_for(lambda: ill.turns == 1)
+        wait_until(lambda: ill.turns == 1)
         leads[0] = False
         before = asked[0]
         wake()
-        wait_for(lambda: asked[0] > before)
+        wait_until(lambda: asked[0] > before)
         leads[0] = True
         wake()
-        wait_for(lambda: ill.turns == 2)
+        wait_until(lambda: ill.turns == 2)
 
 
 def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -183,42 +185,43 @@ def test_a_change_wakes_it_and_without_the_lead_it_rests() -> None:
         return asked[0] >= 3
 
     with _running(_loop(Time(), {"part": part}, may, wake)):
-        wait_for(asks)
+        wait_until(asks)
         assert part.turns == 0
         leads[0] = True
         wake()
-        wait_for(lambda: part.turns >= 1)
+        wait_until(lambda: part.turns >= 1)
         before = part.turns
         wake()
-        wait_for(lambda: part.turns > before)
+        wait_until(lambda: part.turns > before)
 
 
-def test_definitions_that_come_later_are_watched(cluster: Cluster) -> None:
-    woken = threading.Event()
-    there = [False]
-    asked = threading.Event()
+@pytest.mark.system
+def test_definitions_that_are_created_later_are_watched(tmp_path: Path) -> None:
+    with emulated_in(tmp_path) as cluster:
+        store, before = cluster.server.store, len(cluster.server.requests)
+        missing = store.known.pop((TEACHER_SERVICE.api_version, TEACHER_SERVICE.plural))
 
-    class Watched(Watching):
-        def _find(self) -> None:
-            asked.set()
-            if not there[0]:
-                raise ObjectMissing("no such definition", True)
-            super()._find()
+        def asked() -> set[str]:
+            paths = {path for _, path in cluster.server.requests[before:]}
+            return {path.rpartition("/")[2] for path in paths if "/namespaces/" in path}
 
-    watching = Watched(cluster.connection, cluster.namespace, woken.set, again_s=0.05)
-    watching.start()
-    try:
-        assert asked.wait(20)
-        there[0] = True
+        woken = threading.Event()
+        watching = Watching(cluster.connection, cluster.namespace, woken.set, again_s=0.05)
+        watching.start()
+        try:
+            wait_until(asked)
+            store.known[missing.key] = missing
 
-        def seen() -> bool:
-            cluster.create(TEACHER_SERVICE, f"s{time.monotonic_ns()}", SPEC)
-            return woken.wait(0.2)
+            def seen() -> bool:
+                cluster.create(TEACHER_SERVICE, f"s{time.monotonic_ns()}", SPEC)
+                return woken.wait(0.2)
 
-        wait_for(seen)
-    finally:
-        watching.stop()
-    assert not watching.alive
+            wait_until(seen)
+            # The rights to these are in deploy/kubernetes; see test_kubernetes_operator.py.
+            wait_until(lambda: asked() == {kind.plural for kind in WATCHED})
+        finally:
+            watching.stop()
+        assert not watching.alive
 
 
 def test_an_api_that_is_away_for_a_while_is_waited_for(cluster: Cluster) -> None:

@@ -7,14 +7,15 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import pytest
+
 from edl.mesh.kubernetes.resources import DEPLOYMENT, DISTILL_JOB, JOB_LABEL, LEASE, TEACHER_SERVICE
 from edl.supervise import Process, python_command, start
 from edl.tests.deploy.kube_api.cluster import Cluster
-from edl.tests.deploy.operator.teaching import NAME, SPEC
-from edl.tests.ground.programs import wait_for
+from edl.tests.deploy.operator.teachers_world import NAME, SPEC
+from edl.tests.waiting import DEADLINE_S, wait_until
 
-#: A machine that does other things too starts an operator within this, seconds.
-WITHIN_S = 60.0
+pytestmark = pytest.mark.system
 
 
 @contextmanager
@@ -58,26 +59,26 @@ def test_it_sees_changes_and_another_goes_on_when_it_is_killed(cluster: Cluster)
     with ExitStack() as undo:
         both = [undo.enter_context(operator(cluster, f"operator-{n}")) for n in range(2)]
         for one in both:
-            one.expect(r"operator ready: namespace \S+ of http", WITHIN_S)
-        wait_for(lambda: _replicas(cluster) == 2, WITHIN_S)
+            one.expect(r"operator ready: namespace \S+ of http", DEADLINE_S)
+        wait_until(lambda: _replicas(cluster) == 2)
         cluster.node("m1", cpu="4")
         job = {"image": "x", "command": "work", "minNodes": 1, "maxNodes": 2}
         cluster.create(DISTILL_JOB, "ctr", job)
-        wait_for(lambda: len(cluster.pods(**{JOB_LABEL: "ctr"})) == 2, WITHIN_S)
+        wait_until(lambda: len(cluster.pods(**{JOB_LABEL: "ctr"})) == 2)
         _scale(cluster, 4)
-        wait_for(lambda: _replicas(cluster) == 4, WITHIN_S)
+        wait_until(lambda: _replicas(cluster) == 4)
         pids = {f"_{one.pid}_": one for one in both}
         leader = pids.pop(next(pid for pid in pids if pid in _holder(cluster)))
         (other,) = pids.values()
         leader.kill()
         _scale(cluster, 1)
-        wait_for(lambda: _replicas(cluster) == 1, WITHIN_S)
+        wait_until(lambda: _replicas(cluster) == 1)
         assert f"_{other.pid}_" in _holder(cluster)
-        address = other.expect(r"metrics and health at (http://\S+)", WITHIN_S)[1]
+        address = other.expect(r"metrics and health at (http://\S+)", DEADLINE_S)[1]
         # A machine that does other things too lets its lead lapse, and it takes it again.
-        wait_for(lambda: "edl_operator_leading 1.0" in _metrics(address), WITHIN_S)
+        wait_until(lambda: "edl_operator_leading 1.0" in _metrics(address))
         other.send_signal(signal.SIGTERM)
-        assert other.wait(WITHIN_S) == 0
+        assert other.wait(DEADLINE_S) == 0
         assert _holder(cluster) == ""
         assert _replicas(cluster) == 1, "what was made stays"
         assert len(cluster.pods(**{JOB_LABEL: "ctr"})) == 2

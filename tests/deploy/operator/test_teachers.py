@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import closing
+from pathlib import Path
+
 import kubernetes_validate
 import pytest
+import yaml
 
+from edl.coordinator.manager.summary import ADMITTED
+from edl.deploy.operator.config import OperatorConfig
+from edl.deploy.operator.teachers import TeacherServices
+from edl.deploy.operator.teachers.numbers import Numbers
 from edl.errors import ManifestRefused
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
@@ -12,11 +21,14 @@ from edl.mesh.kubernetes.resources import (
     SERVICE,
     TEACHER_SERVICE,
     Object,
+    labels_of,
 )
+from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.elastic import ElasticConfig
+from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.deploy import command_lines
-from edl.tests.deploy.kube_api.cluster import Cluster
-from edl.tests.deploy.operator.teaching import (
+from edl.tests.deploy.kube_api.cluster import Cluster, definitions
+from edl.tests.deploy.operator.teachers_world import (
     NAME,
     SPEC,
     Operator,
@@ -25,6 +37,7 @@ from edl.tests.deploy.operator.teaching import (
     deployment,
     events,
 )
+from edl.tests.waiting import wait_until
 
 
 def test_a_service_becomes_a_deployment_that_a_cluster_takes(cluster: Cluster) -> None:
@@ -289,3 +302,126 @@ def test_a_name_that_is_somebody_elses_is_left_alone(cluster: Cluster) -> None:
     cluster.client.delete(DEPLOYMENT, NAME)
     operator.turn()
     assert deployment(cluster)["spec"]["replicas"] == 0  # there is no machine
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("which", ["page", "example"])
+def test_the_examples_become_teachers(cluster: Cluster, which: str) -> None:
+    example = (ROOT / "deploy" / "kubernetes" / "examples" / "teacherservice.yaml").read_text()
+    page = (ROOT / "docs" / "operator.md").read_text()
+    shown = re.findall(r"```yaml\n(apiVersion: edl.*?)```", page, re.S)[0]
+    resource = yaml.safe_load(shown if which == "page" else example)
+    assert resource["kind"] == "TeacherService"
+    name = resource["metadata"]["name"]
+    known = definitions()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert set(resource["spec"]) <= set(known["properties"]["spec"]["properties"])
+    cluster.create(TEACHER_SERVICE, name, resource["spec"])
+    cluster.node("m1", cpu="8", memory="64Gi")
+    operator = Operator(cluster, Said(**{name: 1}))
+    operator.turn()
+    assert "InvalidSpec" not in conditions(operator.service(name))
+    made = cluster.client.get(DEPLOYMENT, name)
+    kubernetes_validate.validate(made, "1.30", strict=True)
+    pod = made["spec"]["template"]["spec"]
+    mounted = [one["name"] for one in pod["containers"][0]["volumeMounts"]]
+    assert set(mounted) <= {one["name"] for one in pod["volumes"]}
+    assert "models" in mounted
+
+
+def holder(cluster: Cluster, name: str, cpu: str, labels: dict[str, str]) -> None:
+    """A pod of somebody."""
+    container: Object = {"resources": {"requests": {"cpu": cpu}}, "name": "node", "image": "x"}
+    meta = {"name": name, "labels": labels}
+    cluster.client.create(POD, {"metadata": meta, "spec": {"containers": [container]}})
+
+
+def desired(operator: Operator, *names: str) -> list[int]:
+    return [operator.service(name)["status"]["desired"] for name in names]
+
+
+def test_two_services_are_not_promised_the_same_room(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="4")
+    operator = Operator(cluster, Said(one=3, two=3))
+    for name in ("one", "two"):
+        cluster.create(TEACHER_SERVICE, name, {**SPEC, "service": name})
+    operator.turn()
+    assert desired(operator, "one", "two") == [3, 1]
+    operator.turn()  # no pod is there yet
+    assert desired(operator, "one", "two") == [3, 1]
+    two = operator.settle("two")
+    assert (two["status"]["readyReplicas"], conditions(two)["ScalingActive"][1]) == (1, "NoRoom")
+    operator.said.numbers["one"] = 1
+    operator.settle("one")
+    operator.settle("two")
+    assert desired(operator, "one", "two") == [1, 3]
+
+
+def test_nodes_of_elastic_jobs_leave_room_for_teachers(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="2")
+    holder(cluster, "j-1", "2", labels_of("student", job="j", node="1"))
+    cluster.play()
+    operator = Operator(cluster, Said(resnet101=2))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    service = operator.settle()
+    assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (2, 0)
+    assert conditions(service)["Available"] == ("False", "NoneReady")
+
+
+def test_students_that_no_operator_moves_keep_their_room(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="4")
+    holder(cluster, "plain-job", "3", {"edl-dist.io/job": "plain"})
+    cluster.play()
+    operator = Operator(cluster, Said(resnet101=2))
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+    service = operator.settle()
+    assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (1, 1)
+    assert conditions(service)["ScalingActive"] == ("True", "NoRoom")
+
+
+def _tell(mesh: Served, desired: int, *others: str) -> None:
+    teachers = [pb.Teacher(teacher_id=one, admission=ADMITTED) for one in others]
+    status = pb.ServiceStatus(name="resnet101", desired_teachers=desired, teachers=teachers)
+    mesh.manager.mesh = pb.MeshStatus(services=[status])
+
+
+def test_a_fleet_of_pods_follows_a_coordinator_and_its_silence(cluster: Cluster) -> None:
+    cluster.node("m1", cpu="32", memory="64Gi")
+    cluster.create(TEACHER_SERVICE, NAME, SPEC)
+
+    def replicas() -> int:
+        found = cluster.client.find(DEPLOYMENT, NAME)
+        return -1 if found is None else int(found["spec"]["replicas"])
+
+    with served() as mesh:
+        numbers = Numbers()
+
+        class Closing:
+            close = staticmethod(numbers.stop)
+
+        with closing(Closing()):
+            config = OperatorConfig(cluster.namespace, mesh.url)
+            operator = TeacherServices(cluster.client, config, numbers)
+
+            def follows(expected: int) -> bool:
+                operator.turn(1_900_000_000.0)
+                return replicas() == expected
+
+            _tell(mesh, 3)
+            operator.turn(1_900_000_000.0)
+            assert replicas() == 3  # of the first answer, not of a guess
+            _tell(mesh, 5, "fleet-of-ours", "by-hand")
+            wait_until(lambda: follows(4))
+            mesh.retire()
+
+            def silent() -> bool:
+                operator.turn(1_900_000_000.0)
+                service = cluster.client.get(TEACHER_SERVICE, NAME)
+                return conditions(service)["ScalingActive"] == ("False", "NoNumber")
+
+            wait_until(silent)
+            assert replicas() == 4
+            cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"replicas": 1}})
+            operator.turn(1_900_000_000.0)
+            assert replicas() == 1

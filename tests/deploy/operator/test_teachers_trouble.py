@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from edl.deploy.operator.capacity import checked_requests_of
 from edl.deploy.operator.config import OperatorConfig
@@ -22,9 +22,10 @@ from edl.mesh.kubernetes.resources import (
     Object,
 )
 from edl.tests.deploy.kube_api.cluster import Cluster, Killed
-from edl.tests.deploy.operator.junk import JUNK, POD_SPECS
-from edl.tests.deploy.operator.teaching import (
+from edl.tests.deploy.operator.teachers_world import (
+    JUNK,
     NAME,
+    POD_SPECS,
     SPEC,
     Operator,
     Said,
@@ -36,6 +37,7 @@ from edl.tests.deploy.operator.teaching import (
 
 
 # Dead after a call is dead before the next one, as far as the cluster can tell.
+@pytest.mark.system
 @pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_killed_between_any_two_calls_it_comes_to_the_same_end(
     cluster: Cluster, after: bool
@@ -193,7 +195,6 @@ def test_without_the_right_to_see_machines_room_is_no_bound(cluster: Cluster) ->
 
 
 @given(POD_SPECS, JUNK, JUNK)
-@settings(max_examples=100, deadline=None)
 def test_whatever_a_template_says_it_is_taken_or_refused(
     pod: dict[str, Any], meta: Any, found: Any
 ) -> None:

@@ -1,76 +1,128 @@
-"""What a client makes of a server that goes silent in the midst of an answer."""
+"""The client of the API server: requests, pages, and the errors of each kind of answer."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import yaml
 from kubernetes.client import Configuration
 
-from edl.errors import KubernetesUnavailable
-from edl.mesh.kubernetes.client import Client, Connection
-
-
-class Silent:
-    """A server that answers one request with `sent`, and then says nothing more."""
-
-    def __init__(self, listening: socket.socket) -> None:
-        self.sent = b""
-        self._listening, self._over = listening, threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-        configuration = Configuration(host=f"http://127.0.0.1:{listening.getsockname()[1]}")
-        self._connection = Connection(configuration, "default")
-        self._client: Client | None = None
-
-    def pod_log(self, timeout_s: float) -> Iterator[str]:
-        """What a client has of it that waits so long for each piece."""
-        self._client = Client(self._connection, timeout_s=timeout_s)
-        return self._client.pod_log("a-1")
-
-    def _serve(self) -> None:
-        with self._listening.accept()[0] as one:
-            one.recv(1 << 16)
-            one.sendall(self.sent)
-            self._over.wait(20)
-
-    @property
-    def holds(self) -> bool:
-        """Whether it has not ended the connection by itself."""
-        return self._thread.is_alive()
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join(20)
-        if self._client is not None:
-            self._client.close()
+from edl.errors import (
+    KubernetesUnavailable,
+    ManifestRefused,
+    ObjectChanged,
+    ObjectExists,
+    ObjectMissing,
+    Unauthenticated,
+    UsageError,
+)
+from edl.mesh.kubernetes import client as client_module
+from edl.mesh.kubernetes.client import Client, Connection, connect
+from edl.mesh.kubernetes.resources import CONFIG_MAP, POD, Kind
+from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
 
 
 @pytest.fixture
-def server() -> Iterator[Silent]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        found = Silent(listening)
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster_in(tmp_path) as found:
         yield found
-        found.close()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    """One that uses HTTP."""
+    with Client(cluster.connection) as found:
+        yield found
+
+
+def test_objects_are_created_changed_and_deleted(cluster: Cluster, client: Client) -> None:
+    made = client.create(CONFIG_MAP, {"metadata": {"name": "a", "labels": {"x": "1"}}, "data": {}})
+    assert made["metadata"]["namespace"] == cluster.namespace
+    with pytest.raises(ObjectExists, match="already exists"):
+        client.create(CONFIG_MAP, {"metadata": {"name": "a"}})
+    client.patch(CONFIG_MAP, "a", {"data": {"k": "v"}})
+    with pytest.raises(ObjectChanged, match="modified"):
+        client.patch(
+            CONFIG_MAP, "a", {"data": None}, resource_version=made["metadata"]["resourceVersion"]
+        )
+    assert [one["metadata"]["name"] for one in client.list(CONFIG_MAP, "x=1")] == ["a"]
+    assert client.list(CONFIG_MAP, "x=2") == []
+    with pytest.raises(ManifestRefused, match=r"metadata\.uid.*immutable"):
+        client.patch(CONFIG_MAP, "a", {"metadata": {"uid": "another"}, "data": {"k": "w"}})
+    assert client.get(CONFIG_MAP, "a")["data"] == {"k": "v"}
+    assert client.delete(CONFIG_MAP, "a", uid="another") is False
+    assert client.delete(CONFIG_MAP, "a") is True
+    assert client.delete(CONFIG_MAP, "a") is False
+    with pytest.raises(ObjectMissing, match="not found") as caught:
+        client.get(CONFIG_MAP, "a")
+    assert not caught.value.unknown_kind
+    with pytest.raises(ObjectMissing) as caught:
+        client.list(Kind("edl-dist.io/v1", "Nothing", "nothings"))
+    assert caught.value.unknown_kind
+
+
+def test_long_lists_come_in_pages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_PAGE", 2)
+    for number in range(5):
+        client.create(CONFIG_MAP, {"metadata": {"name": f"c{number}", "labels": {"p": ""}}})
+    found = client.list(CONFIG_MAP, "p")
+    assert [one["metadata"]["name"] for one in found] == [f"c{number}" for number in range(5)]
+    assert {one["kind"] for one in found} == {"ConfigMap"}
+
+
+def test_kubeconfigs_that_do_not_work(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no Kubernetes to talk to"):
+        connect(tmp_path / "missing")
+    for what, change, error in (
+        ("clusters", {"cluster": {"server": "http://127.0.0.1:1"}}, KubernetesUnavailable),
+        ("users", {"user": {"token": "wrong"}}, Unauthenticated),
+    ):
+        config = yaml.safe_load(cluster.kubeconfig.read_text())
+        config[what][0] |= change
+        (tmp_path / "changed").write_text(yaml.safe_dump(config))
+        with Client(connect(tmp_path / "changed")) as client, pytest.raises(error):
+            client.list(POD)
+
+
+@contextmanager
+def silent_after(sent: bytes, timeout_s: float) -> Iterator[Iterator[str]]:
+    """A pod's log from a server that sends this and then nothing, but keeps the connection."""
+    over = threading.Event()
+
+    def serve() -> None:
+        with listening.accept()[0] as one:
+            one.recv(1 << 16)
+            one.sendall(sent)
+            over.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        configuration = Configuration(host=f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with Client(Connection(configuration, "default"), timeout_s=timeout_s) as client:
+            yield client.pod_log("a-1")
+        over.set()
+        thread.join()
 
 
 def _head(status: str) -> bytes:
     return f"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
 
 
-def test_a_log_whose_server_goes_silent_breaks_off(server: Silent) -> None:
-    server.sent = _head("200 OK") + b"4\r\none\n\r\n"
-    lines = server.pod_log(1.0)  # what has been sent has to come within it
-    assert next(lines) == "one"
-    with pytest.raises(KubernetesUnavailable, match="the log of a-1 broke off"):
+@pytest.mark.system
+def test_a_log_whose_server_goes_silent_breaks_off() -> None:
+    with silent_after(_head("200 OK") + b"4\r\none\n\r\n", 3.0) as lines:
+        assert next(lines) == "one"
+        with pytest.raises(KubernetesUnavailable, match="the log of a-1 broke off"):
+            next(lines)
+
+
+def test_an_incomplete_refusal_is_no_answer() -> None:
+    refused = pytest.raises(KubernetesUnavailable, match="does not answer")
+    with silent_after(_head("404 Not Found") + b"4\r\n", 0.2) as lines, refused:
         next(lines)
-    assert server.holds
-
-
-def test_a_refusal_that_does_not_come_whole_is_no_answer(server: Silent) -> None:
-    server.sent = _head("404 Not Found") + b"4\r\n"
-    with pytest.raises(KubernetesUnavailable, match="does not answer"):
-        next(server.pod_log(0.2))
-    assert server.holds

@@ -28,7 +28,7 @@ from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.deploy.kube_api.store import Refusal
-from edl.tests.ground.programs import wait_for
+from edl.tests.waiting import wait_until
 
 EXAMPLE = Path(edl.__file__).resolve().parent / "examples" / "jobs" / "ctr.yaml"
 Edl = Callable[..., str]
@@ -42,7 +42,6 @@ def cluster(tmp_path: Path) -> Iterator[Emulated]:
 
 @pytest.fixture
 def edl_job(cluster: Emulated, monkeypatch: pytest.MonkeyPatch) -> Edl:
-    """`edl job ...` as a user has it who has set two variables."""
     monkeypatch.setenv("EDL_JOBS_ON", f"kubernetes:{cluster.namespace}")
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     return run
@@ -88,7 +87,7 @@ def test_a_spec_that_the_server_refuses_is_said_in_a_line(
 ) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(f"name: a\ncommand: x\nimage: {'x' * 2000}\n")
-    with pytest.raises(ManifestRefused, match=r"spec\.image.*1024") as caught:
+    with pytest.raises(ManifestRefused, match=r"spec\.image.*too long") as caught:
         edl_job("submit", file)
     assert "\n" not in str(caught.value)
 
@@ -163,16 +162,11 @@ def test_a_namespace_that_is_not_there(cluster: Emulated, edl_job: Edl) -> None:
         edl_job("submit", EXAMPLE, "--on", "kubernetes:nowhere")
 
 
-def test_a_right_that_is_missing_is_named(edl_job: Edl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_right_that_is_missing_is_named(cluster: Emulated, edl_job: Edl) -> None:
     says = 'distilljobs.edl-dist.io is forbidden: User "u" cannot list resource "distilljobs"'
-
-    def refuse(*_: object) -> None:
-        raise Refusal(403, "Forbidden", says)
-
-    with monkeypatch.context() as forbidden:
-        forbidden.setattr("edl.tests.deploy.kube_api.server._Handler._route", refuse)
-        with pytest.raises(Forbidden, match=says):
-            edl_job("list")
+    forbidden = cluster.server.refusing(Refusal(403, "Forbidden", says))
+    with forbidden, pytest.raises(Forbidden, match=says):
+        edl_job("list")
 
 
 def test_no_cluster_to_talk_to(
@@ -228,7 +222,7 @@ def test_who_follows_outlives_an_api_server_that_is_away_for_a_while(
         with cluster.server.outage():
             lines = pool.submit(lambda: list(backend.log_lines(job, follow=True)))
             asked = len(requests)
-            wait_for(lambda: len(requests) > asked + 3)
+            wait_until(lambda: len(requests) > asked + 3)
         status = {"observedGeneration": 1, "state": "succeeded"}
         cluster.client.patch(DISTILL_JOB, "a", {"status": status}, subresource="status")
         assert lines.result(20) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import strategies as st
+
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers import TeacherServices
 from edl.mesh.kubernetes.client import Client
@@ -106,3 +108,30 @@ def events(cluster: Cluster) -> list[tuple[str, str]]:
     """Reason and message of all events, the earliest first."""
     listed = sorted(cluster.client.list(EVENT), key=lambda one: one["firstTimestamp"])
     return [(one["reason"], one["message"]) for one in listed]
+
+
+#: Anything that may be in a pod template, which no server validates.
+JUNK: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["", "node", "teacher", "-1", "1e999", "5Gi"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                ["name", "resources", "requests", "limits", "cpu", "env", "restartPolicy"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+POD_SPECS = st.dictionaries(
+    st.sampled_from(
+        ("containers", "initContainers", "overhead", "resources", "tolerations", "volumes")
+    ),
+    JUNK,
+    max_size=2,
+)
