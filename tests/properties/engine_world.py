@@ -1,10 +1,12 @@
 """An engine with its trainer and its teachers, as one test drives them: nothing happens by itself.
 
-The engine's handlers are called as its thread calls them; links send nothing, as the test answers.
+The test does the work of the engine's thread. The links of teachers start no threads: the test
+posts what their probes and requests come to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 from unittest import mock
@@ -14,9 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize
 
 from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine import engine
+from edl.distill_reader.engine import member as members
 from edl.distill_reader.engine.engine import Engine
-from edl.distill_reader.engine.outcomes import Broke, Done, Job, Peer, Ready
-from edl.distill_reader.engine.roster import Assigned
+from edl.distill_reader.engine.inbox import Inbox
+from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
+from edl.distill_reader.engine.roster import Assigned, NamedTeachers, OnAssigned, OnFailed, Roster
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.ensembles import EnsemblePolicy, Mixing
 from edl.errors import BadAnswer, EdlError, RateLimited, RequestRefused, RetryableError, TeacherLost
@@ -73,6 +78,7 @@ class EngineWorld(RuleBasedStateMachine):
     ) -> None:
         self.patch = mock.patch.object(TeacherLink, "_thread")
         self.patch.start()
+        self.on_assigned: dict[str, OnAssigned] = {}
         mixing = None
         if len(services) > 1:
             addresses = tuple((name, ("h:1",)) for name in services)
@@ -106,24 +112,44 @@ class EngineWorld(RuleBasedStateMachine):
         self.channel, fd = Channel.pair()
         self.trainer = Channel.attach(fd)
         self.arena = Arena.create(1 << 16)
-        self.engine = Engine(self.config, self.channel, self.ring, self.arena)
+        self.inbox = Inbox()
+        with (
+            mock.patch.object(engine, "Inbox", return_value=self.inbox),
+            mock.patch.object(members, "open_roster", self.open_roster),
+        ):
+            self.engine = Engine(self.config, self.channel, self.ring, self.arena)
         for member in self.engine.members:
             self.assign(member, set(NAMES), set())
+
+    def open_roster(
+        self, config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFailed
+    ) -> Roster:
+        self.on_assigned[config.service] = on_assigned
+        return NamedTeachers(config, on_assigned)
 
     def stop(self) -> None:
         for member in self.engine.members:
             member.close()
-        self.engine._inbox.close()
+        self.inbox.close()
         for closable in (self.channel, self.trainer, self.arena):
             closable.close()
 
     def say(self, kind: str, **fields: Any) -> None:
+        # Private: else each message would go through the channel's socket.
         self.engine._on_message({"kind": kind, "free": self.to_free, **fields})
         self.to_free = []
         self.hear()
 
+    def decide(self) -> None:
+        # Private: it takes virtual time, and `run` the system's.
+        self.engine._decide(self.now)
+        self.hear()
+
     def hear(self) -> None:
-        """Take in what the engine says."""
+        """Let the engine take in what was posted, and take in what it says."""
+        while events := self.inbox.next(0.0):
+            for event in events:
+                event()
         for message in self.trainer.received() or ():
             match message["kind"]:
                 case "labelled":
@@ -198,12 +224,16 @@ class EngineWorld(RuleBasedStateMachine):
         service = member.config.service
         peers = [Peer(f"{service}.{n}", "127.0.0.1:9", service, 1) for n in sorted(names)]
         dead = frozenset(f"{service}.{n}" for n in lost - names)
-        member._on_assigned(Assigned(tuple(peers), dead))
+        self.on_assigned[service](Assigned(tuple(peers), dead))
+        self.hear()
         for peer in peers:
             self.is_ready(member, peer.teacher_id)
 
     def is_ready(self, member: Any, name: str) -> None:
-        member._on_outcome(member.pool.link(name), Ready(("x",)))
+        self.post(member.pool.link(name), Ready(("x",)))
+
+    def post(self, link: TeacherLink, outcome: Outcome) -> None:
+        link.post(link, outcome)
         self.hear()
 
     @property
@@ -226,8 +256,8 @@ class EngineWorld(RuleBasedStateMachine):
             soft = np.log(soft)
         job = Job(request, spans, {"x": soft}, (), len(soft))
         done = Done(job, {"soft": soft}, 0.001, False, 0.01) if error is None else Broke(job, error)
-        link = member.pool.link(name)
-        member._on_outcome(link, done)
-        self.hear()
-        if error is not None and member.pool._links.get(name) is not None:
-            self.is_ready(member, name)
+        self.post(member.pool.link(name), done)
+        if error is not None:
+            with contextlib.suppress(KeyError):  # a teacher that leaves is gone by then
+                if member.pool.is_assigned(link := member.pool.link(name)):
+                    self.post(link, Ready(("x",)))

@@ -7,8 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from edl.scheduler.ledger import events as ev
 
-from .ledger_books import ROW_NBYTES, WAITS, Worker
-from .ledger_world import World
+from .ledger_world import ROW_NBYTES, WAITS, Worker, World
 
 NAMES = ("a", "b", "c", "d")
 
@@ -24,8 +23,6 @@ class LedgerTeachers(RuleBasedStateMachine):
     """The teachers of one reader's ledger."""
 
     world: World
-
-    # ---------------------------------------------------------------------------- the teachers
 
     @rule(name=names, window=windows, most=sizes, seconds=speeds, trial=st.booleans())
     def a_teacher_joins(
@@ -109,8 +106,6 @@ class LedgerTeachers(RuleBasedStateMachine):
                     book.ages[row] = 1
         world.doubts_what_is_outdated()
         world.tell(ev.Disbelieve(name))
-
-    # ----------------------------------------------------------------------------- the answers
 
     @property
     def busy(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The world around a ledger, on its own books: what each row is, who is at work on what.
+"""The world around a ledger, on its own books: what each row is, which teacher has it.
 
 It reads the ledger only through its instructions and its figures, applies each event to its own
 books first, and holds every instruction against them.
@@ -6,10 +6,104 @@ books first, and holds every instruction against them.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final
+
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 
-from .ledger_books import ROW_NBYTES, STORE, WAITS, Asked, Book, Worker
+ROW_NBYTES: Final = 7
+WAITS: Final = None  # a row that nobody has; an int: in flight in this request; a str: labelled by
+STORE: Final = "the store"
+
+Row = int | str | None
+
+
+@dataclass
+class Worker:
+    """A teacher as the world sees it."""
+
+    window: int
+    most_rows: int | None = None
+    revoked: bool = False
+    resting: bool = False
+    on_trial: bool = False
+    requests: list[int] = field(default_factory=list)  # in the order of sending
+
+    @property
+    def usable(self) -> bool:
+        return not (self.revoked or self.resting or self.on_trial)
+
+
+@dataclass
+class Asked:
+    """A request: what it is made of, how often it was sent, whose answer would count."""
+
+    spans: tuple[ev.Span, ...]
+    attempt: int
+    counts: set[str]
+    wished: int = 0  # copies asked for and not sent
+
+
+@dataclass
+class Book:
+    """A batch that is not over."""
+
+    rows: list[Row]
+    nbytes: int
+    kind: int = 0
+    said: dict[str, str] = field(default_factory=dict)  # who refused it, and why
+    alone: bool = False
+    condemned: bool = False  # will be poison
+    forgone: bool = False
+    doubted: set[int] = field(default_factory=set)  # rows, while it is delivered
+    recalled: bool = False  # the student's side is asked for it
+    returned: bool = False
+    held: bool = False  # from an engine before this one
+    withheld: bool = False  # until a store has said what it has
+    looked_up: bool = False  # it is asked
+    to_look_up: bool = False  # once it is handed back
+    makers: set[str] = field(default_factory=set)  # of labels that are doubted together
+    outdated: bool = False  # the student has it with labels of a model that was exchanged since
+    ages: dict[int, int] = field(default_factory=dict)  # row -> how often it was sent
+
+    @property
+    def settled(self) -> bool:
+        return self.condemned or self.forgone or all(isinstance(row, str) for row in self.rows)
+
+    @property
+    def waits(self) -> bool:
+        return not self.settled and not self.withheld and WAITS in self.rows
+
+    def withhold(self) -> None:
+        self.withheld, self.looked_up = True, False
+
+    def outdate(self, stored: bool) -> None:
+        """Its model is exchanged while the student has it; what was refused is void."""
+        self.makers |= {row for row in self.rows if isinstance(row, str) and row != STORE}
+        self.rows = [STORE if isinstance(row, str) else row for row in self.rows]
+        self.said, self.alone = {}, False
+        self.outdated, self.to_look_up = True, stored
+        if self.forgone:
+            self.makers.clear()
+
+    def doubt(self) -> None:
+        self.doubted = set(range(len(self.rows)))
+        self.makers.clear()
+
+    @property
+    def volume(self) -> int:
+        return self.nbytes + ROW_NBYTES * len(self.rows) * (not self.forgone)
+
+
+def runs_of(rows: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Growing row numbers as runs (start, stop)."""
+    starts = [row for row in rows if row - 1 not in rows]
+    stops = [row + 1 for row in rows if row + 1 not in rows]
+    return tuple(zip(starts, stops, strict=True))
 
 
 class World:
@@ -28,8 +122,6 @@ class World:
         self.taken: list[int] = []
         self.awaited = 0  # teachers that may join any moment
         self.sent = self.resends = self.copies = 0
-
-    # ----------------------------------------------------------------- events, and what they do
 
     def tell(self, event: ev.Event) -> list[ev.Instruction]:
         """Let the ledger take the event, which the books know already; check what it commands."""
@@ -146,8 +238,6 @@ class World:
         assert send.request == self.sent, "requests are counted"
         self.asked[send.request] = Asked(send.spans, send.attempt, {send.teacher})
 
-    # ------------------------------------------------------------------------ ends of requests
-
     def ends(self, name: str, request: int) -> bool:
         """A copy is over; whether its answer would have counted."""
         worker = self.workers[name]
@@ -209,8 +299,6 @@ class World:
             if self.ordered and first is not None and batch > first:
                 self.books[batch].doubt()
 
-    # ----------------------------------------------------------------------------- invariants
-
     def agrees(self) -> None:
         """The ledger's figures are the world's."""
         ledger, workers, books = self.ledger, self.workers, self.books
@@ -257,3 +345,34 @@ class World:
             if isinstance(name, str) and name != STORE
         }
         assert set(self.ledger.makers(batch)) == set(told.values())
+
+
+def check_liveness(world: World, names: Sequence[str]) -> None:
+    """Liveness: the head is out after k answers of one healthy teacher, all others lost.
+
+    Stores that are asked answer, too. k = its window, which others' lost rows may fill before the
+    head itself is lost, and as many requests as the head is cut into. Poison is a way out as well,
+    where the teacher itself has refused the head.
+    """
+    for name, worker in world.workers.items():
+        if world.line and worker.usable:
+            head = len(world.books[world.line[0]].rows)
+            pieces = ceil(head / (worker.most_rows or head))
+            answers = _answers_until_the_head_is_out(copy.deepcopy(world.ledger), name, names)
+            assert answers <= max(worker.window, len(worker.requests)) + pieces
+
+
+def _answers_until_the_head_is_out(ledger: Ledger, healthy: str, names: Sequence[str]) -> int:
+    """Lose all of `names` but one, let that answer in order: how many answers bring the line on."""
+    others = [name for name in names if name != healthy]
+    out = [i for name in others for i in ledger.handle(ev.TeacherLost(name))]
+    out += [i for batch in tuple(ledger.withheld) for i in ledger.handle(ev.Found(batch))]
+    out += ledger.handle(ev.Awaited(0))
+    answers = 0
+    while not any(isinstance(instruction, ev.Deliver | ev.Poison) for instruction in out):
+        oldest = ledger.in_flight_at(healthy)
+        assert oldest, "the healthy teacher idles while the head of the line waits"
+        out = ledger.handle(ev.Answered(healthy, oldest[0], ROW_NBYTES, 0.1))
+        ledger.validate()
+        answers += 1
+    return answers

@@ -19,8 +19,7 @@ from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.rates import LowQuantile, RecentMedian
 from edl.scheduler.ratio import pooled_t_t
-from edl.tests.properties.flow_views import view_of
-from edl.tests.properties.virtual_time import VirtualTime
+from edl.tests.properties.virtual_time import VirtualTime, view_of
 
 BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10
 TICK_S, GRANT_S, TTL_S, RECONNECT_S = 0.05, 0.2, 3.0, 0.1
@@ -86,8 +85,6 @@ class Mesh(VirtualTime):
         self.after(0.0, self.call_next)
         self.after(0.0, self.coordinate)
 
-    # ------------------------------------------------------------------------------ virtual time
-
     def step(self) -> None:
         """The next event, what is decided about it, and the check."""
         super().step()
@@ -96,8 +93,6 @@ class Mesh(VirtualTime):
 
     def tick(self) -> None:
         self.after(TICK_S, self.tick)
-
-    # -------------------------------------------------------------------------------- the engine
 
     def start_engine(self) -> None:
         """A new engine learns from the student's side what is held and what lacks labels."""
@@ -165,8 +160,6 @@ class Mesh(VirtualTime):
         for teacher in self.teachers.values():
             assert len(self.ledger.in_flight_at(teacher.name)) <= teacher.window
 
-    # --------------------------------------------------------------------------- source, student
-
     @property
     def source_is_empty(self) -> bool:
         return self.yields is not None and self.pulled - self.epoch_start >= self.yields
@@ -207,8 +200,6 @@ class Mesh(VirtualTime):
         self.epoch += 1
         self.epoch_start = self.pulled
         self.pulling_one = False
-
-    # ------------------------------------------------------------------------------- coordinator
 
     def coordinate(self) -> None:
         """Grant what is wanted as far as it goes; take back what is not wanted any more."""
@@ -270,8 +261,6 @@ class Mesh(VirtualTime):
 
     def lives_on(self, teacher: Teacher) -> bool:
         return self.teachers.get(teacher.name) is teacher
-
-    # ------------------------------------------------------------------------------ the teachers
 
     def send(self, send: ev.Send) -> None:
         teacher = self.teachers[send.teacher]

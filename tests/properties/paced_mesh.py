@@ -19,8 +19,7 @@ from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.stream_figures import Figures
 from edl.scheduler.turnaround import Turnarounds, began
-from edl.tests.properties.flow_views import view_of
-from edl.tests.properties.virtual_time import VirtualTime
+from edl.tests.properties.virtual_time import VirtualTime, view_of
 
 ROWS, INPUT_BYTES, ROW_LABEL_BYTES = 32, 3200, 4
 BATCH_BYTES = INPUT_BYTES + ROWS * ROW_LABEL_BYTES
@@ -94,8 +93,6 @@ class PacedMesh(VirtualTime):
         for action in (self.tick, self.call_next, self.coordinate):
             self.after(0.0, action)
 
-    # ------------------------------------------------------------------------------ virtual time
-
     def step(self) -> None:
         super().step()
         self.decide()
@@ -110,8 +107,6 @@ class PacedMesh(VirtualTime):
         """Longest time without a batch, less the student's own step."""
         times = [since, *(t for t in self.taken_at if t > since), self.now]
         return max(later - earlier for earlier, later in pairwise(times)) - self.step_s
-
-    # -------------------------------------------------------------------------------- the engine
 
     def tick(self) -> None:
         self.after(TICK_S, self.tick)
@@ -200,8 +195,6 @@ class PacedMesh(VirtualTime):
     def told_of(self, event: ev.Event) -> None:
         self.tell(event)
 
-    # --------------------------------------------------------------------------- source, student
-
     def yielded(self) -> None:
         self.pulling_one = False
         batch, self.pulled = self.pulled, self.pulled + 1
@@ -221,8 +214,6 @@ class PacedMesh(VirtualTime):
             self.after(0.0, partial(self.told_of, ev.Taken(batch)))
             self.figures.step(self.step_s, ROWS)
             self.after(self.step_s, self.call_next)
-
-    # ------------------------------------------------------------------------------- coordinator
 
     def coordinate(self) -> None:
         """Give what is wanted as far as it goes; take back what is not wanted any more."""
@@ -255,8 +246,6 @@ class PacedMesh(VirtualTime):
 
     def rows_for(self, teacher: Teacher) -> int:
         return request_size.rows(teacher.size, self.auto) if self.auto else self.most_rows or ROWS
-
-    # ------------------------------------------------------------------------------ the teachers
 
     def send(self, send: ev.Send) -> None:
         teacher = self.teachers[send.teacher]

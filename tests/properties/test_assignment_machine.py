@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -26,8 +25,6 @@ from edl.scheduler.assignment import (
 )
 
 from . import assignment_laws as laws
-
-pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 
 TEACHERS = tuple(f"t{index}" for index in range(9))
 STUDENTS = tuple(f"{job}/{rank}" for job in "abc" for rank in range(3))
@@ -69,8 +66,6 @@ class Machine(RuleBasedStateMachine):
     @property
     def apart(self) -> bool:
         return not any(pool.shares(name) for pool in laws.pools(self.state) for name in pool.asking)
-
-    # ------------------------------------------------------------------------------------- rules
 
     @rule(name=teachers, speed=st.integers(0, 9), host=st.sampled_from(HOSTS))
     def a_teacher_comes(self, name: str, speed: int, host: str) -> None:
@@ -172,8 +167,6 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def everybody_is_known_again(self) -> None:
         self.see([RecoveryEnded()])
-
-    # -------------------------------------------------------------------------------- invariants
 
     @invariant()
     def students_know_what_is_theirs(self) -> None:

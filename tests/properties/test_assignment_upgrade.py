@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -24,8 +23,6 @@ from edl.scheduler.assignment import (
 )
 
 from . import assignment_laws as laws
-
-pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 
 CONTENTS = ("x", "y", "z")
 TEACHERS = tuple(f"t{index}" for index in range(6))
@@ -76,8 +73,6 @@ class Upgrade(RuleBasedStateMachine):
         reader = self.readers[name]
         self.see([StudentReported(name, 2, data_epoch=reader.epoch, content_id=reader.bound)])
 
-    # ---------------------------------------------------------------------------------- teachers
-
     @rule(name=st.sampled_from(TEACHERS), content=st.sampled_from(CONTENTS))
     def a_teacher_comes(self, name: str, content: str) -> None:
         self.now += 1
@@ -86,8 +81,6 @@ class Upgrade(RuleBasedStateMachine):
     @rule(name=st.sampled_from(TEACHERS), lost=st.booleans())
     def a_teacher_goes(self, name: str, lost: bool) -> None:
         self.see([TeacherDown(name, lost)])
-
-    # --------------------------------------------------------------------------------- operators
 
     @rule(content=st.sampled_from(CONTENTS), now=st.booleans())
     def an_upgrade_is_asked_for(self, content: str, now: bool) -> None:
@@ -122,8 +115,6 @@ class Upgrade(RuleBasedStateMachine):
                 name, 2, holding, data_epoch=reader.epoch, content_id=reader.bound
             )
             self.see([report])
-
-    # ----------------------------------------------------------------------------------- readers
 
     @rule(name=st.sampled_from(STUDENTS))
     def a_student_begins_or_reports(self, name: str) -> None:
@@ -174,8 +165,6 @@ class Upgrade(RuleBasedStateMachine):
         if reader.heard is not None and reader.heard.next_content_id:
             reader.bound, reader.waiting = "", True
         self.report(running[index % len(running)])
-
-    # -------------------------------------------------------------------------------- invariants
 
     @invariant()
     def the_laws_hold(self) -> None:

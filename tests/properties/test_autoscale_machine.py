@@ -1,4 +1,4 @@
-"""Laws of autoscaling that hold whatever a service does, in virtual time."""
+"""Laws of how many teachers a service has, which hold whatever it does, in virtual time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from itertools import pairwise
 from math import ceil, floor
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from edl.scheduler.autoscale import (
     ServiceLoad,
     decide,
 )
+from edl.scheduler.elastic import Pool
+from edl.scheduler.teacher_count import Wish, count_of, room_for
 
 SPANS = st.sampled_from([0.0, 0.5, 1.0, 3.0, 10.0, 60.0])
 
@@ -50,6 +53,7 @@ def loads(draw: st.DrawFn) -> ServiceLoad:
     )
 
 
+Steps = list[tuple[float, ServiceLoad]]
 #: Times are sums of eighths, which are exact: a freeze window is not over by rounding.
 STEPS = st.lists(
     st.tuples(st.sampled_from([0.0, 0.125, 1.0, 7.0, 100.0]), loads()), min_size=1, max_size=40
@@ -58,7 +62,7 @@ STEPS = st.lists(
 
 @given(configs(), STEPS)
 def test_never_above_max_or_ceiling_and_one_change_per_freeze_window(
-    config: AutoscaleConfig, steps: list[tuple[float, ServiceLoad]]
+    config: AutoscaleConfig, steps: Steps
 ) -> None:
     memory, now, before, changed_at = AutoscaleMemory(), 0.0, None, float("-inf")
     for span_s, view in steps:
@@ -75,14 +79,18 @@ def test_never_above_max_or_ceiling_and_one_change_per_freeze_window(
         before = desired.count
 
 
-@given(configs(), STEPS)
-def test_no_teacher_without_a_student(
-    config: AutoscaleConfig, steps: list[tuple[float, ServiceLoad]]
-) -> None:
+def after(config: AutoscaleConfig, steps: Steps) -> tuple[AutoscaleMemory, float]:
+    """What is remembered once all steps were decided, and when that is."""
     memory, now = AutoscaleMemory(), 0.0
     for span_s, view in steps:
         now += span_s
         _, memory = decide(view, memory, now, config)
+    return memory, now
+
+
+@given(configs(), STEPS)
+def test_no_teacher_without_a_student(config: AutoscaleConfig, steps: Steps) -> None:
+    memory, now = after(config, steps)
     empty = ServiceLoad(students=0, serving=memory.desired or 0)
     _, memory = decide(empty, memory, now, config)
     now += config.idle_to_zero_s + config.freeze_s
@@ -93,12 +101,9 @@ def test_no_teacher_without_a_student(
 
 @given(configs(), STEPS, st.integers(1, 60))
 def test_a_student_that_comes_wakes_a_service(
-    config: AutoscaleConfig, steps: list[tuple[float, ServiceLoad]], wanted: int
+    config: AutoscaleConfig, steps: Steps, wanted: int
 ) -> None:
-    memory, now = AutoscaleMemory(), 0.0
-    for span_s, view in steps:
-        now += span_s
-        _, memory = decide(view, memory, now, config)
+    memory, now = after(config, steps)
     now += config.freeze_s
     desired, _ = decide(ServiceLoad(1, 0, wanted=wanted), memory, now, config)
     assert desired.count >= min(1, config.most)
@@ -106,13 +111,10 @@ def test_a_student_that_comes_wakes_a_service(
 
 @given(configs(), STEPS, configs())
 def test_new_settings_hold_at_once(
-    config: AutoscaleConfig, steps: list[tuple[float, ServiceLoad]], other: AutoscaleConfig
+    config: AutoscaleConfig, steps: Steps, other: AutoscaleConfig
 ) -> None:
-    memory, now = AutoscaleMemory(), 0.0
-    for span_s, view in steps:
-        now += span_s
-        _, memory = decide(view, memory, now, config)
-    assert decide(view, memory, now, other)[0].count <= other.most
+    memory, now = after(config, steps)
+    assert decide(steps[-1][1], memory, now, other)[0].count <= other.most
 
 
 class Service:
@@ -200,3 +202,76 @@ def test_without_noise_it_settles_at_what_is_needed_and_stays(
         settled = service.counts(600)[-1]
         assert true <= settled <= max(students, ceil(true * 1.25), ceil(true / 0.9))
         assert set(service.counts(600)) == {settled}
+
+
+numbers = st.integers(0, 60)
+maybe = st.none() | numbers
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> Wish:
+    least = draw(numbers)
+    return Wish(draw(maybe), least, least + draw(numbers), draw(st.booleans()))
+
+
+@given(wishes(), maybe, maybe, maybe)
+def test_it_is_what_was_asked_for_within_what_bounds_it(
+    wish: Wish, desired: int | None, last: int | None, room: int | None
+) -> None:
+    found = count_of(wish, desired, last, room)
+    if wish.by_hand is not None:
+        assert (found.count, found.cause) == (wish.by_hand, "by-hand")
+        return
+    assert 0 <= found.count <= max(wish.most, last or 0)
+    if desired is None:
+        assert found.cause == "unknown"
+        lowest = 0 if last == 0 and wish.to_zero else wish.least
+        assert found.count == min(max(last or 0, lowest), wish.most)
+    elif found.cause == "desired":
+        lowest = wish.least if desired > 0 or not wish.to_zero else 0
+        assert lowest <= found.count <= wish.most
+        assert found.count == desired or desired < lowest or desired > wish.most
+    else:
+        assert room is not None
+        assert found.count == max(room, last or 0)
+
+
+@given(wishes(), numbers, maybe, maybe)
+def test_what_is_decided_stays_when_it_is_asked_again(
+    wish: Wish, desired: int, last: int | None, room: int | None
+) -> None:
+    first = count_of(wish, desired, last, room)
+    assert count_of(wish, desired, first.count, room).count == first.count
+    if wish.by_hand is None:  # and nobody says anything any more
+        lowest = wish.least if first.count or not wish.to_zero else 0
+        assert count_of(wish, None, first.count).count in (first.count, wish.most, lowest)
+
+
+@given(wishes(), numbers, numbers, numbers)
+def test_room_keeps_from_growing_and_takes_nothing_away(
+    wish: Wish, desired: int, last: int, room: int
+) -> None:
+    free, bound = count_of(wish, desired, last), count_of(wish, desired, last, room)
+    assert bound.count <= free.count
+    if free.count <= last:
+        assert bound.count == free.count
+
+
+@given(st.floats(0, 1000), st.floats(0, 1000), st.floats(0.01, 10), st.floats(0.1, 1.0))
+def test_as_many_as_there_is_room_for_fit(
+    capacity: float, reserved: float, need: float, max_load: float
+) -> None:
+    pool = Pool({"cpu": capacity}, {"cpu": reserved})
+    room = room_for(pool, {"cpu": need, "gpu": 0.0}, max_load)
+    assert room is not None
+    if room:
+        assert reserved + room * need <= capacity * max_load + 1e-6 * (1 + need)
+    assert reserved + (room + 1) * need > capacity * max_load - 1e-6
+
+
+def test_decimal_requests_fill_a_machine_and_unknown_kinds_have_no_room() -> None:
+    assert room_for(Pool({"cpu": 1.0}), {"cpu": 0.1}, 1.0) == 10
+    assert room_for(Pool({"cpu": 1.0}), {"gpu": 1.0}, 1.0) == 0
+    assert room_for(Pool({"cpu": 1.0}), {}, 1.0) is None
+    with pytest.raises(ValueError, match="least <= most"):
+        Wish(None, 3, 2)

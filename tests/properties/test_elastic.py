@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -177,72 +176,3 @@ def test_a_frozen_job_changes_only_to_make_room(jobs: list[ElasticJob], pool: Po
     for target in targets:
         assert target.was == 0 or target.nodes <= target.was
         assert target.nodes >= target.was or starts or waits or over
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_two_thousand_random_events(seed: int) -> None:
-    """Jobs come, form, end, services come and go; the laws hold at each of ten thousand events."""
-    world = World(random.Random(seed))
-    for _ in range(2000):
-        world.step()
-
-
-class World:
-    """Jobs on one pool with random events, and nodes that take their time to leave."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.jobs: dict[str, ElasticJob] = {}
-        self.memory = ElasticMemory()
-        self.now = 0.0
-        self.count = 0
-        self.slots = rng.randint(1, 30)
-        self.reserved = 0
-        self.config = ElasticConfig(
-            max_load=rng.choice([1.0, 0.97]), freeze_s=rng.choice([0.0, 5.0]), patience_s=60.0
-        )
-
-    def step(self) -> None:
-        self.now += self.rng.choice([0.0, 0.1, 1.0, 10.0])
-        self.event()
-        pool = Pool.of_slots(self.slots, self.reserved)
-        jobs = list(self.jobs.values())
-        targets, self.memory = decide(pool, jobs, self.memory, self.now, self.config)
-        assert set(self.memory.changed_s) | set(self.memory.waiting_since_s) <= set(self.jobs)
-        most = max(0.0, self.slots * self.config.max_load - self.reserved) + 1e-6
-        assert sum(target.nodes for target in targets) <= most
-        for job, target in zip(jobs, targets, strict=True):
-            assert target.nodes == 0 or job.min_nodes <= target.nodes <= job.max_nodes
-            leaves = max(0, job.nodes - target.nodes)
-            self.jobs[job.name] = replace(
-                job,
-                nodes=target.nodes,
-                leaving=job.leaving + leaves,
-                steady=job.steady and target.nodes == job.nodes,
-            )
-        if any(target.nodes > target.was for target in targets):
-            assert sum(job.nodes + job.leaving for job in self.jobs.values()) <= most
-
-    def event(self) -> None:
-        what = self.rng.choice(["submit", "end", "left", "left", "formed", "formed", "online"])
-        some = self.rng.choice(list(self.jobs.values())) if self.jobs else None
-        if what == "submit" and len(self.jobs) < 12:
-            self.count += 1
-            least = self.rng.randint(1, 4)
-            name = f"job{self.count}"
-            self.jobs[name] = ElasticJob(
-                name,
-                least,
-                least + self.rng.randint(0, 8),
-                priority=self.rng.randint(0, 2),
-                submitted_s=self.now,
-            )
-        elif what == "end" and some is not None and some.nodes:
-            del self.jobs[some.name]
-        elif what == "left" and some is not None and some.leaving:
-            self.jobs[some.name] = replace(some, leaving=some.leaving - 1)
-        elif what == "formed" and some is not None:
-            progress = self.rng.choice([None, 0.5, 0.99])
-            self.jobs[some.name] = replace(some, steady=True, progress=progress)
-        elif what == "online":
-            self.reserved = self.rng.choice([0, 0, 1, self.slots])

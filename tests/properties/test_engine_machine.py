@@ -1,7 +1,4 @@
-"""Whatever its teachers and the training loop do, the engine hands each batch its own labels.
-
-The engine's handlers are called as its thread calls them; links send nothing, as the test answers.
-"""
+"""Whatever its teachers and the training loop do, the engine hands each batch its own labels."""
 
 from __future__ import annotations
 
@@ -32,8 +29,6 @@ class EngineMachine(EngineWorld):
             self.stop()
             self.ring.close()
             self.patch.stop()
-
-    # ---------------------------------------------------------------------------- the trainer
 
     @precondition(lambda self: self.recalls)
     @rule()
@@ -109,8 +104,6 @@ class EngineMachine(EngineWorld):
             self.latest_taken = 0 if self.latest_taken is None else self.latest_taken
             self.say("reset", epoch=self.epoch, data_epoch=self.epoch, pulled=self.next_number)
 
-    # ---------------------------------------------------------------------------- the teachers
-
     @rule(which=nth, names=subsets, lost=subsets, now=st.booleans())
     def the_roster_changes(self, which: int, names: set[str], lost: set[str], now: bool) -> None:
         members = self.engine.members
@@ -120,8 +113,7 @@ class EngineMachine(EngineWorld):
     @rule(seconds=st.sampled_from([0.01, 0.06, 0.3, 1.1, 6.0]))
     def time_goes_by(self, seconds: float) -> None:
         self.now += seconds
-        self.engine._decide(self.now)
-        self.hear()
+        self.decide()
         for member in self.engine.members:
             member.ledger.validate()
 
@@ -161,8 +153,6 @@ class EngineMachine(EngineWorld):
         member.carrying.handle(ev.Relabel())
         self.hear()
 
-    # -------------------------------------------------------------------------------- the end
-
     def all_comes_to_its_end(self) -> None:
         """With a healthy teacher everything is labelled, and nothing is left of it."""
         for member in self.engine.members:
@@ -173,8 +163,7 @@ class EngineMachine(EngineWorld):
             if not self.untaken or any(o["kind"] == "poison" for o in self.outcomes.values()):
                 break
             self.now += 0.5
-            self.engine._decide(self.now)
-            self.hear()
+            self.decide()
             self.recalls_are_heard()
             while self.takeable:
                 self.a_batch_is_taken(0)

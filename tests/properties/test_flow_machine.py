@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from math import ceil
 
-import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
+from edl.scheduler.profiles import ANSWERS, STEPS, Measured, times
+from edl.scheduler.ratio import teachers_needed, time_ratio
+from edl.scheduler.stream_figures import PULLS, Figures
 from edl.scheduler.wanting import wanted
-
-pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 
 NOTHING = FlowView(
     volume_bytes=0,
@@ -185,3 +186,106 @@ class FlowMachine(RuleBasedStateMachine):
 
 
 TestFlowMachine = FlowMachine.TestCase
+
+
+CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
+T_S_S = 0.01
+RATIOS = st.floats(0.01, 60.0)
+
+
+def view(ratio: float, teachers: int, *, presumed: bool) -> FlowView:
+    """The student is busy, and has two batches to go on with."""
+    t_t_s = ratio * T_S_S
+    return FlowView(500, 1, 3, 2, 2, 0, 0, teachers, False, False, t_t_s, T_S_S, presumed=presumed)
+
+
+def n_of(ratio: float) -> int:
+    return ceil(time_ratio(ratio * T_S_S, T_S_S))
+
+
+@given(RATIOS, RATIOS, st.floats(0.0, 60.0))
+@example(5.0, 4.9, 0.0)
+@example(3.0, 3.1, 0.0)
+def test_what_is_measured_replaces_at_once_what_was_remembered(
+    remembered: float, measured: float, after_s: float
+) -> None:
+    first, memory = decide(view(remembered, 1, presumed=True), FlowMemory.start(), 1000.0, CONFIG)
+    assert first.needed == n_of(remembered)
+    now = 1000.0 + after_s
+    second, _ = decide(view(measured, first.want, presumed=False), memory, now, CONFIG)
+    assert second.needed == second.want == n_of(measured)
+
+
+@given(st.integers(2, 50))
+def test_what_is_measured_again_replaces_nothing_at_once(n: int) -> None:
+    memory = FlowMemory.start()
+    for ratio in (n - 0.5, n - 1.5):
+        decision, memory = decide(view(ratio, n, presumed=False), memory, 1000.0, CONFIG)
+        assert decision.needed == n
+
+
+ROWS = 32
+SECONDS = st.floats(1e-4, 10.0)
+
+
+def known(figures: Figures) -> tuple[float | None, float | None]:
+    """(t_t, t_s) to decide by, of a job that nothing is remembered of."""
+    measured = Measured(figures.t_t_s, figures.answers, figures.t_s_s, figures.steps)
+    found = times(None, measured, 0.0)
+    return found.t_t_s, figures.pace_s(found.t_s_s)
+
+
+@given(st.data(), SECONDS, SECONDS, st.integers(1, 4), st.integers(0, 40), st.integers(0, 40))
+def test_one_measurement_that_is_wrong_does_not_show(
+    data: st.DataObject, answer_s: float, step_s: float, teachers: int, answers: int, steps: int
+) -> None:
+    figures = Figures()
+    late = data.draw(st.fixed_dictionaries({t: st.integers(0, 20) for t in range(teachers)}))
+    short = data.draw(st.integers(0, 40))
+    wrong = data.draw(st.floats(2.0, 1e4))
+    for number in range(answers):
+        teacher, turn = number % teachers, number // teachers
+        took_s = answer_s * wrong if turn == late[teacher] else answer_s
+        figures.answer(str(teacher), took_s, ROWS)
+    for number in range(steps):
+        figures.step(step_s / wrong if number == short else step_s, ROWS)
+    t_t_s, t_s_s = known(figures)
+    assert (t_s_s is not None) == (steps >= STEPS)
+    if answers >= max(ANSWERS, 2 * teachers):
+        assert t_t_s is not None
+    if t_t_s is not None and t_s_s is not None:
+        right = time_ratio(answer_s, step_s)
+        assert abs(time_ratio(t_t_s, t_s_s) / right - 1) < 1e-9
+
+
+@given(st.integers(1, PULLS // 4), st.integers(STEPS, 4 * PULLS), SECONDS, st.floats(0.0, 1.0))
+def test_a_slow_source_asks_for_no_teachers_however_it_bursts(
+    burst: int, pulled: int, source_s: float, of_source: float
+) -> None:
+    # A loader with `burst` workers: a long wait, then as many batches as it has workers.
+    figures = Figures()
+    for number in range(pulled):
+        figures.pulled(0.0 if number % burst else burst * source_s, ROWS)
+        figures.step(1e-6 * source_s, ROWS)
+    for _ in range(ANSWERS):
+        figures.answer("a", max(of_source * 0.75, 1e-3) * source_s, ROWS)
+    t_t_s, pace_s = known(figures)
+    assert t_t_s is not None
+    assert pace_s is not None
+    assert teachers_needed(t_t_s, pace_s) == 1
+
+
+@given(st.integers(1, PULLS), SECONDS, st.floats(1.0, 1e3))
+def test_what_a_loader_needs_to_begin_is_not_its_pace(
+    pulled: int, source_s: float, longer: float
+) -> None:
+    figures = Figures()
+    for epoch in range(3):
+        if epoch:
+            figures.begin()
+            figures.pulled(source_s * longer, ROWS)
+        for _ in range(pulled):
+            figures.pulled(source_s, ROWS)
+    pace_s = figures.pace_s(1e-9)
+    assert pace_s is not None
+    assert abs(pace_s * ROWS / source_s - 1) < 1e-9

@@ -14,7 +14,7 @@ from edl.scheduler.job_pods import PodsConfig
 from ..scheduler.pod_world import AT_ONCE, Killed, PodWorld
 
 #: Each example is a whole life of a cluster.
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=max(10, settings().max_examples // 3))
 Step = tuple[str, int, int]
 
 SHAPES = st.lists(
@@ -43,12 +43,23 @@ CONFIGS = st.builds(
 )
 
 
-def world_of(shapes: list[tuple[int, int, int, int]], room: int, config: PodsConfig) -> PodWorld:
+def world_of(
+    shapes: list[tuple[int, int, int, int]],
+    room: int,
+    config: PodsConfig,
+    placeable: int | None = None,
+) -> PodWorld:
     world = PodWorld(room, config)
+    world.placeable = placeable
     for index, (least, more, priority, cpu) in enumerate(shapes):
         needs = {"cpu": float(cpu)}
         world.submit(f"job{index}", least, least + more, priority=priority, needs=needs)
     return world
+
+
+ROOMS = st.integers(0, 14)
+WORLDS = st.builds(world_of, SHAPES, ROOMS, CONFIGS, PLACEABLE)
+PROMPT_WORLDS = st.builds(world_of, SHAPES, ROOMS, st.just(AT_ONCE), PLACEABLE)
 
 
 def happen(world: PodWorld, step: Step) -> None:
@@ -98,16 +109,10 @@ def check(world: PodWorld) -> None:
 
 
 @FEW
-@given(SHAPES, st.integers(0, 14), PLACEABLE, STEPS, CONFIGS)
+@given(WORLDS, STEPS)
 def test_whatever_happens_jobs_stay_within_their_limits_and_the_clusters(
-    shapes: list[tuple[int, int, int, int]],
-    room: int,
-    placeable: int | None,
-    steps: list[Step],
-    config: PodsConfig,
+    world: PodWorld, steps: list[Step]
 ) -> None:
-    world = world_of(shapes, room, config)
-    world.placeable = placeable
     for step in [("wait", 0, 0), *steps]:
         happen(world, step)
         world.turn()
@@ -116,16 +121,10 @@ def test_whatever_happens_jobs_stay_within_their_limits_and_the_clusters(
 
 
 @FEW
-@given(SHAPES, st.integers(0, 14), PLACEABLE, STEPS, CONFIGS)
+@given(WORLDS, STEPS)
 def test_a_decision_that_is_carried_out_is_followed_by_none(
-    shapes: list[tuple[int, int, int, int]],
-    room: int,
-    placeable: int | None,
-    steps: list[Step],
-    config: PodsConfig,
+    world: PodWorld, steps: list[Step]
 ) -> None:
-    world = world_of(shapes, room, config)
-    world.placeable = placeable
     for step in steps:
         happen(world, step)
         world.turn()
@@ -142,7 +141,7 @@ def test_a_decision_that_is_carried_out_is_followed_by_none(
 
 
 @FEW
-@given(SHAPES, st.integers(0, 14), STEPS, st.lists(st.integers(1, 6), max_size=30))
+@given(SHAPES, ROOMS, STEPS, st.lists(st.integers(1, 6), max_size=30))
 def test_killed_between_any_two_calls_it_comes_to_the_same_end(
     shapes: list[tuple[int, int, int, int]], room: int, steps: list[Step], kills: list[int]
 ) -> None:
@@ -196,8 +195,7 @@ def test_no_retry_is_counted_twice(nodes: int, retries: int, fails: int, kills: 
 def test_what_cannot_be_placed_keeps_nobody_from_running(
     shapes: list[tuple[int, int, int, int]], room: int, placeable: int
 ) -> None:
-    world = world_of(shapes, room, AT_ONCE)
-    world.placeable = placeable
+    world = world_of(shapes, room, AT_ONCE, placeable)
     fits = {
         name
         for name, wanted in world.wanted.items()
@@ -220,15 +218,10 @@ def test_what_cannot_be_placed_keeps_nobody_from_running(
 
 
 @FEW
-@given(SHAPES, st.integers(0, 14), PLACEABLE, st.lists(st.integers(0, 100), max_size=6))
+@given(PROMPT_WORLDS, st.lists(st.integers(0, 100), max_size=6))
 def test_while_specs_are_wrong_nothing_is_done_about_what_runs_or_waits(
-    shapes: list[tuple[int, int, int, int]],
-    room: int,
-    placeable: int | None,
-    pauses: list[int],
+    world: PodWorld, pauses: list[int]
 ) -> None:
-    world = world_of(shapes, room, AT_ONCE)
-    world.placeable = placeable
     world.turn()
     world.live()
     for name in world.wanted:

@@ -89,17 +89,6 @@ def test_never_two_act(story: list[Step], ahead: tuple[float, ...], deleted_at: 
         assert sum(one.leads(now) for one in all_of_them) <= 1
 
 
-def test_of_two_that_have_read_the_same_one_writes() -> None:
-    server = Server(Lease("0", "", DURATION_S))
-    first, second = Candidate("a", 0.0), Candidate("b", 0.0)
-    for one in (first, second):
-        one.read(server, 0.0)
-        assert one.wants
-    for one in (first, second):
-        one.write(server, 0.0)
-    assert (first.leads(1.0), second.leads(1.0)) == (True, False)
-
-
 @given(st.floats(0, 100), st.floats(-1e6, 1e6))
 def test_after_a_death_another_leads_in_time(gap_s: float, ahead_s: float) -> None:
     server = Server()

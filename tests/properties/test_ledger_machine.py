@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -14,18 +13,12 @@ from hypothesis.stateful import (
 
 from edl.scheduler.ledger import events as ev
 
-from .ledger_books import ROW_NBYTES, STORE, WAITS, Book, runs_of
-from .ledger_liveness import check_liveness
 from .ledger_teachers import NAMES, LedgerTeachers, nth, seldom
-from .ledger_world import World
-
-pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
+from .ledger_world import ROW_NBYTES, STORE, WAITS, Book, World, check_liveness, runs_of
 
 
 class LedgerMachine(LedgerTeachers):
     """Drives one reader's ledger through everything that can happen to it."""
-
-    # ------------------------------------------------------------------------------ the source
 
     @initialize(ordered=st.booleans(), held=st.integers(0, 3))
     def an_engine_starts(self, ordered: bool, held: int) -> None:
@@ -66,8 +59,6 @@ class LedgerMachine(LedgerTeachers):
                 missing = runs_of([row for row in range(rows) if not labelled[row]])
             self.world.line.append(batch)
             self.world.tell(ev.Queued(batch, book.nbytes, rows, missing, ROW_NBYTES, kind))
-
-    # ----------------------------------------------------------------------------- the student
 
     @precondition(lambda self: self.world.student)
     @rule(count=st.integers(1, 3))
@@ -193,8 +184,6 @@ class LedgerMachine(LedgerTeachers):
             self.world.line.append(batch)
             out = self.world.tell(ev.Queued(batch, book.nbytes, len(book.rows), kind=book.kind))
             assert out == []
-
-    # ------------------------------------------------------------------------------ invariants
 
     @invariant()
     def its_figures_are_the_worlds(self) -> None:

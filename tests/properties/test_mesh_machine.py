@@ -9,14 +9,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from edl.scheduler.flow import FlowConfig
-from edl.tests.properties.mesh_model import BATCH_BYTES, ROWS, TTL_S, Mesh, Mishap
-
-pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
+from edl.tests.properties.mesh_model import BATCH_BYTES, LABEL_BYTES, ROWS, TTL_S, Mesh, Mishap
 
 MISHAPS: tuple[Mishap, ...] = ("fail", "refuse")
 nth = st.integers(0, 30)
@@ -107,7 +105,7 @@ TestMeshMachine = MeshMachine.TestCase
 TestMeshMachine.settings = settings(max_examples=settings().max_examples, stateful_step_count=100)
 
 
-@pytest.mark.parametrize("walk", range(settings().max_examples // 10))
+@pytest.mark.parametrize("walk", range(max(1, settings().max_examples // 25)))
 def test_a_long_walk(walk: int, rng: random.Random) -> None:
     """Minutes of a mesh at a time, in which something goes wrong every second."""
     upper = rng.randint(1, 20 * BATCH_BYTES)
@@ -180,3 +178,97 @@ def test_requests_that_straddle_batches_keep_to_the_read_ahead(
     machine.a_teacher_joins("b", seconds=0.02, w=1, most_rows=3)
     machine.time_goes_by(0.5)
     machine.teardown()
+
+
+WHOLE = BATCH_BYTES + LABEL_BYTES
+ROOMY = FlowConfig(upper_bytes=20 * WHOLE, lower_bytes=10 * WHOLE)
+
+
+def test_a_source_that_bursts_is_a_slow_source(rng: random.Random) -> None:
+    mesh = Mesh(ROOMY, rng, step_s=0.1)
+    mesh.join("only", 0.1, window=2)
+    for _ in range(20):
+        mesh.source_s = 0.0
+        mesh.run(0.3)
+        mesh.source_s = 4.0
+        mesh.run(4.0)
+    assert set(mesh.wants) == {1}
+
+
+@settings(max_examples=max(4, settings().max_examples // 10))  # each is ten seconds of a mesh
+@given(seed=st.integers(0, 2**32 - 1), upper=st.integers(1, WHOLE - 1), lower=st.booleans())
+def test_ut_below_one_batch_slows_the_stream_and_never_stops_it(
+    seed: int, upper: int, lower: bool
+) -> None:
+    config = FlowConfig(upper_bytes=upper, lower_bytes=upper - 1 if lower else 0)
+    mesh = Mesh(config, random.Random(seed), step_s=0.01)
+    mesh.join("a", 0.1)
+    mesh.join("b", 0.1)
+    mesh.run(10.0)
+    assert len(mesh.taken) > 40
+    assert mesh.memory.blocked_s > 0
+
+
+def test_what_a_dead_teacher_had_is_sent_again_at_once_though_pulling_is_paused(
+    rng: random.Random,
+) -> None:
+    mesh = Mesh(ROOMY, rng, step_s=1.0)
+    mesh.join("quick", 0.01, window=8)
+    while mesh.decision.state != "blocked":
+        mesh.step()
+    mesh.run(1.0)
+    mesh.join("doomed", 5.0, window=2)
+    while not mesh.ledger.in_flight_at("doomed"):
+        mesh.step()
+    while mesh.decision.pull or mesh.ledger.in_flight_at("quick"):
+        mesh.step()
+    had = mesh.batches_at("doomed")
+    assert had
+    assert mesh.ledger.volume_bytes > ROOMY.lower_bytes
+    mesh.lose("doomed")
+    assert mesh.resent_at == [mesh.now] * len(had)
+    assert mesh.batches_at("quick") == had
+
+
+#: Holds what the others label while the slowest works off its window: with less, the head of the
+#: line is waited for, pulling pauses, and the fast ones get less than they could do.
+DEEP = FlowConfig(upper_bytes=200 * WHOLE, lower_bytes=100 * WHOLE)
+SHARE_TOLERANCE = 0.15
+few = settings(max_examples=max(2, settings().max_examples // 50))  # each is a minute of a mesh
+
+
+def answered(mesh: Mesh, seconds: float) -> dict[str, int]:
+    """Batches that each teacher labels in so much time, once its speed is known."""
+    mesh.run(10 * max(teacher.seconds for teacher in mesh.teachers.values()))
+    before = {name: teacher.answered for name, teacher in mesh.teachers.items()}
+    mesh.run(seconds)
+    return {name: teacher.answered - before[name] for name, teacher in mesh.teachers.items()}
+
+
+@few
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    times=st.lists(st.floats(0.05, 0.4), min_size=2, max_size=5),
+    window=st.integers(1, 3),
+)
+def test_shares_follow_speeds(seed: int, times: list[float], window: int) -> None:
+    mesh = Mesh(DEEP, random.Random(seed), step_s=0.001)
+    for index, seconds in enumerate(times):
+        mesh.join(str(index), seconds, window)
+    counts = answered(mesh, 30 * max(times))
+    unit = sum(counts.values()) / sum(1 / seconds for seconds in times)
+    for index, seconds in enumerate(times):
+        assert counts[str(index)] * seconds == pytest.approx(unit, rel=SHARE_TOLERANCE)
+
+
+@pytest.mark.system  # seconds of CPU
+def test_n_counts_teachers_of_the_average_speed(rng: random.Random) -> None:
+    """0.4, 0.4 and 0.1 s are 15 batches a second: three teachers of 0.2 s."""
+    mesh = Mesh(DEEP, rng, step_s=0.1)
+    for name, seconds in (("a", 0.4), ("b", 0.4), ("fast", 0.1)):
+        mesh.join(name, seconds)
+    mesh.run(20.0)
+    assert mesh.decision.needed == 2
+    starved_s = mesh.memory.starved_s
+    mesh.run(60.0)
+    assert mesh.memory.starved_s == pytest.approx(starved_s, abs=0.5)

@@ -10,7 +10,6 @@ import random
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +24,6 @@ from edl.scheduler.simulator import (
 )
 from edl.scheduler.simulator.result import Stepped
 
-pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
 some = settings(max_examples=settings().max_examples // 4)
 few = settings(max_examples=settings().max_examples // 10)
 

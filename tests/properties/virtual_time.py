@@ -1,9 +1,12 @@
-"""Virtual time: what is to happen, and when, with nobody waiting for it."""
+"""Virtual time, and what a reader that runs in it sees of its flow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+
+from edl.scheduler.flow import FlowView
+from edl.scheduler.ledger import Ledger
 
 
 class VirtualTime:
@@ -35,3 +38,31 @@ class VirtualTime:
         while self._agenda[0][0] <= end:
             self.step()
         self.now = end
+
+
+def view_of(
+    ledger: Ledger,
+    *,
+    waiting: bool,
+    source_ended: bool,
+    t_t_s: float | None,
+    t_s_s: float | None,
+    unreachable: int = 0,
+) -> FlowView:
+    """Its ledger's figures, with what no ledger knows."""
+    return FlowView(
+        volume_bytes=ledger.volume_bytes,
+        queued=ledger.queued,
+        unlabelled=ledger.unlabelled,
+        deliverable=ledger.deliverable,
+        windows=ledger.window_batches,
+        free_windows=ledger.free_windows,
+        idle=ledger.idle,
+        teachers=len(ledger.teachers),
+        waiting=waiting,
+        source_ended=source_ended,
+        t_t_s=t_t_s,
+        t_s_s=t_s_s,
+        unreachable=unreachable,
+        batch_bytes=ledger.batch_bytes,
+    )
