@@ -130,6 +130,8 @@ def decode(
     classes = int(parameters[CLASSES])
     left_out = classes - form.k
     fill = tail / left_out if form.temperature else tail - np.log(np.float32(left_out))
+    # Rounded values, of float16 mostly, may be below a fill that was computed from exact ones.
+    fill = np.minimum(fill, values.min(axis=-1))
     dense = np.empty((*tail.shape, classes), np.float32)
     dense[...] = fill[..., np.newaxis]
     np.put_along_axis(dense, indices, values, axis=-1)

@@ -66,7 +66,7 @@ def test_no_parameters_name_no_form_and_a_softmax_alone_is_float32() -> None:
         ({"temperature": True}, "is a number"),
     ],
 )
-def test_what_names_no_form_is_refused_in_words(parameters: dict[str, Any], words: str) -> None:
+def test_invalid_form_parameters_are_refused(parameters: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Form.named_by(parameters)
 
@@ -118,7 +118,7 @@ def test_a_plain_form_is_the_same_output_in_another_dtype(dtype: Any, given_as: 
     np.testing.assert_allclose(dense, rows, rtol=2**-8)
 
 
-def test_a_float32_output_is_not_copied_on_its_way() -> None:
+def test_float32_output_is_not_copied() -> None:
     rows = logits(3, 5)
     form = Form("float32")
     assert decode("y", encode("y", rows, form), form, {}) is rows
@@ -175,6 +175,14 @@ def test_the_mass_of_each_kept_class_and_of_the_others_is_that_of_the_model(
     np.put_along_axis(rest, kept, False, -1)
     for row, left_out in zip(dense, rest, strict=True):  # spread evenly
         assert len(set(row[left_out].tolist())) == 1
+
+
+@pytest.mark.parametrize("row", [[-(2.0**-24)] * 14, [10.004, 10.003, 10.003]])
+def test_rounding_does_not_move_the_greatest_class(row: list[float]) -> None:
+    rows = np.array([row], np.float32)
+    form = Form(None, len(row) // 2)
+    dense = decode("y", encode("y", rows, form), form, form.parameters(len(row)))
+    assert dense.argmax(-1) == rows.argmax(-1) == 0
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
