@@ -1,4 +1,4 @@
-"""The checker finds what is broken, over traces that are made up, and nothing where nothing is."""
+"""The checks of a chaos run, its recoveries, and its report; over made-up traces."""
 
 from __future__ import annotations
 
@@ -12,8 +12,20 @@ import pytest
 from edl.mesh.chaos import checks
 from edl.mesh.chaos.growth import median_slope
 from edl.mesh.chaos.liveness import OWED_AFTER_S, longest_pause
-from edl.mesh.chaos.trace import Figures, Trace
-from edl.tests.mesh.chaos_traces import TEACHERS, done, figures, samples, student, trace, without
+from edl.mesh.chaos.recovery import recovery_s
+from edl.mesh.chaos.report import ChaosReport, as_json, lines
+from edl.mesh.chaos.settings import ChaosSettings
+from edl.mesh.chaos.trace import Done, Figures, Trace
+from edl.tests.mesh.chaos_traces import (
+    SECONDS,
+    TEACHERS,
+    done,
+    figures,
+    samples,
+    student,
+    trace,
+    without,
+)
 
 
 def broken(what: Trace) -> list[str]:
@@ -22,15 +34,14 @@ def broken(what: Trace) -> list[str]:
 
 def test_a_run_in_order_breaks_nothing() -> None:
     assert broken(trace()) == []
+    assert broken(trace(student(samples=samples()[:0])))[0] == "each id once, in order"
+    assert broken(trace(student(samples=samples()[:500]))) == ["never still for more than 3 s"]
 
 
 def test_a_run_that_was_interrupted_need_not_be_whole() -> None:
     what = trace(faults=[done("kill-teacher", "t1", 5.0, None)])
     assert broken(what) == ["the mesh is whole again"]
     assert all(one.held for one in checks.check_invariants(what, interrupted=True))
-
-
-# --- each id once, in order
 
 
 @pytest.mark.parametrize(
@@ -47,13 +58,6 @@ def test_an_id_out_of_its_place_is_named(change: Any, place: str) -> None:
     finding = checks.once_in_order(trace(student(samples=change(samples()))))
     assert not finding.held
     assert place in finding.broken[0]
-
-
-def test_a_student_that_got_nothing_is_named() -> None:
-    assert broken(trace(student(samples=samples()[:0])))[0] == "each id once, in order"
-
-
-# --- label = f(id)
 
 
 def test_a_wrong_label_is_named() -> None:
@@ -101,9 +105,6 @@ def test_who_is_convicted_has_lied(kind: str) -> None:
     assert checks.honest_believed(before).broken == ("s1: t1 at 19.0 s",)
 
 
-# --- never still
-
-
 def test_a_pause_with_a_healthy_teacher_is_named() -> None:
     what = trace(student(samples=without(samples(), 20.0, 24.0)))
     assert broken(what) == ["never still for more than 3 s"]
@@ -112,12 +113,6 @@ def test_a_pause_with_a_healthy_teacher_is_named() -> None:
     assert pause.began_s == pytest.approx(20.0, abs=0.2)
     assert pause.next_id == 200
     assert pause.healthy == TEACHERS
-
-
-def test_a_stream_that_never_goes_on_is_named() -> None:
-    assert broken(trace(student(samples=samples()[:500]))) == [
-        "never still for more than 3 s",
-    ]
 
 
 def test_a_pause_is_excused_while_all_its_teachers_are_harmed() -> None:
@@ -155,18 +150,11 @@ def test_a_check_that_would_say_nothing_says_so() -> None:
     assert "had a healthy teacher for 8% of the time only" in finding.broken[0]
 
 
-# --- memory
-
-
 @pytest.mark.parametrize("engines", [(), (20.0, 40.0)])
 def test_memory_that_grows_is_named(engines: Sequence[float]) -> None:
-    leaking = student(figures=figures(grows=300 << 10, engines=engines))
-    finding = checks.memory(trace(leaking))
+    finding = checks.memory(trace(student(figures=figures(grows=300 << 10, engines=engines))))
     assert finding.broken == ("s1: trainer and engine grow by 300 KiB/s",)
-
-
-def test_memory_that_begins_small_with_each_engine_does_not_grow() -> None:
-    assert checks.memory(trace(student(figures=figures(engines=(20.0, 40.0))))).held
+    assert checks.memory(trace(student(figures=figures(engines=engines)))).held
 
 
 def test_a_trainer_that_grows_is_found_across_the_lives_of_its_engines() -> None:
@@ -187,9 +175,6 @@ def test_the_median_slope_is_moved_by_no_step_and_no_outlier() -> None:
     assert median_slope(times, sizes, lives) == pytest.approx(3.0)
     assert median_slope(times[:5], sizes[:5], lives[:5]) is None
     assert median_slope(times, sizes, times) is None, "each point is a life of its own"
-
-
-# --- whole again, ended in order, nothing left
 
 
 @pytest.mark.parametrize(
@@ -226,3 +211,85 @@ def test_a_fault_that_is_not_over_or_made_trouble_is_named() -> None:
 def test_a_student_that_ends_badly_and_what_is_left_are_named() -> None:
     what = trace(student(trouble="ended by itself: PoisonBatch"), left=("process 7: x",))
     assert broken(what) == ["students end in order", "nothing is left behind"]
+
+
+def test_a_teacher_has_recovered_when_those_it_is_assigned_to_send_to_it_again() -> None:
+    told = tuple(replace(one, teachers=("t1",)) if one.at_s < 12.0 else one for one in figures())
+    what = trace(student(figures=told))
+    took_s = recovery_s(what, done("kill-teacher", "t2", 5.0, 9.0))
+    assert took_s == pytest.approx(3.0, abs=0.5)
+    assert recovery_s(what, done("kill-teacher", "t1", 5.0, 9.0)) == pytest.approx(0.25, abs=0.25)
+    assert recovery_s(what, done("kill-teacher", "t1", 5.0, None)) is None
+
+
+def test_nothing_has_recovered_before_every_student_was_given_something() -> None:
+    held_up = student(samples=without(samples(), 9.0, 15.0))
+    took_s = recovery_s(trace(student(), held_up), done("break-teacher", "t1", 9.0, 9.0))
+    assert took_s == pytest.approx(6.0, abs=0.5)
+
+
+def test_an_engine_has_recovered_when_another_one_sends() -> None:
+    what = trace(student(figures=figures(engines=(22.0,))))
+    took_s = recovery_s(what, done("kill-engine", "s1", 20.0, 20.0))
+    assert took_s == pytest.approx(2.0, abs=0.5)
+
+
+def test_redis_has_recovered_when_all_leases_are_back() -> None:
+    what = trace()
+    looks = tuple(
+        replace(one, teachers=frozenset({"t1"})) if one.at_s < 14.0 else one
+        for one in what.snapshots
+    )
+    emptied = replace(what, snapshots=looks)
+    took_s = recovery_s(emptied, done("kill-redis", "redis", 9.0, 10.0))
+    assert took_s == pytest.approx(4.0, abs=0.5)
+
+
+def test_a_guest_is_over_when_it_is_gone() -> None:
+    assert recovery_s(trace(), done("add-teacher", "g1", 5.0, 9.0)) is not None
+    assert recovery_s(trace(), done("add-teacher", "t1", 5.0, 9.0)) is None
+
+
+def report(*faults: Done, what: Trace | None = None) -> ChaosReport:
+    seen = what or trace(faults=faults)
+    settings = ChaosSettings(seed=77, seconds=SECONDS)
+    plan = tuple(one.fault for one in faults)
+    return ChaosReport(settings, plan, seen, checks.check_invariants(seen), SECONDS, False)
+
+
+def test_the_report_shows_the_seed_first_and_each_fault() -> None:
+    text = list(
+        lines(
+            report(
+                done("kill-teacher", "t1", 5.0, 9.0),
+                done("answer-nan", "t2", 20.0, 21.0, effects=3),
+                done("break-teacher", "t2", 25.0, 25.0, effects=0),
+                done("kill-teacher", "t1", 30.0, 30.0, skipped="it was not up"),
+            )
+        )
+    )
+    assert text[0] == "seed 77: edl chaos --minutes 1 --seed 77"
+    assert text[1] == "ran 60 s: 2 faults, 1 without effect, 1 skipped"
+    assert any("lasted 4.0 s, as before 0." in line for line in text)
+    for end in ("3 answers spoilt", "without effect: 0 connections cut", "skipped: it was not up"):
+        assert any(line.endswith(end) for line in text)
+    assert sum(line.startswith("held") for line in text) == 8
+
+
+def test_the_report_says_which_invariant_broke_and_where() -> None:
+    found = report(what=trace(student(samples=np.delete(samples(), 40))))
+    assert not found.held
+    text = list(lines(found))
+    at = next(at for at, line in enumerate(text) if line.startswith("BROKEN"))
+    assert "each id once, in order" in text[at]
+    assert "id 41 came at 4.1 s in the place of id 40" in text[at + 1]
+    assert as_json(found)["held"] is False
+
+
+def test_the_json_has_every_fault_and_every_invariant() -> None:
+    told = as_json(report(done("kill-teacher", "t1", 5.0, 9.0)))
+    assert next(iter(told)) == "seed"
+    assert told["seed"] == 77
+    assert told["faults"][0]["kind"] == "kill-teacher"
+    assert told["faults"][0]["recovery_s"] < 1
+    assert [one["held"] for one in told["invariants"]] == [True] * 8

@@ -1,7 +1,8 @@
-"""Spoilt answers: what each lie makes of one, and that frames come through whole."""
+"""Spoilt answers over gRPC and HTTP: what each lie does, and that frames come through whole."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -12,10 +13,16 @@ from hypothesis import strategies as st
 from edl.errors import RetryableError, WireError
 from edl.mesh.chaos.frames import Cutter, Frame
 from edl.mesh.chaos.lies import LIES, Liar, spoil
+from edl.mesh.chaos.replies import ReplyCutter, WebReply
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
+from edl.proto.json_asking import decode_response as decode_reply
+from edl.proto.json_tensors import BINARY_DEFAULT, HEAD_LENGTH
+from edl.proto.json_tensors import encode_response as encode_reply
 from edl.proto.stream_answers import answered, failed, read
+from edl.proto.tensors import InferRequest, InferResponse
+from edl.tests.proto.clients.scripted_http import reply
 
 ROWS, CLASSES = 4, 6
 LABELS = np.arange(ROWS * CLASSES, dtype=np.float32).reshape(ROWS, CLASSES)
@@ -30,17 +37,36 @@ ANSWER = tensors.encode_response(
 )
 
 
+_SAID, _RAWS = encode_reply(
+    InferRequest("", parameters={BINARY_DEFAULT: True}),
+    InferResponse("chaos", outputs={"soft": LABELS}, parameters=dict(PARAMETERS)),
+    (),
+)
+HTTP_ANSWER = reply(b"".join((_SAID, *_RAWS)), headers={HEAD_LENGTH: len(_SAID)})
+ALIVE = reply(headers={"edl-http": "0123456789abcdef"})
+REFUSED = reply(b'{"error": "full"}', "429 Much", {"edl-status": "RESOURCE_EXHAUSTED"})
+
+
+def pass_through(kind: str | None, said: bytes, seed: int = 1, size: int = 1 << 20) -> bytes:
+    """What comes of `said` pass_through the gate of a liar, in pieces of `size`."""
+    liar = Liar(seed)
+    liar.tell(kind)
+    hand_on = liar.web_connection()
+    return b"".join(hand_on(said[at : at + size]) for at in range(0, len(said), size))
+
+
+def spoilt_reply(kind: str, seed: int = 1) -> InferResponse:
+    (one,) = ReplyCutter().feed(pass_through(kind, HTTP_ANSWER, seed))
+    assert isinstance(one, WebReply)
+    answer = one.answer()
+    assert answer is not None
+    return decode_reply(memoryview(answer[0]), memoryview(answer[1]))
+
+
 def spoilt(kind: str, seed: int = 0, answer: bytes = ANSWER) -> tensors.InferResponse:
     message = spoil(answer, LIES[kind], Random(seed))
     assert message is not None
     return tensors.decode_response(message)
-
-
-@given(st.integers(0, 1000))
-def test_a_nan_is_somewhere_in_it(seed: int) -> None:
-    labels = spoilt("answer-nan", seed).outputs["soft"]
-    assert np.isnan(labels).sum() == 1
-    assert labels.shape == LABELS.shape
 
 
 def test_answers_of_streams_are_spoilt_as_those_of_calls_are() -> None:
@@ -51,19 +77,14 @@ def test_answers_of_streams_are_spoilt_as_those_of_calls_are() -> None:
     assert spoil(failed(RetryableError("busy"), "7"), LIES["answer-shape"], Random(0)) is None
 
 
-def test_a_row_is_missing() -> None:
-    np.testing.assert_array_equal(spoilt("answer-shape").outputs["soft"], LABELS[1:])
-
-
-def test_another_life_answers() -> None:
-    told = spoilt("answer-instance").parameters
-    assert told["incarnation"] == "1700000000002"
-    assert told["teacher_id"] == "t1"
-
-
-def test_labels_are_those_of_other_samples() -> None:
-    labels = spoilt("answer-other").outputs["soft"]
-    np.testing.assert_array_equal(labels, np.roll(LABELS, -1, axis=0))
+@pytest.mark.parametrize("over", [spoilt, spoilt_reply], ids=["grpc", "http"])
+def test_each_lie_spoils_an_answer_in_its_way(over: Callable[[str], tensors.InferResponse]) -> None:
+    labels = over("answer-nan").outputs["soft"]
+    assert (np.isnan(labels).sum(), labels.shape) == (1, LABELS.shape)
+    np.testing.assert_array_equal(over("answer-shape").outputs["soft"], LABELS[1:])
+    np.testing.assert_array_equal(over("answer-other").outputs["soft"], np.roll(LABELS, -1, axis=0))
+    told = over("answer-instance").parameters
+    assert (told["incarnation"], told["teacher_id"]) == ("1700000000002", "t1")
 
 
 def test_a_single_sample_does_not_keep_its_labels_either() -> None:
@@ -170,3 +191,30 @@ def test_a_liar_lies_only_while_it_is_told_to() -> None:
     liar.tell(None)
     assert through(data[:20]) + through(data[20:]) == data
     assert liar.spoilt == 1
+
+
+@given(st.integers(1, 400))
+def test_replies_come_through_whole_however_they_arrive(size: int) -> None:
+    said = ALIVE + HTTP_ANSWER + REFUSED + HTTP_ANSWER
+    assert pass_through(None, said, size=size) == said
+
+
+@pytest.mark.parametrize("kind", sorted(LIES))
+def test_only_answers_are_spoilt(kind: str) -> None:
+    assert pass_through(kind, ALIVE + REFUSED) == ALIVE + REFUSED
+    assert pass_through(kind, HTTP_ANSWER) != HTTP_ANSWER
+
+
+def test_what_is_no_plain_reply_is_handed_on() -> None:
+    said = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    assert pass_through("answer-nan", said + HTTP_ANSWER, size=7) == said + HTTP_ANSWER
+
+
+@given(st.integers(0, 10_000))
+def test_a_flipped_bit_shows_or_does_not_matter(seed: int) -> None:
+    try:
+        said = spoilt_reply("answer-flip", seed)
+    except WireError:
+        return
+    (labels,) = said.outputs.values()
+    np.testing.assert_array_equal(labels, LABELS)

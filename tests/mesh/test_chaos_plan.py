@@ -1,16 +1,26 @@
-"""Plans of chaos: repeatable by their seed, dense, and never too much at once."""
+"""Plans of chaos by their seed, and what a student of a chaos run writes."""
 
 from __future__ import annotations
 
+import io
+import os
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.errors import UsageError
+from edl.mesh.chaos import samples
 from edl.mesh.chaos.faults import BY_NAME, KINDS, Fault, Whom
 from edl.mesh.chaos.plan import FIRST_S, Stage, make_plan
+from edl.mesh.chaos.settings import ChaosSettings
+from edl.mesh.chaos.student import EPOCH_BATCHES, MOST_ROWS, Part, Source, pss_bytes, record
+from edl.mesh.chaos.trace import RECORD, Figures, latest_figures, read_figures, read_samples
 
 seeds = st.integers(0, 1 << 32)
 
@@ -39,47 +49,32 @@ def stages(draw: st.DrawFn) -> Stage:
 
 
 @given(seeds, stages())
-def test_an_equal_seed_gives_an_equal_plan(seed: int, stage: Stage) -> None:
-    assert make_plan(seed, stage) == make_plan(seed, stage)
-
-
-@given(seeds, stages())
-def test_faults_come_in_order_within_the_time_and_are_numbered(seed: int, stage: Stage) -> None:
+def test_faults_come_in_order_within_the_time_and_leave_a_healthy_teacher_each(
+    seed: int, stage: Stage
+) -> None:
+    """Of n teachers at most n - students are struck at once, manager and Redis counted in."""
     plan = make_plan(seed, stage)
+    assert plan == make_plan(seed, stage)
     assert [fault.number for fault in plan] == list(range(1, len(plan) + 1))
     assert all(a.at_s < b.at_s for a, b in pairwise(plan))
     assert all(FIRST_S <= fault.at_s < stage.seconds for fault in plan)
-
-
-@given(seeds, stages())
-def test_what_is_struck_is_left_alone_until_it_is_over(seed: int, stage: Stage) -> None:
-    plan = make_plan(seed, stage)
     for target in {fault.target for fault in plan}:
         own = [fault for fault in plan if fault.target == target]
         assert all(a.rested_s <= b.at_s for a, b in pairwise(own))
-
-
-@given(seeds, stages())
-def test_each_student_is_left_a_healthy_teacher(seed: int, stage: Stage) -> None:
-    """Of n teachers no more than n - students are struck at once, manager and Redis counted in."""
-    plan = make_plan(seed, stage)
     assert all(burden_at(plan, fault.at_s) <= stage.burden for fault in plan)
+    for fault in plan:
+        kind = BY_NAME[fault.kind]
+        assert kind.least_s - 0.011 <= fault.lasts_s - stage.ttl_s * kind.outlives_ttl
+        assert not kind.outlives_ttl or fault.lasts_s > stage.ttl_s
 
 
 def test_engines_die_also_while_the_manager_or_redis_are_away() -> None:
     stage = Stage(600.0, ("t1", "t2", "t3", "t4"), ("g1",), ("s1", "s2"), 2.0)
     plan = make_plan(1, stage)
+    assert plan != make_plan(2, stage)
     away = [fault for fault in plan if BY_NAME[fault.kind].whom is Whom.CONTROL]
     deaths = [fault.at_s for fault in plan if BY_NAME[fault.kind].whom is Whom.STUDENT]
     assert any(one.at_s < at_s < one.at_s + one.lasts_s for one in away for at_s in deaths)
-
-
-@given(seeds, stages())
-def test_leases_run_out_where_they_are_meant_to(seed: int, stage: Stage) -> None:
-    for fault in make_plan(seed, stage):
-        kind = BY_NAME[fault.kind]
-        assert kind.least_s - 0.011 <= fault.lasts_s - stage.ttl_s * kind.outlives_ttl
-        assert not kind.outlives_ttl or fault.lasts_s > stage.ttl_s
 
 
 @given(seeds)
@@ -101,11 +96,92 @@ def test_about_one_fault_in_two_seconds_and_every_kind_again_and_again(seed: int
     assert all(counts[kind.name] >= 2 for kind in KINDS if not kind.deceives), counts
 
 
-def test_two_seeds_differ() -> None:
-    assert make_plan(1, usual(60.0)) != make_plan(2, usual(60.0))
-
-
 def usual(seconds: float, *, deceive: bool = False) -> Stage:
     """What `edl chaos` has."""
     teachers = ("t1", "t2", "t3", "t4")
     return Stage(seconds, teachers, ("g1", "g2"), ("s1", "s2"), 2.0, deceive)
+
+
+def test_ids_go_on_from_epoch_to_epoch_in_batches_of_many_sizes() -> None:
+    source = Source()
+    batches = [batch for _ in range(2) for batch in source]
+    ids = np.concatenate([batch["id"] for batch in batches])
+    np.testing.assert_array_equal(ids, np.arange(len(ids)))
+    assert len(batches) == 2 * EPOCH_BATCHES == 2 * len(source)
+    assert {len(batch["id"]) for batch in batches} == set(range(1, MOST_ROWS + 1))
+    np.testing.assert_array_equal(batches[7]["x"], samples.samples_of(batches[7]["id"]))
+
+
+def test_samples_and_labels_are_exact_and_all_different() -> None:
+    ids = np.arange(5000, dtype=np.uint64)
+    x = samples.samples_of(ids)
+    labels = samples.labels_of(x)
+    exact = x.astype(np.float64).mean(axis=1)[:, None] + x[:, : samples.CLASSES]
+    np.testing.assert_array_equal(labels, exact)
+    assert len(np.unique(x, axis=0)) == len(np.unique(labels, axis=0)) == len(ids)
+    # However a teacher cuts a batch.
+    np.testing.assert_array_equal(samples.labels_of(x[17:18]), labels[17:18])
+
+
+def test_a_digest_tells_of_every_byte_of_sample_and_label() -> None:
+    ids = np.arange(3, dtype=np.uint64)
+    x = samples.samples_of(ids)
+    labels = samples.labels_of(x)
+    right = samples.digests_of(x, labels)
+    np.testing.assert_array_equal(right, samples.expected_digests(ids))
+    for changed in (x, labels):
+        changed[1, -1] += 1
+        assert (samples.digests_of(x, labels) != right).tolist() == [False, True, False]
+        changed[1, -1] -= 1
+
+
+def test_the_teachers_model_is_the_function_that_everyone_knows() -> None:
+    function, inputs, outputs = samples.teacher()
+    x = samples.samples_of(np.arange(4, dtype=np.uint64))
+    np.testing.assert_array_equal(function({"x": x})["soft"], samples.labels_of(x))
+    assert inputs == ["x:FP32:-1,1024"]
+    assert outputs == ["soft:FP32:-1,256"]
+
+
+def test_records_are_read_as_they_were_written_but_for_what_a_kill_cut_short(
+    tmp_path: Path,
+) -> None:
+    written = io.BytesIO()
+    batch = next(iter(Source()))
+    batch["soft"] = samples.labels_of(batch["x"])
+    record(batch, 1.5, written)
+    record(batch, 2.5, written)
+    file = tmp_path / "samples"
+    file.write_bytes(written.getvalue() + bytes(RECORD.itemsize - 1))
+    rows = read_samples(file)
+    assert rows["at_s"].tolist() == [1.5, 2.5]
+    assert rows["id"].tolist() == [0, 0]
+    np.testing.assert_array_equal(rows["digest"][:1], samples.expected_digests(batch["id"]))
+    assert len(read_samples(tmp_path / "nothing")) == 0
+
+
+def test_figures_are_read_as_they_were_written_but_for_a_part_of_a_line(tmp_path: Path) -> None:
+    told = Figures(1.0, ("t1", "t2"), 7, 8, 9, "0 of 2 teachers live", 10, 11)
+    file = tmp_path / "figures"
+    file.write_text(told.to_line() * 2 + told.to_line()[:20])
+    assert read_figures(file) == (told, told)
+    assert latest_figures(file) == told
+    assert latest_figures(tmp_path / "nothing") is None
+    assert told.later(-1.0).at_s == 0.0
+    assert read_figures(tmp_path / "nothing") == ()
+
+
+def test_a_part_goes_over_a_command_line() -> None:
+    part = Part("s1", "chaos", "redis://127.0.0.1:1", 5.0, "trace", shared_memory=False)
+    assert Part.from_json(part.to_json()) == part
+
+
+def test_memory_of_a_process_is_measured() -> None:
+    assert 1 << 20 < pss_bytes(os.getpid()) < 8 << 30
+    with pytest.raises(OSError):
+        pss_bytes(2**22 + 1)
+
+
+def test_a_run_that_is_too_short_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"too short for chaos: give --minutes at least 0\.17"):
+        ChaosSettings(seed=1, seconds=5.0)

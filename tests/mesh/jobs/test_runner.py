@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from edl.commands import command_line
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.queue import Progress, QueuedJob, Wish
 from edl.coordinator.queue.memory_board import MemoryQueue, _Job
@@ -20,8 +22,10 @@ from edl.mesh.jobs.fleet import Fleet
 from edl.mesh.jobs.following import log_lines
 from edl.mesh.jobs.runner import FleetRunner
 from edl.mesh.jobs.spec import JobSpec
-from edl.tests.ground.programs import wait_for
+from edl.tests.waiting import DEADLINE_S, wait_until
 
+STUDENT = Path(__file__).parents[2] / "system" / "student_job.py"
+pytestmark = pytest.mark.system
 WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
 
 
@@ -43,14 +47,14 @@ class Running:
 
 
 @contextmanager
-def running(queue: MemoryQueue, folder: Path, ttl_s: float = 5.0) -> Iterator[Running]:
+def running(queue: MemoryQueue, folder: Path, ttl_s: float = 30.0) -> Iterator[Running]:
     fleet = Fleet("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
     found = Running(queue, fleet)
     try:
         yield found
     finally:
         found.stop.request()
-        found.thread.join(20)
+        found.thread.join(DEADLINE_S)
         assert not found.thread.is_alive()
 
 
@@ -59,12 +63,25 @@ def submit(queue: MemoryQueue, folder: Path, name: str, command: str, **more: in
     assert queue.submit(name, spec.to_json())
 
 
+def lose(queue: MemoryQueue) -> None:
+    """Redis comes back empty."""
+    queue._jobs.clear()  # private: a queue has no other way to lose jobs
+
+
+def put_another(queue: MemoryQueue, folder: Path, at_ms: int) -> None:
+    """Redis comes back with another job of the name `a`, so much younger than the one before."""
+    spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=folder)
+    jobs = queue._jobs  # private: as above; one assignment, which the runner sees whole
+    former = jobs["a"]
+    jobs["a"] = _Job(former.number, json.dumps(spec.to_json()), former.at_ms + at_ms)
+
+
 def job(queue: MemoryQueue, name: str) -> QueuedJob:
     return next(job for job in queue.jobs() if job.name == name)
 
 
 def reaches(queue: MemoryQueue, name: str, state: str) -> Progress:
-    wait_for(lambda: job(queue, name).progress.state == state)
+    wait_until(lambda: job(queue, name).progress.state == state)
     return job(queue, name).progress
 
 
@@ -77,10 +94,10 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
         submit(queue, tmp_path, name, WORKS, min_nodes=3, max_nodes=3)
     with running(queue, tmp_path):
         reaches(queue, "a", "running")
-        wait_for(lambda: bool(queue.lines("a")))
-        wait_for(lambda: "3" in job(queue, "w").progress.reason)
-        queue._jobs.clear()
-        wait_for(lambda: any(one.progress.state == "running" for one in queue.jobs()))
+        wait_until(lambda: bool(queue.lines("a")))
+        wait_until(lambda: "3" in job(queue, "w").progress.reason)
+        lose(queue)
+        wait_until(lambda: any(one.progress.state == "running" for one in queue.jobs()))
         assert job(queue, "a").spec["command"] == WORKS
         assert job(queue, "a").wish == Wish(nodes=1)
         assert [one.name for one in queue.jobs()] == ["a", *waiting]
@@ -97,11 +114,8 @@ def test_another_job_of_the_same_name_begins_when_the_lost_ones_nodes_have_left(
     submit(queue, tmp_path, "a", WORKS)
     with running(queue, tmp_path):
         reaches(queue, "a", "running")
-        wait_for(lambda: bool(queue.lines("a")))
-        with queue._lock:  # Redis comes back empty, and the user is quicker than the runner
-            lost = queue._jobs.pop("a")
-            spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=tmp_path)
-            queue._jobs["a"] = _Job(lost.number, json.dumps(spec.to_json()), lost.at_ms + 1)
+        wait_until(lambda: bool(queue.lines("a")))
+        put_another(queue, tmp_path, 1)  # the user was quicker than the runner
         reaches(queue, "a", "succeeded")
     logs = sorted((tmp_path / "fleet").glob("a-*/node-1.log"))
     assert [log.read_text() for log in logs] == ["up\n", "another\n"]
@@ -112,11 +126,8 @@ def test_an_older_copy_of_the_queue_ends_nothing_that_runs(tmp_path: Path) -> No
     submit(queue, tmp_path, "a", WORKS)
     with running(queue, tmp_path):
         reaches(queue, "a", "running")
-        wait_for(lambda: bool(queue.lines("a")))
-        with queue._lock:  # Redis comes back with what it had written down an hour before
-            spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=tmp_path)
-            at_ms = queue._jobs["a"].at_ms - 3_600_000
-            queue._jobs["a"] = _Job(1, json.dumps(spec.to_json()), at_ms)
+        wait_until(lambda: bool(queue.lines("a")))
+        put_another(queue, tmp_path, -3_600_000)  # what it had written down an hour before
         reaches(queue, "a", "running")
         queue.wish("a", Wish(stop=True))
         reaches(queue, "a", "stopped")
@@ -141,10 +152,10 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
             for name in ("jobs", "reservations", "take", "tell", "log", "note"):
                 patch.setattr(queue, name, away)
             for _ in range(3):
-                assert asked.acquire(timeout=20)
+                assert asked.acquire(timeout=DEADLINE_S)
             (tmp_path / "go").touch()
             log = next((tmp_path / "fleet").glob("b-*/node-1.log"))
-            wait_for(lambda: "done" in log.read_text())
+            wait_until(lambda: "done" in log.read_text())
         reaches(queue, "b", "succeeded")
         assert job(queue, "a").progress.state == "running"
         assert runner.error is None
@@ -152,15 +163,21 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path) -> None:
-    queue = MemoryQueue()
+    now_s = 1e9
+    queue = MemoryQueue(lambda: now_s)
+
+    def taken() -> bool:
+        nonlocal now_s
+        now_s += 100.0  # its lease is over
+        return queue.take("r-2", {}, 86_400.0)
+
     submit(queue, tmp_path, "a", WORKS)
     with running(queue, tmp_path) as runner:
         reaches(queue, "a", "running")
-        with queue._lock:
-            queue._runner = ("r-2", "{}", queue._clock() + 60.0)
-        runner.thread.join(20)
+        wait_until(taken)
+        runner.thread.join(DEADLINE_S)
         assert isinstance(runner.error, LeaseSuperseded)
-    assert job(queue, "a").progress.state == "running", "what follows is said by the other one"
+    assert job(queue, "a").progress.state == "running", "the other one says what follows"
 
 
 def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
@@ -177,19 +194,19 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
     slow = "trap 'echo leaves; while ! test -e go; do sleep 0.02; done; exit' TERM"
     submit(queue, tmp_path, "a", f'sh -c "{slow}; echo up; while :; do sleep 0.02; done"')
     with running(queue, tmp_path, ttl_s=0.5) as runner:
-        wait_for(lambda: bool(queue.lines("a")))
+        wait_until(lambda: bool(queue.lines("a")))
         runner.stop.request()
         log = next((tmp_path / "fleet").glob("a-*/node-1.log"))
-        wait_for(lambda: "leaves" in log.read_text())
+        wait_until(lambda: "leaves" in log.read_text())
         monkeypatch.setattr(queue, "take", count)
         for _ in range(7):  # of which each lasts for five
-            assert taken.acquire(timeout=20)
+            assert taken.acquire(timeout=DEADLINE_S)
             now_s += 0.1
         assert not take("r-2", {}, 1.0)
         assert job(queue, "a").progress.state == "scaling"
         assert "the fleet was ended" in job(queue, "a").progress.reason
         (tmp_path / "go").touch()
-        runner.thread.join(20)
+        runner.thread.join(DEADLINE_S)
         assert take("r-2", {}, 1.0), "then it is given back at once"
     assert job(queue, "a").progress.state == "creating"
 
@@ -209,8 +226,19 @@ def test_a_job_that_is_stopped_before_it_had_a_node_is_stopped(tmp_path: Path) -
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", WORKS, min_nodes=3, max_nodes=3)
     with running(queue, tmp_path):
-        wait_for(lambda: "3" in job(queue, "a").progress.reason)
+        wait_until(lambda: "3" in job(queue, "a").progress.reason)
         assert job(queue, "a").progress.state == "creating"
         queue.wish("a", Wish(stop=True))
         assert reaches(queue, "a", "stopped").failures == 0
     assert not list(tmp_path.glob("fleet/*"))
+
+
+def test_a_training_is_one_that_the_student_command_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDL_COORDINATOR", "redis://127.0.0.1:1")
+    spec = JobSpec("a", train=f"{STUDENT} --steps 3", max_nodes=2)
+    words = [*spec.arguments(tmp_path)[5:], "--dry-run"]
+    result = CliRunner().invoke(command_line(words[0]), words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert str(tmp_path / "checkpoints") in result.output

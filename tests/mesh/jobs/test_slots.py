@@ -1,12 +1,27 @@
-"""Slots: their cores, who is in one, which are kept for a service."""
+"""Slots of a fleet: their owners, whatever jobs, nodes and reservations do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.coordinator.queue import Reservation
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.coordinator.queue import QueuedJob, Reservation, Wish
+from edl.mesh.jobs import crew
+from edl.mesh.jobs.account import Account
+from edl.mesh.jobs.carrying import Carrying
+from edl.mesh.jobs.fleet import Fleet
+from edl.mesh.jobs.looking import Sight, look
 from edl.mesh.jobs.slots import Slots, divide
+from edl.mesh.jobs.spec import JobSpec
+from edl.scheduler.elastic import ElasticConfig
+from edl.supervise import Command
 
 
 def asked(**slots: int) -> list[Reservation]:
@@ -23,7 +38,7 @@ def test_slots_have_equal_parts_of_the_cores_and_share_none(cores: set[int], slo
     assert set(all_of_them) <= cores
 
 
-def test_what_is_free_is_kept_for_who_asked_first() -> None:
+def test_free_slots_are_kept_for_the_first_that_asked() -> None:
     slots = Slots(((),) * 4, taken={0, 2})
     assert slots.keep(asked(web=1, api=2)) == ["web"]
     assert slots.kept == {"web": [1], "api": [3]}
@@ -45,3 +60,206 @@ def test_more_than_there_is_does_not_hurry_anybody_for_ever() -> None:
     slots.keep(asked(web=5))
     assert slots.kept == {"web": [0, 1]}
     assert not slots.short(asked(web=5))
+
+
+SLOTS = 4
+GRACE_S, YIELD_S = 20.0, 3.0
+TURN_S = 0.5
+
+
+class FakeProcess:
+    """A node that does what the test says; a stubborn one ends by KILL alone."""
+
+    def __init__(self, stubborn: bool) -> None:
+        self.returncode: int | None = None
+        self._stubborn = stubborn
+
+    @property
+    def alive(self) -> bool:
+        return self.returncode is None
+
+    def send_signal(self, number: int) -> None:
+        if number == 15 and self.alive and not self._stubborn:
+            self.returncode = -15
+
+    def kill(self) -> None:
+        self.returncode = -9 if self.alive else self.returncode
+
+    def tail(self, n: int = 20) -> list[str]:
+        return ["a last line"]
+
+
+class World:
+    """A fleet without processes, in virtual time."""
+
+    def __init__(self, mode: Any, stubborn: Callable[[], bool]) -> None:
+        self.now_s = 100.0
+        self.accounts: list[Account] = []
+        self.reservations: list[Reservation] = []
+        self.stubborn = stubborn
+        config = ElasticConfig(mode=mode, freeze_s=2.0)
+        fleet = Fleet("r", "h", "redis://none", ((),) * SLOTS, Path("/none"), config, YIELD_S)
+        self.carrying = Carrying(fleet, MemoryBoard(), lambda account, what: None)
+
+    def start(self, command: Command, **_: object) -> FakeProcess:
+        return FakeProcess(self.stubborn())
+
+    def submit(self, least: int, more: int, retries: int) -> None:
+        number = len(self.accounts) + 1
+        spec = JobSpec(
+            f"j{number}", command="x", min_nodes=least, max_nodes=least + more,
+            retries=retries, grace_s=GRACE_S,
+        )  # fmt: skip
+        job = QueuedJob(spec.name, number)
+        self.accounts.append(Account(job, spec, Path("/none"), self.now_s, 1))
+
+    def turn(self) -> None:
+        self.now_s += TURN_S
+        self.carrying.reap(self.accounts, self.now_s)
+        self.carrying.slots.keep(self.reservations)
+        going = [one for one in self.accounts if not one.progress(0).ended]
+        self.carrying.share(going, self.reservations, self.now_s)
+        self.check()
+
+    def check(self) -> None:
+        taken = [node.slot for one in self.accounts for node in one.crew.nodes]
+        kept = [slot for slots in self.carrying.slots.kept.values() for slot in slots]
+        assert len({*taken, *kept}) == len(taken) + len(kept), "a slot has one owner"
+        assert set(taken) == self.carrying.slots.taken
+        for one in self.accounts:
+            assert len(one.crew.staying) <= one.spec.max_nodes
+            progress = one.progress(0)
+            assert progress.running == len(one.crew.nodes)
+            assert not (progress.ended and progress.running)
+
+    def nodes(self) -> list[FakeProcess]:
+        return [node.process for one in self.accounts for node in one.crew.nodes]  # type: ignore[misc]
+
+
+EVENT = st.one_of(
+    st.tuples(st.just("submit"), st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)),
+    st.tuples(st.just("end"), st.integers(0, 9), st.sampled_from([0, 1, -9])),
+    st.tuples(st.just("reserve"), st.integers(0, 5)),
+    st.tuples(st.just("stop"), st.integers(0, 9)),
+    st.tuples(st.just("scale"), st.integers(0, 9), st.sampled_from([None, 1, 2, 5])),
+    st.tuples(st.just("pass"), st.integers(1, 8)),
+)
+
+
+def happen(world: World, event: Any) -> None:
+    match event:
+        case ("submit", least, more, retries):
+            world.submit(least, more, retries)
+        case ("end", which, code):
+            if alive := [one for one in world.nodes() if one.alive]:
+                alive[which % len(alive)].returncode = code
+        case ("reserve", slots):
+            world.reservations = [Reservation("web", slots, 1, 5.0)] if slots else []
+        case ("stop", which) if world.accounts:
+            one = world.accounts[which % len(world.accounts)]
+            one.job = replace(one.job, wish=Wish(stop=True))
+        case ("scale", which, count) if world.accounts:
+            one = world.accounts[which % len(world.accounts)]
+            one.job = replace(one.job, wish=Wish(nodes=count))
+        case ("pass", turns):
+            for _ in range(turns):
+                world.turn()
+    world.turn()
+
+
+@given(st.lists(EVENT, max_size=25), st.sampled_from(["elastic", "gang"]), st.data())
+def test_a_slot_has_one_owner_and_all_jobs_end(
+    events: list[Any], mode: str, data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(mode, lambda: data.draw(st.booleans()))
+        patch.setattr(crew, "start", world.start)
+        for event in events:
+            happen(world, event)
+
+        if world.reservations:  # what is asked for is there in time, whoever is stubborn
+            wanted = min(world.reservations[0].slots, SLOTS)
+            for _ in range(int((YIELD_S + 2) / TURN_S)):
+                world.turn()
+            assert len(world.carrying.slots.kept["web"]) == wanted
+        world.reservations = []
+        for _ in range(150):  # nodes end well now: whoever fits comes to its end
+            if not world.nodes() and all(one.progress(0).ended for one in world.accounts):
+                break
+            for node in world.nodes():
+                node.returncode = 0 if node.alive else node.returncode
+            world.turn()
+        for one in world.accounts:
+            most = one.spec.max_nodes if mode == "gang" else one.spec.min_nodes
+            state = one.progress(0).state
+            assert state in ("succeeded", "failed", "stopped") or most > SLOTS, state
+        assert world.carrying.slots.taken == set()
+
+
+def world_with_nodes(patch: pytest.MonkeyPatch, least: int, more: int) -> World:
+    world = World("elastic", lambda: False)
+    patch.setattr(crew, "start", world.start)
+    world.submit(least, more, 3)
+    world.turn()
+    return world
+
+
+def test_a_node_that_ends_while_it_is_looked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    (account,) = world_with_nodes(monkeypatch, 1, 0).accounts
+    asked = iter([True, False, False])
+    monkeypatch.setattr(FakeProcess, "alive", property(lambda process: next(asked)))
+    assert len(account.crew.turn(0.0)) + len(account.crew.nodes) == 1
+
+
+def test_a_node_that_ended_before_it_was_told_to_leave_has_not_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = world_with_nodes(monkeypatch, 1, 1)
+    (account,) = world.accounts
+    world.nodes()[1].returncode = 1
+    account.job = replace(account.job, wish=Wish(nodes=1))
+    world.now_s += 10.0  # it may be changed again
+    world.carrying.share(world.accounts, [], world.now_s)
+    world.turn()
+    assert account.life.failures == 1
+    assert len(account.crew.nodes) == 1
+
+
+def test_a_job_that_is_done_as_its_fleet_ends_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_with_nodes(monkeypatch, 1, 0)
+    (account,) = world.accounts
+    world.nodes()[0].returncode = 0
+    world.carrying.close(world.accounts)
+    assert account.progress(0).state == "succeeded"
+
+
+def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> MemoryBoard:
+    board = MemoryBoard()
+    board.join("ctr", "n1", {}, 10)
+    assert board.lead("ctr", "n1", 10)
+    assert board.publish("ctr", "n1", 1, body)
+    for rank, facts in enumerate(reports):
+        assert board.report("ctr", 1, rank, facts)
+    return board
+
+
+def test_the_rank_that_is_furthest_counts() -> None:
+    board = board_with({"nodes": ["n1"]}, {"step": 30, "steps": 120}, {"step": 60, "steps": 120})
+    assert look(board, "ctr", 1) == Sight(0.5, steady=True, step=60, steps=120)
+
+
+def test_a_training_whose_length_is_not_known() -> None:
+    assert look(board_with({"nodes": []}, {"step": 30}), "ctr", 1) == Sight(None, False, 30, 0)
+
+
+@pytest.mark.parametrize("odd", ["x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400])
+def test_odd_reports_of_ranks_spoil_nothing(odd: Any) -> None:
+    world: dict[str, Any] = {"nodes": ["n1"]}
+    rank: dict[str, Any] = {"step": 30, "steps": 120}
+    assert look(board_with({"nodes": odd}, rank), "ctr", 1).step == 30
+    assert not look(board_with({"nodes": odd}, rank), "ctr", 1).steady
+    for facts in ({"step": odd, "steps": 120}, {"step": 1, "steps": odd}):
+        found = look(board_with(world, facts, rank), "ctr", 1)
+        assert found.steady
+        assert found.progress is not None
+        assert 0 <= found.progress <= 1

@@ -9,14 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from edl.commands import command_line
 from edl.errors import UsageError
 from edl.mesh.jobs.spec import JobSpec, read_job
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "jobs"
-STUDENT = Path(__file__).parents[2] / "system" / "student_job.py"
 
 
 def written(folder: Path, text: str) -> Path:
@@ -38,17 +35,6 @@ def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:
     )  # fmt: skip
     named = JobSpec("a", train="j.py --steps 3 --checkpoint=s3://runs/a")
     assert "--checkpoint" not in named.arguments(Path("/own"))
-
-
-def test_a_training_is_one_that_the_student_command_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDL_COORDINATOR", "redis://127.0.0.1:1")
-    spec = JobSpec("a", train=f"{STUDENT} --steps 3", max_nodes=2)
-    words = [*spec.arguments(tmp_path)[5:], "--dry-run"]
-    result = CliRunner().invoke(command_line(words[0]), words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert str(tmp_path / "checkpoints") in result.output
 
 
 def test_a_command_is_split_like_a_shell_does_and_goes_through_none(tmp_path: Path) -> None:

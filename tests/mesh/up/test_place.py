@@ -1,19 +1,17 @@
-"""Where a mesh is written down: found by its file, held by one, right about who is who."""
+"""Where a mesh is written down: found by its file, held by one `edl up`."""
 
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from edl.errors import UsageError
-from edl.mesh.up.ending import ORPHANS_S, end, meant
+from edl.mesh.up.ending import meant
 from edl.mesh.up.keeping import already_up
 from edl.mesh.up.place import Entry, Place, State, all_places
-from edl.supervise import Identity, identity_of, start
-from edl.tests.ground.programs import DOCILE, STUBBORN, python
+from edl.supervise import Identity, identity_of
 
 STRANGER = Identity(os.getpid(), "another-boot/1")
 
@@ -51,13 +49,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 99}', "\xff"])
-def test_what_was_not_written_by_us_is_nothing(tmp_path: Path, text: str) -> None:
+def test_a_state_in_another_form_is_ignored(tmp_path: Path, text: str) -> None:
     place = place_of(tmp_path)
     (place.folder / "state.json").write_text(text)
     assert place.read() is None
 
 
-def test_one_holds_it(tmp_path: Path) -> None:
+def test_a_place_is_held_by_one(tmp_path: Path) -> None:
     place = place_of(tmp_path)
     for _ in range(2):
         with place.held() as ours:
@@ -76,7 +74,7 @@ def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
         pass
 
 
-def test_who_starts_it_twice_hears_how_to_end_it() -> None:
+def test_a_second_start_says_how_to_end_the_first() -> None:
     entries = (Entry("a", "teacher", "running"), Entry("b", "teacher", "due"))
     told = already_up(Path("mesh.yaml"), state_of(Path("mesh.yaml"), STRANGER, *entries))
     assert told == (
@@ -86,64 +84,7 @@ def test_who_starts_it_twice_hears_how_to_end_it() -> None:
     assert "'edl down mesh.yaml' ends it" in already_up(Path("mesh.yaml"), None)
 
 
-def test_a_stranger_that_has_the_number_is_left_alone(tmp_path: Path) -> None:
-    child = start(python(DOCILE))
-    child.expect("ready", 20.0)
-    known = identity_of(child.pid)
-    assert known is not None
-    stranger = Identity(child.pid, f"{known.started}0")
-    place = place_of(tmp_path)
-    place.write(state_of(tmp_path, stranger, Entry("a", "teacher", "running", stranger)))
-    said: list[str] = []
-    assert not end(place, None, said.append)
-    assert (said, child.alive, place.folder.exists()) == ([], True, False)
-    child.stop()
-
-
-def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
-    place = place_of(tmp_path)
-    child = start(python("import time; print('ready'); time.sleep(600)"))
-    child.expect("ready", 20.0)
-    place.write(state_of(tmp_path, STRANGER, Entry("a", "x", "running", identity_of(child.pid))))
-    (place.folder / "logs").mkdir()
-    said: list[str] = []
-    assert end(place, None, said.append, keep_logs=True, orphans_s=0.0)
-    assert child.wait(20.0) == -9
-    assert said == ["waiting for a process of a mesh whose 'edl up' was killed"]
-    assert place.read() is None
-    assert place.logs.exists()
-    assert not end(place, None, said.append)
-    assert not place.folder.exists()
-
-
-def test_what_is_to_end_at_once_is_not_waited_for(tmp_path: Path) -> None:
-    stubborn = [start(python(STUBBORN, 60)) for _ in range(2)]
-    for child in stubborn:
-        child.expect("ready", 20.0)
-    keeper, left = (identity_of(child.pid) for child in stubborn)
-    assert keeper is not None
-    place, said = place_of(tmp_path), list[str]()
-    place.write(state_of(tmp_path, keeper, Entry("a", "x", "running", left)))
-    began_s = time.monotonic()
-    assert end(place, 0.0, said.append)
-    assert [child.wait(20.0) for child in stubborn] == [-9, -9]
-    assert time.monotonic() - began_s < ORPHANS_S
-    assert not any("has not ended" in line for line in said)
-
-
-def test_a_mesh_that_leaves_already_is_not_hurried(tmp_path: Path) -> None:
-    child = start(python(DOCILE))
-    child.expect("ready", 20.0)
-    keeper = identity_of(child.pid)
-    assert keeper is not None
-    place, said = place_of(tmp_path), list[str]()
-    place.write(State("mesh.yaml", keeper, "leaving"))
-    assert end(place, 0.01, said.append)
-    assert child.wait(20.0) == -9, "it was waited for, and then killed: TERM would have ended it"
-    assert said == [f"process {child.pid} has not ended within 0.01 s and is killed"]
-
-
-def test_the_only_mesh_need_not_be_named(tmp_path: Path) -> None:
+def test_the_only_mesh_is_meant_without_its_name(tmp_path: Path) -> None:
     base = tmp_path / "base"
     with pytest.raises(UsageError, match="no mesh is up"):
         meant(None, False, base)

@@ -71,16 +71,10 @@ def test_students_of_both_kinds(tmp_path: Path) -> None:
     assert found["one"] == (
         f"{train} --epochs 3 --coordinator redis://x:1 --job one --checkpoint {own}"
     )
+    assert "--nodes 1:2" in commands(tmp_path, "students: {a: {train: job.py, nodes: 2}}")["a-1"]
     two = f"{train} --job j --checkpoint=here --nodes 3 --coordinator redis://x:1"
     assert found["two-1"] == found["two-2"] == two
     assert found["any"] == f"{Path(sys.executable).parent}/python my.py redis://x:1 $HOME"
-
-
-def test_nodes_of_one_training_find_each_other(tmp_path: Path) -> None:
-    (tmp_path / "job.py").touch()
-    found = commands(tmp_path, "students: {a: {train: job.py, nodes: 2}}")
-    assert found["a-1"] == found["a-2"]
-    assert "--job a --nodes 1:2" in found["a-1"]
 
 
 def test_a_module_is_found_beside_the_file(tmp_path: Path) -> None:
@@ -193,13 +187,6 @@ def test_what_a_dry_run_shows_are_commands_that_exist(tmp_path: Path) -> None:
         assert {word for word in words if word.startswith("--")} <= {*known, "--"}
 
 
-def test_a_password_is_not_shown(tmp_path: Path) -> None:
-    text = "coordinator: {redis: 'redis://:secret@h:1'}\nstudents: {a: {command: ls}}"
-    file = written(tmp_path, text)
-    told = "\n".join(lines(plan_of(read_mesh(file), file, tmp_path)))
-    assert "secret" not in told
-
-
 def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
     url = "redis://:secret@h:1"
     (tmp_path / "job.py").touch()
@@ -207,6 +194,7 @@ def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
     text = f"services: {{{services}}}\nstudents: {{s: {{train: job.py}}}}\n"
     file = written(tmp_path, f"coordinator: {{redis: '{url}'}}\n{text}")
     plan = plan_of(read_mesh(file), file, tmp_path)
+    assert "secret" not in "\n".join(lines(plan))
     said = {}
     for member in plan.members:
         command = plan.command(member.part.name, url, tmp_path)

@@ -1,0 +1,178 @@
+"""What the demo does to teachers, and when; and its check of what the student receives."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader import ReaderStats
+from edl.mesh.demo.churn import FIGURES_AGE_S, HELD_AT_MOST_S, Churn
+from edl.mesh.demo.stream_check import StreamCheck, StreamFacts
+
+
+class Mesh:
+    """Records what is done to it, and how the reader sees it."""
+
+    def __init__(self, start: Callable[[str], None] | None = None) -> None:
+        self.now = 0.0
+        self.done: list[tuple[str, str]] = []
+        self.said: list[str] = []
+        self.stats: dict[str, Any] = {"teachers": ("a", "b"), "in_flight": (("a", 1), ("b", 2))}
+        self.churn = Churn(
+            hold=lambda teacher: self.done.append(("hold", teacher)),
+            kill=lambda teacher: self.done.append(("kill", teacher)),
+            start=start or (lambda teacher: self.done.append(("start", teacher))),
+            newcomer="c",
+            batches=90,
+            say=self.said.append,
+            clock=lambda: self.now,
+        )
+
+    def batch(self, number: int, wait_s: float = 0.0) -> None:
+        self.now += wait_s
+        self.churn.look(number, ReaderStats(**self.stats))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.churn.events]
+
+
+@pytest.mark.parametrize("sent_again", ["resends", "hedges"])
+def test_the_whole_story(sent_again: str) -> None:
+    mesh = Mesh()
+    mesh.batch(29)
+    assert mesh.done == []
+    mesh.batch(30)
+    assert mesh.done == [("hold", "b")]  # the busiest
+    mesh.batch(31, FIGURES_AGE_S)
+    assert mesh.done[-1] == ("kill", "b")
+    mesh.stats[sent_again] = 2
+    mesh.batch(32)
+    mesh.batch(59)
+    assert mesh.kinds == ["kill", "resent"]
+    mesh.batch(60)
+    assert mesh.done[-1] == ("start", "c")
+    assert mesh.churn.newcomer_is_late
+    mesh.stats["teachers"] = ("a", "c")
+    mesh.batch(70, 2.0)
+    assert not mesh.churn.newcomer_is_late
+    assert mesh.kinds == ["kill", "resent", "start", "join"]
+    assert [event.batch for event in mesh.churn.events] == [31, 32, 60, 70]
+    assert mesh.churn.events[-1].at_s == pytest.approx(2.0 + FIGURES_AGE_S)
+    assert len(mesh.said) == 4
+    mesh.batch(90)
+    assert len(mesh.done) == 3
+
+
+def test_an_idle_victim_is_held_until_it_gets_work() -> None:
+    mesh = Mesh()
+    mesh.stats["in_flight"] = (("a", 0), ("b", 0))
+    mesh.batch(40, 10.0)
+    assert mesh.done == [("hold", "a")]
+    mesh.batch(41, FIGURES_AGE_S)
+    assert mesh.kinds == []
+    mesh.stats["in_flight"] = (("a", 1), ("b", 0))
+    mesh.batch(42)
+    assert mesh.done == [("hold", "a"), ("kill", "a")]
+
+
+def test_what_fails_is_not_done_again_at_the_next_look() -> None:
+    tries: list[str] = []
+
+    def fail(teacher: str) -> None:
+        tries.append(teacher)
+        raise RuntimeError(teacher)
+
+    mesh = Mesh(start=fail)
+    mesh.batch(30)
+    mesh.batch(45, FIGURES_AGE_S)
+    with pytest.raises(RuntimeError):
+        mesh.batch(60)
+    mesh.batch(61)
+    assert tries == ["c"]
+
+
+def test_the_victim_dies_only_when_fresh_figures_show_what_it_holds() -> None:
+    mesh = Mesh()
+    mesh.batch(30)
+    mesh.batch(31, FIGURES_AGE_S / 2)
+    assert mesh.kinds == []
+    mesh.stats["in_flight"] = (("a", 1), ("b", 0))
+    mesh.batch(32, FIGURES_AGE_S)
+    assert mesh.kinds == []
+    mesh.stats["in_flight"] = (("a", 1), ("b", 1))
+    mesh.batch(33)
+    assert mesh.kinds == ["kill"]
+
+
+def test_a_victim_that_gets_nothing_is_not_held_for_ever() -> None:
+    mesh = Mesh()
+    mesh.batch(30)
+    mesh.stats["in_flight"] = (("a", 1), ("b", 0))
+    mesh.batch(31, HELD_AT_MOST_S)
+    assert mesh.kinds == ["kill"]
+
+
+def test_one_late_look_catches_up_with_all_that_is_due() -> None:
+    mesh = Mesh()
+    mesh.stats["resends"] = 1
+    mesh.batch(88)
+    mesh.batch(89, FIGURES_AGE_S)
+    assert mesh.kinds == ["kill", "resent", "start"]
+
+
+def batch(number: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(number)
+    image = rng.integers(0, 256, (4, 1, 2, 2)).astype(np.uint8)
+    return image, rng.integers(0, 10, 4), np.array([number]), rng.normal(size=(4, 3))
+
+
+def facts_of(batches: Sequence[tuple[Any, ...]]) -> StreamFacts:
+    check = StreamCheck()
+    for _ in check.watch(batches):
+        pass
+    return check.facts
+
+
+def test_passes_on_what_the_student_needs_and_hashes_every_byte() -> None:
+    check = StreamCheck()
+    passed = list(check.watch([batch(0), batch(1)]))
+    digest = hashlib.sha256()
+    for given, original in zip(passed, (batch(0), batch(1)), strict=True):
+        assert len(given) == 3
+        for field, index in zip(given, (0, 1, 3), strict=True):
+            assert np.array_equal(field, original[index])
+            digest.update(original[index].tobytes())
+    assert check.facts == StreamFacts(2, 8, 0, 0, digest.hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "duplicates", "out_of_order"),
+    [((0, 1, 2, 3), 0, 0), ((0, 1, 1, 2), 1, 1), ((0, 2, 1, 3), 0, 1), ((0, 1, 2, 0), 1, 1)],
+)
+def test_counts_repetitions_and_disorder(
+    numbers: Sequence[int], duplicates: int, out_of_order: int
+) -> None:
+    facts = facts_of([batch(number) for number in numbers])
+    assert (facts.batches, facts.duplicates, facts.out_of_order) == (4, duplicates, out_of_order)
+
+
+def test_another_label_or_another_order_is_another_hash() -> None:
+    whole = facts_of([batch(0), batch(1)]).sha256
+    image, label, number, soft = batch(1)
+    wrong = soft.copy()
+    wrong[3, 2] = np.nextafter(wrong[3, 2], 9)
+    assert facts_of([batch(0), (image, label, number, wrong)]).sha256 != whole
+    assert facts_of([batch(1), batch(0)]).sha256 != whole
+    assert facts_of([batch(0)]).sha256 != whole
+
+
+def test_views_that_are_not_contiguous_are_hashed_by_value() -> None:
+    image, label, number, soft = batch(0)
+    wide = np.zeros((4, 6))
+    wide[:, ::2] = soft
+    assert facts_of([(image, label, number, wide[:, ::2])]) == facts_of([batch(0)])

@@ -1,0 +1,194 @@
+"""The demo's report, its outputs and its progress, of a run that is made up."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from edl.distill_reader import ReaderStats
+from edl.errors import UsageError
+from edl.mesh.demo import run
+from edl.mesh.demo.churn import Event
+from edl.mesh.demo.cli import cache_folder
+from edl.mesh.demo.cores import Cores
+from edl.mesh.demo.edl_dist import EdlDistResult, Moment
+from edl.mesh.demo.modes import Mode, ModeResult
+from edl.mesh.demo.progress import open_display
+from edl.mesh.demo.report import DemoReport, as_json, caption, spread, table
+from edl.mesh.demo.settings import DemoSettings
+from edl.mesh.demo.stream_check import StreamFacts
+from edl.mesh.demo.teacher_model import TeacherModel
+
+
+def printed(shown: DemoReport, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table(shown))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_table_fits_a_terminal_and_holds_every_figure() -> None:
+    text = printed(report(starved_s=1.5))
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "±" in line}
+    assert rows["N-training"] == ["91.0", "±", "1.4", "500", "2000.0", "-", "-", "-", "-"]
+    assert rows["Online"] == ["94.5", "±", "0.7", "200", "2000.0", "3000.0", "-", "-", "-"]
+    expected = ["94.5", "±", "0.7", "400", "2000.0", "1000.0", "500.0", "1.5", "2"]
+    assert rows["EDL-Dist"] == expected
+    assert "…" not in text
+
+
+def test_the_sentences_follow_the_figures() -> None:
+    text = " ".join(caption(report()))
+    for shown in ("+3.5 points", "+4.0, +3.0", "2.00 times", "0 twice, 0 out of order", "equals"):
+        assert shown in text
+    assert "gives one core" not in text
+    one = Cores(frozenset({0}), frozenset({0}))
+    wrong = stream("bb", duplicates=3, out_of_order=4)
+    text = " ".join(caption(report(wrong, starved_s=2.5, cores=one)))
+    for shown in ("3 twice, 4 out of order", "DIFFERS", "25% of the time", "gives one core"):
+        assert shown in text
+    assert spread([0.9]) == 0
+    assert "90.0 ± 0.0" in printed(report(seeds=1))
+
+
+def test_json_is_plain_and_complete() -> None:
+    d = json.loads(json.dumps(as_json(report(stream("bb")))))
+    edl = d["edl_dist"]
+    assert edl["delivered"] == edl["yielded"] == 40
+    assert (edl["duplicates"], edl["out_of_order"]) == (0, 0)
+    assert (edl["teachers_killed"], edl["teachers_added"], edl["resends"]) == (1, 1, 2)
+    # The reference is the stream that was labelled without the mesh.
+    assert (edl["stream_sha256"], edl["reference_sha256"]) == ("bb", "aa")
+    assert [event["kind"] for event in edl["events"]] == ["kill", "resent", "start", "join"]
+    assert list(d["modes"]) == ["n_training", "online", "edl_dist"]
+    assert d["modes"]["n_training"]["accuracy"] == [0.90, 0.92]
+    assert d["modes"]["edl_dist"]["samples_per_s"] == 400
+    assert d["modes"]["online"]["core_seconds_per_sample"]["all"] == 0.005
+    assert d["gain"]["by_seed"] == pytest.approx([0.04, 0.03])
+
+
+def stream(sha256: str = "aa", duplicates: int = 0, out_of_order: int = 0) -> StreamFacts:
+    return StreamFacts(40, 4000, duplicates, out_of_order, sha256)
+
+
+def report(
+    edl_stream: StreamFacts | None = None,
+    *,
+    starved_s: float = 0.0,
+    seeds: int = 2,
+    cores: Cores | None = None,
+) -> DemoReport:
+    edl = ModeResult(
+        "edl_dist",
+        (0.94, 0.95)[:seeds],
+        10.0,
+        8.0,
+        edl_stream or stream(),
+        teacher_core_s=4.0,
+        other_core_s=2.0,
+        starved_s=starved_s,
+        resends=2,
+    )
+    results: dict[Mode, ModeResult] = {
+        "n_training": ModeResult("n_training", (0.90, 0.92)[:seeds], 8.0, 8.0, stream("00")),
+        "online": ModeResult("online", (0.94, 0.95)[:seeds], 20.0, 8.0, stream(), 12.0),
+        "edl_dist": edl,
+    }
+    timeline = tuple(Moment(float(at), 1024 * at % 4096, 3 - at % 2) for at in range(10))
+    events = (
+        Event("kill", "teacher-2", 13, 3.0),
+        Event("resent", "teacher-2", 14, 3.1),
+        Event("start", "teacher-4", 26, 6.0),
+        Event("join", "teacher-4", 33, 8.0),
+    )
+    reader = ReaderStats(yielded=40, delivered=40, upper_bytes=4096, lower_bytes=1024, resends=2)
+    return DemoReport(
+        DemoSettings(seeds=seeds, steps=20),
+        cores or Cores(frozenset({0}), frozenset({1})),
+        TeacherModel(Path("teacher"), 0.985, cached=True),
+        results,
+        EdlDistResult(edl, reader, timeline, events, killed=1, added=1),
+        seconds=60.0,
+    )
+
+
+def test_outputs_are_checked_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "old.png").write_bytes(b"old")
+    for name in ("old.png", "new.png"):
+        run.check_writable(tmp_path / name)
+    for name, why in (("folder", "is a folder"), ("nowhere/picture.png", "there is no folder")):
+        with pytest.raises(UsageError, match=why):
+            run.check_writable(tmp_path / name)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["folder", "old.png"]
+    assert (tmp_path / "old.png").read_bytes() == b"old"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(UsageError, match="nothing may be written"):
+        run.check_writable(tmp_path / "picture.png")
+
+
+def test_a_full_disk_is_named_and_what_fits_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(_: DemoReport, path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(run, "draw", draw)
+    outputs = run.Outputs(tmp_path / "p.png", tmp_path / "d.json")
+    with pytest.raises(UsageError, match=r"cannot write .*p\.png: No space left on device"):
+        run.write_outputs(report(), outputs)
+    assert json.loads((tmp_path / "d.json").read_text())["seconds"] == 60.0
+
+
+def test_a_cache_is_used_if_it_can_be_written_and_else_replaced_for_this_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    said: list[str] = []
+    with run.usable_cache(tmp_path / "a" / "b", said.append) as folder:
+        assert folder == tmp_path / "a" / "b"
+    assert list(folder.iterdir()) == []
+    assert said == []
+    with run.usable_cache(tmp_path / "file" / "cache", said.append) as folder:
+        assert folder.is_dir()
+        assert tmp_path not in folder.parents
+    assert not folder.exists()
+    assert len(said) == 1
+
+
+def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    assert cache_folder() == Path("/elsewhere/edl-dist/demo")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert cache_folder() == Path("/home/somebody/.cache/edl-dist/demo")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_is_a_few_lines_or_a_bar_for_each_stage(terminal: bool) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100)
+    with open_display(console) as display:
+        with display.stage("Train", 8) as stage:
+            for done in range(1, 9):
+                stage.note(f"n{done}")
+                stage.reach(done)
+            display.say("a teacher died")
+        with display.stage("Load", 1) as stage:
+            stage.reach(0, 4)
+            stage.reach(4)
+    text = out.getvalue()
+    if terminal:
+        assert all(shown in text for shown in ("━", "8/8", "4/4", "a teacher died"))
+    else:
+        steps = [f"Train: {done}/8  n{done}" for done in (2, 4, 6, 8)]
+        lines = ["Train ...", *steps, "a teacher died", "Load ...", "Load: 4/4"]
+        assert text.splitlines() == lines

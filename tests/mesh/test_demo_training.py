@@ -1,0 +1,235 @@
+"""The demo's digits, teacher model and students: trained with Paddle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.errors import UsageError
+from edl.mesh.demo import modes
+from edl.mesh.demo.digits import (
+    CLASSES,
+    SIZE,
+    TEST_DIGITS,
+    BatchSource,
+    Digits,
+    augment,
+    choose_labelled,
+    load_digits,
+)
+from edl.mesh.demo.predictor import Predictor
+from edl.mesh.demo.settings import DemoSettings
+from edl.mesh.demo.stream_check import StreamCheck
+from edl.mesh.demo.teacher_model import (
+    MANIFEST,
+    TeacherModel,
+    cache_key,
+    obtain_teacher,
+    read_cached,
+)
+from edl.student import DistillLoss
+
+pytestmark = pytest.mark.system
+SETTINGS = DemoSettings(teacher_epochs=1)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return load_digits()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def obtain(digits: Digits, cache: Path, *, fresh: bool = False) -> tuple[TeacherModel, int]:
+    """The teacher, and how many steps it was trained for."""
+    steps: list[int] = []
+    model = obtain_teacher(
+        digits, SETTINGS, cache, fresh=fresh, on_step=lambda done, total: steps.append(done)
+    )
+    return model, len(steps)
+
+
+def test_a_teacher_is_trained_once_then_found_then_trained_when_asked(
+    digits: Digits, cache: Path
+) -> None:
+    made, trained = obtain(digits, cache)
+    assert (made.cached, trained > 0) == (False, True)
+    found, trained = obtain(digits, cache)
+    assert found == replace(made, cached=True)
+    assert trained == 0
+    again, trained = obtain(digits, cache, fresh=True)
+    assert (again, trained > 0) == (made, True)
+    assert [entry.name for entry in cache.iterdir()] == [cache_key(digits, SETTINGS)]
+
+
+def test_the_exported_model_labels_and_counts_its_time(digits: Digits, cache: Path) -> None:
+    model, _ = obtain(digits, cache)
+    predictor = Predictor(model.path, micro_batch=32)
+    logits = predictor(digits.test_image)
+    assert (logits.shape, str(logits.dtype)) == ((len(digits.test_image), 10), "float32")
+    right = float(np.mean(logits.argmax(axis=1) == digits.test_label))
+    assert right == pytest.approx(model.accuracy, abs=0.002)
+    assert predictor.cpu_s > 0
+
+
+def test_a_damaged_model_is_not_used(digits: Digits, cache: Path, tmp_path: Path) -> None:
+    place = obtain(digits, cache)[0].path.parent
+    whole = (place / "teacher.pdiparams").read_bytes()
+    damages = {
+        "teacher.pdiparams": (whole[:-1], None),
+        MANIFEST: (b"{", json.dumps(["not", "ours"]).encode()),
+    }
+    for name, contents in damages.items():
+        for content in contents:
+            copy = shutil.copytree(place, tmp_path / "copy")
+            if content is None:
+                (copy / name).unlink()
+            else:
+                (copy / name).write_bytes(content)
+            assert read_cached(copy) is None
+            shutil.rmtree(copy)
+    (place / MANIFEST).write_text("{")
+    model, trained = obtain(digits, cache)
+    assert (model.cached, trained > 0) == (False, True)
+    assert read_cached(place) is not None
+
+
+def test_another_training_has_another_cache_key(digits: Digits) -> None:
+    keys = {
+        cache_key(digits, SETTINGS),
+        cache_key(digits, replace(SETTINGS, teacher_epochs=2)),
+        cache_key(digits, replace(SETTINGS, noise=1.0)),
+    }
+    assert len(keys) == 3
+    assert cache_key(digits, replace(SETTINGS, seeds=9)) in keys
+
+
+def test_a_model_that_cannot_be_written_is_one_clear_error(digits: Digits, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match=r"cannot be written to .*File exists"):
+        obtain(digits, tmp_path / "file")
+
+
+TRAINED = DemoSettings(seeds=2, steps=4, batch_size=8, labelled=20)
+
+
+def brightness(image: Any) -> Any:
+    """A teacher of no great insight."""
+    mean = image.reshape(len(image), -1).mean(axis=1, keepdims=True, dtype=np.float32)
+    return mean / 255 * np.arange(10, dtype=np.float32)
+
+
+def train(digits: Digits, batches: Any, loss: DistillLoss) -> modes.ModeResult:
+    return modes.train_students("edl_dist", batches, loss, digits, TRAINED, lambda number: None)
+
+
+def test_every_student_gets_its_own_stretch_of_the_stream(digits: Digits) -> None:
+    numbers: list[int] = []
+    result = modes.run_n_training(digits, TRAINED, numbers.append)
+    assert numbers == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(result.accuracy) == 2
+    assert (result.stream.batches, result.stream.samples) == (8, 64)
+    assert result.samples_per_s == pytest.approx(64 / result.seconds)
+    assert result.student_core_s > 0
+
+
+def test_the_same_labels_make_the_same_students_wherever_they_come_from(digits: Digits) -> None:
+    loss = modes.distill_loss(TRAINED)
+    source = BatchSource(digits, TRAINED)
+    here = train(digits, modes.label_in_process(source, brightness), loss)
+    elsewhere = [(*batch, brightness(batch[0])) for batch in source]
+    there = train(digits, elsewhere, loss)
+    assert here.accuracy == there.accuracy
+    assert here.stream == there.stream
+
+
+def test_another_label_is_seen_in_the_hash(digits: Digits) -> None:
+    source = BatchSource(digits, TRAINED)
+    swapped = [(*batch, brightness(batch[0][::-1])) for batch in source]
+    right = StreamCheck()
+    for _ in right.watch(modes.label_in_process(source, brightness)):
+        pass
+    assert train(digits, swapped, modes.distill_loss(TRAINED)).stream.sha256 != right.facts.sha256
+
+
+def test_n_training_is_distillation_without_its_soft_half(digits: Digits) -> None:
+    plain = modes.run_n_training(digits, TRAINED, lambda number: None)
+    labelled = modes.label_in_process(BatchSource(digits, TRAINED), brightness)
+    assert train(digits, labelled, DistillLoss(1, 0)).accuracy == plain.accuracy
+
+
+SMALL = DemoSettings(seeds=2, steps=3, batch_size=16, labelled=40)
+
+
+def test_held_out_digits_are_not_trained_on(digits: Digits) -> None:
+    assert len(digits.test_image) == TEST_DIGITS
+    assert len(digits.train_image) + TEST_DIGITS == 1797
+    assert digits.train_image.shape[1:] == (1, SIZE, SIZE)
+    assert digits.train_image.dtype == np.uint8
+    assert digits.train_image.max() == 255
+    trained = {image.tobytes() for image in digits.train_image}
+    assert not trained & {image.tobytes() for image in digits.test_image}
+    assert digits.sha256 == load_digits().sha256
+
+
+@pytest.mark.parametrize(("count", "smallest", "largest"), [(100, 10, 10), (104, 10, 11)])
+def test_labelled_digits_are_spread_over_the_classes(
+    digits: Digits, count: int, smallest: int, largest: int
+) -> None:
+    chosen = choose_labelled(digits.train_label, count, seed=3)
+    per_class = np.bincount(digits.train_label[chosen], minlength=CLASSES)
+    assert len(set(chosen.tolist())) == count
+    assert (per_class.min(), per_class.max()) == (smallest, largest)
+    assert not np.array_equal(chosen, choose_labelled(digits.train_label, count, seed=4))
+
+
+def test_a_shift_moves_the_image_and_fills_with_black() -> None:
+    image = np.zeros((200, 1, SIZE, SIZE), np.uint8)
+    image[:, :, 3, 5] = 200
+    moved = augment(np.random.default_rng(0), image, shift_pixels=1, noise=0)
+    places = {tuple(np.argwhere(one[0])[0].tolist()) for one in moved}
+    assert places == {(row, column) for row in (2, 3, 4) for column in (4, 5, 6)}
+    assert (moved.reshape(200, -1).sum(axis=1) == 200).all()
+
+
+def test_noise_stays_within_grey(digits: Digits) -> None:
+    noisy = augment(
+        np.random.default_rng(0), digits.train_image[:100], shift_pixels=0, noise=60
+    ).astype(int)
+    difference = noisy - digits.train_image[:100]
+    middle = (digits.train_image[:100] > 100) & (digits.train_image[:100] < 155)
+    assert noisy.min() == 0
+    assert noisy.max() == 255
+    assert difference[middle].std() == pytest.approx(60, rel=0.25)
+
+
+def test_batches_are_numbered_and_the_same_each_time(digits: Digits) -> None:
+    source = BatchSource(digits, SMALL)
+    first, again = list(source), list(source)
+    assert len(first) == len(source) == 6
+    assert [int(number[0]) for _, _, number in first] == [0, 1, 2, 3, 4, 5]
+    for (image, label, _), (same_image, same_label, _) in zip(first, again, strict=True):
+        assert np.array_equal(image, same_image)
+        assert np.array_equal(label, same_label)
+    assert len({image.tobytes() for image, _, _ in first}) == 6
+    assert first[0][0].shape == (16, 1, SIZE, SIZE)
+    assert first[0][0].dtype == np.uint8
+
+
+def test_each_student_keeps_to_its_own_labelled_digits(digits: Digits) -> None:
+    plain = DemoSettings(seeds=2, steps=20, batch_size=64, labelled=40, shift_pixels=0, noise=0.0)
+    batches = list(BatchSource(digits, plain))
+    for seed in range(2):
+        seen = {
+            image.tobytes() for batch in batches[20 * seed : 20 * seed + 20] for image in batch[0]
+        }
+        assert len(seen) == 40

@@ -1,0 +1,168 @@
+"""Processes of the demo and of chaos runs: their cores, their core-seconds, what they leave."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from edl.mesh.chaos.leaks import MARK, SHARED_MEMORY, Belongings
+from edl.mesh.cores import available_cores, children_on, pin_process
+from edl.mesh.demo.cores import Cores, CpuMeter
+from edl.supervise import start
+from edl.tests.ground.programs import DOCILE, WAIT_S, python
+from edl.tests.waiting import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.system
+SPIN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+needs_affinity = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system pins no processes"
+)
+
+
+@contextmanager
+def program(code: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_the_student_has_one_core_and_the_mesh_the_rest() -> None:
+    assert Cores.divide({5, 2, 7}) == Cores(frozenset({2}), frozenset({5, 7}))
+    assert Cores.divide({4}) == Cores(frozenset({4}), frozenset({4}))
+
+
+@needs_affinity
+def test_children_start_on_the_named_cores_and_we_stay_where_we_were() -> None:
+    before = os.sched_getaffinity(0)
+    last = max(before)
+    show = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
+    with children_on({last}), program(show) as child:
+        assert line_of(child) == f"[{last}]"
+    assert os.sched_getaffinity(0) == before == available_cores()
+
+
+@needs_affinity
+def test_every_thread_of_the_process_is_pinned() -> None:
+    before = os.sched_getaffinity(0)
+    ready, release = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        ready.set()
+        release.wait(DEADLINE_S)
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    try:
+        assert ready.wait(DEADLINE_S)
+        assert thread.native_id is not None
+        pin_process({min(before)})
+        assert os.sched_getaffinity(thread.native_id) == {min(before)}
+        assert os.sched_getaffinity(0) == {min(before)}
+    finally:
+        pin_process(before)
+        release.set()
+        thread.join()
+
+
+def test_core_seconds_are_counted_by_role_with_descendants_and_without_the_past() -> None:
+    ask = f"{SPIN}print('ready', flush=True)\ninput()\n{SPIN}print('done', flush=True)\ninput()"
+    parent = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {SPIN + 'input()'!r}])\n"
+        "child.wait()"
+    )
+    with program(ask) as old:
+        assert line_of(old) == "ready"
+        meter = CpuMeter({"old": [old.pid], "idle": []})
+        assert meter.seconds("old") == 0
+        with program(parent) as new:
+            meter.add("new", new.pid)
+            assert old.stdin is not None
+            old.stdin.write("\n")
+            old.stdin.flush()
+            assert line_of(old) == "done"
+
+            def new_has_worked() -> bool:
+                meter.sample()
+                return meter.seconds("new") >= 0.25
+
+            wait_until(new_has_worked)
+        used = meter.seconds("new")
+        meter.sample()
+        assert meter.seconds("new") == used  # what a dead process used is not forgotten
+    assert 0.25 <= meter.seconds("old") < 0.6  # process time: of what it did since
+    assert meter.seconds("idle") == 0
+
+
+@pytest.fixture
+def segment() -> Iterator[Path]:
+    path = SHARED_MEMORY / f"edl-test-{secrets.token_hex(8)}"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_a_process_of_the_run_is_found_until_it_ends() -> None:
+    mark = secrets.token_hex(8)
+    before = Belongings.before(mark)
+    stranger = start(python(DOCILE, env={MARK: secrets.token_hex(8)}))
+    ours = start(python(DOCILE, env={MARK: mark}))
+    try:
+        ours.expect("ready", WAIT_S)
+        stranger.expect("ready", WAIT_S)
+        (left,) = before.left(settle_s=0.0)
+        assert left.startswith(f"process {ours.pid}: ")
+        ours.kill()
+        assert before.left(settle_s=10.0) == ()
+    finally:
+        ours.stop()
+        stranger.stop()
+
+
+def test_shared_memory_that_is_new_and_unused_is_found(segment: Path) -> None:
+    before = Belongings.before(secrets.token_hex(8))
+    segment.write_bytes(bytes(mmap.PAGESIZE))
+    assert f"shared memory {segment}" in before.left(settle_s=0.0)
+    later = Belongings.before(secrets.token_hex(8))
+    assert f"shared memory {segment}" not in later.left(settle_s=0.0)
+    segment.unlink()
+    assert f"shared memory {segment}" not in before.left(settle_s=0.0)
+
+
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_shared_memory_that_another_process_uses_is_not_ours(segment: Path, how: str) -> None:
+    code = """
+        import mmap, os, sys, time
+        fd = os.open(sys.argv[1], os.O_RDWR)
+        if sys.argv[2] == "mapped":
+            memory = mmap.mmap(fd, 0)
+            os.closerange(3, 256)  # that of the mapping, too
+        print("ready")
+        time.sleep(60)
+    """
+    before = Belongings.before(secrets.token_hex(8))
+    segment.write_bytes(bytes(mmap.PAGESIZE))
+    stranger = start(python(code, segment, how))
+    try:
+        stranger.expect("ready", WAIT_S)
+        assert f"shared memory {segment}" not in before.left(settle_s=0.0)
+    finally:
+        stranger.stop()

@@ -1,0 +1,386 @@
+"""A mesh that `edl up` keeps, by small programs: order, restarts, its end, its exit code."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from rich.console import Console
+
+from edl.errors import ProcessFailed, UsageError
+from edl.lifecycle import Stop
+from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
+from edl.mesh.up.display import Follow, Plain, drawn, opened
+from edl.mesh.up.ending import end
+from edl.mesh.up.keeping import Keeping, keep
+from edl.mesh.up.members import Member, Plan
+from edl.mesh.up.place import Entry, Place, State
+from edl.mesh.up.runner import Runner, View
+from edl.scheduler.mesh_startup import Part
+from edl.supervise import Identity, identity_of, start
+from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python
+from edl.tests.mesh.up.test_place import STRANGER, place_of, state_of
+from edl.tests.waiting import wait_until
+
+
+class Kept:
+    """A runner in a thread, and what it has said."""
+
+    def __init__(self, folder: Path, *members: Member, keep: bool = False) -> None:
+        self.said: list[str] = []
+        self.views: list[View] = []
+        self.ended: View | None = None
+        self.writable = True
+        self.wish = Stop()
+        names = {one.part.name: one.group for one in members}
+        plan = Plan(members, folder)
+        display = Plain(self.said.append, Follow(["u"] if "u" in names else None, names))
+        self.runner = Runner(
+            plan, folder / "logs", display, self._seen, keep=keep, rng=random.Random(1)
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _seen(self, view: View) -> bool:
+        self.views.append(view)
+        return self.writable
+
+    def _run(self) -> None:
+        self.ended = self.runner.run(self.wish)
+
+    def until(self, pattern: str) -> None:
+        wait_until(lambda: any(re.search(pattern, line) for line in list(self.said)))
+
+    def end(self, urgent: bool = False) -> View:
+        """What it came to, when it was told to end, or has ended by itself."""
+        self.wish.urgent = urgent
+        self.wish.request()
+        return self.over()
+
+    def over(self) -> View:
+        self._thread.join(WAIT_S)
+        assert self.ended is not None, self.said
+        return self.ended
+
+
+@contextmanager
+def running_mesh(folder: Path, *members: Member, keep: bool = False) -> Iterator[Kept]:
+    mesh = Kept(folder, *members, keep=keep)
+    try:
+        yield mesh
+    finally:
+        mesh.end(urgent=True)
+
+
+def test_it_comes_in_order_heals_and_goes_in_order(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, coordinator(), teacher(), student(SERVES, "{coordinator}")) as mesh:
+        mesh.until("^up in")
+        assert mesh.said[:3] == ["coordinator is ready: h:1", "t is ready: h:2", "u runs"]
+        mesh.until(r"^u \| redis://r:1")
+        process = mesh.views[-1].running["t"].process
+        assert process is not None
+        process.kill()
+        mesh.until(r"^t is ready again \(start 2\)")
+        first = f"t was ended by SIGKILL and starts again at once; its last line: {TEACHER}"
+        assert first in mesh.said
+        mesh.wish.request()
+        mesh.until("^coordinator has left")
+        ended = mesh.over()
+    assert [line for line in mesh.said if re.search("leave|left", line)] == [
+        "ending: students leave first, then teachers, then the coordinator",
+        *(f"{name} has left" for name in ("u", "t", "coordinator")),
+    ]
+    assert (ended.mesh.exit_code, ended.url) == (0, "redis://r:1")
+    assert (tmp_path / "logs" / "t.log").read_text() == f"{TEACHER}\n{TEACHER}\n"
+    assert all(view.running["u"].identity is None for view in mesh.views[-1:])
+
+
+def test_it_ends_when_its_students_have(tmp_path: Path) -> None:
+    fails = "import sys; print('no data'); sys.exit(7)"
+    with running_mesh(tmp_path, coordinator(), student(fails)) as mesh:
+        ended = mesh.over()
+    assert ended.mesh.exit_code == 7
+    assert ended.mesh.of("u").code == 7
+    assert ended.mesh.of("coordinator").code == 0
+    log = tmp_path / "logs" / "u.log"
+    assert mesh.said[-3:-1] == [
+        f"u is given up after 2 starts: it ended with exit code 7; its last line: no data ({log})",
+        "all students have ended: teachers and coordinator leave",
+    ]
+
+
+def test_it_stays_when_it_is_kept(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, coordinator(), student("print('learned')"), keep=True) as mesh:
+        mesh.until("^u is done; its last line: learned")
+        mesh.until("^up in")
+        assert mesh.end().mesh.exit_code == 0
+
+
+def test_what_could_not_be_written_down_is_offered_again_though_nothing_has_changed(
+    tmp_path: Path,
+) -> None:
+    with running_mesh(tmp_path, coordinator()) as mesh:
+        mesh.until("^up in")
+        mesh.writable = False
+        process = mesh.views[-1].running["coordinator"].process
+        assert process is not None
+        process.kill()
+        mesh.until(r"^coordinator is ready again")
+        count = len(mesh.views)
+        wait_until(lambda: len(mesh.views) >= count + 3)
+        mesh.writable = True
+        wait_until(lambda: mesh.views[-1].mesh.up)
+        mesh.end()
+    assert mesh.views[-1].mesh.over
+
+
+def test_all_is_killed_when_it_is_urgent(tmp_path: Path) -> None:
+    deaf = SERVES.replace("sys.exit(0)", "None")
+    with running_mesh(tmp_path, coordinator(), student(deaf, "x")) as mesh:
+        mesh.until("^up in")
+        ended = mesh.end(urgent=True)
+    assert ended.mesh.of("u").code == -9
+
+
+def test_a_mesh_without_a_teacher_ends_and_says_why(tmp_path: Path) -> None:
+    broken = "import sys; print('edl: no such model'); sys.exit(2)"
+    with running_mesh(tmp_path, coordinator(), teacher(broken), student(SERVES, "x")) as mesh:
+        ended = mesh.over()
+    assert ended.mesh.broken is not None
+    assert "u runs" not in mesh.said
+    log = tmp_path / "logs" / "t.log"
+    assert f"t is given up: it ended with exit code 2; its last line: no such model ({log})" in (
+        mesh.said
+    )
+    assert "the mesh cannot be kept without t: all of it ends" in mesh.said
+
+
+def test_the_lines_of_named_processes_are_shown() -> None:
+    members = {"coordinator": "coordinator", "s-1": "s", "s-2": "s", "u": "u"}
+    assert Follow(None, members).names == set()
+    assert Follow([], members).names == set(members)
+    assert Follow(["s", "u"], members).names == {"s-1", "s-2", "u"}
+    assert Follow(["s-2", "u"], members).prefixed("u", "hello") == "u   | hello"
+    with pytest.raises(
+        UsageError, match="nothing here is called 'x'; there are: coordinator, s, u"
+    ):
+        Follow(["x"], members)
+
+
+def test_the_table_has_a_row_for_each_process(tmp_path: Path) -> None:
+    with running_mesh(
+        tmp_path, coordinator(), teacher(), student("print('[b]3 % \\x1b[31m')")
+    ) as mesh:
+        view = mesh.over()
+    console = Console(width=100, record=True, force_terminal=True, file=(tmp_path / "x").open("w"))
+    console.print(drawn(view, "mesh.yaml"))
+    told = console.export_text().splitlines()
+    console.file.close()
+    assert told[0].split() == ["mesh.yaml", "ending", "1", "of", "3", "processes", "redis://r:1"]
+    words = [line.split()[:2] for line in told[1:]]
+    assert words == [["coordinator", "left"], ["t", "left"], ["u", "done"]]
+    assert told[3].rstrip().endswith("[b]3 % [31m"), "nothing of others is obeyed"
+
+
+def test_at_a_terminal_lines_stand_above_the_table(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, coordinator(), student("print('learned')")) as mesh:
+        view = mesh.over()
+    screen = StringIO()
+    console = Console(width=100, force_terminal=True, file=screen)
+    with opened(console, "mesh.yaml", Follow([], {"u": "u"}), mesh.said.append) as display:
+        display.show(view)
+        display.heard("u", "[b] epoch 3")
+    told = screen.getvalue()
+    assert "u | [b] epoch 3" in told
+    assert told.index("epoch 3") < told.rindex("coordinator")
+    with opened(Console(file=screen), "x", Follow([], {"u": "u"}), mesh.said.append) as display:
+        display.show(view)
+        display.say("plain")
+    assert mesh.said[-1] == "plain"
+
+
+pytestmark = pytest.mark.system
+SERVES = """
+    import signal, sys, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print(sys.argv[1], flush=True)
+    time.sleep(600)
+"""
+COORDINATOR = "coordinator ready: redis://r:1 manager h:1"
+TEACHER = "teacher ready: t s on h:2"
+
+
+def member(part: Part, code: str, *args: str, ready: str = "") -> Member:
+    words = (sys.executable, "-P", "-u", "-c", dedent(code), *args)
+    return Member(part, part.service or part.name, words, ours=False, ready=ready)
+
+
+def coordinator() -> Member:
+    part = Part("coordinator", "coordinator")
+    return member(part, SERVES, COORDINATOR, ready=COORDINATOR_READY)
+
+
+def teacher(code: str = SERVES) -> Member:
+    return member(Part("t", "teacher", "s"), code, TEACHER, ready=TEACHER_READY)
+
+
+def student(code: str, *args: str, retries: int = 1) -> Member:
+    return member(Part("u", "student", retries=retries), code, *args)
+
+
+def keeping_of(folder: Path, *members: Member) -> Keeping:
+    place = Place.of(folder / "mesh.yaml", folder / "base")
+    return Keeping(folder / "mesh.yaml", place, Plan(members, folder), place.logs)
+
+
+def kept(keeping: Keeping) -> int:
+    return keep(keeping, Plain(lambda line: None, Follow(None, {})), Stop())
+
+
+def test_the_exit_code_is_that_of_the_students(tmp_path: Path) -> None:
+    fails = student("raise SystemExit(7)", retries=0)
+    assert kept(keeping_of(tmp_path, coordinator(), fails)) == 7
+    keeping = keeping_of(tmp_path, coordinator(), student("print('learned')"))
+    assert kept(keeping) == 0
+    assert (keeping.logs / "u.log").read_text() == "learned\n", "the log has begun anew"
+    assert keeping.place.read() is None
+
+
+@pytest.mark.parametrize(("code", "error"), [(2, UsageError), (1, ProcessFailed)])
+def test_a_mesh_that_cannot_be_is_an_error(
+    tmp_path: Path, code: int, error: type[Exception]
+) -> None:
+    broken = teacher(f"import sys; print('edl: no such model'); sys.exit({code})")
+    keeping = keeping_of(tmp_path, coordinator(), broken)
+    with pytest.raises(error, match=f"t ended with exit code {code}: no such model"):
+        kept(keeping)
+    assert keeping.place.read() is None
+
+
+def test_a_mesh_is_kept_once(tmp_path: Path) -> None:
+    keeping = keeping_of(tmp_path, coordinator())
+    with keeping.place.held(), pytest.raises(UsageError, match=r"'edl down .*mesh.yaml' ends it"):
+        kept(keeping)
+
+
+def test_processes_that_a_killed_keeper_left_end_first(tmp_path: Path) -> None:
+    keeping = keeping_of(tmp_path, coordinator(), student("print('learned')"))
+    child = start(python(DOCILE))
+    child.expect("ready", WAIT_S)
+    keeping.place.folder.mkdir(parents=True)
+    entry = Entry("u", "student", "running", identity_of(child.pid))
+    keeping.place.write(State("mesh.yaml", Identity(1 << 30, "gone"), entries=(entry,)))
+    said: list[str] = []
+
+    def write(line: str) -> None:
+        said.append(line)
+        if "was killed" in line:
+            child.send_signal(signal.SIGTERM)  # as its life pipe would have it
+
+    assert keep(keeping, Plain(write, Follow(None, {})), Stop()) == 0
+    assert said[:2] == [
+        "waiting for a process of a mesh whose 'edl up' was killed",
+        "coordinator is ready: h:1",
+    ]
+    assert not child.alive
+
+
+def test_a_full_disk_ends_no_mesh(tmp_path: Path) -> None:
+    place = Place.of(tmp_path / "mesh.yaml", tmp_path / "base")
+    plan = Plan((coordinator(), student("print('learned')")), tmp_path)
+    keeping = Keeping(tmp_path / "mesh.yaml", place, plan, tmp_path / "logs")
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line == "u runs":
+            place.folder.rename(tmp_path / "away")
+            place.folder.write_text("no folder any more")
+
+    assert keep(keeping, Plain(say, Follow(None, {})), Stop()) == 0
+    told = [line for line in said if "not written down" in line]
+    assert len(told) == 1, "once is enough"
+    assert told[0].startswith("the mesh goes on, but is not written down: cannot write in ")
+
+
+def test_a_living_keeper_keeps_its_mesh_without_a_lock_too(tmp_path: Path) -> None:
+    keeping = keeping_of(tmp_path, coordinator())
+    child = start(python(DOCILE))
+    child.expect("ready", WAIT_S)
+    known = identity_of(child.pid)
+    assert known is not None
+    keeping.place.write(State("mesh.yaml", known))
+    with pytest.raises(UsageError, match=f"is up already .pid {child.pid}"):
+        kept(keeping)
+    assert end(keeping.place, WAIT_S, lambda line: None)
+    assert child.wait(WAIT_S) is not None
+    assert not keeping.place.folder.exists()
+
+
+def test_a_grace_is_that_of_all_roles_one_after_the_other(tmp_path: Path) -> None:
+    keeping = keeping_of(tmp_path, coordinator(), teacher(), student(""))
+    assert keeping.grace_s == 10.0 + 10.0 + 10.0 + 5.0
+
+
+def test_a_stranger_that_has_the_number_is_left_alone(tmp_path: Path) -> None:
+    child = start(python(DOCILE))
+    child.expect("ready", WAIT_S)
+    known = identity_of(child.pid)
+    assert known is not None
+    stranger = Identity(child.pid, f"{known.started}0")
+    place = place_of(tmp_path)
+    place.write(state_of(tmp_path, stranger, Entry("a", "teacher", "running", stranger)))
+    said: list[str] = []
+    assert not end(place, None, said.append)
+    assert (said, child.alive, place.folder.exists()) == ([], True, False)
+    child.stop()
+
+
+def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
+    place = place_of(tmp_path)
+    child = start(python("import time; print('ready'); time.sleep(600)"))
+    child.expect("ready", WAIT_S)
+    place.write(state_of(tmp_path, STRANGER, Entry("a", "x", "running", identity_of(child.pid))))
+    (place.folder / "logs").mkdir()
+    said: list[str] = []
+    assert end(place, None, said.append, keep_logs=True, orphans_s=0.0)
+    assert child.wait(WAIT_S) == -9
+    assert said == ["waiting for a process of a mesh whose 'edl up' was killed"]
+    assert place.read() is None
+    assert place.logs.exists()
+    assert not end(place, None, said.append)
+    assert not place.folder.exists()
+
+
+def test_an_urgent_end_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stubborn = [start(python(STUBBORN, 60)) for _ in range(2)]
+    for child in stubborn:
+        child.expect("ready", WAIT_S)
+    keeper, left = (identity_of(child.pid) for child in stubborn)
+    assert keeper is not None
+    place, said = place_of(tmp_path), list[str]()
+    place.write(state_of(tmp_path, keeper, Entry("a", "x", "running", left)))
+    assert end(place, 0.0, said.append, orphans_s=1e6)
+    assert [child.wait(WAIT_S) for child in stubborn] == [-9, -9]
+    assert not any("has not ended" in line for line in said)
+
+
+def test_a_mesh_that_leaves_already_is_not_hurried(tmp_path: Path) -> None:
+    child = start(python(DOCILE))
+    child.expect("ready", WAIT_S)
+    keeper = identity_of(child.pid)
+    assert keeper is not None
+    place, said = place_of(tmp_path), list[str]()
+    place.write(State("mesh.yaml", keeper, "leaving"))
+    assert end(place, 0.01, said.append)
+    assert child.wait(WAIT_S) == -9, "it was waited for, and then killed: TERM would have ended it"
+    assert said == [f"process {child.pid} has not ended within 0.01 s and is killed"]
