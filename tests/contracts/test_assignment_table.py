@@ -40,7 +40,7 @@ def test_one_leads_until_it_stops_prolonging(registries: Registries) -> None:
     assert lead(registries, "a#1") == "b#1"
 
 
-def test_who_resigns_makes_room_at_once_and_for_itself_only(registries: Registries) -> None:
+def test_only_the_leader_can_resign(registries: Registries) -> None:
     lead(registries, "a#1")
     assert not registries.one.resign("s", "b#1")
     assert registries.one.resign("s", "a#1")
@@ -62,7 +62,7 @@ def test_of_many_contenders_one_wins(registries: Registries) -> None:
     assert len(answers) == 8
 
 
-def test_leadership_tells_epoch_time_and_who_answers(registries: Registries) -> None:
+def test_leadership_has_epoch_time_and_registry_id(registries: Registries) -> None:
     registry = registries.one
     fresh = registry.lead("s", "a#1", LONG_S)
     assert fresh.epoch == (0, 0)
@@ -107,7 +107,7 @@ def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
     assert registry.table("s").rows == {"j/0": Row(("t9",))}
 
 
-def test_a_writer_whose_lease_ran_out_is_refused_though_nobody_took_it(
+def test_writer_with_an_expired_lease_is_refused(
     registries: Registries,
 ) -> None:
     lead(registries, "a#1", SHORT_S)
@@ -129,7 +129,7 @@ def test_only_what_changed_is_read_again(registries: Registries) -> None:
     assert sorted(registry.table("s").rows) == ["j/0", "j/1", "j/3", "j/4"]
 
 
-def test_another_term_is_read_whole_and_keeps_rows_that_nobody_wrote(
+def test_table_of_another_term_is_read_whole(
     registries: Registries,
 ) -> None:
     registry = registries.one
@@ -165,7 +165,7 @@ def test_rows_need_an_epoch_that_grew(
         write(registries.one, "a#1", expected, epoch, {"j/0": ROW})
 
 
-def test_who_is_admitted(registries: Registries) -> None:
+def test_admitted_teachers_are_stored(registries: Registries) -> None:
     registry = registries.one
     lead(registries, "a#1")
     assert registry.write("s", "a#1", (0, 0), (0, 0), {}, (), {"t1": 2**62, "t2": 0, "t3": 1})
@@ -193,7 +193,7 @@ def test_the_log_is_in_order_and_goes_on_after_an_id(registries: Registries) -> 
         registry.events("s", after="yesterday")
 
 
-def test_a_plan_is_changed_by_one_who_knows_it(registries: Registries) -> None:
+def test_plan_is_changed_by_compare_and_set(registries: Registries) -> None:
     registry = registries.one
     assert registry.plan("s") == Plan()
     assert registry.set_plan("s", Plan("c1", "c2", "epoch"), 0)

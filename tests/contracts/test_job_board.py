@@ -143,7 +143,7 @@ def test_reports_are_those_of_the_current_ranks(boards: Boards) -> None:
     assert all(one.at_ms > 1_600_000_000_000 for one in told)
 
 
-def test_the_timeline_is_read_on_from_where_one_was(boards: Boards) -> None:
+def test_events_are_read_after_an_id(boards: Boards) -> None:
     assert boards.one.events(JOB) == []
     ids = [boards.one.note(JOB, {"number": number}) for number in range(5)]
     assert [event.body["number"] for event in boards.another.events(JOB)] == [0, 1, 2, 3, 4]
@@ -155,14 +155,14 @@ def test_the_timeline_is_read_on_from_where_one_was(boards: Boards) -> None:
 
 
 @pytest.mark.system  # thousands of calls
-def test_the_timeline_keeps_the_last_ones(boards: Boards) -> None:
+def test_latest_events_are_kept(boards: Boards) -> None:
     for number in range(EVENTS_KEPT + 5):
         boards.one.note(JOB, {"number": number})
     kept = boards.one.events(JOB, count=2 * EVENTS_KEPT)
     assert [event.body["number"] for event in kept] == list(range(5, EVENTS_KEPT + 5))
 
 
-def test_a_job_ends_once_and_is_begun_again_by_who_comes_to_an_empty_one(
+def test_job_ends_once_and_restarts_when_a_node_joins_an_empty_one(
     boards: Boards,
 ) -> None:
     begin(boards.one)
@@ -179,7 +179,7 @@ def test_a_job_ends_once_and_is_begun_again_by_who_comes_to_an_empty_one(
     assert boards.another.outcome(JOB) is None
 
 
-def test_who_was_away_as_its_run_ended_does_not_begin_it_again(boards: Boards) -> None:
+def test_node_that_missed_the_end_does_not_restart_the_job(boards: Boards) -> None:
     begin(boards.one)
     record = boards.one.generation(JOB)
     assert record is not None
@@ -235,14 +235,16 @@ def test_a_board_without_an_address_is_in_this_process() -> None:
     assert isinstance(open_board(None), MemoryBoard)
 
 
-def test_a_redis_that_is_not_there_is_told_in_our_words() -> None:
+def test_unreachable_redis_raises_registry_unavailable() -> None:
     board = open_board("redis://127.0.0.1:1")
     with pytest.raises(RegistryUnavailable, match="does not answer"):
         board.beat(JOB, "a")
     board.close()
 
 
-def test_foreign_contents_harm_nobody(redis: Redis, valkey_url: str, rng: random.Random) -> None:
+def test_foreign_contents_are_skipped_or_named(
+    redis: Redis, valkey_url: str, rng: random.Random
+) -> None:
     board = RedisBoard(valkey_url)
     begin(board)
     board.report(JOB, 1, 0, {})
@@ -324,7 +326,7 @@ def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(
     assert boards.one.lease(JOB, 1, 0, 1, 6) is None
 
 
-def test_a_shard_is_cut_for_who_has_no_use_for_all_of_it(boards: Boards) -> None:
+def test_lease_may_take_part_of_a_shard(boards: Boards) -> None:
     begin(boards.one)
     boards.one.fill(JOB, 1, 2, [Shard(0, 10), Shard(10, 12)])
     assert boards.one.lease(JOB, 1, 2, 0, 1, 4) == (0, 4)
@@ -336,7 +338,7 @@ def test_a_shard_is_cut_for_who_has_no_use_for_all_of_it(boards: Boards) -> None
     assert boards.one.lease(JOB, 1, 2, 0, 4, 1) is None
 
 
-def test_only_who_has_a_shard_is_done_with_it(boards: Boards) -> None:
+def test_only_the_holder_completes_a_shard(boards: Boards) -> None:
     begin(boards.one)
     boards.one.fill(JOB, 1, 0, [Shard(0, 5)])
     assert not boards.one.done(JOB, 1, 0, 0, 0, 5)

@@ -169,7 +169,7 @@ def test_a_url_names_the_board() -> None:
         open_board("nothing")
 
 
-def test_every_key_expires_and_strangers_words_are_left_out(redis: Redis, valkey_url: str) -> None:
+def test_keys_expire_and_foreign_contents_are_skipped(redis: Redis, valkey_url: str) -> None:
     board = RedisMachines(valkey_url)
     board.join("m", 7, TOLD, LONG_S)
     board.deploy(DEPLOYED)

@@ -156,7 +156,7 @@ def test_a_reservation_lives_as_long_as_it_is_prolonged(queues: Queues) -> None:
         queues.one.reserve("web", 0, LONG_S)
 
 
-def test_a_log_and_the_timeline_are_read_from_where_one_stopped(queues: Queues) -> None:
+def test_logs_and_events_are_read_after_an_id(queues: Queues) -> None:
     queues.one.submit("a", {})
     queues.one.take("r", {}, 600.0)
     for n in range(5):

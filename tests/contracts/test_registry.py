@@ -142,7 +142,7 @@ def test_facts_outlive_the_deadline_so_that_the_dead_can_be_named(registries: Re
     assert (gone.left, gone.lost) == ((), ("t1",))
 
 
-def test_who_left_and_came_back_has_not_left(registries: Registries) -> None:
+def test_member_that_came_back_has_not_left(registries: Registries) -> None:
     enter(registries.one, "t1")
     cursor = registries.one.changes("teachers", "s").cursor
     registries.one.leave("teachers", "s", "t1", 1)
@@ -155,7 +155,7 @@ def test_who_left_and_came_back_has_not_left(registries: Registries) -> None:
     assert registries.one.changes("teachers", "s").left == ()
 
 
-def test_nobody_left_because_facts_expired_while_nobody_could_beat(registries: Registries) -> None:
+def test_expired_facts_do_not_count_as_left(registries: Registries) -> None:
     enter(registries.one, "a", ttl_s=SHORT_S)
     enter(registries.one, "leaver")
     registries.one.leave("teachers", "s", "leaver", 1)
@@ -164,7 +164,7 @@ def test_nobody_left_because_facts_expired_while_nobody_could_beat(registries: R
     assert (everything.members, everything.left) == ((), ("leaver",))
 
 
-def test_a_sweep_that_comes_too_late_or_to_another_server_takes_nobody_out(
+def test_sweep_with_an_expired_or_foreign_mandate_removes_no_member(
     registries: Registries,
 ) -> None:
     registry = registries.one

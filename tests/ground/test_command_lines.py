@@ -78,7 +78,7 @@ def run(*args: str, **env: str) -> Process:
         (["good", "--nope"], 2, "edl: No such option: --nope"),
     ],
 )
-def test_a_command_line_ends_with_one_line_and_its_code(
+def test_command_line_prints_one_line_and_exits_with_its_code(
     args: list[str], code: int, line: str | None
 ) -> None:
     process = run(*args)
@@ -185,7 +185,7 @@ def test_a_second_signal_ends_it_at_once(number: int) -> None:
     assert process.wait(WAIT_S) == -number
 
 
-def test_who_wishes_so_hears_of_the_second_signal_and_ends_by_the_third() -> None:
+def test_second_signal_hurries_and_the_third_ends() -> None:
     hurries = SERVER.replace("stop_on_signals()", "stop_on_signals(hurries=True)").replace(
         "time.sleep(60)",
         "while not stop.urgent: time.sleep(0.01)\n            print('hurry'); time.sleep(60)",
@@ -250,13 +250,13 @@ PRINTING = """
 
 
 @pytest.mark.parametrize("stream", [1, 2])
-def test_a_line_goes_out_at_once_and_in_one_piece(stream: int) -> None:
+def test_whole_lines_are_written_at_once(stream: int) -> None:
     process = start(python(PRINTING, stream, "whole"))
     assert process.wait(WAIT_S) == 0
     assert process.tail() == ["another's", "half a line"]
 
 
-def test_without_that_it_goes_out_word_by_word() -> None:
+def test_lines_may_mix_without_whole_lines() -> None:
     process = start(python(PRINTING, 1))
     assert process.wait(WAIT_S) == 0
     assert process.tail() == ["half another's", "a line"]

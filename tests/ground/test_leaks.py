@@ -92,7 +92,7 @@ def test_named_shared_memory_is_found() -> None:
     assert leaked_since(before) == []
 
 
-def test_shared_memory_of_a_loaders_workers_is_theirs_who_forked_them() -> None:
+def test_shared_memory_belongs_to_the_process_that_forked_its_maker() -> None:
     def segment(pid: int) -> Path:
         path = Path(f"/dev/shm/paddle_{pid}_{os.getpid()}")
         path.touch()

@@ -149,7 +149,7 @@ def test_health_is_told_to_everybody_and_nothing_else(registry: CollectorRegistr
     ],
     ids=lambda garbage: repr(garbage[:12]),
 )
-def test_garbage_hurts_nobody_else(server: MetricsServer, garbage: bytes) -> None:
+def test_garbage_does_not_disturb_other_clients(server: MetricsServer, garbage: bytes) -> None:
     with open_socket(server) as connection:
         try:
             connection.sendall(garbage)

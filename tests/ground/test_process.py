@@ -36,7 +36,7 @@ def test_the_exit_code_and_all_output_are_kept() -> None:
     assert process.tail() == ["out", "err"]
 
 
-def test_a_last_line_without_an_end_and_bytes_that_are_no_text_are_kept() -> None:
+def test_partial_last_line_and_invalid_utf8_are_kept() -> None:
     process = start(python(r"import os; os.write(1, b'a\r\n\xff\nlast')"))
     process.wait(WAIT_S)
     assert process.tail() == ["a", "\ufffd", "last"]
@@ -67,7 +67,7 @@ def test_an_echo_that_fails_does_not_disturb_the_child() -> None:
     assert process.tail() == ["1", "2"]
 
 
-def test_expect_finds_lines_of_the_past_and_of_the_future() -> None:
+def test_expect_finds_earlier_and_later_lines() -> None:
     process = start(python("print('port 17'); input_ = __import__('time').sleep(60)"))
     for _ in range(2):
         match = process.expect(r"port (\d+)", WAIT_S)
@@ -173,7 +173,7 @@ def test_output_held_open_by_a_stray_grandchild_does_not_hold_us() -> None:
     os.kill(stray, signal.SIGKILL)
 
 
-def test_without_pidfd_the_end_is_noticed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_is_noticed_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(pid: int) -> int:
         raise PermissionError(pid)
 
@@ -261,7 +261,7 @@ def test_no_number_means_ourselves_or_everybody() -> None:
         assert not known.send(signal.SIGTERM)
 
 
-def test_a_zombie_is_nobody() -> None:
+def test_zombie_has_no_identity() -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -269,7 +269,7 @@ def test_a_zombie_is_nobody() -> None:
     os.waitpid(pid, 0)
 
 
-def test_what_goes_to_the_background_outlives_who_started_it(tmp_path: Path) -> None:
+def test_background_process_outlives_its_parent(tmp_path: Path) -> None:
     log = tmp_path / "log"
     inner = f"python_command('b', 'edl', '--version', log=Path({str(log)!r}))"
     code = f"""

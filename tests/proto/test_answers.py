@@ -207,7 +207,7 @@ def test_it_says_what_decoding_says(request_id: str, seconds: float, rows: int) 
         memoryview(b""),
     ],
 )
-def test_whatever_else_differs_is_found(other: memoryview) -> None:
+def test_other_differences_are_found(other: memoryview) -> None:
     head = head_of(answer())
     assert head.read(answer(), "17") is not None
     assert head.read(other, "17") is None

@@ -153,7 +153,7 @@ def test_an_exception_keeps_nothing_back_of_what_was_sent_together(pair: Pair) -
     assert theirs.received() == [{"kind": "one"}, {"kind": "two"}]
 
 
-def test_who_does_not_wait_gets_what_is_whole_and_then_the_end(pair: Pair) -> None:
+def test_received_returns_whole_messages_and_then_the_end(pair: Pair) -> None:
     ours, theirs = pair
     assert theirs.received() == []
     os.write(ours.fileno(), b'{"kind":"one"}\n{"kind":"tw')
@@ -164,7 +164,7 @@ def test_who_does_not_wait_gets_what_is_whole_and_then_the_end(pair: Pair) -> No
     assert theirs.received() is None
 
 
-def test_what_was_read_ahead_is_there_for_who_does_not_wait(pair: Pair) -> None:
+def test_received_returns_messages_that_were_read_ahead(pair: Pair) -> None:
     ours, theirs = pair
     with ours.together():
         ours.send("one")

@@ -177,7 +177,7 @@ _KEYS = st.sampled_from(["name", "datatype", "shape", "data", "parameters", "id"
     st.dictionaries(_KEYS, _JSON | st.lists(st.dictionaries(_KEYS, _JSON), max_size=2)),
     st.binary(max_size=16),
 )
-def test_whatever_it_is_it_is_read_or_refused(message: dict[str, Any], raw: bytes) -> None:
+def test_any_json_is_read_or_refused(message: dict[str, Any], raw: bytes) -> None:
     with contextlib.suppress(EdlError):
         decode(message, raw)
 

@@ -70,7 +70,7 @@ def test_the_rest_of_the_tree_has_a_code(error: Exception, code: grpc.StatusCode
 
 
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
-def test_every_code_is_an_error_with_words(code: grpc.StatusCode) -> None:
+def test_every_status_code_maps_to_an_error_that_names_it(code: grpc.StatusCode) -> None:
     for details in (None, ""):
         assert code.name in str(from_status(code, details))
     with pytest.raises(ValueError):

@@ -293,7 +293,7 @@ def test_only_what_takes_a_moment_is_decoded_where_that_is_asked_for() -> None:
             tensors.decode_request(heavy, light=True)
 
 
-NAMES = {
+DATATYPES = {
     "BOOL": "?",
     "UINT8": "u1",
     "UINT16": "u2",
@@ -311,9 +311,9 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DATATYPES)
 def test_names_and_dtypes_match(name: str) -> None:
-    dtype = np.dtype(NAMES[name])
+    dtype = np.dtype(DATATYPES[name])
     assert datatype_of(dtype) == name
     assert datatype_of(dtype.newbyteorder(">")) == name
     assert dtype_of(name) == dtype
@@ -340,7 +340,7 @@ X = np.arange(24, dtype=np.float32).reshape(6, 4)
 
 
 @given(st.lists(st.integers(0, 6), max_size=5), st.sampled_from(["<f4", ">f4", "<i8", "|u1"]))
-def test_pieces_travel_as_the_whole_would(cuts: list[int], dtype: str) -> None:
+def test_stacked_pieces_encode_like_the_whole_array(cuts: list[int], dtype: str) -> None:
     array = X.astype(dtype)
     edges = [0, *sorted(cuts), 6]
     pieces = tuple(array[a:b] for a, b in pairwise(edges))

@@ -8,8 +8,7 @@ import pytest
 
 from edl.proto.clients import http_way
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.tests.proto.clients.http_ways import WAIT_S
-from edl.tests.proto.clients.scripted_http import ScriptedHttp
+from edl.tests.proto.clients.scripted_http import WAIT_S, ScriptedHttp
 from edl.tests.scripted_teacher import ScriptedTeacher
 
 

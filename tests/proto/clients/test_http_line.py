@@ -55,7 +55,7 @@ def pair() -> Iterator[Pair]:
     pair.close()
 
 
-def test_a_request_leaves_as_it_lies_in_however_many_pieces(pair: Pair) -> None:
+def test_request_is_sent_from_any_number_of_pieces(pair: Pair) -> None:
     pieces = [np.full(k % 7, k % 256, np.uint8).data for k in range(1200)]
     pieces.append(np.arange(1 << 22, dtype=np.uint8).data)  # more than any buffer of the system
     request = HttpRequest("POST", "/v2/x", {"A": "b"}, pieces)
@@ -74,7 +74,7 @@ def test_a_request_leaves_as_it_lies_in_however_many_pieces(pair: Pair) -> None:
 
 
 @given(st.binary(max_size=20_000), st.integers(1, 5000))
-def test_a_reply_is_whole_in_however_many_pieces_it_comes(body: bytes, size: int) -> None:
+def test_reply_is_read_from_any_number_of_pieces(body: bytes, size: int) -> None:
     pair = Pair()
     said = reply(body)
 
@@ -99,9 +99,7 @@ def test_a_reply_is_whole_in_however_many_pieces_it_comes(body: bytes, size: int
         (b"HTTP/1.1 204 None\r\n\r\n", b""),
     ],
 )
-def test_a_head_that_is_not_plain_is_read_all_the_same(
-    pair: Pair, said: bytes, body: bytes
-) -> None:
+def test_unusual_heads_are_read(pair: Pair, said: bytes, body: bytes) -> None:
     assert bytes(pair.ask(said).body) == body
     assert pair.line.is_open
 
@@ -115,7 +113,7 @@ def test_a_head_that_is_not_plain_is_read_all_the_same(
         b"HTTP/1.1 103 Hints\r\n\r\n",
     ],
 )
-def test_a_line_over_which_no_more_may_come_is_not_open(pair: Pair, said: bytes) -> None:
+def test_connection_is_not_open_after_its_last_reply(pair: Pair, said: bytes) -> None:
     pair.ask(said)
     assert not pair.line.is_open
 
@@ -130,18 +128,18 @@ def test_a_head_without_an_end_is_none(pair: Pair) -> None:
         pair.ask(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 17))
 
 
-def test_who_reads_nothing_is_late(pair: Pair) -> None:
+def test_sending_to_a_stuck_server_exceeds_the_deadline(pair: Pair) -> None:
     request = HttpRequest("POST", "/v2", {}, [bytes(1 << 24)])
     with pytest.raises(DeadlineExceeded):
         pair.line.ask(request, time.monotonic() + 0.1)
 
 
-def test_who_stops_within_an_answer_is_late(pair: Pair) -> None:
+def test_partial_reply_exceeds_the_deadline(pair: Pair) -> None:
     with pytest.raises(DeadlineExceeded):
         pair.ask(reply(b"yes")[:-1], within_s=0.1)
 
 
-def test_a_line_that_is_ended_while_it_sends_says_so(pair: Pair) -> None:
+def test_ending_a_connection_stops_its_sender(pair: Pair) -> None:
     request = HttpRequest("POST", "/v2", {}, [bytes(1 << 24)])
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(pair.line.ask, request, time.monotonic() + WAIT_S)

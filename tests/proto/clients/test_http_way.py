@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.errors import (
-    BadAnswer,
     DeadlineExceeded,
     EdlError,
     RateLimited,
@@ -31,8 +30,16 @@ from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.http_offer import STATUS, HttpOffer, new_mark
 from edl.proto.stacked import Stacked
 from edl.proto.status import PUSHBACK
-from edl.tests.proto.clients.http_ways import ASKED, WAIT_S, X, ask
-from edl.tests.proto.clients.scripted_http import Asked, ScriptedHttp, labelled, reply
+from edl.tests.proto.clients.scripted_http import (
+    ASKED,
+    WAIT_S,
+    Asked,
+    ScriptedHttp,
+    X,
+    ask,
+    labelled,
+    reply,
+)
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
 from edl.tests.waiting import wait_until
 
@@ -59,7 +66,7 @@ def test_pieces_of_a_batch_arrive_as_one(server: ScriptedHttp, client: OipGrpcCl
     assert server.batches == 1
 
 
-def test_each_request_on_its_way_has_a_connection(
+def test_requests_in_flight_use_separate_connections(
     server: ScriptedHttp, client: OipGrpcClient
 ) -> None:
     together = threading.Barrier(3, timeout=WAIT_S)
@@ -75,7 +82,7 @@ def test_each_request_on_its_way_has_a_connection(
     assert len(server.connections) == 3
 
 
-def test_nobody_is_shown_a_batch_before_the_mark_was_heard(
+def test_mark_is_checked_before_a_batch_is_sent(
     server: ScriptedHttp, client: OipGrpcClient
 ) -> None:
     ask(client)
@@ -115,7 +122,7 @@ def test_an_offer_that_is_made_no_more_is_taken_no_more(
     wait_until(lambda: server.connections[0].fileno() < 0)  # it was closed
 
 
-def test_a_port_at_which_nobody_is_costs_no_batch_anything(teacher: ScriptedTeacher) -> None:
+def test_closed_http_port_costs_no_batch(teacher: ScriptedTeacher) -> None:
     with socket.socket() as silent:  # it does not listen, and keeps the port from all others
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
@@ -173,7 +180,7 @@ def test_a_batch_whose_connection_breaks_goes_by_grpc_at_once(
     assert (teacher.requests, len(server.asked)) == (3, asked)
 
 
-def test_those_whose_connections_break_at_once_are_one_failure(
+def test_connections_that_break_together_are_one_failure(
     server: ScriptedHttp, client: OipGrpcClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a teacher that is lost with a full window would be left alone for minutes."""
@@ -196,7 +203,7 @@ def test_those_whose_connections_break_at_once_are_one_failure(
     assert len(failures) == 1
 
 
-def test_a_way_that_was_left_alone_is_taken_again_without_delaying_a_batch(
+def test_http_is_tried_again_without_delaying_a_batch(
     teacher: ScriptedTeacher,
     server: ScriptedHttp,
     client: OipGrpcClient,
@@ -260,13 +267,7 @@ def test_errors_are_those_of_grpc(
     assert teacher.requests == 0
 
 
-def test_what_is_no_answer_is_not_believed(server: ScriptedHttp, client: OipGrpcClient) -> None:
-    server.behave = lambda _, __: reply(b'{"outputs": 3}')
-    with pytest.raises(BadAnswer):
-        client.infer(ASKED, WAIT_S)
-
-
-def test_who_is_late_is_late(
+def test_late_request_exceeds_the_deadline(
     teacher: ScriptedTeacher, server: ScriptedHttp, client: OipGrpcClient
 ) -> None:
     held = threading.Event()
@@ -284,7 +285,7 @@ def test_who_is_late_is_late(
     assert (server.batches, teacher.requests) == (2, 0)
 
 
-def test_closing_ends_who_waits(server: ScriptedHttp, client: OipGrpcClient) -> None:
+def test_closing_ends_waiting_requests(server: ScriptedHttp, client: OipGrpcClient) -> None:
     waiting, held = threading.Event(), threading.Event()
 
     def hold(asked: Asked, connection: socket.socket) -> bytes:

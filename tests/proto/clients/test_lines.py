@@ -78,36 +78,27 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_a_line_is_used_again() -> None:
-    opener = Opener(echo)
-    lines = Lines(opener, 1)
-    for message in (b"a", b"b", b"c"):
-        assert bytes(call(lines, message)) == message
-    assert len(opener.lines) == 1
-
-
 @pytest.mark.parametrize(("at_once", "opened"), [(1, 4), (2, 2), (4, 1)])
-def test_there_are_as_many_as_those_who_ask_at_once_need(
+def test_as_many_connections_as_concurrent_calls_need(
     pool: ThreadPoolExecutor, at_once: int, opened: int
 ) -> None:
     together = threading.Barrier(4, timeout=WAIT_S)
+    entered: list[bytes] = []
 
     def meet(message: bytes) -> bytes:
+        entered.append(message)
         together.wait()
         return message
 
     opener = Opener(*[meet] * 4)
     lines = Lines(opener, at_once)
-    asked: list[Future[memoryview]] = []
-
-    def on_their_way() -> bool:
-        return sum(kept.busy for kept in lines._lines) == len(asked)
-
     for _ in range(3):
-        asked.clear()
+        asked: list[Future[memoryview]] = []
+        entered.clear()
         for message in ABCD:
-            wait_until(on_their_way)  # two that find no room at the same moment open a line each
             asked.append(pool.submit(call, lines, message))
+            # Two that find no room at the same moment would open a line each.
+            wait_until(lambda: message in entered)  # noqa: B023
         assert sorted(bytes(one.result(WAIT_S)) for one in asked) == ABCD
     assert len(opener.lines) == opened
 
@@ -115,7 +106,7 @@ def test_there_are_as_many_as_those_who_ask_at_once_need(
 ABCD = [b"a", b"b", b"c", b"d"]
 
 
-def test_a_request_whose_kept_line_ends_goes_over_a_fresh_one() -> None:
+def test_request_is_resent_when_its_kept_connection_ends() -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 1)
     call(lines, b"a")
@@ -125,7 +116,7 @@ def test_a_request_whose_kept_line_ends_goes_over_a_fresh_one() -> None:
     assert not opener.lines[1].ended.is_set()
 
 
-def test_one_that_is_known_to_have_ended_is_not_asked() -> None:
+def test_closed_connection_is_not_used() -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 1)
     call(lines, b"a")
@@ -135,14 +126,14 @@ def test_one_that_is_known_to_have_ended_is_not_asked() -> None:
     assert opener.lines[0].ended.is_set()
 
 
-def test_a_fresh_line_that_ends_says_why() -> None:
+def test_error_of_a_fresh_connection_is_raised() -> None:
     lines = Lines(Opener(ends, echo), 1)
     with pytest.raises(RateLimited, match="room"):
         call(lines, b"a")
     assert bytes(call(lines, b"b")) == b"b"
 
 
-def test_a_kept_and_a_fresh_one_that_end_are_enough() -> None:
+def test_request_is_sent_at_most_twice() -> None:
     opener = Opener(echo, ends)
     lines = Lines(opener, 1)
     call(lines, b"a")
@@ -152,7 +143,7 @@ def test_a_kept_and_a_fresh_one_that_end_are_enough() -> None:
     assert len(opener.lines) == 2
 
 
-def test_what_is_late_is_not_sent_again_and_its_line_goes() -> None:
+def test_late_request_is_not_resent_and_its_connection_ends() -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 1)
     call(lines, b"a")
@@ -163,7 +154,7 @@ def test_what_is_late_is_not_sent_again_and_its_line_goes() -> None:
     assert bytes(call(lines, b"c")) == b"c"
 
 
-def test_who_shares_a_line_with_one_that_is_late_is_sent_again(pool: ThreadPoolExecutor) -> None:
+def test_sharing_call_is_resent_when_another_is_late(pool: ThreadPoolExecutor) -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 2)
     call(lines, b"a")
@@ -186,7 +177,7 @@ def test_who_shares_a_line_with_one_that_is_late_is_sent_again(pool: ThreadPoolE
         slow.result(WAIT_S)
 
 
-def test_closing_ends_those_who_wait(pool: ThreadPoolExecutor) -> None:
+def test_closing_ends_waiting_calls(pool: ThreadPoolExecutor) -> None:
     waiting = threading.Event()
 
     def wait(message: bytes) -> bytes:
@@ -207,7 +198,7 @@ def test_closing_ends_those_who_wait(pool: ThreadPoolExecutor) -> None:
     assert len(opener.lines) == 1
 
 
-def test_a_line_that_opens_while_all_is_closed_is_ended(pool: ThreadPoolExecutor) -> None:
+def test_connection_that_opens_during_close_is_ended(pool: ThreadPoolExecutor) -> None:
     opening, go = threading.Event(), threading.Event()
     line = Scripted(echo)
 
@@ -244,7 +235,7 @@ def test_the_time_there_is_covers_every_try() -> None:
     assert seen[1:] == [until_s, until_s]
 
 
-def test_who_shares_a_line_and_has_no_time_left_is_late_too(pool: ThreadPoolExecutor) -> None:
+def test_sharing_call_without_time_left_is_late_too(pool: ThreadPoolExecutor) -> None:
     opener = Opener(echo)
     lines = Lines(opener, 2)
     call(lines, b"a")
@@ -266,27 +257,7 @@ def test_who_shares_a_line_and_has_no_time_left_is_late_too(pool: ThreadPoolExec
             one.result(WAIT_S)
 
 
-def test_who_has_opened_a_line_does_not_suffer_for_who_shares_it(pool: ThreadPoolExecutor) -> None:
-    both = threading.Barrier(2, timeout=WAIT_S)
-
-    def behave(message: bytes) -> bytes:
-        both.wait()
-        if message == b"late":
-            raise DeadlineExceeded("too late")
-        assert opener.lines[0].ended.wait(WAIT_S)
-        raise Ended(TeacherLost("the line was ended"))
-
-    opener = Opener(behave, echo)
-    lines = Lines(opener, 2)
-    first = pool.submit(call, lines, b"first")
-    wait_until(lambda: bool(lines._lines))
-    late = pool.submit(call, lines, b"late")
-    assert bytes(first.result(WAIT_S)) == b"first"
-    with pytest.raises(DeadlineExceeded):
-        late.result(WAIT_S)
-
-
-def test_renewed_lines_are_used_no_more_and_end_once_nothing_is_on_its_way(
+def test_renew_ends_connections_once_they_are_idle(
     pool: ThreadPoolExecutor,
 ) -> None:
     inside, go = threading.Event(), threading.Event()
@@ -358,9 +329,7 @@ def all_of(line: NearLine) -> list[memoryview]:
     answers=st.lists(st.binary(max_size=40), max_size=8),
     cuts=st.lists(st.integers(1, 30), max_size=12),
 )
-def test_answers_come_whole_and_in_order_however_they_are_cut(
-    answers: list[bytes], cuts: list[int]
-) -> None:
+def test_answers_are_read_whole_and_in_order(answers: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(map(framed, answers))
     heard: list[memoryview] = []
     with entered() as (line, theirs):
@@ -383,7 +352,7 @@ def test_what_was_put_goes_out_by_one_call_and_once() -> None:
         assert theirs.recv(100) == framed(b"a") + framed(b"bc") + framed(b"d")
 
 
-def test_who_reads_nothing_is_not_waited_for() -> None:
+def test_send_does_not_wait_for_a_stuck_teacher() -> None:
     with entered() as (line, _):
         line.put(bytes(1 << 24))
         with pytest.raises(BlockingIOError, match="reads no requests"):

@@ -105,7 +105,7 @@ def test_many_may_ask_at_once(server: ForeignServer, client: Client) -> None:
             np.testing.assert_array_equal(answer.outputs[OUTPUT], logits_of(x))
 
 
-def test_one_who_does_not_answer_in_time_is_lost(server: ForeignServer, client: Client) -> None:
+def test_late_answer_exceeds_the_deadline(server: ForeignServer, client: Client) -> None:
     ended = threading.Event()
     server.behaviour = lambda x: (ended.wait(WAIT_S), logits_of(x))[1]
     try:
@@ -143,7 +143,7 @@ def test_closing_ends_what_is_in_flight(server: ForeignServer, client: Client) -
     client.close()
 
 
-def test_one_who_is_gone_is_lost_and_found_when_it_is_back(
+def test_stopped_server_is_lost_and_found_after_a_restart(
     server: ForeignServer, client: Client
 ) -> None:
     client.infer(Request({"x": X}), WAIT_S)
@@ -215,15 +215,10 @@ def batch(shape: tuple[int, ...] = (8, 16), dtype: str = "float32") -> dict[str,
 def test_a_batch_as_declared_fits() -> None:
     assert misfit(DECLARED, batch()) == ""
     assert misfit((), batch()) == ""
-
-
-@pytest.mark.parametrize("shape", [(8, 4, 4), (16,)])
-def test_another_number_of_dimensions_is_not_judged(shape: tuple[int, ...]) -> None:
-    assert misfit(DECLARED, batch(shape)) == ""
-
-
-def test_a_datatype_that_does_not_exist_is_not_judged() -> None:
-    assert misfit((TensorSpec("x", "TENSOR", (-1, 16)),), batch((8, 9))) == ""
+    for shape in ((8, 4, 4), (16,)):
+        assert misfit(DECLARED, batch(shape)) == "", "another number of dimensions is not judged"
+    unknown = (TensorSpec("x", "TENSOR", (-1, 16)),)
+    assert misfit(unknown, batch((8, 9))) == "", "an unknown datatype is not judged"
 
 
 @pytest.mark.parametrize(

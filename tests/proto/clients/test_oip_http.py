@@ -66,7 +66,7 @@ def test_what_a_server_takes_is_what_it_gets(server: ForeignHttp, client: OipHtt
     assert server.heads[2:] == [BYTES, JSON, JSON]
 
 
-def test_a_batch_that_is_refused_either_way_says_nothing_of_bytes(
+def test_refused_as_bytes_and_as_json_keeps_the_body_format_unknown(
     server: ForeignHttp, client: OipHttpClient
 ) -> None:
     server.status = 400
@@ -109,7 +109,7 @@ def test_connections_are_kept(server: ForeignHttp, client: OipHttpClient) -> Non
     assert len(server.sockets) == 1
 
 
-def test_one_that_the_server_has_closed_meanwhile_is_opened_anew(
+def test_connection_that_the_server_closed_is_reopened(
     server: ForeignHttp, client: OipHttpClient
 ) -> None:
     client.infer(ASKED, WAIT_S)
@@ -221,7 +221,7 @@ def test_an_answer_behind_another_one_is_not_that_to_the_next_request(
     np.testing.assert_array_equal(labels, logits_of(other["x"]))
 
 
-def test_words_without_an_end_are_cut() -> None:
+def test_long_error_texts_are_cut() -> None:
     said = b"HTTP/1.1 503 Busy\r\n\r\n" + b"[" * 100_000
     with (
         _says(said) as url,

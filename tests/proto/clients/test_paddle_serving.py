@@ -47,7 +47,7 @@ def cpp() -> Iterator[tuple[GeneralModel, Client]]:
         yield servicer, client
 
 
-def test_a_pipeline_is_up_when_it_knows_no_service_of_another_name(
+def test_probe_of_a_pipeline_asks_for_an_unknown_service(
     pipeline: tuple[Pipeline, Client],
 ) -> None:
     """Its operators never see the probe: they may be busy."""
@@ -63,7 +63,7 @@ def test_a_pipeline_is_up_when_it_knows_no_service_of_another_name(
 @pytest.mark.parametrize(
     ("number", "kind"), [(3001, TeacherLost), (3003, RetryableError), (6000, RetryableError)]
 )
-def test_a_pipeline_that_says_something_else_is_not_ready(
+def test_pipeline_with_another_error_is_not_ready(
     pipeline: tuple[Pipeline, Client], number: int, kind: type[EdlError]
 ) -> None:
     servicer, client = pipeline
@@ -126,7 +126,7 @@ def test_an_answer_that_does_not_come_ends_in_time(pipeline: tuple[Pipeline, Cli
 
 
 @pytest.mark.parametrize("protocol", [PADDLE_SERVING, PADDLE_SERVING_CPP])
-def test_nobody_there_is_a_lost_teacher(protocol: str) -> None:
+def test_unreachable_server_is_a_lost_teacher(protocol: str) -> None:
     with socket.socket() as silent:  # it does not listen, and keeps the port from all others
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -160,10 +160,3 @@ def test_a_cpp_server_labels(cpp: tuple[GeneralModel, Client]) -> None:
     assert answer.outputs["y"].tobytes() == labels(X).tobytes()
     asked = servicer.requests[-1]
     assert (asked.log_id, list(asked.fetch_var_names)) == (17, ["y"])
-
-
-def test_a_cpp_server_says_what_is_wrong_by_number(cpp: tuple[GeneralModel, Client]) -> None:
-    servicer, client = cpp
-    servicer.err_no = 5000
-    with pytest.raises(RequestRefused, match="out of order"):
-        client.infer(Request({"x": X}), WAIT_S)

@@ -80,7 +80,7 @@ def test_files_are_read_in_the_order_of_the_answer() -> None:
     assert outputs["b"].tobytes() == X.tobytes()
 
 
-def test_text_is_refused_whatever_it_says() -> None:
+def test_text_answers_are_never_evaluated() -> None:
     text = pb.Response(key=["y"], value=["__import__('os').abort()"])
     with pytest.raises(WireError, match="answers with text, which is never evaluated"):
         pipeline.decode_response(text.SerializeToString())

@@ -49,7 +49,7 @@ def tokens(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("security", [None, ServerSecurity(), ServerSecurity(ONE_SIDED)])
-def test_who_asks_nobody_lets_everybody_do_everything(security: ServerSecurity | None) -> None:
+def test_open_gate_admits_everybody_as_admin(security: ServerSecurity | None) -> None:
     gate = Gate(security)
     caller = gate.admit((), {})
     assert not gate.authenticates
@@ -59,7 +59,7 @@ def test_who_asks_nobody_lets_everybody_do_everything(security: ServerSecurity |
     gate.require_student(caller, "any/0")
 
 
-def test_a_token_says_who_calls(tokens: Path, refusals: list[str]) -> None:
+def test_token_names_the_caller(tokens: Path, refusals: list[str]) -> None:
     gate = Gate(ServerSecurity(None, tokens), refusals.append)
     assert gate.authenticates
     assert str(gate.admit(bearing("jjj"), {})) == "student:job"
@@ -80,7 +80,7 @@ def test_a_token_says_who_calls(tokens: Path, refusals: list[str]) -> None:
         (("authorization-bin", "Bearer sss"),),
     ],
 )
-def test_whoever_shows_no_known_token_is_refused(
+def test_missing_and_unknown_tokens_are_refused(
     tokens: Path, refusals: list[str], metadata: Metadata
 ) -> None:
     gate = Gate(ServerSecurity(None, tokens), refusals.append)
@@ -94,7 +94,7 @@ def test_whoever_shows_no_known_token_is_refused(
 @pytest.mark.parametrize(
     "named", ["admin", "admin:ann", "student", "student:resnet", "viewer:grafana"]
 )
-def test_a_certificate_says_who_calls(named: str) -> None:
+def test_certificate_names_the_caller(named: str) -> None:
     caller = Gate(ServerSecurity(MUTUAL)).admit((), shown(named))
     role, _, name = named.partition(":")
     assert (caller.role, caller.name) == (role, name)
@@ -148,7 +148,7 @@ def test_what_each_role_may(role: str, for_role: str, refusals: list[str]) -> No
         assert refusals == ["forbidden"]
 
 
-def test_whose_students_a_credential_may_be(refusals: list[str]) -> None:
+def test_credential_limits_student_ids(refusals: list[str]) -> None:
     gate = Gate(None, refusals.append)
     job = Caller("student", "job", "p")
     gate.require_student(Caller("student", "", "p"), "any/0")
@@ -216,7 +216,7 @@ def listed(tmp_path: Path) -> Path:
         ("aaa", "admin:ann"),
     ],
 )
-def test_each_token_stands_for_somebody(listed: Path, token: str, who: str) -> None:
+def test_tokens_map_to_principals(listed: Path, token: str, who: str) -> None:
     assert str(read_tokens(listed).find(token)) == who
 
 
@@ -325,7 +325,7 @@ def test_a_clients_settings_travel_as_json(security: ClientSecurity) -> None:
         (ServerSecurity(TlsFiles(C, K), T), True),
     ],
 )
-def test_which_servers_ask_who_calls(security: ServerSecurity, asks: bool) -> None:
+def test_servers_that_authenticate(security: ServerSecurity, asks: bool) -> None:
     assert security.authenticates is asks
     check_exposure("127.0.0.1", security, False)
     check_exposure("0.0.0.0", security, True)

@@ -51,7 +51,7 @@ def test_no_other_vouched_address_has_the_same_proof(
     assert (prove("k", a, 1, b, vouched) == prove("k", c, 1, d, other)) is same
 
 
-def test_who_speaks_for_itself_vouches_for_nobody() -> None:
+def test_proof_without_vouching_does_not_vouch() -> None:
     key, challenge = new_key(), new_challenge()
     proof = prove(key, "t1", 7, challenge)
     assert not verify(key, "t1", 7, challenge, proof, "h:1")

@@ -46,7 +46,7 @@ def files(folder: Path, name: str) -> TlsFiles:
 
 
 @pytest.mark.parametrize("server", ["head", "gpu-1"])
-def test_who_is_whom(folder: Path, server: str) -> None:
+def test_recipe_certificates_name_their_roles(folder: Path, server: str) -> None:
     with serving(ServerSecurity(files(folder, server))) as address:
         assert ask(address, ClientSecurity(files(folder, "resnet"))) == b"student:resnet"
         assert ask(address, ClientSecurity(files(folder, "head"))) == b"viewer:head"
