@@ -58,6 +58,12 @@ class Engines:
         self.heard += messages
         return [(m["kind"], m["number"]) if "number" in m else (m["kind"],) for m in messages]
 
+    def hear_until(self, kind: str) -> list[tuple[Any, ...]]:
+        """What has come since, until a message of this kind."""
+        said = self.hear()
+        wait_until(lambda: said.extend(self.hear()) or any(one[0] == kind for one in said))  # type: ignore[func-returns-value]
+        return said
+
     def label(self, number: int) -> int:
         """Say that a batch is labelled; the offset of the labels."""
         channel, arena = self._ends[-1]
@@ -185,9 +191,8 @@ def test_where_the_source_takes_its_time_the_next_message_has_it_told(
     assert not side.later
     monkeypatch.setattr(engine_client, "SOON_S", -1.0)
     engines.say("allow", limit=7)
-    wait_until(lambda: not side.engine._untold)
+    assert engines.hear_until("taken") == [("taken", 0)]
     assert not side.later
-    assert engines.hear() == [("taken", 0)]
 
 
 @pytest.mark.parametrize("kind", ["waiting", "ended", "batch", "reset"])
@@ -244,9 +249,7 @@ def test_a_recall_of_what_is_taken_does_not_win(
     for number in (first, second):
         engines.say("recall", number=number)
     wait_until(lambda: side.stream.ready == 0)
-    said: list[tuple[Any, ...]] = []
-    wait_until(lambda: said.extend(engines.hear()) or len(said) == 2)  # type: ignore[func-returns-value]
-    assert said == [("taken", first), ("recalled", second)]
+    assert engines.hear_until("recalled") == [("taken", first), ("recalled", second)]
 
 
 def test_label_memory_goes_back_once_its_last_view_is_gone(
@@ -275,8 +278,7 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
     wait_until(lambda: side.stream.ready == 1)
     engines.die()
     wait_until(lambda: side.engine.restarts == 1)
-    said: list[tuple[Any, ...]] = []
-    wait_until(lambda: said.extend(engines.hear()) or ("resumed",) in said)  # type: ignore[func-returns-value]
+    said = engines.hear_until("resumed")
     assert said[:4] == [("start",), ("held", second), ("batch", third), ("resumed",)]
     side.take()
     side.do_what_is_left()
@@ -284,28 +286,20 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
     assert told == [("taken", first), ("taken", second)], "the first one it does not know"
 
 
-def test_what_is_taken_from_a_new_engine_is_not_told_to_the_old_one(
-    engines: Engines, side: Side
+def test_figures_that_do_not_come_are_waited_for_once(
+    side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever tells has looked for an engine, perhaps, and not yet for what was taken."""
+    side.engine.ask_for_figures()
+    monkeypatch.setattr(engine_client, "FIGURES_S", 0.01)
+    assert side.engine.figures() == {}
+    monkeypatch.setattr(engine_client, "FIGURES_S", LONG_S)
+    assert side.engine.figures() == {}
 
-    class Replaced(deque[dict[str, Any]]):
-        """Looked at, it lasts until another engine is there, and a batch is taken."""
 
-        def __len__(self) -> int:
-            if side.engine._life is old:
-                engines.die()
-                wait_until(lambda: side.engine._life is not old)
-                side.take()
-            return super().__len__()
-
-    old = side.engine._life
-    engines.label(side.pull())
-    wait_until(lambda: side.stream.ready == 1)
-    side.engine._untold = Replaced()
-    side.engine.waiting()
-    side.do_what_is_left()
-    assert [one for one in engines.hear() if one[0] in ("held", "taken")] == [
-        ("held", 0),
-        ("taken", 0),
-    ]
+def test_figures_that_were_asked_for_are_waited_for(
+    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "FIGURES_S", LONG_S)
+    side.engine.ask_for_figures()
+    engines.say("stats", asked=1, want=7)
+    assert side.engine.figures()["want"] == 7

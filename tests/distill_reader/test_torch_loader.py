@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,18 @@ import torch
 
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.torch import TorchLoader
+from edl.distill_reader.labelled import Labels
+from edl.distill_reader.progress import Place
+from edl.distill_reader.stream import Stream
+from edl.distill_reader.structure import put_together, take_apart
 from edl.errors import BatchError, UsageError
+from edl.proto.arena import Record
+from edl.proto.datatypes import datatype_of
 from edl.supervise import python_command, start
-from edl.tests.distill_reader.readers import ROWS, Batches
+from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch, reader_of
 from edl.tests.scripted_teacher import CLASSES, logits_of
+
+pytestmark = pytest.mark.system
 
 SAMPLES, BATCH = 37, 8
 
@@ -38,10 +45,6 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[misc]  # PyTorch is not lo
         return {"x": torch.full((6,), float(index)), "id": index, "name": str(index)}
 
 
-def reader_of(source: Any, address: str, **options: Any) -> DistilReader:
-    return DistilReader(source, service="s", teachers=[address], **options)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_epochs_of_a_stock_dataloader(address: str, workers: int) -> None:
     stock = torch.utils.data.DataLoader(Rows(), batch_size=BATCH, num_workers=workers, shuffle=True)
@@ -60,35 +63,21 @@ def test_three_epochs_of_a_stock_dataloader(address: str, workers: int) -> None:
             assert sorted(seen) == list(range(SAMPLES))
 
 
-def test_arrays_become_tensors_of_the_readers_own_memory(address: str) -> None:
-    source = Batches(3)
-    with reader_of(source, address) as reader:
-        views = []
-        reader_batches = iter(reader)
-        loader = TorchLoader(reader)
-        for view in reader_batches:
-            views.append(view)
-            x, ids, soft = loader._converted(view)
-            assert (x.data_ptr(), ids.data_ptr(), soft.data_ptr()) == tuple(
-                array.ctypes.data for array in view
-            )
-            assert soft.shape == (ROWS, CLASSES)
-        assert len(views) == 3
+def test_arrays_become_tensors_without_a_copy(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = [(np.ones((ROWS, 3), np.float32), np.arange(ROWS), np.ones((ROWS, CLASSES), "f4"))]
+    with reader_of(Batches(1), address) as reader:
+        monkeypatch.setattr(DistilReader, "__iter__", lambda _: iter(views))
+        (tensors,) = TorchLoader(reader)
+    assert [tensor.data_ptr() for tensor in tensors] == [view.ctypes.data for view in views[0]]
 
 
-def test_kept_tensors_stay_what_they_were_and_give_their_memory_back(address: str) -> None:
+def test_kept_tensors_stay_what_they_were(address: str) -> None:
     source = Batches(200, shape=(64,))
     with reader_of(source, address, upper_bytes=20_000) as reader:
         kept = list(TorchLoader(reader))
-        for x, ids, soft in kept:
-            np.testing.assert_array_equal(x, source.at(int(ids[0])))
-            np.testing.assert_array_equal(soft, logits_of(x.numpy()))
-        ring = reader._pipeline._ring
-        assert ring.arena.used_bytes > 200 * ROWS * 64 * 4
-        del kept, x, ids, soft
-        gc.collect()
-        ring.reclaim()
-        assert ring.arena.used_bytes == 0
+    check_epoch(source, [tuple(tensor.numpy() for tensor in batch) for batch in kept])
 
 
 def test_what_torch_has_no_tensor_for(address: str) -> None:
@@ -205,3 +194,89 @@ def test_lightning_goes_on_in_the_middle_of_an_epoch(address: str, tmp_path: Pat
     both = first.seen[1] + second.seen[1]
     assert sorted(both) == list(range(SAMPLES)), "each sample of the epoch once"
     assert sorted(second.seen[2]) == list(range(SAMPLES))
+
+
+# --- tensors of PyTorch in batches
+
+IMAGE = np.arange(12, dtype=np.float32).reshape(3, 4)
+LABEL = np.array([1, 2, 3])
+
+
+def round_trip(batch: Any) -> Any:
+    parts = take_apart(batch)
+    copies = [array.copy() for array in parts.arrays]
+    soft = {"logits": np.ones((3, 2), np.float32)}
+    return put_together(parts.without_arrays().skeleton, copies, soft)
+
+
+def test_torch_tensors_come_back_as_torch_tensors() -> None:
+    batch = round_trip([torch.from_numpy(IMAGE), LABEL, {"id": torch.tensor(7)}])
+    assert isinstance(batch[0], torch.Tensor)
+    assert torch.equal(batch[0], torch.from_numpy(IMAGE))
+    assert isinstance(batch[1], np.ndarray)
+    assert batch[2]["id"].item() == 7
+    assert isinstance(batch[3], torch.Tensor), "soft labels follow the framework of the batch"
+
+
+def test_torch_reads_labels_and_fields_where_they_lie() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.uint8):
+        (array,) = take_apart((torch.ones(3, 2, dtype=dtype),)).arrays
+        parts, label = take_apart((torch.ones(3, 2, dtype=dtype),)), np.ones((3, 2), np.float32)
+        tensor, soft = put_together(parts.skeleton, [array], {"logits": label})
+        assert tensor.dtype == dtype
+        assert tensor.data_ptr() == array.ctypes.data
+        assert soft.data_ptr() == label.ctypes.data
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bfloat16", "float16", "float64", "uint8", "uint16", "int64", "bool", "complex64"],
+)
+def test_each_dtype_of_torch_comes_back(name: str) -> None:
+    tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, name)).t()  # not contiguous either
+    back = round_trip((tensor,))[0]
+    assert back.dtype == tensor.dtype
+    assert torch.equal(back, tensor)
+
+
+def test_torch_bfloat16_travels_as_that() -> None:
+    (array,) = take_apart((torch.ones(2, dtype=torch.bfloat16),)).arrays
+    assert datatype_of(array.dtype) == "BF16"
+
+
+def test_torch_tensors_keep_whether_they_want_a_gradient() -> None:
+    batch = round_trip((torch.ones(2, 3, requires_grad=True), torch.ones(2).conj()))
+    assert [tensor.requires_grad for tensor in batch] == [True, False, False]
+
+
+def test_a_packed_sequence_inside_a_batch_stays_one() -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.arange(4), torch.arange(2)])
+    back = round_trip({"image": IMAGE, "words": packed})["words"]
+    assert isinstance(back, torch.nn.utils.rnn.PackedSequence)
+    assert torch.equal(back.data, packed.data)
+    assert torch.equal(back.batch_sizes, packed.batch_sizes)
+
+
+def test_torch_tensors_that_numpy_cannot_hold_are_refused() -> None:
+    for tensor in (torch.eye(3).to_sparse(), torch.ones(2, device="meta")):
+        with pytest.raises(BatchError, match="to_dense"):
+            take_apart((tensor,))
+    with pytest.raises(BatchError, match="float8_e5m2 cannot travel"):
+        take_apart((torch.ones(2, dtype=torch.float8_e5m2),))
+
+
+def test_a_tuple_without_arrays_stays_what_it_is() -> None:
+    assert type(round_trip((IMAGE, torch.Size((2, 3))))[1]) is torch.Size
+
+
+def test_tensors_are_made_when_the_training_loop_takes_them() -> None:
+    stream = Stream()
+    stream.begin()
+    parts = take_apart(torch.from_numpy(IMAGE))
+    pulled = stream.add(stream.epoch, Record(0, 64, ()), [IMAGE], parts, Place(0, {}))
+    assert pulled is not None
+    stream.settle(pulled.number, Labels({"y": IMAGE}, Record(0, 64, ())))
+    taken = stream.take(stream.epoch, 0)
+    assert taken is not None
+    assert taken.made is None
+    assert all(isinstance(one, torch.Tensor) for one in taken.batch())

@@ -8,6 +8,7 @@ the pids of its descendants once it has a batch of that epoch, so that a test ca
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,19 @@ from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
 from edl.tests.distill_reader.readers import Batches
 
+#: The exit code of each ending.
+EXIT_CODES = {
+    "falls off": 0,
+    "closes": 0,
+    "breaks": 0,
+    "deletes": 0,
+    "raises": 1,
+    "source raises": 1,
+    "exits": 3,
+    "interrupted": -signal.SIGINT,
+    "killed": -signal.SIGKILL,
+}
+SIGNALS = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL}
 COUNT, BATCH = 64, 2
 #: The sample at which the data set breaks; behind the first batches, whatever is read ahead.
 BROKEN = 40

@@ -110,7 +110,7 @@ class Bench:
         """A roster says who may be asked; those answer a probe, if they are `ready`."""
         told = tuple(Peer(one, NOBODY, "s") if isinstance(one, str) else one for one in peers)
         assigned = Assigned(told, frozenset(lost), len(told), (7, counter), advice)
-        self.of(service)._on_assigned(assigned)  # the inbox would call it
+        self.of(service)._on_assigned(assigned)  # rosters post it
         for one in told if ready else ():
             self.outcome(one.teacher_id, Ready(("x",)), service)
 

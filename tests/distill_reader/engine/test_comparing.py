@@ -36,6 +36,11 @@ class Desk:
     def on_trial(self) -> list[str]:
         return list(self.ledger.on_trial)
 
+    @property
+    def cases(self) -> list[int]:
+        """Requests whose answers are kept to be compared."""
+        return list(self.comparing._cases)  # that they are dropped shows nowhere else
+
     def tell(self, event: ev.Event) -> bool:
         """Whether an answer was accepted."""
         copies: list[ev.Hedge] = []
@@ -104,12 +109,13 @@ class Desk:
 
 
 def trusted(*names: str) -> Desk:
-    desk = Desk(replace(CONFIG, canaries=CanaryPolicy(share=0.0)))
+    """All of whose requests are compared from now on."""
+    desk = Desk(replace(CONFIG, canaries=CanaryPolicy(share=1.0)))
     for name in names:
         desk.join(name)
     desk.queue()
     desk.answer_all()
-    assert desk.on_trial == []
+    assert (desk.on_trial, desk.cases) == ([], [])
     return desk
 
 
@@ -177,13 +183,12 @@ def test_two_that_agree_do_not_wait_for_a_slow_third() -> None:
 def test_a_copy_that_lapsed_is_made_again() -> None:
     """It waits for room, and meanwhile the request is answered."""
     desk = trusted("a", "b")
-    desk.comparing._rule = CanaryPolicy(share=1.0).rule()
     for _ in range(6):
         desk.queue()
     full = len(desk.sent)
     assert full == 4, "two windows"
     desk.answer_all()
-    assert desk.comparing._cases == {}
+    assert desk.cases == []
 
 
 def test_who_fails_gets_no_copies_until_it_is_probed() -> None:
@@ -200,7 +205,6 @@ def test_who_fails_gets_no_copies_until_it_is_probed() -> None:
 
 def test_what_a_lost_teacher_said_does_not_count() -> None:
     desk = trusted("a", "b", "c")
-    desk.comparing._rule = CanaryPolicy(share=1.0).rule()
     desk.queue()
     (request, first), (_, second) = desk.sent
     desk.answer(request, first, -TRUE)
@@ -213,7 +217,6 @@ def test_what_a_lost_teacher_said_does_not_count() -> None:
 def test_a_late_answer_may_be_of_other_samples_and_says_nothing() -> None:
     """Its batch was consumed: what was sent of it may have been what was put there next."""
     desk = trusted("a", "b", "c")
-    desk.comparing._rule = CanaryPolicy(share=1.0).rule()
     desk.queue()
     (request, first), (_, second) = desk.sent
     desk.tell(ev.Hedge(request))

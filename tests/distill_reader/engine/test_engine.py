@@ -126,7 +126,7 @@ def test_a_bad_answer_ejects_a_teacher_unless_its_batch_was_left(bench: Bench) -
     bench.answer("a", 1)
     bench.batch(2)
     bench.fail("a", WRONG, 2)
-    assert (ledger.teachers, pool.unreachable) == ((), 1)
+    assert (len(ledger.teachers), pool.unreachable) == (0, 1)
 
 
 def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
@@ -180,7 +180,7 @@ def test_at_the_epoch_the_old_teachers_get_nothing_more(upgrade: Bench) -> None:
     assert upgrade.member.ledger.teachers == ("a",), "the epoch was only left"
     upgrade.reset(3, pulled=4, data_epoch=2)
     upgrade.batch(4)
-    assert upgrade.member.ledger.teachers == ()
+    assert len(upgrade.member.ledger.teachers) == 0
     assert (content_of(upgrade), upgrade.member.ledger.queued) == ("", 1)
     upgrade.say("waiting")
     upgrade.look(0.0)

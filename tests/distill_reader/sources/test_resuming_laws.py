@@ -305,3 +305,39 @@ def test_ranks_at_different_steps_are_refused(
                 reader.load_state_dict(states)
         else:
             reader.load_state_dict(states)
+
+
+def samples() -> Iterator[Any]:
+    rows = Rows(11)
+    yield from (rows[number] for number in range(11))
+
+
+def test_readers_of_the_three_kinds_of_generators() -> None:
+    options: dict[str, Any] = {"service": "s", "teachers": ["127.0.0.1:9"]}
+    some: dict[str, Any] = {"batch_size": 4, **options}
+    lists = lambda: iter([[*samples()], [*samples()][:2]])  # noqa: E731
+    batches = lambda: iter([(np.zeros((2, 3), np.float32), np.zeros(2, int))])  # noqa: E731
+    for reader, sizes in (
+        (DistilReader.from_sample_generator(samples, **some), [4, 4, 3]),
+        (DistilReader.from_sample_generator(samples, drop_last=True, **some), [4, 4]),
+        (DistilReader.from_sample_list_generator(lists, **options), [11, 2]),
+        (DistilReader.from_batch_generator(batches, **options), [2]),
+    ):
+        with reader:
+            for _ in range(2):
+                assert [len(ids) for _, ids, _ in reader] == sizes
+
+
+def test_a_reader_of_a_generator_is_resumed() -> None:
+    def make() -> DistilReader:
+        return DistilReader.from_sample_generator(
+            samples, batch_size=2, service="s", teachers=["127.0.0.1:9"]
+        )
+
+    with make() as reader:
+        had = epoch_of(reader, 2)
+        state = saved(reader)
+    with make() as reader:
+        reader.load_state_dict(state)
+        had += epoch_of(reader)
+    assert ids_of(had) == [*range(11)]

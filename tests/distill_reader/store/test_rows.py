@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader.store.richness import layout_of
-from edl.distill_reader.store.rows import Content, Entry, Layout, Piece, pack, unpack
+from edl.distill_reader.store.keys import keys_of
+from edl.distill_reader.store.richness import covers, derived, layout_of, merged
+from edl.distill_reader.store.rows import Content, Entry, Layout, Piece, Row, pack, unpack
+from edl.errors import RequestRefused
 from edl.proto.datatypes import Array
+from edl.proto.form_arrays import encode
 from edl.proto.forms import Form
+from edl.tests.distill_reader.store.samples import inputs_of, logits_of, rows_in
 
 DTYPES = [np.float32, np.float16, np.float64, np.int64, np.uint8, np.bool_, ml_dtypes.bfloat16]
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 NAMES = st.text(max_size=8)
-FORMS = st.sampled_from(
+SOME_FORMS = st.sampled_from(
     [None, *(Form.parse(text, t) for text in ("float32", "topk:3") for t in (None, 0.1, 4.0))]
 )
 PIECES = st.builds(Piece, st.sampled_from(["FP32", "BF16", "INT64", "UINT8"]), SHAPES)
@@ -26,7 +33,7 @@ LAYOUTS = st.builds(
         st.builds(
             Entry,
             NAMES,
-            FORMS,
+            SOME_FORMS,
             st.none() | st.integers(4, 1000),
             st.lists(PIECES, max_size=3).map(tuple),
         ),
@@ -66,3 +73,195 @@ def test_what_is_packed_is_unpacked(made: list[Array]) -> None:
     for before, after in zip(made, back, strict=True):
         assert after.dtype == before.dtype
         np.testing.assert_array_equal(after, before[::-1])
+
+
+C = Content("content", "numerics")
+IMAGES = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), np.uint8)
+
+
+def one(arrays: dict[str, Array], content: Content = C, ids: tuple[Array, ...] = ()) -> bytes:
+    (key,) = keys_of(content, arrays, 0, 1, ids)
+    return key
+
+
+@given(st.permutations(range(6)), st.integers(0, 5), st.integers(0, 5))
+def test_a_sample_has_its_key_in_whatever_batch_it_comes(
+    order: list[int], start: int, length: int
+) -> None:
+    stop = min(6, start + length)
+    told = keys_of(C, {"x": IMAGES}, 0, 6)
+    shuffled = IMAGES[order]
+    assert keys_of(C, {"x": shuffled}, start, stop) == [told[place] for place in order[start:stop]]
+    strided = np.asfortranarray(shuffled)
+    assert keys_of(C, {"x": strided}, start, stop) == [told[place] for place in order[start:stop]]
+
+
+def test_names_dtypes_shapes_bytes_and_the_model_tell_samples_apart() -> None:
+    x = np.zeros((1, 4), np.float32)
+    other_bytes = x.copy()
+    other_bytes[0, 3] = 1
+    keys = [
+        one({"x": x}),
+        one({"y": x}),
+        one({"x": x.astype(np.int32)}),
+        one({"x": x.reshape(1, 2, 2)}),
+        one({"x": np.zeros((1, 5), np.float32)}),
+        one({"x": other_bytes}),
+        one({"x": x, "y": x}),
+        one({"x": x.astype(ml_dtypes.bfloat16)}),
+        one({"x": x}, Content("other", "numerics")),
+        one({"x": x}, Content("content", "")),
+        one({"x": x}, ids=(x,)),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert all(len(key) == 16 for key in keys)
+
+
+def test_what_stands_at_the_edge_of_two_arrays_counts() -> None:
+    a, b = np.array([[1, 2]], np.uint8), np.array([[3]], np.uint8)
+    c, d = np.array([[1]], np.uint8), np.array([[2, 3]], np.uint8)
+    assert one({"x": a, "y": b}) != one({"x": c, "y": d})
+
+
+def test_the_same_bytes_of_another_byte_order_are_other_numbers() -> None:
+    """And the same numbers are the same sample: teachers get them in one order."""
+    one_big = np.array([[1]], ">i4")
+    assert one_big.tobytes() == np.array([[1 << 24]], "<i4").tobytes()
+    assert one({"x": one_big}) != one({"x": np.array([[1 << 24]], "<i4")})
+    assert one({"x": one_big}) == one({"x": np.array([[1]], "<i4")})
+    assert one({"x": one_big}, ids=(one_big,)) == one({"x": one_big}, ids=(np.array([[1]], "<i4"),))
+
+
+def test_texts_are_told_apart_where_one_ends_and_the_next_begins() -> None:
+    def texts(*words: bytes) -> dict[str, Array]:
+        return {f"text {place}": np.array([word]) for place, word in enumerate(words)}
+
+    assert one(texts(b"ab", b"cd")) == one(texts(b"ab", b"cd"))
+    assert one(texts(b"ab", b"cd")) != one(texts(b"abc", b"d"))
+
+
+def test_the_order_of_names_does_not_count() -> None:
+    a, b = np.array([1.0], np.float32), np.array([2.0], np.float32)
+    assert one({"x": a, "y": b}) == one({"y": b, "x": a})
+
+
+def test_with_ids_the_bytes_do_not_count_and_shapes_do() -> None:
+    ids = (np.array([7]), np.array([3], np.int32))
+    dark, light = np.zeros((1, 4), np.float32), np.ones((1, 4), np.float32)
+    assert one({"x": dark}, ids=ids) == one({"x": light}, ids=ids)
+    assert one({"x": dark}, ids=ids) != one({"x": dark}, ids=(ids[0], ids[1] + 1))
+    assert one({"x": dark}, ids=ids) != one({"x": np.zeros((1, 5), np.float32)}, ids=ids)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 0), (3, 1)])
+def test_rows_of_any_size(shape: tuple[int, ...]) -> None:
+    assert len(keys_of(C, {"x": np.zeros(shape, np.float32)}, 0, 3)) == 3
+
+
+def test_a_key_stays_what_it_is_from_version_to_version() -> None:
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    assert one({"x": x}).hex() == "91e542a5cf7804343a2ead629e3b0958"
+
+
+TEXTS = ("float32", "bfloat16", "float16", "topk:5", "topk:20")
+ALL: list[Form | None] = [None, *(Form.parse(text, t) for text in TEXTS for t in (None, 1.0, 4.0))]
+FORMS = st.sampled_from(ALL)
+
+
+def entry_in(form: Form | None) -> Entry:
+    (row,) = rows_in(form, [0])
+    return row.layout.entries[0]
+
+
+ENTRIES = {form: entry_in(form) for form in ALL}
+
+
+@given(FORMS, FORMS, FORMS)
+def test_covering_is_a_partial_order(a: Form | None, b: Form | None, c: Form | None) -> None:
+    assert covers(ENTRIES[a], a)
+    if covers(ENTRIES[a], b) and covers(ENTRIES[b], c):
+        assert covers(ENTRIES[a], c)
+    if covers(ENTRIES[a], b) and covers(ENTRIES[b], a):
+        assert a == b
+
+
+@given(FORMS, FORMS, st.lists(st.integers(0, 1000), min_size=1, max_size=4))
+def test_what_is_derived_is_what_the_teacher_would_have_sent(
+    kept: Form | None, wanted: Form | None, numbers: list[int]
+) -> None:
+    if not covers(ENTRIES[kept], wanted):
+        return
+    rows = rows_in(kept, numbers)
+    made = derived(rows[0].layout.entries[0], unpack(rows), wanted)
+    logits = logits_of(inputs_of(numbers))
+    sent = {"logits": logits} if wanted is None else encode("logits", logits, wanted)
+    assert list(made) == list(sent)
+    for name, array in sent.items():
+        assert made[name].dtype == array.dtype
+        np.testing.assert_array_equal(made[name], array)
+
+
+def test_the_forms_that_the_richest_covers() -> None:
+    assert all(covers(ENTRIES[None], form) for form in ALL)
+    assert sum(covers(ENTRIES[Form.parse("float32")], form) for form in ALL) == len(ALL) - 1
+    assert sum(covers(ENTRIES[Form.parse("float32", 4.0)], form) for form in ALL) == len(TEXTS)
+    assert sum(covers(ENTRIES[Form.parse("topk:20")], form) for form in ALL) == 1
+
+
+def test_integers_have_no_other_form() -> None:
+    kept = Entry("y", None, None, (ENTRIES[None].pieces[0]._replace(datatype="INT64"),))
+    assert [form for form in ALL if covers(kept, form)] == [None]
+
+
+def test_a_form_that_nobody_can_make_is_refused() -> None:
+    rows = rows_in(None, [1])
+    with pytest.raises(RequestRefused, match="leaves none out"):
+        derived(rows[0].layout.entries[0], unpack(rows), Form.parse("topk:50"))
+
+
+def row_of(forms: Sequence[Form | None]) -> Row:
+    (row,) = rows_in(forms[0], [3])
+    for form in forms[1:]:
+        (other,) = rows_in(form, [3])
+        row = merged(row, other)
+    return row
+
+
+@given(st.lists(FORMS, min_size=1, max_size=4), st.lists(FORMS, min_size=1, max_size=4))
+def test_merging_loses_nothing_and_keeps_nothing_twice(
+    first: list[Form | None], second: list[Form | None]
+) -> None:
+    old, new = row_of(first), row_of(second)
+    both = merged(old, new)
+    assert len(both.data) == both.layout.nbytes
+    entries = both.layout.entries
+    for form in (*first, *second):
+        assert any(covers(entry, form) for entry in entries)
+    for place, entry in enumerate(entries):
+        others = entries[:place] + entries[place + 1 :]
+        assert not any(covers(other, entry.form) for other in others)
+    assert merged(both, new) is both
+    arrays = unpack([both])
+    for entry in entries:
+        some, arrays = arrays[: len(entry.pieces)], arrays[len(entry.pieces) :]
+        (alone,) = rows_in(entry.form, [3])
+        for kept, made in zip(some, unpack([alone]), strict=True):
+            np.testing.assert_array_equal(kept, made)
+
+
+def test_a_label_does_not_change_because_somebody_says_it_again() -> None:
+    (old,) = rows_in(None, [3])
+    (other,) = rows_in(None, [4])
+    assert merged(old, other) is old
+
+
+def test_outputs_stand_in_the_order_of_the_model_once_it_is_known() -> None:
+    (first,) = rows_in(None, [3], output="b")
+    partial = Row(first.layout.__class__(first.layout.content, first.layout.entries), first.data)
+    (a,) = rows_in(None, [3], output="a")
+    entries = (*a.layout.entries, *first.layout.entries)
+    whole = Row(first.layout.__class__(a.layout.content, entries, (), True), a.data + first.data)
+    both = merged(partial, whole)
+    assert both.layout.outputs == ("a", "b")
+    assert both.layout.whole
+    assert both.data == whole.data

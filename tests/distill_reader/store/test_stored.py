@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,10 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader.engine.answers import Expected, soft_labels
+from edl.distill_reader.engine.inbox import Inbox
+from edl.distill_reader.engine.shelf_keeper import Identity, Keeper, Look
 from edl.distill_reader.engine.stored import NOTHING, Stocked, Wanted, rows_of, stocked
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store.richness import merged
-from edl.distill_reader.store.rows import Content, Row
+from edl.distill_reader.store.rows import Content, Model, Row
+from edl.distill_reader.store.settings import LabelStore
+from edl.distill_reader.store.store import Store
+from edl.errors import EdlError
 from edl.proto.clients import Answer
 from edl.proto.datatypes import Array
 from edl.proto.form_arrays import encode
@@ -150,3 +157,46 @@ def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() ->
 )
 def test_what_is_missing(places: tuple[int, ...], spans: tuple[tuple[int, int], ...]) -> None:
     assert replace(NOTHING, places=places).missing(4) == spans
+
+
+WAIT_S = 10.0
+LOOK = Look(7, 2, Content("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
+
+
+class Ear:
+    """What the keeper says, in its order."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def opened(self, remembered: Model | None) -> None:
+        self.heard.append(remembered)
+
+    def failed(self, error: EdlError) -> None:
+        self.heard.append(error)
+
+    def looked(self, identity: Identity, stocked: Stocked) -> None:
+        self.heard.append((identity.number, stocked))
+
+
+@pytest.mark.parametrize("trouble", ["recall", "get_many"])
+def test_an_error_that_nobody_thought_of_is_an_empty_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise TypeError("written by another version")
+
+    monkeypatch.setattr(Store, trouble, fails)
+    ear, inbox = Ear(), Inbox()
+    settings = LabelStore(tmp_path / "labels", 1 << 26)
+    keeper = Keeper(settings, "s", Wanted((), AS_GIVEN), inbox, ear)
+    keeper.tell(LOOK)
+    while (7, NOTHING) not in ear.heard:
+        calls = inbox.next(WAIT_S)
+        assert calls, "it says nothing"
+        for call in calls:
+            call()
+    keeper.close()
+    inbox.close()
+    assert ear.heard[0] is None
+    assert "written by another version" in keeper.figures.trouble

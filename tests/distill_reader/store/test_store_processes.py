@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ import pytest
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.store import Store
 from edl.tests.distill_reader.store.filling_program import LOTS, numbers_of
+from edl.tests.distill_reader.store.opening_program import BUDGET_BYTES
 from edl.tests.distill_reader.store.samples import rows_in, sample_keys
 from edl.tests.distill_reader.store.test_store import SLACK_BYTES, bytes_on_disk
+
+pytestmark = pytest.mark.system
 
 MIB = 1 << 20
 #: A store of 64 MiB holds all that is written, one of 1 MiB evicts all the time.
@@ -79,3 +83,29 @@ def check(settings: LabelStore, told: set[int]) -> None:
         assert store.figures.damaged == 0
         assert store.figures.trouble == ""
     assert not os.path.exists(settings.path + "-wal"), "the last to close tidies up"
+
+
+PROCESSES, STORES = 4, 40
+
+
+def test_processes_that_open_a_new_store_at_once_all_get_it(tmp_path: Path) -> None:
+    """As the ranks of a job do on one host."""
+    program = [sys.executable, "-P", "-m", "edl.tests.distill_reader.store.opening_program"]
+    with ExitStack() as ending:
+        openers = [
+            ending.enter_context(
+                subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(PROCESSES)
+        ]
+        for number in range(STORES):
+            path = tmp_path / str(number)
+            for opener in openers:
+                assert opener.stdin is not None
+                opener.stdin.write(f"{path}\n")
+                opener.stdin.flush()
+            assert [opener.stdout and opener.stdout.readline() for opener in openers] == (
+                ["\n"] * PROCESSES
+            )
+            with Store(LabelStore(path, BUDGET_BYTES)) as store:
+                assert store.get_many(sample_keys(range(4))) == rows_in(None, range(4))

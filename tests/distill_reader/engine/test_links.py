@@ -1,0 +1,342 @@
+"""Links to one teacher, with servers in this process: threads first, then local connections."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader.engine import teacher_link
+from edl.distill_reader.engine.inbox import Inbox
+from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
+from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
+from edl.proto.clients import Client, open_client
+from edl.proto.clients.near_line import NearLine
+from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.clients.same_host import SameHostClient
+from edl.proto.lent_arena import LentArena
+from edl.scheduler.ledger.instructions import Span
+from edl.tests.foreign_server import MODEL, ForeignGrpc
+from edl.tests.teacher.bench import Bench
+from edl.tests.teacher.fakes import array
+
+WAIT_S = 60.0
+ROWS = 3
+
+# --- threads that probe and send
+
+
+@pytest.fixture
+def batches() -> Iterator[LentArena]:
+    with closing(LentArena.create()) as made:
+        yield made
+
+
+Link = Callable[[Peer], tuple[TeacherLink, "SimpleQueue[Outcome]"]]
+
+
+@pytest.fixture
+def link(batches: LentArena) -> Iterator[Link]:
+    links: list[TeacherLink] = []
+
+    def make(peer: Peer) -> tuple[TeacherLink, SimpleQueue[Outcome]]:
+        posted: SimpleQueue[Outcome] = SimpleQueue()
+        made = TeacherLink(peer, WAIT_S, lambda _, outcome: posted.put(outcome), batches=batches)
+        links.append(made)
+        made.connect()
+        return made, posted
+
+    yield make
+    for each in links:
+        each.close()
+
+
+@pytest.fixture
+def server() -> Iterator[ForeignGrpc]:
+    made = ForeignGrpc()
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize(("foreign", "kind"), [(False, SameHostClient), (True, OipGrpcClient)])
+def test_only_teachers_of_ours_are_offered_memory(
+    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch, foreign: bool, kind: type
+) -> None:
+    opened: list[Client] = []
+    probe = kind.probe  # type: ignore[attr-defined]
+
+    def note(client: Client, timeout_s: float) -> Any:
+        opened.append(client)
+        return probe(client, timeout_s)
+
+    monkeypatch.setattr(kind, "probe", note)
+    _, posted = link(Peer("t", server.address, MODEL, foreign=foreign))
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+    assert [type(client) for client in opened] == [kind]
+
+
+def test_a_probe_that_fails_is_reported_and_made_again(
+    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([MemoryError("no room")])
+
+    def opened(*arguments: object) -> Client:
+        for error in failures:
+            raise error
+        return open_client(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(teacher_link, "open_client", opened)
+    _, posted = link(Peer("t", server.address, MODEL))
+    broke = posted.get(timeout=WAIT_S)
+    assert isinstance(broke, Broke)
+    assert isinstance(broke.error, RetryableError)
+    assert str(broke.error) == "MemoryError: no room"
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+
+
+class Vague(ForeignGrpc):
+    """Does not describe its model, and names its output as it is told: the last name for good."""
+
+    names: Sequence[str] = ()
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:
+        answer = super().ModelInfer(request, context)
+        answer.outputs[0].name = self.names[min(self.requests, len(self.names)) - 1]
+        return answer
+
+
+@pytest.fixture
+def vague() -> Iterator[Vague]:
+    made = Vague()
+    made.describes = False
+    yield made
+    made.stop()
+
+
+JOB = Job(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2)
+
+
+def test_outputs_that_nobody_describes_have_the_names_that_came_twice(
+    vague: Vague, link: Link
+) -> None:
+    vague.names = ("y", "y", "x", "y")
+    made, posted = link(Peer("t", vague.address, MODEL, inputs=("x",)))
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+    for requests, came in ((2, Done), (3, Broke), (4, Done)):
+        made.send(JOB)
+        outcome = posted.get(timeout=WAIT_S)
+        assert isinstance(outcome, came), outcome
+        assert vague.requests == requests
+        if isinstance(outcome, Broke):
+            assert "lacks 'y'" in str(outcome.error)
+
+
+def test_a_server_that_gives_two_names_is_not_believed(vague: Vague, link: Link) -> None:
+    vague.names = ("y", "x")
+    made, posted = link(Peer("t", vague.address, MODEL, inputs=("x",)))
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+    made.send(JOB)
+    outcome = posted.get(timeout=WAIT_S)
+    assert isinstance(outcome, Broke)
+    assert isinstance(outcome.error, BadAnswer)
+    assert "when asked again" in str(outcome.error)
+
+
+# --- local connections, by which the engine's thread asks
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="sockets without a file")
+
+
+class Neighbour:
+    """A link to a teacher in this process, and the thread of the engine: the test's."""
+
+    def __init__(self, bench: Bench, arena: LentArena) -> None:
+        self.inbox = Inbox()
+        self.outcomes: deque[Outcome] = deque()
+        self.by_threads = 0
+        self._arena = arena
+        self._numbers = itertools.count()
+        peer = Peer("t1", bench.address, "resnet", 41)
+        self.link = TeacherLink(peer, WAIT_S, self._post, batches=arena, inbox=self.inbox)
+        self.link.connect()
+        assert self.outcome() == Ready(("x",))
+
+    def _post(self, _: TeacherLink, outcome: Outcome) -> None:
+        self.by_threads += threading.current_thread().name.startswith("edl-sender")
+        self.inbox.post(self.outcomes.append, outcome)
+
+    def send(self, start: float = 0.0, inputs: str = "x") -> Job:
+        number = next(self._numbers)
+        record = self._arena.put([array(ROWS, 4) + np.float32(start)])
+        x = self._arena.get(record.arrays[0])
+        job = Job(number, (Span(number, 0, ROWS),), {inputs: x}, ("double",), ROWS)
+        self.link.send(job)
+        return job
+
+    def go_out(self) -> None:
+        """Have requests go out, as before the engine's thread waits."""
+        for event in self.inbox.next(1e-6) or ():
+            event()
+
+    def outcome(self) -> Outcome:
+        """What is posted next."""
+        deadline = time.monotonic() + WAIT_S
+        while not self.outcomes:
+            assert time.monotonic() < deadline, "nothing came"
+            for event in self.inbox.next(WAIT_S) or ():
+                event()
+        return self.outcomes.popleft()
+
+    def done(self) -> list[Job]:
+        """The jobs of the next two outcomes, which are labels."""
+        outcomes = [self.outcome(), self.outcome()]
+        return [outcome.job for outcome in outcomes if isinstance(outcome, Done)]
+
+    def label(self, start: float = 0.0) -> None:
+        """Have a batch labelled."""
+        job, done = self.send(start), self.outcome()
+        assert isinstance(done, Done)
+        assert done.job is job
+        x = job.inputs["x"]
+        assert isinstance(x, np.ndarray)
+        np.testing.assert_array_equal(done.labels["double"], x * 2)
+
+    def warm_up(self) -> None:
+        """Label until no thread is needed for it."""
+        for number in range(100):
+            before = self.by_threads
+            self.label(number)
+            if self.by_threads == before:
+                return
+        pytest.fail("no connection was opened")
+
+    def close(self) -> None:
+        self.link.close()
+        self.inbox.close()
+
+
+@contextmanager
+def held(bench: Bench) -> Iterator[None]:
+    """The model answers nothing meanwhile."""
+    go_on = threading.Event()
+
+    def wait() -> None:
+        assert go_on.wait(WAIT_S)
+
+    bench.labeller.before = wait
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with closing(Bench()) as made:
+        yield made
+
+
+@pytest.fixture
+def near(bench: Bench, batches: LentArena) -> Iterator[Neighbour]:
+    bench.labeller.before = lambda: None
+    with closing(Neighbour(bench, batches)) as made:
+        made.warm_up()
+        yield made
+
+
+def break_next(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Have the next call of a method of local connections fail."""
+    whole = getattr(NearLine, method)
+    failures = iter([ConnectionResetError("it broke")])
+
+    def fail_once(line: NearLine) -> Any:
+        for error in failures:
+            raise error
+        return whole(line)
+
+    monkeypatch.setattr(NearLine, method, fail_once)
+
+
+@linux
+def test_no_thread_sends_once_a_connection_is_open(near: Neighbour) -> None:
+    before = near.by_threads
+    for number in range(20):
+        near.label(number)
+    jobs = [near.send(number) for number in (5, 6)]
+    assert near.done() == jobs
+    assert near.by_threads == before
+
+
+@linux
+def test_requests_made_before_anything_is_waited_for_go_out_by_one_call(
+    near: Neighbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[NearLine] = []
+    send = NearLine.send
+
+    def note(line: NearLine) -> None:
+        calls.append(line)
+        send(line)
+
+    monkeypatch.setattr(NearLine, "send", note)
+    jobs = [near.send(number) for number in (5, 6)]
+    assert not calls
+    assert near.done() == jobs
+    assert len(calls) == 1
+    near.label()
+    assert len(calls) == 2
+
+
+@linux
+@pytest.mark.parametrize("method", ["send", "hear"])
+def test_requests_of_a_connection_that_breaks_are_sent_again(
+    near: Neighbour, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    jobs = [near.send(number) for number in (5, 6)]
+    break_next(monkeypatch, method)
+    assert {job.request for job in near.done()} == {job.request for job in jobs}
+    near.warm_up()
+
+
+@linux
+def test_a_refusal_is_looked_into_by_a_thread(near: Neighbour) -> None:
+    job, before = near.send(inputs="other"), near.by_threads
+    broke = near.outcome()
+    assert isinstance(broke, Broke)
+    assert (broke.job, near.by_threads) == (job, before + 1)
+    assert isinstance(broke.error, RequestRefused)
+    near.label()
+
+
+@linux
+def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench) -> None:
+    with held(bench):
+        job = near.send()
+        near.go_out()
+        near.link.look(time.monotonic() + WAIT_S)
+        broke = near.outcome()
+    assert isinstance(broke, Broke)
+    assert broke.job is job
+    assert isinstance(broke.error, DeadlineExceeded)
+    near.warm_up()
+
+
+@linux
+@pytest.mark.parametrize("out", [True, False])
+def test_a_link_that_is_closed_posts_nothing_more(near: Neighbour, bench: Bench, out: bool) -> None:
+    with held(bench):
+        near.send()
+        if out:
+            near.go_out()
+        near.link.close()
+    assert near.inbox.next(0.1) == []
