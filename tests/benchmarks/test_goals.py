@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from edl.benchmarks import codec, elastic, labels, ledger, mesh, reader
+from edl.benchmarks import codec, elastic, labels, ledger, reader
 from edl.benchmarks.distilling.churning import Churning
 from edl.benchmarks.pacing import ROWS, streams
-from edl.benchmarks.pacing.streams import Share, share, windows_s
+from edl.benchmarks.pacing.streams import share, windows_s
 from edl.benchmarks.pacing.student import PacedStudent
 from edl.benchmarks.paper.measured import cores, table1
 from edl.benchmarks.paper.measured.student import (
@@ -255,26 +255,6 @@ def test_labels_made_before_the_windows_do_not_count(
     monkeypatch.setattr(streams, "DistilReader", Reserve)
     found = share(["a", "b"], teacher_s=0.01, step_s=0.005, window_s=0.01)  # 30 batches
     assert found.part.value == pytest.approx(part, rel=0.05)
-
-
-@pytest.mark.parametrize(("part", "pause_s", "cost"), [(1.0, 0.1, 1.0), (0.9, 2.0, 1.1)])
-def test_every_case_of_mesh_has_its_goal(
-    monkeypatch: pytest.MonkeyPatch, part: float, pause_s: float, cost: float
-) -> None:
-    def found(*_: Any, **__: Any) -> Share:
-        return Share(100.0, Estimate(part, part, part), 0.1)
-
-    for name in ("share", "straggler", "n_training"):
-        monkeypatch.setattr(mesh, name, found)
-    monkeypatch.setattr(mesh, "suspended", lambda *_, **__: pause_s)
-    monkeypatch.setattr(mesh, "step", lambda **_: Estimate(cost, cost, cost))
-    monkeypatch.setattr(mesh, "start_teachers", lambda *_: [("address", None)])
-    report = mesh.run(quick=False)
-    assert len(report.rows) == len(mesh.PACES) * len(mesh.CASES) + 2
-    assert len(report.goals) == len(report.rows) + 2
-    assert {goal.holds for goal in report.goals} == {part == 1.0}
-    fewer = mesh.run(quick=True).goals
-    assert {goal.name for goal in fewer} < {goal.name for goal in report.goals}
 
 
 def test_an_exact_prediction_has_no_error() -> None:

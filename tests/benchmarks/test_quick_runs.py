@@ -14,17 +14,14 @@ import pytest
 
 from edl.benchmarks import (
     accuracy,
-    checkpoint,
+    cli,
     codec,
-    coordinator,
     imports,
     labels,
     ledger,
-    mesh,
     reader,
     simulator,
     store,
-    students,
     teacher,
     transport,
 )
@@ -34,10 +31,8 @@ from edl.benchmarks.distilling.pairs import Paired
 from edl.benchmarks.distilling.ways import WAYS, Outcome, Way
 from edl.benchmarks.lanes import REPLY_SHAPE
 from edl.benchmarks.pacing import changes, streams
-from edl.benchmarks.pacing.teachers import PICTURES, start_teachers
 from edl.benchmarks.pacing.teachers import paced as pace
-from edl.benchmarks.paper.measured import cores
-from edl.benchmarks.paper.measured.student import WAYS as WAYS_OF_TABLE_1
+from edl.benchmarks.pacing.teachers import start_teachers
 from edl.benchmarks.planning import paced
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED
 from edl.benchmarks.report import MIN_ROUNDS, Report
@@ -114,13 +109,6 @@ def test_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     holds = {goal.name: goal.holds for goal in report.goals}
     assert holds[f"error of the fluid, {both.name}"]
     assert report.goals[-1].value == 0  # two runs differ in nothing
-
-
-@pytest.mark.nightly
-def test_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(checkpoint.NETWORKS, "small", (2, 64))
-    columns = ("blocking_ms", "synchronous_ms", "low", "share_percent", "high")
-    check_form(checkpoint.run(quick=True), *columns, goals=1)
 
 
 # --- accuracy
@@ -295,50 +283,20 @@ def test_elastic_times_each_request_of_its_service() -> None:
         assert web.stop() == 0
 
 
-@pytest.mark.nightly  # a minute and a half
-def test_mesh_measures_a_straggler_newcomers_and_a_real_step() -> None:
-    assert 0.5 < streams.straggler(0.02, others=2, times_slower=4).part.value < 1.1
-    assert 0.5 < changes.n_training(0.1, needed=3, spares=1, window_s=0.3).part.value < 1.1
-    assert 0.7 < mesh.step(rows=2, batches=1).value < 1.5
+LONG = ("checkpoint", "coordinator", "elastic", "mesh", "plan", "students", "teacher")
 
 
 @pytest.mark.nightly
-def test_students_divides_rows_by_speed() -> None:
-    report = students.run(quick=True)
-    check_form(report, "low", "samples_per_s", "high", goals=1)
-    by_speed, equal = report.rows
-    assert equal["rows_of_ranks"] == "19 19 18"
-    of_ranks = [int(rows) for rows in str(by_speed["rows_of_ranks"]).split()]
-    assert sum(of_ranks) == 56
-    assert of_ranks[2] < min(of_ranks[:2])
-
-
-@pytest.mark.nightly  # it exports and runs a ResNet for half a minute
-def test_teacher_measures_a_model_alone_and_in_a_teacher() -> None:
-    found = teacher.resnet(18, batches=1)
-    assert found.part.value > 0
-    assert found.bare_per_s > 1
-    assert min(map(len, (found.live_s, found.beat_s, found.control_s))) > 0
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", LONG)
+def test_long_benchmarks(name: str) -> None:
+    report = cli.run(name, quick=True)
+    check_form(report, goals=len(report.goals))
+    assert report.goals
 
 
 @pytest.mark.nightly
-def test_coordinator_times_members_that_join_or_die() -> None:
-    found = coordinator.measure(teachers=30, students=3, seconds=2.0, ttl_s=5.0)
-    assert len(found.join_s) == 5
-    assert 0 < len(found.death_s) <= 5
-    assert all(0 < late_s < math.inf for late_s in (*found.join_s, *found.death_s))
-    assert found.beats_per_s > 0
-
-
-@pytest.mark.nightly  # most of half a minute of one core
-@pytest.mark.timeout(120)
-def test_every_way_of_table_1_trains_the_real_models() -> None:
-    own, others = cores.divided(1)
-    module = "edl.benchmarks.paper.measured.student"
-    placed = [",".join(map(str, each)) for each in (own, others)]
-    with ExitStack() as ending:
-        [(address, _)] = start_teachers(ending, [pace(0.02, 2)], PICTURES)
-        student = Child(ending, "the student", module, "paddle", 18, 2, *placed, address)
-        student.hear()
-        took_s = {way: student.ask("run", way=way, steps=1)["wall_s"] for way in WAYS_OF_TABLE_1}
-    assert all(seconds > 0 for seconds in took_s.values())
+@pytest.mark.timeout(1800)
+def test_table_1_is_measured() -> None:
+    report = cli.run("paper.table1", quick=True, measure=True)
+    check_form(report, goals=len(report.goals))

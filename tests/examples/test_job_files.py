@@ -42,6 +42,7 @@ def learn(job: Assembly, soft: Callable[..., Any], steps: int) -> list[dict[str,
         terms.total.backward()
         job.optimizer.step()
         job.optimizer.clear_grad()
+        # Private, as Paddle has no other way to it.
         if isinstance(rate := job.optimizer._learning_rate, LRScheduler):
             rate.step()
         told.append({name: float(value) for name, value in terms.named.items()})

@@ -10,11 +10,60 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from edl.supervise import Process
 from edl.tests.interop.environments import ENVOY
 from edl.tests.interop.running import ASK_S, HOST, Ports, running, status
 
-_TYPES = "type.googleapis.com/envoy.extensions"
+CONFIGURATION = """
+admin:
+  address: {socket_address: {address: 127.0.0.1, port_value: ADMIN_PORT}}
+static_resources:
+  listeners:
+  - address: {socket_address: {address: 127.0.0.1, port_value: GRPC_PORT}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: teachers
+          codec_type: HTTP2
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes:
+              - match: {prefix: /}
+                route:
+                  cluster: teachers
+                  timeout: 60s
+                  retry_policy:
+                    retry_on: connect-failure,refused-stream,unavailable,reset
+                    num_retries: 3
+                    host_selection_retry_max_attempts: 5
+                    retry_host_predicate:
+                    - name: envoy.retry.host.previous_hosts
+                      typed_config:
+                        "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+  clusters:
+  - name: teachers
+    type: STATIC
+    lb_policy: LEAST_REQUEST
+    load_assignment: {cluster_name: teachers, endpoints: [{lb_endpoints: []}]}
+    # By default a tenth may be ejected: of two backends, none.
+    outlier_detection: {consecutive_5xx: 2, base_ejection_time: 10s, max_ejection_percent: 50}
+    # By default three retries at a time: fewer than requests are in flight.
+    circuit_breakers: {thresholds: [{max_retries: 64}]}
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http2_protocol_options: {}}
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,76 +113,14 @@ def envoy(folder: Path, backends: Sequence[str]) -> Iterator[Proxy]:
 
 
 def _configuration(ports: Ports, backends: Sequence[str]) -> dict[str, Any]:
-    retry = {
-        "retry_on": "connect-failure,refused-stream,unavailable,reset",
-        "num_retries": 3,
-        "host_selection_retry_max_attempts": 5,
-        "retry_host_predicate": [_named("retry.host.previous_hosts", "v3.PreviousHostsPredicate")],
-    }
-    routes = {
-        "name": "all",
-        "domains": ["*"],
-        "routes": [
-            {
-                "match": {"prefix": "/"},
-                "route": {"cluster": "teachers", "timeout": "60s", "retry_policy": retry},
-            }
-        ],
-    }
-    manager = {
-        "stat_prefix": "teachers",
-        "codec_type": "HTTP2",
-        "route_config": {"virtual_hosts": [routes]},
-        "http_filters": [_named("filters.http.router", "v3.Router")],
-    }
-    filters = [
-        _named("filters.network.http_connection_manager", "v3.HttpConnectionManager", **manager)
-    ]
-    return {
-        "admin": {"address": _address(HOST, ports[1])},
-        "static_resources": {
-            "listeners": [
-                {"address": _address(HOST, ports[0]), "filter_chains": [{"filters": filters}]}
-            ],
-            "clusters": [_cluster(backends)],
-        },
-    }
-
-
-def _cluster(backends: Sequence[str]) -> dict[str, Any]:
-    hosts = []
+    made: dict[str, Any] = yaml.safe_load(
+        CONFIGURATION.replace("GRPC_PORT", str(ports[0])).replace("ADMIN_PORT", str(ports[1]))
+    )
+    (cluster,) = made["static_resources"]["clusters"]
     for backend in backends:
         host, _, port = backend.rpartition(":")
-        hosts.append({"endpoint": {"address": _address(host, int(port))}})
-    http = f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions"
-    return {
-        "name": "teachers",
-        "type": "STATIC",
-        "lb_policy": "LEAST_REQUEST",
-        "load_assignment": {"cluster_name": "teachers", "endpoints": [{"lb_endpoints": hosts}]},
-        "outlier_detection": {
-            "consecutive_5xx": 2,
-            "base_ejection_time": "10s",
-            "max_ejection_percent": 50,  # by default a tenth: of two backends, none
-        },
-        # By default three retries at a time: fewer than requests are in flight.
-        "circuit_breakers": {"thresholds": [{"max_retries": 64}]},
-        "typed_extension_protocol_options": {
-            http.rpartition("/")[2]: {
-                "@type": http,
-                "explicit_http_config": {"http2_protocol_options": {}},
-            }
-        },
-    }
-
-
-def _named(name: str, kind: str, **settings: Any) -> dict[str, Any]:
-    """One of Envoy's extensions; its type is the name, with the version before the last part."""
-    return {
-        "name": f"envoy.{name}",
-        "typed_config": {"@type": f"{_TYPES}.{name}.{kind}", **settings},
-    }
-
-
-def _address(host: str, port: int) -> dict[str, Any]:
-    return {"socket_address": {"address": host, "port_value": port}}
+        address = {"socket_address": {"address": host, "port_value": int(port)}}
+        cluster["load_assignment"]["endpoints"][0]["lb_endpoints"].append(
+            {"endpoint": {"address": address}}
+        )
+    return made

@@ -217,17 +217,18 @@ def test_what_is_pickled_is_not_unpickled(
             client.infer(Request({"image": network.images[:2, :, :5]}), READER_S)
 
 
-def test_a_model_of_paddle_3_is_refused_with_the_way_out(mesh: LocalMesh, tmp_path: Path) -> None:
-    folder = export(tmp_path, former_format=False)
-    with pytest.raises(ProcessFailed, match="FLAGS_enable_pir_api=0"):
-        mesh.add_teacher("t", spec(folder))
-    assert mesh.teachers["t"].wait() == 2
-
-
-def test_a_model_that_tells_nothing_is_refused(mesh: LocalMesh, tmp_path: Path) -> None:
-    folder = export(tmp_path, weights=0.0)
-    with pytest.raises(ProcessFailed, match=r"is constant.*Were the weights loaded"):
-        mesh.add_teacher("t", spec(folder))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"former_format": False}, "FLAGS_enable_pir_api=0"),
+        ({"weights": 0.0}, r"is constant.*Were the weights loaded"),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_refused(
+    mesh: LocalMesh, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ProcessFailed, match=message):
+        mesh.add_teacher("t", spec(export(tmp_path, **options)))
     assert mesh.teachers["t"].wait() == 2
 
 

@@ -1,13 +1,19 @@
-"""`TrainSettings`: what can be, both ways through JSON, and what cannot."""
+"""`TrainSettings` through JSON and what it refuses; `edl student train` that cannot begin."""
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
 from edl.errors import UsageError
+from edl.student import cli
 from edl.student.settings import TrainSettings
 
 URL = "redis://head:6379"
@@ -49,3 +55,20 @@ def test_json_both_ways() -> None:
 def test_what_cannot_be_is_said(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         TrainSettings(**{"spec": "/jobs/a.py", "job": "a", "epochs": 1, **wrong})
+
+
+def test_a_terminal_gets_its_cursor_back_when_a_training_cannot_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr("rich.console.Console", lambda: Console(file=shown, force_terminal=True))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
+    monkeypatch.setattr(cli, "end_with_parent", lambda: None)
+    monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
+    job = tmp_path / "job.py"
+    job.write_text("")
+    arguments = ["train", str(job), "--steps", "1", "--coordinator", "nowhere"]
+    result = CliRunner().invoke(cli.app, arguments)
+    assert isinstance(result.exception, UsageError)
+    hidden, again = "\x1b[?25l", "\x1b[?25h"
+    assert shown.getvalue().count(hidden) == shown.getvalue().count(again) == 1

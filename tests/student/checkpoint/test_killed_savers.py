@@ -17,6 +17,7 @@ import pytest
 
 from edl.student.checkpoint import Persister, Repository, SnapshotOwner, open_checkpoint
 from edl.tests.student.checkpoint.samples import check
+from edl.tests.student.checkpoint.test_checkpoint_cli import told
 
 pytestmark = pytest.mark.system
 
@@ -136,3 +137,16 @@ def test_killed_while_it_copies_to_memory(
                     check(Repository(str(tmp_path)).load(found))
         finally:
             persister.stop(WAIT_S)
+
+
+def test_operators_look_and_prune_while_a_training_saves(tmp_path: Path) -> None:
+    with dying("disk", str(tmp_path)) as savers:
+        savers.begin()
+        for _ in range(10):
+            savers.wait_for("saved")
+            assert all(not one["problem"] for one in told("list", tmp_path))
+            assert all(not one["problem"] for one in told("verify", tmp_path))
+            told("prune", tmp_path, "--keep", 1)
+    found = Repository(str(tmp_path)).newest_valid()
+    assert found is not None
+    assert found.step >= savers.saved

@@ -130,7 +130,7 @@ def test_reading_and_writing_at_once() -> None:
         thread.start()
         try:
             seen: set[int] = set()
-            while len(seen) < 30:
+            while len(seen) < 15:
                 with owner.newest() as found:
                     if found is not None:
                         check(found[1])

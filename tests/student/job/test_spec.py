@@ -12,13 +12,16 @@ import pytest
 
 from edl.errors import JobError, UsageError
 from edl.student import JobSpec, load_job
+from edl.student.job.assembly import assemble
 from edl.student.job.blame import blamed, trace_of
+from edl.student.job.rehearsal import Rehearsal, rehearse
+from edl.student.job.scores import Scores
 from edl.student.job.spec import is_dataset
 from edl.tests.student.job.jobs import GOOD
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("paddle")]
 
-Write = Callable[[str], Path]
+Write = Callable[..., Path]
 
 
 def line_of(text: str, part: str) -> int:
@@ -157,17 +160,23 @@ OPTIONAL = (
 )
 
 
+def with_body(name: str, *body: str) -> tuple[str, int]:
+    """The good file, in which a function begins with these lines; the number of the last one."""
+    lines = (GOOD + OPTIONAL).splitlines()
+    at = next(n for n, line in enumerate(lines, 1) if line.startswith(f"def {name}("))
+    lines[at:at] = body
+    return "\n".join(lines), at + len(body)
+
+
 @pytest.mark.parametrize("name", list(CALLS))
 def test_an_exception_in_a_function_is_told_with_its_line(
     write_job: Write, paddle: Any, name: str
 ) -> None:
-    lines = (GOOD + OPTIONAL).splitlines()
-    at = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
-    lines[at + 1 : at + 1] = ["    wrong = {}", "    wrong['key\\nof two lines']"]
-    path = write_job("\n".join(lines))
+    text, line = with_body(name, "    wrong = {}", "    wrong['key\\nof two lines']")
+    path = write_job(text)
     spec = load_job(path)
     found = message(lambda: CALLS[name](spec, paddle))
-    assert found.startswith(f"{path}, line {at + 3}, in {name}(): KeyError: ")
+    assert found.startswith(f"{path}, line {line}, in {name}(): KeyError: ")
 
 
 def test_an_exception_deep_inside_a_library_is_told_with_the_line_of_the_file(
@@ -213,13 +222,11 @@ def test_an_exception_in_a_function_of_another_file(
 def test_a_wrong_return_type(
     write_job: Write, paddle: Any, name: str, value: str, expected: str
 ) -> None:
-    lines = (GOOD + OPTIONAL).splitlines()
-    at = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
-    lines.insert(at + 1, f"    return {value}")
-    path = write_job("\n".join(lines))
+    text, line = with_body(name, f"    return {value}")
+    path = write_job(text)
     spec = load_job(path)
     found = message(lambda: CALLS[name](spec, paddle))
-    assert found.startswith(f"{path}, line {at + 1}, in {name}(): ")
+    assert found.startswith(f"{path}, line {line - 1}, in {name}(): ")
     assert expected in found
 
 
@@ -294,3 +301,90 @@ def test_the_traceback_of_an_error_begins_in_the_file(write_job: Write, paddle: 
     shown = trace_of(caught.value, str(path)).splitlines()
     assert shown[1].startswith(f'  File "{path}", line ')
     assert not any("blame.py" in line for line in shown)
+
+
+METRICS = """
+
+def metrics():
+    return {"error": lambda outputs, labels: (outputs.argmax(-1) != labels).mean(dtype="float32"),
+            "right": Right()}
+
+
+class Right(paddle.metric.Accuracy):
+    def compute(self, outputs, labels):
+        return super().compute(outputs, labels.reshape([-1, 1]))
+
+
+def distill():
+    from edl.student import Distill
+
+    return Distill("teachers", alpha=0.3, beta=0.7, temperature=4)
+"""
+
+
+def rehearsed(write_job: Write, text: str) -> Rehearsal:
+    return rehearse(assemble(load_job(write_job(text))))
+
+
+def test_a_good_job(write_job: Write) -> None:
+    found = rehearsed(write_job, GOOD + METRICS)
+    assert found.rows == 6
+    assert found.loss is not None
+    assert found.loss > 0
+    assert found.metrics["error"] == pytest.approx(1 - found.metrics["right"])
+    text = found.line()
+    assert text.startswith(f"loss {found.loss:.6g} in the first batch, of 6 rows; error ")
+    assert text.endswith(" in the first batch of evaluation")
+
+
+def test_a_job_that_only_trains(write_job: Write) -> None:
+    found = rehearsed(write_job, GOOD)
+    assert dict(found.metrics) == {}
+    assert found.line().endswith("in the first batch, of 6 rows")
+
+
+def test_a_job_without_labels_only_distils(write_job: Write) -> None:
+    text = GOOD.replace(', np.zeros(rows, "int64"))', ",)")
+    assert rehearsed(write_job, text).line() == "no labels in the first batch, of 6 rows"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Linear(4, 3)", "Linear(5, 3)", r"in model\(\): ValueError"),
+        ("Linear(4, 3)", "Linear(4, 3).double", r"in model\(\): must return"),
+        ("cross_entropy(outputs, labels)", "cross_entropy(outputs, labels.T[:2])", r"in loss\(\)"),
+        ("parameters=parameters", "parameters=[1]", r"in optimizer\(\)"),
+        ('"float32"', '"float64"', r"in model\(\)"),
+        ("    return [(", "    return [] and [(", "has no batches"),
+    ],
+)
+def test_what_does_not_fit_is_found(write_job: Write, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    spec = load_job(write_job(GOOD.replace(old, new)))
+    with pytest.raises(UsageError, match=message) as caught:
+        rehearse(assemble(spec))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_that_is_no_number_is_told(write_job: Write) -> None:
+    text = GOOD + "\n\ndef metrics():\n    return {'all': lambda o, y: 'many'}\n"
+    with pytest.raises(JobError, match=r"in metrics\(\): 'all' must give a number"):
+        rehearsed(write_job, text)
+
+
+def test_scores_are_means_over_rows_and_begin_anew(write_job: Write, paddle: Any) -> None:
+    text = GOOD + (
+        "\n\ndef metrics():\n    return {'mean': lambda o, y: o.mean(),"
+        " 'both': Twice(topk=(1, 2))}\n\n\nclass Twice(paddle.metric.Accuracy):\n"
+        "    def compute(self, o, y):\n        return super().compute(o, y.reshape([-1, 1]))\n"
+    )
+    scores = Scores(load_job(write_job(text)))
+    assert scores
+    assert scores.values() == {}
+    for value, rows in ((1.0, 3), (5.0, 1)):
+        outputs = paddle.full([rows, 3], value)
+        scores.add(outputs, paddle.zeros([rows], "int64"), rows)
+    assert scores.values() == {"mean": 2.0, "both_0": 1.0, "both_1": 1.0}
+    scores.clear()
+    assert scores.values() == {}

@@ -1,21 +1,15 @@
-"""What a user sees of a training: plain lines, a picture at a terminal, event files."""
+"""What a user sees of a training: plain lines, or a picture at a terminal."""
 
 from __future__ import annotations
 
 import io
-import struct
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 from rich.console import Console
-from tensorboardX.proto.event_pb2 import Event
 
-from edl.errors import UsageError
 from edl.student.show import open_display
-from edl.student.show.events import EventFiles, EventLog, Figures
 from edl.student.show.picture import Picture
 from edl.student.show.plain import Plain
 from edl.student.show.terminal import Terminal, drawn
@@ -163,14 +157,6 @@ def test_the_picture_at_a_terminal() -> None:
     assert waits == "waiting for rank 0: soft labels"
 
 
-def test_a_picture_without_teachers_or_end() -> None:
-    found = Picture()
-    assert "step 0" in shown(found)[0]
-    found.begin(1, 1, 3, 0)
-    (bar,) = shown(found)
-    assert "step 3 epoch 0" in bar
-
-
 def test_a_terminal_keeps_lines_above_the_picture() -> None:
     file = io.StringIO()
     console = Console(file=file, width=100, force_terminal=True, color_system=None)
@@ -196,94 +182,6 @@ def test_elsewhere_there_are_plain_lines() -> None:
     assert first == "generation 1: 1 rank goes on behind step 0 of 20"
     assert second.startswith("step 10/20  epoch 2  total 1.5")
     assert not isinstance(display, Terminal)
-
-
-def events(folder: Path) -> list[Event]:
-    """All events of a folder, in the order in which they were written."""
-    found = []
-    for file in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns):
-        data, at = file.read_bytes(), 0
-        while at < len(data):
-            (length,) = struct.unpack_from("<Q", data, at)
-            found.append(Event.FromString(data[at + 12 : at + 12 + length]))
-            at += length + 16
-    return found
-
-
-def test_event_files_hold_each_step_of_rank_0(tmp_path: Path) -> None:
-    files = EventFiles(str(tmp_path / "events"))
-    files.begin(1, 2, 0, 100)
-    for step in (1, 2, 2, 3):
-        files.progress(0, replace(STEP, step=step))
-        files.progress(1, replace(STEP, step=step, rows=10, losses={"total": 5.5}))
-    files.close()
-    values = [
-        (event.step, one.tag, one.simple_value)
-        for event in events(tmp_path / "events")
-        for one in event.summary.value
-    ]
-    steps = [step for step, tag, _ in values if tag == "loss/total"]
-    assert steps == [1, 2, 3]
-    told = {tag: value for step, tag, value in values if step == 3}
-    assert told["loss/total"] == pytest.approx(2.5)
-    assert told["metrics/accuracy"] == pytest.approx(0.875)
-    assert (told["world/ranks"], told["world/total_batch"], told["labels/teachers"]) == (2, 64, 6)
-    assert told["speed/samples_per_s"] == 4096
-    assert told["speed/step_s/rank_1"] == pytest.approx(0.2)
-
-
-def test_steps_that_are_redone_make_older_ones_void(tmp_path: Path) -> None:
-    files = EventFiles(str(tmp_path))
-    files.begin(1, 1, 0, 0)
-    for step in range(1, 6):
-        files.progress(0, replace(STEP, step=step))
-    files.begin(2, 1, 3, 0)
-    files.progress(0, replace(STEP, step=3))  # told late
-    files.progress(0, replace(STEP, step=4))
-    files.close()
-    starts = [one.step for one in events(tmp_path) if one.session_log.status == 1]
-    assert starts == [4]
-    steps = [one.step for one in events(tmp_path) if one.summary.value[:1]
-             and one.summary.value[0].tag == "loss/hard"]  # fmt: skip
-    assert steps == [1, 2, 3, 4, 5, 4]
-
-
-def test_a_node_without_rank_0_writes_none(tmp_path: Path) -> None:
-    files = EventFiles(str(tmp_path))
-    files.begin(1, 2, 0, 0)
-    files.progress(1, STEP)
-    files.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_holds_nobody_up_and_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    opened: list[str] = []
-
-    def full_at_first(path: str) -> BinaryIO:
-        opened.append(path)
-        return open(path if len(opened) > 1 else "/dev/full", "wb")
-
-    monkeypatch.setattr("tensorboardX.record_writer.open_file", full_at_first)
-    log = EventLog(str(tmp_path), rest_s=0)
-    for step in range(400):  # more than a file keeps in memory
-        log.add(Figures(1, None, step, (("loss/total", 1.0),)))
-    log.close()
-    assert f"event files cannot be written to {tmp_path}: " in caplog.text
-    assert len(opened) == 2
-    assert [one.step for one in events(tmp_path)][-1] == 399
-
-
-def test_event_files_that_cannot_be_are_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be written to"):
-        EventFiles(str(tmp_path / "file" / "events"))
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(UsageError, match=r"edl-dist\[events\]"):
-        EventFiles(str(tmp_path / "events"))
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edl.errors import CheckpointUnavailable, EdlError, UsageError
 from edl.student.checkpoint import Repository
+from edl.student.settings import TrainSettings
 from edl.student.supervisor import node as node_module
-from edl.tests.student.supervisor.fleet import Fleet
+from edl.student.supervisor.crew import Crew
+from edl.student.supervisor.plan import plan
+from edl.student.words import Ask, FromRank, Order, Progress
+from edl.tests.student.rank.world import settings as rank_settings
+from edl.tests.student.supervisor.fleet import STAND_IN, Fleet
+from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -92,7 +102,7 @@ def test_why_the_job_failed_is_said_also_where_the_last_checkpoint_cannot_be_wri
     assert "step 3 of epoch 0" in str(node.error)
 
 
-def test_a_rank_that_crashes_once_is_started_again(fleet: Fleet) -> None:
+def test_a_rank_that_crashes_twice_is_started_again(fleet: Fleet) -> None:
     fleet.job = {"crash": {"step": 17, "rank": 0, "times": 2}}
     fleet.start("a")
     fleet.finished()
@@ -149,3 +159,60 @@ def test_a_place_that_takes_no_checkpoint_is_one_clear_error(fleet: Fleet) -> No
     fleet.end()
     assert isinstance(node.error, CheckpointUnavailable | UsageError)
     assert "checkpoints" in str(node.error)
+
+
+class Asked:
+    """Answers no lease before it is let, and then raises what it was given."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+
+    def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
+        if ask.what == "lease":
+            self.may.wait()
+            raise ValueError("no answer to that")
+        return None
+
+
+@contextmanager
+def crew_of_one(folder: Path, asked: Asked) -> Iterator[Crew]:
+    spec = folder / "job.json"
+    spec.write_text(json.dumps({"rows": 8}))
+    settings = TrainSettings(str(spec), "job", epochs=1, total_batch=4)
+    order = Order(settings, local_rank=1, endpoints=("127.0.0.1:1",))
+    crew = Crew([order], asked, lambda rank, line: None, STAND_IN)
+    try:
+        yield crew
+    finally:
+        asked.may.set()
+        crew.close()
+
+
+def test_a_rank_is_heard_while_its_question_waits_and_ends_where_there_is_no_answer(
+    tmp_path: Path,
+) -> None:
+    asked, said = Asked(), list[FromRank | int]()
+
+    def waits() -> bool:
+        said.extend(word for _, word in crew.news(0.05))
+        return any(isinstance(word, Progress) and word.waiting_for for word in said)
+
+    with crew_of_one(tmp_path, asked) as crew:
+        wait_until(waits)
+        asked.may.set()
+        wait_until(lambda: bool(crew.news(0.05)) and not crew.running)
+        assert "SIGKILL" in crew.ranks[0].ending()
+
+
+def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> None:
+    several = {"coordinator": "redis://127.0.0.1:1", "checkpoint": str(tmp_path)}
+    told = "\n".join(
+        plan(rank_settings(epochs=2, nodes=(1, 8), ranks_per_node=2, total_batch=7, **several))
+    )
+    assert "96 samples an epoch in 14 steps of 7 rows" in told
+    assert "28 steps in all" in told
+    assert "with 1 node: 2 ranks of about 4 rows" in told
+    assert "with 3 nodes: 6 ranks of about 2 rows" in told
+    assert "more than 3 nodes: in reserve, as a step has 7 rows" in told
+    assert "training begins from the beginning" in told
+    assert not list(tmp_path.iterdir())

@@ -80,7 +80,7 @@ def board() -> VirtualBoard:
 @pytest.fixture
 def join(board: VirtualBoard) -> Iterator[Callable[[], Seat]]:
     """Makes node b take part; by the real clock it beats every 10 ms."""
-    seat = Seat(board, JOB, "b", lambda view: None, ttl_s=0.05, tick_s=0.005)  # type: ignore[arg-type]
+    seat = Seat(board, JOB, "b", lambda view: None, ttl_s=0.05, tick_s=0.005)
 
     def started() -> Seat:
         seat.start()
@@ -153,10 +153,16 @@ def write_snapshot(keeping: Keeping, step: int) -> None:
 
 
 def newest(judge: Judge, generation: int) -> int:
-    found: list[int | None] = []
-    wait_until(lambda: found.append(judge.newest(generation)) or found[-1] is not None)
-    assert found[-1] is not None
-    return found[-1]
+    step: int | None = None
+
+    def found() -> bool:
+        nonlocal step
+        step = judge.newest(generation)
+        return step is not None
+
+    wait_until(found)
+    assert step is not None
+    return step
 
 
 def test_a_checkpoint_that_spoils_after_it_was_verified_is_not_used_again(tmp_path: Path) -> None:
@@ -250,7 +256,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
         checkpoint=str(tmp_path / "checkpoints"),
     )  # fmt: skip
     supervisor = Supervisor(settings, board, "a", LOOPBACK, Teller(Plain(lambda line: None)))
-    write_snapshot(supervisor._keeping, 100)
+    write_snapshot(supervisor._keeping, 100)  # private: else a rank has to train
     board.join(JOB, "b", {}, 3600.0)
     assert board.lead(JOB, "b", 3600.0)
     world = World(3, ("b",), restored, keeper)

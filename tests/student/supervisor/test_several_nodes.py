@@ -107,34 +107,36 @@ def test_a_node_whose_ranks_fail_twice_is_left_out(fleet: Fleet) -> None:
     assert [one["ranks"] for one in fleet.events("generation")] == [2, 2, 1]
 
 
-def test_a_newcomer_waits_in_reserve_when_the_world_is_full(fleet: Fleet) -> None:
+@pytest.mark.parametrize(
+    ("rows", "job", "settings", "why"),
+    [
+        (600, {}, {"nodes": (2, 2)}, ""),
+        # The ranks tell the batch: the settings do not.
+        (
+            100,
+            {"batch": 2},
+            {"nodes": (2, 4), "total_batch": None},
+            " with 2 nodes, as a step has 2 rows",
+        ),
+    ],
+)
+def test_a_node_that_the_world_has_no_use_for_waits_in_reserve(
+    fleet: Fleet, rows: int, job: dict[str, Any], settings: dict[str, Any], why: str
+) -> None:
     board: Any = fleet.board
     board.held_from = HELD_FROM
-    fleet.settings |= {"nodes": (2, 2)}
+    fleet.rows, fleet.job = rows, job
+    fleet.settings |= settings
     fleet.start("a"), fleet.start("b")
     grown(fleet, 1, 2)
     c = fleet.start("c")
-    wait_until(lambda: any("c in reserve: the world is full" in line for line in c.lines))
+    reserve = f"c in reserve: the world is full{why}"
+    wait_until(lambda: any(reserve in line for line in c.lines))
     board.goes_on.set()
     fleet.finished()
     assert fleet.generation() == 1
     assert c.outcome is not None
     assert c.outcome.kind == "finished"
-
-
-def test_no_more_nodes_than_a_step_has_rows_for(fleet: Fleet) -> None:
-    board: Any = fleet.board
-    board.held_from = HELD_FROM
-    fleet.rows, fleet.job = 100, {"batch": 2}  # which the ranks tell: the settings do not
-    fleet.settings |= {"nodes": (2, 4), "total_batch": None}
-    fleet.start("a"), fleet.start("b")
-    grown(fleet, 1, 2)
-    c = fleet.start("c")
-    reserve = "c in reserve: the world is full with 2 nodes, as a step has 2 rows"
-    wait_until(lambda: any(reserve in line for line in c.lines))
-    board.goes_on.set()
-    fleet.finished()
-    assert fleet.generation() == 1
 
 
 def test_too_few_nodes_are_waited_for_with_a_reason(fleet: Fleet) -> None:
