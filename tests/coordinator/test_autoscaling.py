@@ -119,42 +119,30 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
     assert settings.of(SERVICE).max == AutoscaleConfig().max
 
 
-def test_a_price_of_the_deployment_counts_for_the_ceiling() -> None:
+def test_prices_and_ceilings_of_a_deployment_count_before_the_usual_ones() -> None:
     usual = AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=3.0)
     assert bounded(usual, DEPLOYED).most == 3
     assert bounded(usual, replace(DEPLOYED, price_per_hour=2.5)).most == 1
-
-
-def test_a_ceiling_of_the_deployment_counts_before_the_usual_one() -> None:
-    usual = AutoscaleConfig(price_per_teacher_hour=1.0, cost_ceiling_per_hour=3.0)
     own = replace(DEPLOYED, price_per_hour=0.5)
     assert bounded(usual, replace(own, cost_ceiling_per_hour=2.0)).most == 4
     assert bounded(usual, replace(own, min=0, cost_ceiling_per_hour=0.0)).most == 0
     assert bounded(AutoscaleConfig(), replace(own, cost_ceiling_per_hour=1.5)).most == 3
 
 
-def test_the_number_is_served_as_json() -> None:
+def test_the_server_of_metrics_answers_autoscalers() -> None:
     registry = MemoryRegistry()
     assert page(registry, "/metrics") is None
     with pytest.raises(UsageError, match="no manager has said"):
         page(registry, "/autoscale/s")
-    registry.lead("s", "m#1", 30.0)
-    registry.set_desired("s", "m#1", 3, "2 students want 3")
-    told = json.loads(page(registry, "/autoscale/s") or b"")
-    assert (told["desired_teachers"], told["reason"]) == (3, "2 students want 3")
     with pytest.raises(UsageError, match="the name of a service"):
         page(registry, "/autoscale/../x")
-
-
-def test_the_server_of_metrics_answers_autoscalers() -> None:
-    registry = MemoryRegistry()
-    registry.lead("s", "m#1", 30.0)
-    registry.set_desired("s", "m#1", 3, "why")
+    registry.lead("s", "m#1", 600.0)
+    registry.set_desired("s", "m#1", 3, "2 students want 3")
     server = MetricsServer("0", CollectorRegistry(), answer=partial(page, registry))
 
     def get(path: str) -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(f"http://{server.address}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{server.address}{path}", timeout=60) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -162,7 +150,8 @@ def test_the_server_of_metrics_answers_autoscalers() -> None:
 
     try:
         status, body = get("/autoscale/s?format=json")
-        assert (status, json.loads(body)["desired_teachers"]) == (200, 3)
+        told = json.loads(body)
+        assert (status, told["desired_teachers"], told["reason"]) == (200, 3, "2 students want 3")
         status, body = get("/autoscale/other")
         assert status == 404
         assert "other" in json.loads(body)["error"]

@@ -255,16 +255,22 @@ def test_an_impostor_under_an_admitted_name_is_out_until_it_is_probed() -> None:
     assert student.stream.teachers == []
 
 
-def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails() -> None:
+def forgotten() -> tuple[World, FakeProber, Student]:
+    """Two admitted teachers and their student; then the registry loses who was admitted."""
     prober = FakeProber(OK)
     world = World(prober=prober)
-    world.teacher("a")
-    world.teacher("b")
+    for name in ("a", "b"):
+        world.teacher(name)
     student = world.student("j/0", want=2)
     world.run(GRACE_S, until=lambda: student.stream.teachers == ["a", "b"])
     world.run(GRACE_S)
     prober.answer = None
-    world.registry.clear()  # who was admitted is forgotten, too
+    world.registry.clear()
+    return world, prober, student
+
+
+def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails() -> None:
+    world, prober, student = forgotten()
     world.run(2 * TTL_S)
     assert student.stream.teachers == ["a", "b"]
     waiting = dict(prober.asked[-2:])
@@ -275,15 +281,7 @@ def test_a_teacher_that_readers_hold_is_believed_until_its_probe_fails() -> None
 
 
 def test_a_late_report_does_not_bring_back_a_refused_teacher() -> None:
-    prober = FakeProber(OK)
-    world = World(prober=prober)
-    world.teacher("a")
-    world.teacher("b")
-    student = world.student("j/0", want=2)
-    world.run(GRACE_S, until=lambda: student.stream.teachers == ["a", "b"])
-    world.run(GRACE_S)
-    prober.answer = None
-    world.registry.clear()
+    world, prober, student = forgotten()
     world.run(TTL_S / 2, until=lambda: len(prober.asked) == 4)
     waiting = dict(prober.asked[-2:])
     waiting["a"](NEVER)

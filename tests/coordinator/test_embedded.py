@@ -1,8 +1,10 @@
-"""The Redis that we start ourselves: its port, its end, its return after a crash."""
+"""The Redis that we start ourselves, its port, end and return; and what an import loads."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.tests.waiting import wait_until
 
 from .conftest import held_port
+
+pytestmark = pytest.mark.system
 
 
 def test_it_answers_on_loopback_keeps_nothing_and_ends(tmp_path: Path) -> None:
@@ -50,13 +54,6 @@ def test_a_free_port_that_was_taken_meanwhile_is_replaced(monkeypatch: pytest.Mo
     assert not url.endswith(f":{port}")
 
 
-def test_the_usual_port_is_taken_if_it_is_free() -> None:
-    with held_port() as port:
-        assert free_port(wanted=port) == port
-        with socket.create_server(("127.0.0.1", port)):
-            assert free_port(wanted=port) != port
-
-
 def test_a_kept_one_comes_back_on_its_port() -> None:
     keeper, url = keep_embedded()
     registry = connect(url)
@@ -77,21 +74,17 @@ def test_a_kept_one_comes_back_on_its_port() -> None:
         keeper.stop()
 
 
-def test_without_any_server_program_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_server_on_path_is_used_and_without_any_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(embedded, "_wheel_program", lambda: None)
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(UsageError, match=r"edl-dist\[embedded\]"):
-        start_embedded()
-
-
-def test_a_server_on_path_serves_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "redis-server"
     program.symlink_to(embedded.server_program())
     monkeypatch.setattr(embedded, "_wheel_program", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert server_command(1).argv[0] == str(program)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match=r"edl-dist\[embedded\]"):
+        start_embedded()
 
 
 @pytest.mark.parametrize(
@@ -111,8 +104,18 @@ def test_it_listens_where_it_is_told(host: str, bind: tuple[str, ...], protected
     assert argv[argv.index("--protected-mode") + 1] == protected
 
 
-@pytest.mark.parametrize("host", ["::1", "[::1]", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost"])
 def test_a_free_port_is_found_for_every_kind_of_host(host: str) -> None:
     assert free_port(host) > 0
     with held_port(host) as port:
-        assert free_port(host, port) == port
+        assert free_port(host, port) == port, "the usual port, as it is free"
+        if host == "127.0.0.1":
+            with socket.create_server((host, port)):
+                assert free_port(wanted=port) != port
+
+
+def test_importing_the_public_names_loads_neither_redis_nor_grpc() -> None:
+    code = "import edl.coordinator, sys; print(*{'redis', 'grpc', 'google'} & set(sys.modules))"
+    argv = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,4 +1,4 @@
-"""For which services a manager stands, and for how long."""
+"""Parts of a manager: for which services it stands, what it knows, whom it believes, the status."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ TTL_S, LEADER_TTL_S = 6.0, 2.0
 class Clock:
     """Moved by the test."""
 
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
+    now = 1_700_000_000.0
 
     def __call__(self) -> float:
         return self.now
@@ -144,15 +143,6 @@ def mesh() -> Mesh:
     return mesh
 
 
-def test_it_says_how_many_teachers_are_desired(mesh: Mesh) -> None:
-    assert not mesh.overview.status().services[0].HasField("desired_teachers")
-    assert mesh.registry.set_desired("s", "me", 0, "no student")
-    mesh.now += 60.0
-    (service,) = mesh.overview.status().services
-    assert service.HasField("desired_teachers")
-    assert (service.desired_teachers, service.desired_reason) == (0, "no student")
-
-
 def test_it_is_summed_up(mesh: Mesh) -> None:
     status = mesh.overview.status()
     assert list(status.managers) == ["m:1"]
@@ -186,20 +176,24 @@ def test_those_that_need_a_look_come_first(mesh: Mesh) -> None:
     assert few.teacher_count == 5
 
 
-def test_one_service_alone(mesh: Mesh) -> None:
-    assert not mesh.overview.status("another").services
-    assert [s.name for s in mesh.overview.status("s").services] == ["s"]
-
-
-def test_a_reading_serves_all_who_ask_within_half_a_second(mesh: Mesh) -> None:
+def test_a_reading_serves_all_that_ask_within_half_a_second(mesh: Mesh) -> None:
     first = mesh.overview.status()
+    assert not first.services[0].HasField("desired_teachers")
     mesh.teacher("new")
+    assert mesh.registry.set_desired("s", "me", 0, "no student")
     assert mesh.overview.status() is first
     mesh.now += 0.6
-    assert mesh.overview.status().services[0].teacher_count == 6
+    (service,) = mesh.overview.status("s").services
+    assert service.teacher_count == 6
+    assert (service.HasField("desired_teachers"), service.desired_reason) == (True, "no student")
+    assert not mesh.overview.status("another").services
+    mesh.registry.set_available(False)
+    mesh.now += 0.6
+    with pytest.raises(RegistryUnavailable):
+        mesh.overview.status()
 
 
-def test_who_left_and_who_died_are_not_shown(mesh: Mesh) -> None:
+def test_members_that_left_or_died_are_not_shown(mesh: Mesh) -> None:
     mesh.overview.status()
     mesh.registry.leave("teachers", "s", "idle")
     mesh.now += 0.6
@@ -210,13 +204,7 @@ def test_who_left_and_who_died_are_not_shown(mesh: Mesh) -> None:
     assert [t.teacher_id for t in mesh.overview.status().services[0].teachers] == ["late"]
 
 
-def test_an_outage_is_said(mesh: Mesh) -> None:
-    mesh.registry.set_available(False)
-    with pytest.raises(RegistryUnavailable):
-        mesh.overview.status()
-
-
-def test_who_came_while_nobody_asked_for_minutes_is_shown_at_once(mesh: Mesh) -> None:
+def test_a_member_that_came_while_nobody_asked_is_shown_at_once(mesh: Mesh) -> None:
     mesh.overview.status()
     mesh.now += 1
     mesh.registry.register("teachers", "s", "late", {"incarnation": "1", "state": "serving"}, 600)
@@ -243,16 +231,13 @@ def mirror(*names: str) -> Mirror:
     return made
 
 
-def test_who_came_between_two_readings_is_no_reason_to_read_all_anew() -> None:
+def test_a_member_that_was_missed_is_looked_for_once() -> None:
     known = mirror("a")
     known.compare({"a", "b"}, 1.0)
-    assert known.cursor == 1
+    assert known.cursor == 1, "it came between two readings"
     known.apply(Changes(2, (Member("b"),)), 1.1)
     known.compare({"a", "b", "c"}, 2.0)
     assert known.cursor == 2
-
-
-def test_who_was_missed_is_looked_for_once() -> None:
     known = mirror("a")
     cursors = []
     for second in range(1, 6):
@@ -275,7 +260,7 @@ def test_a_lease_that_no_sweep_takes_out_does_not_begin_the_time_of_grace_anew()
     assert known.overdue(8.0) == ("dead",)
 
 
-def test_who_came_back_unseen_is_read_before_it_is_given_up() -> None:
+def test_a_member_that_came_back_unseen_is_read_before_it_is_given_up() -> None:
     known = mirror("a", "b")
     known.compare({"a"}, 0.0)
     known.compare({"a", "b"}, GRACE_S + 1)

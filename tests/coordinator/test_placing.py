@@ -96,6 +96,14 @@ def settled(*names: str) -> Yard:
     return yard
 
 
+def deployed(*names: str) -> Yard:
+    """As `settled`, with A deployed and placed."""
+    yard = settled(*names)
+    deploy(yard.board, A)
+    yard.pass_s(1.0)
+    return yard
+
+
 def test_a_new_leader_only_looks_for_a_while(yard: Yard) -> None:
     yard.join("m")
     deploy(yard.board, A)
@@ -110,9 +118,7 @@ def test_a_new_leader_only_looks_for_a_while(yard: Yard) -> None:
 
 
 def test_autoscaling_says_how_many_within_the_bounds() -> None:
-    yard = settled("m", "n", "o")
-    deploy(yard.board, A)
-    yard.pass_s(1.0)
+    yard = deployed("m", "n", "o")
     assert list(yard.orders().values()).count("a") == 1
     yard.desired["a"] = 9
     yard.pass_s(1.0)
@@ -139,9 +145,7 @@ def test_other_teachers_of_the_service_count() -> None:
 
 
 def test_a_machine_that_is_gone_is_replaced_and_forgets_its_order() -> None:
-    yard = settled("m", "n")
-    deploy(yard.board, A)
-    yard.pass_s(1.0)
+    yard = deployed("m", "n")
     (holder,) = [name for name, service in yard.orders().items() if service]
     yard.pass_s(TTL_S + 1.0, beating=lambda name: name != holder)
     (other,) = yard.orders()
@@ -152,9 +156,7 @@ def test_a_machine_that_is_gone_is_replaced_and_forgets_its_order() -> None:
 
 
 def test_a_machine_that_others_use_is_given_back_and_comes_again() -> None:
-    yard = settled("m")
-    deploy(yard.board, A)
-    yard.pass_s(1.0)
+    yard = deployed("m")
     yard.tell("m", state="draining", leaving=True)
     yard.pass_s(1.0)
     assert yard.orders() == {"m": ""}
@@ -167,9 +169,7 @@ def test_a_machine_that_others_use_is_given_back_and_comes_again() -> None:
 
 
 def test_a_failure_is_logged_once_and_not_ordered_again_until_it_is_unblocked() -> None:
-    yard = settled("m")
-    deploy(yard.board, A)
-    yard.pass_s(1.0)
+    yard = deployed("m")
     name = attempt_of(A)
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
     yard.pass_s(5.0)
@@ -185,9 +185,7 @@ def test_a_failure_is_logged_once_and_not_ordered_again_until_it_is_unblocked() 
 
 
 def test_another_leader_changes_nothing_and_an_old_one_writes_nothing() -> None:
-    yard = settled("m")
-    deploy(yard.board, A)
-    yard.pass_s(1.0)
+    yard = deployed("m")
     old, yard.placer = yard.placer, yard.another()
     assert not yard.placer.look()
     old.stop()
@@ -212,14 +210,13 @@ def test_serving_goes_on_when_redis_is_emptied(yard: Yard) -> None:
     assert yard.board.machines()[0].order.number == 8
 
 
-def test_a_deployment_counts_as_a_student_that_was_there_for_as_long_as_autoscaling_says() -> None:
+def test_a_deployment_counts_as_a_student_for_as_long_as_autoscaling_says() -> None:
     yard = Yard()
     yard.placer = Placer(yard.board, yard.registry, yard.desired.get, idle_s=20.0, clock=yard.clock)
     yard.join("m")
     deploy(yard.board, A)
     yard.pass_s(SETTLE_S + 1)
-    assert yard.orders() == {"m": "a"}
-    yard.desired["a"] = 0  # nobody has come yet
+    yard.desired["a"] = 0  # no student has come yet
     yard.pass_s(10.0)
     assert yard.orders() == {"m": "a"}
     yard.pass_s(10.0)
@@ -255,9 +252,7 @@ class Forwarding:
 
 
 def test_what_was_undeployed_while_another_one_led_stays_so() -> None:
-    yard = settled("m")
-    deploy(yard.board, A)
-    yard.pass_s(1.0)
+    yard = deployed("m")
     yard.now[0] += 60.0  # it was suspended
     other = yard.another()
     assert other.look()
@@ -272,9 +267,7 @@ def test_what_was_undeployed_while_another_one_led_stays_so() -> None:
 
 
 def test_a_service_is_given_its_least_when_it_is_fresh_and_not_for_ever() -> None:
-    yard = settled("m")
-    deploy(yard.board, A)
-    yard.pass_s(1.0)
+    yard = deployed("m")
     assert yard.orders() == {"m": "a"}
     yard.pass_s(FRESH_S)
     assert yard.orders() == {"m": ""}
@@ -291,9 +284,11 @@ def test_a_service_is_given_its_least_when_it_is_fresh_and_not_for_ever() -> Non
 
 
 def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
-    yard = settled("m")
-    deploy(yard.board, A)
-    yard.pass_s(1.0)
+    yard = deployed("m")
+    with pytest.raises(UsageError, match="edl service undeploy a"):
+        deploy(yard.board, replace(A, content_id="cc" * 32))
+    deploy(yard.board, replace(A, max=5))
+    assert yard.board.deployments()[0].max == 5
     yard.tell("m", state="serving", service="a", content_id=A.content_id)
     assert "1" in undeploy(yard.board, "a")
     yard.pass_s(1.0)
@@ -304,15 +299,6 @@ def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
     assert yard.board.deployments() == []
     with pytest.raises(UsageError, match="not deployed"):
         undeploy(yard.board, "a")
-
-
-def test_another_content_has_to_wait_until_the_service_is_undeployed() -> None:
-    yard = settled("m")
-    assert "no machine" not in deploy(yard.board, A)
-    with pytest.raises(UsageError, match="edl service undeploy a"):
-        deploy(yard.board, replace(A, content_id="cc" * 32))
-    deploy(yard.board, replace(A, max=5))
-    assert yard.board.deployments()[0].max == 5
 
 
 def test_an_operator_deploys_and_takes_back_by_any_manager() -> None:

@@ -137,13 +137,6 @@ def test_a_mistake_is_named_with_its_line(text: str, error: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_many_aliases_are_refused_before_they_are_many() -> None:
-    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    with pytest.raises(UsageError, match="anchors"):
-        parse("\n".join(rows), Described)
-
-
 def test_files_that_are_none(tmp_path: Path) -> None:
     large, broken = tmp_path / "large.yaml", tmp_path / "broken.yaml"
     large.write_bytes(b"#" * (1 << 20) + b"\n")
