@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.jobs.redis_board import RedisBoard
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.tests.waiting import wait_until
 
 #: Where the tests are to see the end of a lease; with the time for which facts outlive it, 1 s.
 SHORT_S = 0.2
@@ -59,8 +59,7 @@ def held(
 
         def wait(seconds: float) -> None:
             until = one.time_ms() + seconds * 1000
-            while one.time_ms() <= until:
-                time.sleep(0.005)
+            wait_until(lambda: one.time_ms() > until)
 
         yield Holds(one, another, wait, redis.flushall)
 

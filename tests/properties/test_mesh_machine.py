@@ -105,44 +105,6 @@ TestMeshMachine = MeshMachine.TestCase
 TestMeshMachine.settings = settings(max_examples=settings().max_examples, stateful_step_count=100)
 
 
-@pytest.mark.parametrize("walk", range(max(1, settings().max_examples // 25)))
-def test_a_long_walk(walk: int, rng: random.Random) -> None:
-    """Minutes of a mesh at a time, in which something goes wrong every second."""
-    upper = rng.randint(1, 20 * BATCH_BYTES)
-    config = FlowConfig(upper, int(upper * rng.random()), teachers_max=6)
-    mesh = Mesh(config, rng, source_s=0.02, cluster=5)
-    for _ in range(120):
-        mesh.run(rng.expovariate(1.0))
-        something_happens(mesh, rng)
-    comes_to_its_end(mesh)
-    assert len(mesh.taken) > 100
-
-
-def something_happens(mesh: Mesh, rng: random.Random) -> None:
-    name = rng.choice([*mesh.teachers, None])
-    if name is None:
-        mesh.source_s = rng.choice([0.0, 0.02, 0.2])
-        mesh.step_s = rng.choice([0.01, 0.1, 0.3])
-        return
-    dice = rng.random()
-    if dice < 0.3:
-        mesh.lose(name)
-    elif dice < 0.4:
-        mesh.hang(name)
-    elif dice < 0.5 and name in mesh.assigned:
-        mesh.revoke(name)
-    elif dice < 0.9:
-        mesh.teachers[name].mishaps += rng.choices(MISHAPS, k=rng.randint(1, 3))
-    elif dice < 0.94:
-        mesh.venomous.add(mesh.pulled + rng.randint(0, 5))
-    elif dice < 0.96:
-        mesh.exchange_the_model()
-    elif dice < 0.98:
-        mesh.start_engine()
-    else:
-        mesh.leave_epoch()
-
-
 def comes_to_its_end(mesh: Mesh) -> None:
     """One healthy teacher is enough for what is left, and nothing was lost or repeated."""
     mesh.cluster = 0
