@@ -10,7 +10,6 @@ import numpy as np
 
 from edl.errors import RetryableError
 from edl.proto.arena import Array
-from edl.proto.tensors import datatype_of
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.predictor_session import Answer, Ready
 from edl.teacher.wanted import Wanted, in_their_forms
@@ -89,8 +88,3 @@ class FakeLabeller:
 def array(*shape: int, dtype: Any = np.float32) -> Array:
     """Numbers that differ from each other."""
     return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-
-
-def spec_of(name: str, given: Array) -> TensorSpec:
-    """The spec of just such an array."""
-    return TensorSpec(name, datatype_of(given.dtype), given.shape)

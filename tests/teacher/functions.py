@@ -40,6 +40,14 @@ def slow() -> tuple[Function, list[str], list[str]]:
     return _slow, ["x:FP32:-1,-1"], ["twice:FP32:-1,-1"]
 
 
+def always_nan() -> tuple[Function, list[str], list[str]]:
+    return lambda inputs: {"y": inputs["x"] * np.float32("nan")}, ["x:FP32:-1,4"], ["y:FP32:-1,4"]
+
+
+def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 _lost: list[float] = []
 
 

@@ -173,9 +173,7 @@ def test_a_cancelled_request(bench: Bench, lines: Lines) -> None:
     assert len(lines()) == 1
 
 
-def test_neither_credentials_nor_tensors_are_logged(
-    make: Make, lines: Lines, tmp_path: Path
-) -> None:
+def test_credentials_and_tensors_are_not_logged(make: Make, lines: Lines, tmp_path: Path) -> None:
     server = ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", f"student {TOKEN}\n"))
     client = ClientSecurity(None, write_secret(tmp_path / "token", TOKEN))
     bench = make(client, security=server, http="0")
@@ -199,9 +197,7 @@ def test_text_of_the_client_is_cut_and_escaped(bench: Bench, lines: Lines) -> No
     assert "\n" not in lines.texts()[0]
 
 
-def test_nothing_is_logged_above_debug_level(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_logged_by_default(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, access_log.log.name)
 
     def peer() -> str:

@@ -128,22 +128,22 @@ def test_what_a_factory_declares_is_what_is_served() -> None:
         ("twins", "each tensor needs a name of its own"),
     ],
 )
-def test_what_declares_nothing_of_use_is_refused(name: str, words: str) -> None:
+def test_wrong_declarations_are_refused(name: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         open_backend(f"{HERE}:{name}")
 
 
-def test_a_function_that_gives_no_arrays_is_refused_at_the_start() -> None:
+def test_a_function_without_arrays_is_refused() -> None:
     with pytest.raises(ModelError, match="returned ndarray: expected a dict of arrays"):
         open_backend(f"{HERE}:no_dict", inputs=[X])
 
 
-def test_the_memory_of_a_request_is_not_the_functions_to_write() -> None:
+def test_inputs_are_read_only() -> None:
     with pytest.raises(ModelError, match="read-only"):
         open_backend(f"{HERE}:writes", inputs=[X])
 
 
-def test_a_function_that_fills_the_same_memory_each_time_labels_every_row() -> None:
+def test_a_function_may_reuse_its_output() -> None:
     backend = open_backend(f"{HERE}:fills", inputs=[X])
     x = np.arange(28, dtype=np.float32).reshape(7, 4)
     answer = run_in_micro_batches(backend.run, {"x": x}, 2)
@@ -158,7 +158,7 @@ def test_a_function_that_fills_the_same_memory_each_time_labels_every_row() -> N
         (9, r"'y' is float32 \[2, 3\], but the model declares FP32 \[-1, 4\]"),
     ],
 )
-def test_what_it_did_not_declare_is_no_answer(value: int, words: str) -> None:
+def test_undeclared_answers_are_bad_answers(value: int, words: str) -> None:
     backend = open_backend(
         f"{HERE}:capricious", inputs=[X], outputs=[TensorSpec.parse("y:FP32:-1,4")]
     )
@@ -168,7 +168,7 @@ def test_what_it_did_not_declare_is_no_answer(value: int, words: str) -> None:
     assert caught.value.output == "y"
 
 
-def test_text_is_refused_at_the_start_and_not_at_each_request() -> None:
+def test_text_is_refused_at_the_start() -> None:
     """Processes share memory, and no objects."""
     with pytest.raises(ModelError, match="'word' is of BYTES, and a teacher works on numbers"):
         open_backend(f"{HERE}:spells", inputs=[X])
@@ -179,7 +179,7 @@ def test_text_is_refused_at_the_start_and_not_at_each_request() -> None:
         open_backend(f"{HERE}:double", inputs=given, outputs=[TensorSpec.parse("twice:FP32:-1,4")])
 
 
-def test_its_errors_are_ours() -> None:
+def test_errors_are_translated() -> None:
     outputs = [TensorSpec.parse("y:FP32:-1")]
     batch = {"x": np.ones((2, 4), np.float32)}
     with pytest.raises(RetryableError, match="the function failed: no room"):
@@ -188,9 +188,7 @@ def test_its_errors_are_ours() -> None:
         open_backend(f"{HERE}:refuses", inputs=[X], outputs=outputs).run(batch)
 
 
-def test_source_and_weights_are_its_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_and_weights_are_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     file = tmp_path / "scaled_by.py"
     ids = []

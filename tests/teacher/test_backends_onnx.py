@@ -18,6 +18,8 @@ from edl.teacher.backends.open import open_backend
 from edl.teacher.model import TensorSpec
 from edl.tests.teacher import same_network
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -36,7 +38,7 @@ def rewritten(model: Path, folder: Path, change: Callable[[Any], object]) -> Pat
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="paddle2onnx installs up to Python 3.11")
-def test_a_network_that_paddle_exports_to_onnx_gives_the_labels_that_paddle_gives(
+def test_a_model_exported_by_paddle_gives_the_labels_of_paddle(
     tmp_path: Path,
 ) -> None:
     program = same_network.write_paddle(tmp_path)
@@ -53,7 +55,7 @@ def test_a_network_that_paddle_exports_to_onnx_gives_the_labels_that_paddle_give
         np.testing.assert_allclose(array, expected[name], atol=1e-4)
 
 
-def test_weights_in_a_file_beside_are_a_part_of_the_content(tmp_path: Path) -> None:
+def test_external_weights_are_part_of_the_content(tmp_path: Path) -> None:
     file = same_network.write_onnx(tmp_path, external=True)
     beside = tmp_path / "net.weights"
     assert files_of(file) == [file, beside]
@@ -69,7 +71,7 @@ def test_weights_in_a_file_beside_are_a_part_of_the_content(tmp_path: Path) -> N
         files_of(file)
 
 
-def test_a_model_of_one_file_consists_of_it(model: Path, tmp_path: Path) -> None:
+def test_files_of_a_model(model: Path, tmp_path: Path) -> None:
     assert files_of(model) == [model]
     (tmp_path / "torn.onnx").write_bytes(model.read_bytes()[:-3])
     with pytest.raises(ModelError, match="cannot read"):
@@ -85,7 +87,7 @@ def test_a_model_of_one_file_consists_of_it(model: Path, tmp_path: Path) -> None
     ],
     ids=["ir", "opset", "operator"],
 )
-def test_a_model_younger_than_the_runtime_is_refused_with_what_to_install(
+def test_models_of_newer_runtimes_are_refused(
     model: Path, tmp_path: Path, change: Callable[[Any], object]
 ) -> None:
     file = rewritten(model, tmp_path, change)
@@ -95,7 +97,7 @@ def test_a_model_younger_than_the_runtime_is_refused_with_what_to_install(
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", b'{"a": 1}'])
-def test_a_damaged_file_is_one_line(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "net.onnx").write_bytes(damage)
     with pytest.raises(ModelError, match=r"onnxruntime .* cannot load .*net.onnx: ") as caught:
         open_backend(str(tmp_path))
@@ -103,7 +105,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, damage: bytes) -> None:
     assert "upgrade" not in str(caught.value)
 
 
-def test_inputs_may_be_narrowed_and_only_they(model: Path) -> None:
+def test_inputs_may_be_narrowed(model: Path) -> None:
     narrow = TensorSpec("image", "FP32", (4, 1, 8, 8))
     assert open_backend(str(model), inputs=[narrow]).spec.inputs == (narrow,)
     for other in ("img:FP32:-1,1,8,8", "image:FP64:-1,1,8,8", "image:FP32:-1,3,8,8"):
@@ -129,7 +131,7 @@ def test_outputs_of_unknown_dimensions_are_found_by_a_run(model: Path, tmp_path:
     assert [tensor.shape for tensor in backend.spec.outputs] == [(-1, 144)]
 
 
-def test_what_no_wire_carries_is_refused(model: Path, tmp_path: Path) -> None:
+def test_text_inputs_are_refused(model: Path, tmp_path: Path) -> None:
     from onnx import TensorProto
 
     def of_text(message: Any) -> None:
@@ -142,7 +144,7 @@ def test_what_no_wire_carries_is_refused(model: Path, tmp_path: Path) -> None:
         open_backend(str(rewritten(model, tmp_path, of_text)))
 
 
-def test_values_that_do_not_fit_will_never_do(model: Path) -> None:
+def test_values_that_do_not_fit_are_refused(model: Path) -> None:
     with pytest.raises(RequestRefused, match="invalid dimensions"):
         open_backend(str(model)).run({"image": np.zeros((2, 3, 8, 8), np.float32)})
 
@@ -155,6 +157,7 @@ class FakeRuntime:
     def __init__(self, used: str) -> None:
         self.used = used
         self.asked: list[Any] = []
+        self.error = ""
 
     def get_available_providers(self) -> list[str]:
         return ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -169,16 +172,21 @@ class FakeRuntime:
 
         self.asked = providers
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        return Told(session, self.used)
+        return FakeSession(session, self)
 
 
-class Told:
-    def __init__(self, session: Any, used: str) -> None:
+class FakeSession:
+    def __init__(self, session: Any, runtime: FakeRuntime) -> None:
         self._session = session
-        self._used = used
+        self._runtime = runtime
 
     def get_providers(self) -> list[str]:
-        return [self._used]
+        return [self._runtime.used]
+
+    def run(self, *arguments: Any) -> Any:
+        if self._runtime.error:
+            raise RuntimeError(self._runtime.error)
+        return self._session.run(*arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -192,34 +200,27 @@ def opened_on_gpu(model: Path, monkeypatch: pytest.MonkeyPatch, used: str) -> Fa
     return runtime
 
 
-def test_a_gpu_is_asked_for_with_full_float32(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_used_with_full_float32(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = opened_on_gpu(model, monkeypatch, "CUDAExecutionProvider")
     name, settings = runtime.asked[0]
     assert name == "CUDAExecutionProvider"
     assert settings == {"device_id": 1, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
 
 
-def test_a_session_that_fell_back_to_the_cpu_is_refused(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fallback_to_the_cpu_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="cannot use device gpu:1"):
         opened_on_gpu(model, monkeypatch, "CPUExecutionProvider")
 
 
-def test_a_gpu_that_the_runtime_was_not_built_for_comes_with_what_to_install(model: Path) -> None:
+def test_a_runtime_without_gpus_is_refused(model: Path) -> None:
     with pytest.raises(ModelError, match="pip install onnxruntime-gpu"):
         open_backend(str(model), device="gpu:0")
 
 
-def test_memory_that_ran_out_may_do_later(model: Path) -> None:
+def test_exhausted_memory_is_retryable(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = FakeRuntime("CPUExecutionProvider")
+    monkeypatch.setattr("edl.teacher.backends.onnx.import_onnxruntime", lambda: runtime)
     backend = OnnxSession(model, Settings())
-
-    class Exhausted:
-        def run(self, *_: object) -> None:
-            raise RuntimeError(
-                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
-            )
-
-    backend._session = Exhausted()
+    runtime.error = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
     with pytest.raises(RetryableError, match="the model failed: Failed to allocate memory"):
         backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})

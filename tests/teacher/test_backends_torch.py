@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,17 @@ import pytest
 from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.teacher.backends import torch_runtime
-from edl.teacher.backends.factory import make
-from edl.teacher.backends.kind import Settings
 from edl.teacher.backends.open import open_backend
-from edl.teacher.backends.torch import open_made
 from edl.teacher.backends.torch_archive import is_exported
 from edl.teacher.backends.torch_copies import Copies
 from edl.teacher.model import TensorSpec
 from edl.tests.teacher import same_network
+from edl.tests.teacher.same_network import NAME
+
+pytestmark = pytest.mark.system
 
 HERE = "edl.tests.teacher.test_backends_torch"
+HALVED = "edl.tests.teacher.test_preprocess:halved"
 IMAGE = TensorSpec.parse(same_network.IMAGE)
 
 
@@ -46,6 +48,22 @@ def in_place() -> Any:
     return Network(), [torch.zeros(1, 3)]
 
 
+#: By the next run of `failing`.
+RAISED: list[Exception] = []
+
+
+def failing() -> Any:
+    import torch
+
+    class Network(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, image: Any) -> Any:
+            if RAISED:
+                raise RAISED.pop()
+            return image
+
+    return Network(), [torch.ones(1, 1, 8, 8)]
+
+
 def undeclared() -> Any:
     return same_network.by_torch()[0]
 
@@ -60,11 +78,11 @@ def sequence() -> Any:
     return Network(), ["ids:INT64:-1,-1"]
 
 
-def test_example_tensors_declare_inputs_by_the_names_of_the_arguments() -> None:
+def test_example_tensors_declare_inputs() -> None:
     assert open_backend(f"{same_network.NAME}:by_torch").spec.inputs == (IMAGE,)
 
 
-def test_several_inputs_and_dtypes_and_a_dict_of_outputs() -> None:
+def test_several_inputs_and_dtypes() -> None:
     backend = open_backend(f"{HERE}:several_inputs")
     assert [tensor.name for tensor in backend.spec.inputs] == ["ids", "weights"]
     ids = np.arange(8, dtype=np.int64).reshape(2, 4)
@@ -75,25 +93,25 @@ def test_several_inputs_and_dtypes_and_a_dict_of_outputs() -> None:
     np.testing.assert_array_equal(answer["half"].astype("f4"), np.full((4, 3), 0.25, "f4"))
 
 
-def test_an_output_as_long_as_its_input_is_free() -> None:
+def test_an_output_may_be_as_long_as_its_input() -> None:
     spec = open_backend(f"{HERE}:sequence").spec
     assert [tensor.shape for tensor in spec.outputs] == [(-1, -1, 5), (-1, 1)]
 
 
-def test_a_network_that_writes_into_its_input_does_not_write_into_ours() -> None:
+def test_a_network_that_writes_into_its_input() -> None:
     backend = open_backend(f"{HERE}:in_place")
     given = np.zeros((2, 3), np.float32)
     assert (backend.run({"x": given})["output_0"] == -1).all()
     assert not given.any()
 
 
-def test_a_network_whose_inputs_nobody_declares_is_refused() -> None:
+def test_undeclared_inputs_are_refused() -> None:
     with pytest.raises(ModelError, match=r"inputs .* not known: return \(module, \[example"):
         open_backend(f"{HERE}:undeclared")
     assert open_backend(f"{HERE}:undeclared", inputs=[IMAGE]).spec.inputs == (IMAGE,)
 
 
-def test_a_script_has_names_and_wants_shapes(tmp_path: Path) -> None:
+def test_a_script_needs_declared_shapes(tmp_path: Path) -> None:
     file = str(same_network.write_script(tmp_path))
     for declared in ([], [TensorSpec("picture", "FP32", (-1, 1, 8, 8))]):
         with pytest.raises(ModelError, match=r"declare each input of .* \(\w+\) with --input"):
@@ -105,7 +123,7 @@ def test_a_program_exported_for_training_is_refused(tmp_path: Path) -> None:
         open_backend(str(same_network.write_exported(tmp_path, training=True)))
 
 
-def test_what_holds_no_model_is_not_opened(tmp_path: Path) -> None:
+def test_files_without_a_model_are_refused(tmp_path: Path) -> None:
     import torch
 
     weights = tmp_path / "net.pt"
@@ -119,7 +137,7 @@ def test_what_holds_no_model_is_not_opened(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_the_content_of_a_file_says_its_format_and_not_its_suffix(tmp_path: Path) -> None:
+def test_the_format_of_a_file_is_found_by_its_content(tmp_path: Path) -> None:
     script = same_network.write_script(tmp_path).rename(tmp_path / "script.pt2")
     exported = same_network.write_exported(tmp_path).rename(tmp_path / "exported.pt")
     assert not is_exported(script)
@@ -129,9 +147,7 @@ def test_the_content_of_a_file_says_its_format_and_not_its_suffix(tmp_path: Path
 
 
 @pytest.mark.parametrize("inner", ["archive_format", "constants.pkl"])
-def test_a_file_that_torch_cannot_read_comes_with_what_to_install(
-    tmp_path: Path, inner: str
-) -> None:
+def test_a_file_of_a_newer_torch_is_refused(tmp_path: Path, inner: str) -> None:
     file = tmp_path / "net.pt2"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(f"net/{inner}", "of tomorrow")
@@ -140,7 +156,7 @@ def test_a_file_that_torch_cannot_read_comes_with_what_to_install(
     assert "\n" not in str(caught.value)
 
 
-def test_values_that_do_not_fit_will_never_do() -> None:
+def test_values_that_do_not_fit_are_refused() -> None:
     backend = open_backend(f"{same_network.NAME}:by_torch")
     with pytest.raises(RequestRefused, match="the model failed: Given groups=1"):
         backend.run({"image": np.zeros((2, 3, 8, 8), np.float32)})
@@ -157,12 +173,8 @@ def test_values_that_do_not_fit_will_never_do() -> None:
     ],
 )
 def test_errors_of_a_run_are_told_apart(raised: Exception, expected: type[Exception]) -> None:
-    backend = open_made(make(f"{same_network.NAME}:by_torch"), Settings())
-
-    def fails(_: object) -> None:
-        raise raised
-
-    backend._call = fails
+    backend = open_backend(f"{HERE}:failing")
+    importlib.import_module(HERE).RAISED[:] = [raised]
     with pytest.raises(expected, match="the model failed"):
         backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})
 
@@ -171,7 +183,7 @@ DTYPES = ["?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "u2", "u4", "u8",
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_arrays_of_every_dtype_come_through(dtype: str) -> None:
+def test_arrays_of_every_dtype_survive_copies(dtype: str) -> None:
     torch = torch_runtime.import_torch()
     copies = Copies(torch, torch.device("cpu"))
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bf16" else dtype)
@@ -224,7 +236,7 @@ class Tensor:
         return self.tensor.copy_(tensor)
 
 
-def test_copies_to_a_gpu_go_through_pinned_memory_and_are_waited_for_once() -> None:
+def test_copies_to_a_gpu_use_pinned_memory() -> None:
     real = torch_runtime.import_torch()
     torch = Recording(real)
     copies = Copies(torch, real.device("cuda", 1))
@@ -241,6 +253,29 @@ def test_copies_to_a_gpu_go_through_pinned_memory_and_are_waited_for_once() -> N
         np.testing.assert_array_equal(array, given)
 
 
-def test_a_gpu_that_torch_does_not_find_is_refused() -> None:
+def test_a_missing_gpu_is_refused() -> None:
     with pytest.raises(ModelError, match="finds no CUDA"):
         open_backend(f"{same_network.NAME}:by_torch", device="gpu:0")
+
+
+@pytest.mark.parametrize(
+    ("steps", "wire"),
+    [
+        (["nhwc", "unit"], "image:UINT8:-1,8,8,1"),
+        ([HALVED], "image:UINT8:-1,1,8,8"),
+        ([], "image:FP32:-1,1,8,8"),
+    ],
+)
+def test_undescribed_models_get_what_preprocessing_makes(
+    tmp_path: Path, steps: list[str], wire: str
+) -> None:
+    """TorchScript has names alone, and a function has not even these."""
+    declared = TensorSpec.parse(wire)
+    image = np.random.default_rng(1).integers(0, 256, (4, *declared.shape[1:]), np.uint8)
+    given = {"image": image if steps else image.astype(np.float32)}
+    models = [same_network.write_script(tmp_path), f"{NAME}:label", f"{HERE}:undeclared"]
+    opened = [open_backend(str(model), inputs=[declared], preprocess=steps) for model in models]
+    answers = [list(backend.run(given).values()) for backend in opened]
+    for backend, answer in zip(opened, answers, strict=True):
+        assert backend.spec.inputs == (declared,)
+        np.testing.assert_allclose(answer[0], answers[0][0], atol=1e-3)

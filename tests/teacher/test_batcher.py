@@ -1,31 +1,167 @@
-"""Requests of many threads at devices that a test holds: merged, bounded, expired, answered."""
+"""Requests at devices that a test holds: merged, bounded, expired, answered."""
 
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from edl.errors import (
-    DeadlineExceeded,
-    EdlError,
-    RequestRefused,
-    RetryableError,
-)
+from edl.errors import DeadlineExceeded, EdlError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
-from edl.teacher.batcher import READ_AHEAD
+from edl.teacher.batcher import READ_AHEAD, Batcher
+from edl.teacher.parts import Labelled, Part, label_parts
+from edl.teacher.predictor_session import Answer, Ready, Results
 from edl.teacher.refusals import Overloaded
-from edl.tests.ground.programs import wait_for
-from edl.tests.teacher.batcher_bench import DOUBLE, WAIT_S, bench
-from edl.tests.teacher.fakes import SPEC, array
+from edl.teacher.request import Request
+from edl.teacher.wanted import Wanted
+from edl.tests.teacher.fakes import SPEC, FakeBackend, array
+from edl.tests.waiting import DEADLINE_S as WAIT_S
+from edl.tests.waiting import wait_until
+
+DOUBLE = [Wanted("double")]
 
 
-def test_each_request_goes_alone_where_nothing_is_merged() -> None:
+class FakePool:
+    """Devices that label when released; `runs` are the (lane, samples of each request)."""
+
+    def __init__(self, *t_ts_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.t_ts_s = t_ts_s
+        self.clock = clock
+        self.alive = [True] * len(t_ts_s)
+        self.backend = FakeBackend()
+        self.runs: list[tuple[int, list[int]]] = []
+        self.at_device = 0
+        self.released = 0
+        self.go = threading.Semaphore(0)
+        self.error: Exception | None = None
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(64, "device")
+
+    @property
+    def ready(self) -> bool:
+        return any(self.alive)
+
+    @property
+    def lanes(self) -> int:
+        return len(self.t_ts_s)
+
+    @property
+    def t_t_s(self) -> float:
+        return self.t_ts_s[0]
+
+    def require_loaded(self) -> Ready:
+        return Ready(SPEC, self.t_t_s, 8)
+
+    def lane_t_t_s(self, index: int) -> float:
+        return self.t_ts_s[index]
+
+    def ready_lanes(self) -> list[bool]:
+        return self.alive
+
+    def submit(self, index: int, requests: Sequence[Request]) -> Results:
+        return self._threads.submit(self._run, index, requests)
+
+    def _run(self, index: int, requests: Sequence[Request]) -> list[Answer | EdlError]:
+        with self._lock:
+            self.at_device += 1
+            self.runs.append((index, [request.samples for request in requests]))
+        assert self.go.acquire(timeout=WAIT_S)
+        with self._lock:
+            self.at_device -= 1
+        if self.error is not None:
+            raise self.error
+        parts = [Part(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
+        rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
+        results = label_parts(self.backend.run, rows, parts, self.clock)
+        return [
+            Answer(one.outputs, one.device_seconds, self._release)
+            if isinstance(one, Labelled)
+            else one
+            for one in results
+        ]
+
+    def _release(self) -> None:
+        with self._lock:
+            self.released += 1
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.waits_s: list[float] = []
+        self.expired_count = 0
+
+    def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
+        self.batches.append(samples)
+        self.waits_s.extend(queue_s)
+
+    def expired(self) -> None:
+        self.expired_count += 1
+
+
+class Bench:
+    def __init__(self, pool: FakePool, slots: int, rule: BatchRule) -> None:
+        self.pool, self.meter = pool, Meter()
+        self.batcher = Batcher(pool, slots, rule, self.meter, pool.clock)  # type: ignore[arg-type]
+        self.batcher.start()
+        self.asked: list[Future[Array]] = []
+
+    def ask(self, x: Array, deadline_s: float | None = None) -> Future[Array]:
+        """Put a request in line; its labels are copied and released as they come."""
+        labels = Future[Array]()
+
+        def copy(answered: Future[Answer]) -> None:
+            if (error := answered.exception()) is not None:
+                labels.set_exception(error)
+                return
+            answer = answered.result()
+            labels.set_result(answer.outputs["double"].copy())
+            answer.release()
+
+        self.batcher.submit({"x": x}, DOUBLE, deadline_s).add_done_callback(copy)
+        self.asked.append(labels)
+        return labels
+
+    def label(self, x: Array, deadline_s: float | None = None) -> Array:
+        answer = self.batcher.submit({"x": x}, DOUBLE, deadline_s).result()
+        try:
+            return answer.outputs["double"].copy()
+        finally:
+            answer.release()
+
+    def close(self) -> None:
+        for _ in self.asked:
+            self.pool.go.release()
+        self.batcher.stop()
+        self.pool.close()
+
+
+@contextmanager
+def bench(
+    *t_ts_s: float,
+    slots: int = 16,
+    rule: BatchRule | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Bench]:
+    made = Bench(FakePool(*(t_ts_s or (0.01,)), clock=clock), slots, rule or BatchRule())
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_requests_are_not_merged_by_default() -> None:
     with bench() as b:
         x = array(3, 4)
         asked = [b.ask(x + i) for i in range(4)]
@@ -37,17 +173,17 @@ def test_each_request_goes_alone_where_nothing_is_merged() -> None:
         assert b.pool.released == 4
 
 
-def test_the_device_has_its_next_job_while_it_works_and_no_more() -> None:
+def test_a_device_has_one_job_ahead_and_no_more() -> None:
     with bench() as b:
         for _ in range(5):
             b.ask(array(2, 4))
-        wait_for(lambda: b.pool.at_device == READ_AHEAD == 2)
+        wait_until(lambda: b.pool.at_device == READ_AHEAD == 2)
         b.pool.go.release()
-        wait_for(lambda: len(b.pool.runs) == 3)
+        wait_until(lambda: len(b.pool.runs) == 3)
         assert b.pool.at_device == READ_AHEAD
 
 
-def test_requests_that_wait_are_merged_and_each_has_its_own_rows() -> None:
+def test_merged_requests_get_their_own_rows() -> None:
     with bench(rule=BatchRule(8)) as b:
         first = [b.ask(array(1, 4)) for _ in range(2)]  # these go at once, and fill the device
         sizes = [3, 2, 3, 1]
@@ -64,7 +200,7 @@ def test_requests_that_wait_are_merged_and_each_has_its_own_rows() -> None:
         assert b.pool.released == 6
 
 
-def test_other_dtypes_and_trailing_shapes_are_never_merged() -> None:
+def test_other_dtypes_and_shapes_are_not_merged() -> None:
     with bench(rule=BatchRule(64)) as b:
         for _ in range(2):
             b.ask(array(1, 4))
@@ -77,12 +213,10 @@ def test_other_dtypes_and_trailing_shapes_are_never_merged() -> None:
         assert sorted(sizes for _, sizes in b.pool.runs[2:]) == [[1], [1], [1, 1]]
 
 
-def test_who_waits_for_others_goes_when_the_delay_is_over() -> None:
+def test_a_request_waits_for_others_until_the_delay_is_over() -> None:
     with bench(rule=BatchRule(8, 0.05)) as b:
         b.pool.go.release()
-        began = time.monotonic()
         b.label(array(2, 4))
-        assert time.monotonic() - began >= 0.05
         assert b.meter.waits_s[0] >= 0.05
 
 
@@ -90,10 +224,10 @@ def test_a_preferred_size_does_not_wait() -> None:
     with bench(rule=BatchRule(64, 30.0, frozenset({4}))) as b:
         for _ in range(2):
             b.ask(array(2, 4))
-        wait_for(lambda: b.pool.runs == [(0, [2, 2])])
+        wait_until(lambda: b.pool.runs == [(0, [2, 2])])
 
 
-def test_one_more_than_the_slots_is_refused_with_a_time_to_come_back() -> None:
+def test_a_request_beyond_the_slots_is_refused_with_a_time_to_retry() -> None:
     with bench(0.01, slots=3, clock=lambda: 0.0) as b:
         for _ in range(3):
             b.ask(array(8, 4))
@@ -112,7 +246,7 @@ def test_one_more_than_the_slots_is_refused_with_a_time_to_come_back() -> None:
         b.label(array(8, 4))
 
 
-def test_an_expired_request_leaves_the_line_and_is_not_computed() -> None:
+def test_an_expired_request_is_not_computed() -> None:
     with bench() as b:
         for _ in range(2):
             b.ask(array(1, 4))
@@ -128,7 +262,7 @@ def test_an_expired_request_leaves_the_line_and_is_not_computed() -> None:
         assert b.meter.expired_count == 1
 
 
-def test_one_that_nobody_waits_for_leaves_the_line_and_its_slot() -> None:
+def test_a_cancelled_request_frees_its_slot() -> None:
     with bench(slots=3) as b:
         for _ in range(2):
             b.ask(array(1, 4))
@@ -144,7 +278,7 @@ def test_one_that_nobody_waits_for_leaves_the_line_and_its_slot() -> None:
         assert b.meter.expired_count == 1
 
 
-def test_one_at_a_device_keeps_its_slot_though_nobody_waits_for_it() -> None:
+def test_a_request_at_a_device_keeps_its_slot() -> None:
     with bench(slots=1) as b:
         labels = b.batcher.submit({"x": array(1, 4)}, DOUBLE)
         assert not labels.cancel()
@@ -159,12 +293,12 @@ def test_one_at_a_device_keeps_its_slot_though_nobody_waits_for_it() -> None:
         b.label(array(1, 4))
 
 
-def test_nor_is_one_that_expires_at_the_device_though_others_of_its_batch_are() -> None:
+def test_a_request_that_expires_in_a_merged_batch_is_not_computed() -> None:
     now_s = 0.0
     with bench(rule=BatchRule(4, 30.0), clock=lambda: now_s) as b:
         first = b.ask(array(4, 4))
         late, other = b.ask(array(2, 4), 0.5), b.ask(array(2, 4) + 1)
-        wait_for(lambda: b.pool.at_device == 2)
+        wait_until(lambda: b.pool.at_device == 2)
         now_s = 0.6
         b.pool.go.release(2)
         with pytest.raises(DeadlineExceeded):
@@ -175,7 +309,7 @@ def test_nor_is_one_that_expires_at_the_device_though_others_of_its_batch_are() 
         assert b.meter.expired_count == 1
 
 
-def test_a_bad_request_of_a_batch_is_the_only_one_refused() -> None:
+def test_of_a_merged_batch_only_the_bad_request_is_refused() -> None:
     def picky(inputs: dict[str, Array]) -> dict[str, Array]:
         if (inputs["x"] < 0).any():
             raise RequestRefused("below zero")
@@ -191,7 +325,7 @@ def test_a_bad_request_of_a_batch_is_the_only_one_refused() -> None:
 
 
 @pytest.mark.parametrize("error", [RetryableError("it ended"), MemoryError("no memory")])
-def test_what_happens_to_a_job_happens_to_all_its_requests_and_to_no_other(
+def test_a_failed_job_fails_its_requests_only(
     error: Exception,
 ) -> None:
     with bench(rule=BatchRule(4, 30.0)) as b:
@@ -206,30 +340,30 @@ def test_what_happens_to_a_job_happens_to_all_its_requests_and_to_no_other(
         b.label(array(4, 4))
 
 
-def test_jobs_go_where_they_are_done_first() -> None:
+def test_jobs_go_to_the_device_that_is_done_first() -> None:
     with bench(0.01, 0.015) as b:
         for _ in range(4):
             b.ask(array(2, 4))
-            wait_for(lambda: len(b.pool.runs) == len(b.asked))  # in the order of the decisions
-        wait_for(lambda: b.pool.at_device == 4)
+            wait_until(lambda: len(b.pool.runs) == len(b.asked))  # in the order of the decisions
+        wait_until(lambda: b.pool.at_device == 4)
         assert sorted(lane for lane, _ in b.pool.runs) == [0, 0, 1, 1]
         assert b.pool.runs[:2] == [(0, [2]), (1, [2])]
 
 
-def test_a_device_that_restarts_gets_nothing_and_the_other_goes_on() -> None:
+def test_a_restarting_device_gets_no_jobs() -> None:
     with bench(0.01, 0.01) as b:
         b.pool.alive[0] = False
         b.batcher.devices_changed()
         for _ in range(3):
             b.ask(array(1, 4))
-        wait_for(lambda: b.pool.at_device == 2)
+        wait_until(lambda: b.pool.at_device == 2)
         assert [lane for lane, _ in b.pool.runs] == [1, 1]
         b.pool.alive[0] = True
         b.batcher.devices_changed()
-        wait_for(lambda: [lane for lane, _ in b.pool.runs] == [1, 1, 0])
+        wait_until(lambda: [lane for lane, _ in b.pool.runs] == [1, 1, 0])
 
 
-def test_without_any_device_nobody_waits() -> None:
+def test_without_a_device_requests_fail_at_once() -> None:
     with bench() as b:
         held = [b.ask(array(1, 4)) for _ in range(3)]
         b.pool.alive[0] = False
@@ -240,7 +374,7 @@ def test_without_any_device_nobody_waits() -> None:
             b.label(array(1, 4))
 
 
-def test_a_stop_ends_who_waits() -> None:
+def test_a_stop_fails_waiting_requests() -> None:
     with bench() as b:
         held = [b.ask(array(1, 4)) for _ in range(3)]
         b.batcher.stop()
@@ -248,7 +382,7 @@ def test_a_stop_ends_who_waits() -> None:
             held[2].result(WAIT_S)
 
 
-def test_one_that_merges_says_that_its_bits_depend_on_others() -> None:
+def test_merging_has_a_numerics_id_of_its_own() -> None:
     with bench() as alone, bench(rule=BatchRule(8)) as merging, bench(rule=BatchRule(9)) as more:
         ids = [b.batcher.require_loaded().spec.numerics_id for b in (alone, merging, more)]
     assert ids[0] == SPEC.numerics_id
@@ -257,7 +391,7 @@ def test_one_that_merges_says_that_its_bits_depend_on_others() -> None:
 
 
 @pytest.mark.parametrize("end", ["labels", "joint error", "own error", "expired", "restarting"])
-def test_a_request_is_let_go_with_its_answer(end: str) -> None:
+def test_the_memory_of_a_request_is_freed_with_its_answer(end: str) -> None:
     """Its memory is not left to the garbage collector, which comes when it wants."""
     with bench(rule=BatchRule(8)) as b:
         x = array(2, 4)
@@ -278,7 +412,7 @@ def test_a_request_is_let_go_with_its_answer(end: str) -> None:
                 assert end != "labels"
             b.pool.error = None  # the test's own hold on it
             del x
-            wait_for(lambda: gone() is None)  # the device's thread lets go a moment later
+            wait_until(lambda: gone() is None)  # the device's thread lets go a moment later
         finally:
             gc.enable()
 
@@ -287,8 +421,8 @@ def _refusing(_: object) -> dict[str, Array]:
     raise RequestRefused("no such word")
 
 
-def test_many_threads_get_each_their_own() -> None:
-    """A storm of sizes and shapes at two devices that answer at once."""
+def test_many_threads_get_their_own_labels() -> None:
+    """Random sizes and shapes at two devices that answer at once."""
     with bench(0.001, 0.002, slots=64, rule=BatchRule(16, 0.002, frozenset({8}))) as b:
         b.pool.go.release(10_000)
 

@@ -1,4 +1,4 @@
-"""What a factory makes is told apart by its weights and by what it does with them."""
+"""The content of models of every framework, and backends for them by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from edl.errors import ModelError, UsageError
 from edl.teacher.backends.open import open_backend
+from edl.teacher.content import content_of
+from edl.tests.teacher import same_network
+from edl.tests.teacher.same_network import NAME
+
+pytestmark = pytest.mark.system
 
 NETWORKS = {
     "paddle": """
@@ -64,9 +70,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 @pytest.mark.parametrize("framework", NETWORKS)
-def test_a_network_of_equal_weights_that_does_something_else_is_another(
-    framework: str, write: Write
-) -> None:
+def test_code_is_part_of_the_content_of_a_factory(framework: str, write: Write) -> None:
     ids = []
     for factor in (2, 2, 3):
         write(NETWORKS[framework].replace("FACTOR", str(factor)))
@@ -75,9 +79,7 @@ def test_a_network_of_equal_weights_that_does_something_else_is_another(
     assert ids[2] != ids[0]
 
 
-def test_a_framework_is_not_a_part_of_the_content(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frameworks_are_no_content(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each of its releases would be another content of every network made of its parts."""
     write("import torch\ndef network():\n    return torch.nn.Flatten(), [torch.ones(1, 4)]\n")
     before = open_backend("made_here:network").spec.content_id
@@ -85,3 +87,56 @@ def test_a_framework_is_not_a_part_of_the_content(
 
     monkeypatch.setattr(sys.modules[torch.nn.Flatten.__module__], "__file__", __file__)
     assert open_backend("made_here:network").spec.content_id == before
+
+
+@pytest.mark.parametrize(
+    ("factory", "backend", "words"),
+    [
+        ("by_paddle", "torch", "returned Network: expected a torch.nn.Module, alone"),
+        ("by_torch", "paddle", "returned Network: expected a paddle.nn.Layer, alone"),
+        ("by_numpy", "paddle", "returned function: expected a paddle.nn.Layer"),
+        ("by_numpy", "onnx", "is a factory, and this backend opens files alone"),
+    ],
+)
+def test_a_named_backend_refuses_models_of_others(factory: str, backend: str, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        open_backend(f"{NAME}:{factory}", backend=backend)
+
+
+def test_a_backend_without_files_refuses_a_path(tmp_path: Path) -> None:
+    file = same_network.write_onnx(tmp_path)
+    with pytest.raises(ModelError, match="is a path, and this backend runs what a factory"):
+        open_backend(str(file), backend="callable")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return same_network.write_onnx(tmp_path_factory.mktemp("onnx"))
+
+
+@pytest.mark.parametrize("preprocess", [(), ("unit",), ("nhwc", "unit"), ("unit", "nhwc")])
+def test_content_of_files_and_of_the_model(model: Path, preprocess: tuple[str, ...]) -> None:
+    opened = open_backend(str(model), preprocess=preprocess)
+    assert content_of(str(model), preprocess) == opened.spec.content_id
+    assert content_of(str(model.parent), preprocess) == opened.spec.content_id
+
+
+def test_each_byte_is_part_of_the_content(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "network.onnx"
+    other.write_bytes(model.read_bytes() + b"\0")
+    with pytest.raises(ModelError):  # what a framework would say, too: but nothing was loaded
+        content_of(str(other))
+    text = bytearray(model.read_bytes())
+    text[-1] ^= 1
+    other.write_bytes(text)
+    assert content_of(str(other)) != content_of(str(model))
+
+
+def test_unknown_preprocessing_is_refused(model: Path) -> None:
+    with pytest.raises(UsageError, match="os:system"):
+        content_of(str(model), ["os:system"])
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model"):
+        content_of(str(tmp_path))

@@ -1,4 +1,4 @@
-"""A model is found by folder, prefix or file; what is not one is named with what was expected."""
+"""Finding a model by folder, prefix or file, and the backend for it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import ModelError
-from edl.teacher.backends import content, onnx, paddle, torch
+from edl.errors import ModelError, UsageError
+from edl.teacher.backends import content, onnx, paddle, precision, torch
 from edl.teacher.backends.factory import is_factory
 from edl.teacher.backends.files import FOREIGN, find
 from edl.teacher.backends.kind import Kind
-from edl.teacher.backends.open import KINDS, check_model
+from edl.teacher.backends.open import KINDS, NAMES, check_model, open_backend
+from edl.tests.teacher.fakes import FakeBackend, double_and_sum
+from edl.tests.teacher.same_network import NAME
 
 
-def model(folder: Path, name: str, suffix: str = ".json") -> Path:
+def save(folder: Path, name: str, suffix: str = ".json") -> Path:
     program = folder / (name + suffix)
     program.write_bytes(b"program")
     (folder / (name + ".pdiparams")).write_bytes(b"weights")
@@ -23,8 +25,8 @@ def model(folder: Path, name: str, suffix: str = ".json") -> Path:
 
 @pytest.mark.parametrize("suffix", [".json", ".pdmodel"])
 @pytest.mark.parametrize("name", ["net", "net.v2"])
-def test_every_way_to_name_a_model_finds_it(tmp_path: Path, name: str, suffix: str) -> None:
-    program = model(tmp_path, name, suffix)
+def test_a_model_is_found_by_folder_prefix_and_file(tmp_path: Path, name: str, suffix: str) -> None:
+    program = save(tmp_path, name, suffix)
     ways = [tmp_path, tmp_path / name, program, tmp_path / f"{name}.pdiparams"]
     for way in ways:
         found = find(str(way), KINDS)
@@ -36,7 +38,7 @@ def test_every_way_to_name_a_model_finds_it(tmp_path: Path, name: str, suffix: s
     ("suffix", "kind"),
     [(".onnx", onnx.KIND), (".pt2", torch.KIND), (".pt", torch.KIND), (".ts", torch.KIND)],
 )
-def test_the_suffix_says_whose_a_file_is(tmp_path: Path, suffix: str, kind: Kind) -> None:
+def test_the_suffix_selects_the_backend(tmp_path: Path, suffix: str, kind: Kind) -> None:
     file = tmp_path / f"net{suffix}"
     file.write_bytes(b"model")
     for way in (tmp_path, tmp_path / "net", file):
@@ -46,22 +48,22 @@ def test_the_suffix_says_whose_a_file_is(tmp_path: Path, suffix: str, kind: Kind
         find(str(tmp_path), [paddle.KIND])
 
 
-def test_other_files_in_the_folder_do_not_disturb(tmp_path: Path) -> None:
-    program = model(tmp_path, "net")
+def test_other_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
+    program = save(tmp_path, "net")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "README").write_text("")
     assert find(str(tmp_path), KINDS).file == program
 
 
-def test_a_folder_of_two_models_asks_which(tmp_path: Path) -> None:
-    model(tmp_path, "a")
-    model(tmp_path, "b")
+def test_two_models_in_a_folder_are_refused(tmp_path: Path) -> None:
+    save(tmp_path, "a")
+    save(tmp_path, "b")
     with pytest.raises(ModelError, match=r"more than one model \(a.json, b.json\)"):
         find(str(tmp_path), KINDS)
 
 
-def test_one_network_in_two_formats_asks_which_until_a_backend_is_named(tmp_path: Path) -> None:
-    model(tmp_path, "net")
+def test_two_formats_need_a_named_backend(tmp_path: Path) -> None:
+    save(tmp_path, "net")
     (tmp_path / "net.onnx").write_bytes(b"model")
     for way in (tmp_path, tmp_path / "net"):
         with pytest.raises(ModelError, match=r"more than one model \(net.json, net.onnx\)"):
@@ -69,7 +71,7 @@ def test_one_network_in_two_formats_asks_which_until_a_backend_is_named(tmp_path
         assert find(str(way), [onnx.KIND]).kind is onnx.KIND
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no model at /nope: expected a folder"):
         find("/nope", KINDS)
     with pytest.raises(ModelError, match=r"no model in .*: expected a .json .*onnx.*pt2.*Torch"):
@@ -78,16 +80,14 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     stranger.write_text("")
     with pytest.raises(ModelError, match="not a model that can be read"):
         find(str(stranger), KINDS)
-    program = model(tmp_path, "net")
+    program = save(tmp_path, "net")
     program.with_suffix(".pdiparams").unlink()
     with pytest.raises(ModelError, match="no weights beside it"):
         find(str(program), KINDS)
 
 
 @pytest.mark.parametrize("suffix", FOREIGN)
-def test_a_format_that_nobody_reads_comes_with_the_way_from_there(
-    tmp_path: Path, suffix: str
-) -> None:
+def test_a_foreign_format_is_refused(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"net{suffix}"
     file.write_bytes(b"model")
     for way in (tmp_path, file):
@@ -96,7 +96,7 @@ def test_a_format_that_nobody_reads_comes_with_the_way_from_there(
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_framework_that_is_not_installed_is_named_with_what_installs_it(
+def test_a_missing_framework_is_named(
     tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind.files is None:
@@ -113,9 +113,9 @@ def test_a_framework_that_is_not_installed_is_named_with_what_installs_it(
         check_model("nets:make", kind.name)
 
 
-def test_the_content_id_is_of_the_content_alone(tmp_path: Path) -> None:
+def test_the_content_id_depends_on_content_only(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    here, there = model(tmp_path, "a"), model(tmp_path / "there", "b")
+    here, there = save(tmp_path, "a"), save(tmp_path / "there", "b")
 
     def content_id(program: Path) -> str:
         return content.of_files([program, program.with_suffix(".pdiparams")])
@@ -131,7 +131,7 @@ def test_the_content_id_is_of_the_content_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["nets:make", "my.package.nets:make"])
-def test_a_factory_is_told_from_a_path(text: str) -> None:
+def test_factories(text: str) -> None:
     assert is_factory(text)
     check_model(text)
 
@@ -139,12 +139,44 @@ def test_a_factory_is_told_from_a_path(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["/models/a:b", "./nets:make", "nets", "nets:", ":make", "a:b.json"]
 )
-def test_a_path_is_told_from_a_factory(text: str) -> None:
+def test_paths_are_no_factories(text: str) -> None:
     assert not is_factory(text)
     with pytest.raises(ModelError):
         check_model(text)
 
 
-def test_a_path_that_cannot_be_looked_at_is_said_in_words() -> None:
+def test_a_path_that_is_too_long_is_refused() -> None:
     with pytest.raises(ModelError, match=r"cannot look for a model at a+: File name too long"):
         find("a" * 300, KINDS)
+
+
+def test_names_of_backends() -> None:
+    assert NAMES == ("auto", "paddle", "onnx", "torch", "callable", "paced")
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    suffixes = [suffix for kind in KINDS if kind.files for suffix in kind.files.suffixes]
+    assert len(set(suffixes)) == len(suffixes), "a file would be of two backends"
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    for call in (check_model, open_backend):
+        with pytest.raises(UsageError, match="no backend 'caffe': expected one of auto, paddle"):
+            call(f"{NAME}:by_numpy", backend="caffe")
+
+
+def test_an_emulated_device_needs_its_rate() -> None:
+    with pytest.raises(UsageError, match="--backend paced emulates a device"):
+        open_backend(f"{NAME}:by_numpy", backend="paced")
+    with pytest.raises(UsageError, match="--rate is that of an emulated device"):
+        open_backend(f"{NAME}:by_numpy", rate=5.0)
+
+
+def test_the_cost_of_a_precision_is_told_of_each_output() -> None:
+    def rounded(inputs: object) -> object:
+        exact = double_and_sum(inputs)  # type: ignore[arg-type]
+        exact["double"][:, 0] += 1e6
+        return exact
+
+    said = precision.compared(FakeBackend(rounded), FakeBackend(), "bf16")  # type: ignore[arg-type]
+    assert said.startswith("bf16 against fp32 on 8 example samples: sum differs by at most 0 (0.")
+    assert "double differs by at most 1e+06" in said
+    assert said.count("largest entry the same in") == 1

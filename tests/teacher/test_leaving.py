@@ -23,8 +23,8 @@ from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.registration import new_incarnation, new_registration
 from edl.teacher.servicer import Servicer
 from edl.teacher.traffic import Traffic
-from edl.tests.ground.programs import wait_for
 from edl.tests.teacher.fakes import SPEC, FakeLabeller
+from edl.tests.waiting import wait_until
 
 CONFIG = TeacherConfig("resnet", PredictorConfig("models/resnet"), ttl_s=30.0)
 
@@ -73,7 +73,7 @@ def bench() -> Iterator[Bench]:
     bench.registry.close()
 
 
-def test_the_facts_are_the_fields_of_a_teacher(bench: Bench) -> None:
+def test_facts_of_a_teacher(bench: Bench) -> None:
     facts = bench.facts()
     assert facts.pop("host")
     assert facts.pop("instance_key") == bench.identity.key
@@ -96,20 +96,18 @@ def test_the_facts_are_the_fields_of_a_teacher(bench: Bench) -> None:
     }
 
 
-def test_the_facts_follow_what_is_served(bench: Bench) -> None:
+def test_facts_follow_the_traffic(bench: Bench) -> None:
     bench.traffic.count_answer(samples=10, device_seconds=0.12345)
     bench.labeller.t_t_s, bench.labeller.lanes = 0.012345, 2
     with bench.traffic.request():
         bench.heartbeat.update()
-        wait_for(lambda: bench.facts()["in_flight"] == "1")
+        wait_until(lambda: bench.facts()["in_flight"] == "1")
     facts = bench.facts()
     assert (facts["t_t_seconds"], facts["lanes"]) == ("0.012", "2")
     assert float(facts["samples_per_second"]) > 0
 
 
-def test_a_drain_says_so_serves_on_until_it_is_quiet_and_then_leaves(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_waits_for_quiet(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "QUIET_S", 0.05)
     with bench.traffic.request():
         thread = threading.Thread(
@@ -117,7 +115,7 @@ def test_a_drain_says_so_serves_on_until_it_is_quiet_and_then_leaves(
             args=(bench.identity, bench.traffic, bench.server, bench.heartbeat, 30.0),
         )
         thread.start()
-        wait_for(lambda: bench.facts()["state"] == "draining")
+        wait_until(lambda: bench.facts()["state"] == "draining")
         assert bench.identity.draining
         assert thread.is_alive()
     thread.join(20)
@@ -125,7 +123,7 @@ def test_a_drain_says_so_serves_on_until_it_is_quiet_and_then_leaves(
     assert bench.registry.members("teachers", "resnet") == []
 
 
-def test_a_drain_ends_by_its_grace_though_requests_keep_coming(bench: Bench) -> None:
+def test_a_drain_ends_after_its_grace(bench: Bench) -> None:
     with bench.traffic.request():
         drain(bench.identity, bench.traffic, bench.server, bench.heartbeat, 0.05)
         assert bench.registry.members("teachers", "resnet") == []
@@ -135,15 +133,15 @@ def test_a_newer_teacher_of_the_same_id_is_noticed(bench: Bench) -> None:
     facts = {**bench.facts(), "incarnation": "42"}
     bench.registry.register("teachers", "resnet", "t1", facts, 30.0)
     bench.heartbeat.update()
-    wait_for(lambda: bool(bench.superseded))
+    wait_until(lambda: bool(bench.superseded))
 
 
-def test_an_administrators_wish_is_heard_at_a_beat(bench: Bench) -> None:
+def test_a_requested_drain_is_heard_by_the_heartbeat(bench: Bench) -> None:
     assert bench.registry.request_drain("resnet", "t1")
     bench.heartbeat.update()
     assert bench.asked_to_drain.wait(20)
 
 
-def test_which_start_is_the_later_one_is_told_by_the_registrys_clock() -> None:
+def test_incarnations_follow_the_clock_of_the_registry() -> None:
     assert new_incarnation(MemoryRegistry(clock=lambda: 7.25)) == 7250
     assert new_incarnation(None) > 7250

@@ -20,6 +20,8 @@ from edl.teacher.config import PredictorConfig
 from edl.teacher.loading import load
 from edl.tests.teacher.linear import CLASSES, weights
 
+pytestmark = pytest.mark.system
+
 MODELS = "edl.tests.teacher.linear"
 runner = CliRunner()
 
@@ -32,7 +34,7 @@ def ran(*arguments: str) -> Result:
     return result
 
 
-def test_a_fingerprint_says_who_a_model_is() -> None:
+def test_a_fingerprint() -> None:
     spec = open_backend(f"{MODELS}:good").spec
     said = ran("fingerprint", f"{MODELS}:good").stdout
     assert f"content_id   {spec.content_id}\n" in said
@@ -47,7 +49,7 @@ def test_a_fingerprint_says_who_a_model_is() -> None:
 
 
 @pytest.mark.parametrize("model", ["good", "fixed_batch"])
-def test_a_canary_is_written_that_the_same_model_agrees_with(tmp_path: Path, model: str) -> None:
+def test_a_model_agrees_with_its_canary(tmp_path: Path, model: str) -> None:
     file = tmp_path / "canary"
     ran("fingerprint", f"{MODELS}:{model}", "--canary", str(file), "--tolerance", "0.01")
     canary = Canary.load(file)
@@ -58,7 +60,7 @@ def test_a_canary_is_written_that_the_same_model_agrees_with(tmp_path: Path, mod
     assert told[-1].endswith("agrees with its canary within 0.01")
 
 
-def test_a_canary_of_the_users_own_samples(tmp_path: Path) -> None:
+def test_a_canary_of_given_samples(tmp_path: Path) -> None:
     samples, file = tmp_path / "samples.npz", tmp_path / "canary"
     x = np.random.default_rng(1).random((7, 4), np.float32)
     np.savez(samples, x=x)
@@ -80,21 +82,19 @@ def test_a_canary_of_the_users_own_samples(tmp_path: Path) -> None:
         ("restless", "differs from the canary"),
     ],
 )
-def test_no_canary_is_written_of_a_model_that_is_no_good(
-    tmp_path: Path, model: str, words: str
-) -> None:
+def test_no_canary_is_written_of_a_broken_model(tmp_path: Path, model: str, words: str) -> None:
     file = tmp_path / "canary"
     with pytest.raises(ModelError, match=words):
         ran("fingerprint", f"{MODELS}:{model}", "--canary", str(file))
     assert not file.exists()
 
 
-def test_where_no_canary_can_be_written_no_model_is_loaded(tmp_path: Path) -> None:
+def test_an_unwritable_canary_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no directory .*nope to write canary to"):
         ran("fingerprint", f"{MODELS}:ends", "--canary", str(tmp_path / "nope" / "canary"))
 
 
-def test_a_canary_that_cannot_be_read_is_said_before_the_model_is_loaded(tmp_path: Path) -> None:
+def test_an_unreadable_canary_is_refused_at_once(tmp_path: Path) -> None:
     told: list[str] = []
     with pytest.raises(ModelError, match=r"cannot read .*missing"):
         load(PredictorConfig(f"{MODELS}:good", canary=str(tmp_path / "missing")), told.append)
@@ -123,7 +123,7 @@ def test_bench_writes_json_and_a_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_a_picture_that_cannot_be_written_costs_no_measurement(
+def test_a_full_disk_costs_no_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
 ) -> None:
     def full(_: Figure, path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_picture_that_cannot_be_written_costs_no_measurement(
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"the last one"]
 
 
-def test_what_an_emulated_device_takes_is_called_emulated() -> None:
+def test_an_emulated_device_is_named() -> None:
     emulated = ("--backend", "paced", "--rate", "500")
     sizes = ("--batch-sizes", "4", "--runs", "3")
     model = ("--model", f"{MODELS}:good")
@@ -167,7 +167,7 @@ def test_what_an_emulated_device_takes_is_called_emulated() -> None:
         (("--batch-sizes", "1", "--runs", "3", "--plot", "/dev/null.what"), "cannot write"),
     ],
 )
-def test_bench_refuses_what_cannot_work(arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_options_of_bench_are_refused(arguments: tuple[str, ...], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         ran("bench", "--model", f"{MODELS}:good", *arguments)
 
@@ -180,12 +180,12 @@ def test_bench_of_a_fixed_batch_names_its_size() -> None:
 
 
 @pytest.mark.parametrize("command", [("fingerprint",), ("bench", "--runs", "3", "--model")])
-def test_a_model_is_run_in_the_surroundings_of_a_predictor(command: tuple[str, ...]) -> None:
+def test_the_model_runs_in_a_predictors_environment(command: tuple[str, ...]) -> None:
     ran(*command, f"{MODELS}:of_two_threads", "--threads", "2")
     with pytest.raises(ModelError, match="not two threads"):
         ran(*command, f"{MODELS}:of_two_threads")
 
 
-def test_a_model_that_ends_its_process_is_told_of() -> None:
+def test_a_model_that_ends_its_process_is_an_error() -> None:
     with pytest.raises(ProcessFailed, match="fingerprint ended without a result"):
         ran("fingerprint", f"{MODELS}:ends")

@@ -20,8 +20,8 @@ from edl.teacher.loading import Loaded
 from edl.teacher.parts import Part
 from edl.teacher.predictor import Predictor
 from edl.teacher.wanted import Wanted
-from edl.tests.ground.programs import wait_for
 from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
+from edl.tests.waiting import wait_until
 
 
 class Bench:
@@ -104,11 +104,11 @@ def test_a_job_is_labelled_in_micro_batches(bench: Bench, backend: FakeBackend) 
     assert backend.runs == [8, 8, 4]
 
 
-def test_only_the_outputs_asked_for_come_back(bench: Bench) -> None:
+def test_only_requested_outputs_come_back(bench: Bench) -> None:
     assert list(bench.ask(1, {"x": array(2, 4)}, "sum")["outputs"]) == ["sum"]
 
 
-def test_outputs_are_put_into_their_forms_before_they_leave_the_process(bench: Bench) -> None:
+def test_outputs_are_encoded_in_the_process(bench: Bench) -> None:
     x = array(20, 4) / 10
     form = Form(None, 2)
     done = bench.ask(1, {"x": x}, Wanted("double", form), Wanted("sum", Form("bfloat16")))
@@ -119,13 +119,13 @@ def test_outputs_are_put_into_their_forms_before_they_leave_the_process(bench: B
     np.testing.assert_allclose(dense[:, 2:], 2 * x[:, 2:], rtol=1e-3)
 
 
-def test_values_that_a_form_cannot_hold_are_the_requests_own_doing(bench: Bench) -> None:
+def test_values_beyond_a_form_are_refused(bench: Bench) -> None:
     failed = bench.ask(1, {"x": array(2, 4) + 1e5}, Wanted("double", Form("float16")))
     with pytest.raises(RequestRefused, match="beyond the range of float16"):
         raise jobs.error_of(failed)
 
 
-def test_labels_stay_where_they_are_until_they_are_freed(bench: Bench) -> None:
+def test_labels_stay_until_they_are_freed(bench: Bench) -> None:
     first = bench.ask(1, {"x": array(3, 4)}, "double")
     second = bench.ask(2, {"x": array(3, 4) + 100}, "double")
     assert first["record"] != second["record"]
@@ -146,7 +146,7 @@ def test_labels_stay_where_they_are_until_they_are_freed(bench: Bench) -> None:
         (KeyError("a bug of ours"), RetryableError),
     ],
 )
-def test_an_error_of_the_model_ends_its_job_only(
+def test_a_failed_job_costs_no_other(
     bench: Bench, backend: FakeBackend, error: Exception, expected: type[Exception]
 ) -> None:
     def fail(inputs: Any) -> dict[str, Array]:
@@ -163,7 +163,7 @@ def test_an_error_of_the_model_ends_its_job_only(
     assert bench.their_outputs.used_bytes == 64  # nothing of the failed job
 
 
-def test_a_device_that_fails_on_an_example_too_is_lost(bench: Bench, backend: FakeBackend) -> None:
+def test_a_device_that_fails_on_an_example_is_lost(bench: Bench, backend: FakeBackend) -> None:
     """As CUDA is after some errors: the process has to start anew."""
 
     def fail(inputs: Any) -> dict[str, Array]:
@@ -173,11 +173,11 @@ def test_a_device_that_fails_on_an_example_too_is_lost(bench: Bench, backend: Fa
     failed = bench.ask(1, {"x": array(2, 4)}, "sum")
     with pytest.raises(RetryableError, match="launch failure"):
         raise jobs.error_of(failed)
-    wait_for(lambda: bench.lost is not None)
+    wait_until(lambda: bench.lost is not None)
     assert "launch failure" in str(bench.lost)
 
 
-def test_labels_that_are_not_finite_are_not_given_out(bench: Bench) -> None:
+def test_infinite_labels_are_bad_answers(bench: Bench) -> None:
     x = array(20, 4)
     x[13, 2] = np.nan
     failed = bench.ask(1, {"x": x}, "sum")
@@ -185,21 +185,19 @@ def test_labels_that_are_not_finite_are_not_given_out(bench: Bench) -> None:
         raise jobs.error_of(failed)
 
 
-def test_an_output_of_another_length_than_the_batch_is_a_bad_answer(
-    bench: Bench, backend: FakeBackend
-) -> None:
+def test_outputs_of_another_length_are_bad_answers(bench: Bench, backend: FakeBackend) -> None:
     backend.function = lambda inputs: {"sum": np.zeros(1, "f4")}
     with pytest.raises(BadAnswer, match="must be the batch"):
         raise jobs.error_of(bench.ask(1, {"x": array(2, 4)}, "sum"))
 
 
-def test_large_batches_grow_the_memory_on_both_sides(bench: Bench) -> None:
+def test_large_batches_grow_the_memory(bench: Bench) -> None:
     x = array(200_000, 4) % 1000
     labels = bench.labels(bench.ask(1, {"x": x}, "double"))
     np.testing.assert_array_equal(labels["double"], x * 2)
 
 
-def test_each_request_of_a_job_has_its_own_rows_in_memory_of_their_own(bench: Bench) -> None:
+def test_requests_of_a_job_have_their_own_rows(bench: Bench) -> None:
     x = array(6, 4)
     record = bench.inputs.put([x])
     parts = [Part(2, (Wanted("sum"),)), Part(4, (Wanted("double"), Wanted("sum")))]
@@ -212,7 +210,7 @@ def test_each_request_of_a_job_has_its_own_rows_in_memory_of_their_own(bench: Be
     assert first["device_seconds"] == pytest.approx(second["device_seconds"] / 2)
 
 
-def test_a_job_whose_inputs_cannot_be_read_is_lost_and_the_next_is_not(bench: Bench) -> None:
+def test_a_job_with_unreadable_inputs_costs_no_other(bench: Bench) -> None:
     refs = {"x": ["<f4", [1 << 40, 4], 0]}
     (told,) = bench.ask_for_parts(1, refs, [Part(2, (Wanted("sum"),))])
     with pytest.raises(RetryableError, match="the job was lost"):
@@ -220,5 +218,5 @@ def test_a_job_whose_inputs_cannot_be_read_is_lost_and_the_next_is_not(bench: Be
     assert "error" not in bench.ask(2, {"x": array(2, 4)}, "sum")
 
 
-def test_errors_that_have_no_name_on_the_channel_are_to_be_retried() -> None:
+def test_unknown_errors_are_retryable() -> None:
     assert jobs.error_fields(OSError("full"))["error"] == "RetryableError"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from edl.teacher.backends.images import NAMED
 from edl.teacher.backends.open import check_model, open_backend
 from edl.teacher.backends.preprocess import preprocessed
 from edl.teacher.model import ModelSpec, TensorSpec
-from edl.tests.teacher import same_network
 from edl.tests.teacher.fakes import FakeBackend
 from edl.tests.teacher.same_network import NAME
 
@@ -46,10 +44,6 @@ def halved(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 def from_bytes() -> Any:
     return halved, ["image:UINT8:-1,3,6,4", "mask:FP32:-1,2"]
-
-
-def undeclared() -> Any:
-    return same_network.by_torch()[0]
 
 
 def loses(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -91,7 +85,7 @@ def test_bytes_become_normalised_floats(name: str, mean: Any, std: Any, pixels: 
     np.testing.assert_allclose(np.moveaxis(made, 1, -1), (last - mean) / std, atol=1e-5)
 
 
-def test_imagenet_finds_the_channels_first_or_last(pixels: Array) -> None:
+def test_imagenet_finds_the_channels(pixels: Array) -> None:
     first = preprocessed(echo(), ["imagenet"]).run(given(pixels))["image"]
     behind = preprocessed(echo("FP32", 6, 4, 3), ["imagenet"])
     last = behind.run(given(np.ascontiguousarray(np.moveaxis(pixels, 1, -1))))["image"]
@@ -100,7 +94,7 @@ def test_imagenet_finds_the_channels_first_or_last(pixels: Array) -> None:
         preprocessed(echo("FP32", 1, 6, 4), ["imagenet"])
 
 
-def test_steps_are_done_in_their_order_from_the_wire_to_the_model(pixels: Array) -> None:
+def test_steps_run_in_their_order(pixels: Array) -> None:
     backend = preprocessed(echo(), ["nhwc", "imagenet"])
     assert backend.spec.inputs[0] == TensorSpec("image", "UINT8", (-1, 6, 4, 3))
     answer = backend.run(given(np.moveaxis(pixels, 1, -1)))["image"]
@@ -108,24 +102,24 @@ def test_steps_are_done_in_their_order_from_the_wire_to_the_model(pixels: Array)
     np.testing.assert_array_equal(answer, expected)
 
 
-def test_a_model_of_halves_gets_halves(pixels: Array) -> None:
+def test_a_model_of_fp16_gets_fp16(pixels: Array) -> None:
     made = preprocessed(echo("FP16"), ["unit"]).run(given(pixels))["image"]
     assert made.dtype == np.float16
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_model_that_takes_no_images_has_no_use_for_it(name: str) -> None:
+def test_models_without_images_are_refused(name: str) -> None:
     spec = ModelSpec("fake", (TensorSpec("ids", "INT64", (-1, 7)),), (), "c", ("fake", "fp32"))
     with pytest.raises(ModelError, match=f"{name} is for images, of four dimensions"):
         preprocessed(FakeBackend(spec=spec), [name])
 
 
-def test_a_model_that_takes_bytes_needs_no_floats() -> None:
+def test_models_of_bytes_are_refused() -> None:
     with pytest.raises(ModelError, match="unit makes floats of bytes; the model takes image:UINT8"):
         preprocessed(echo("UINT8"), ["unit"])
 
 
-def test_a_function_of_the_users_is_a_hook(pixels: Array) -> None:
+def test_functions_are_hooks(pixels: Array) -> None:
     image = TensorSpec("image", "UINT8", (-1, 3, 6, 4))
     for name, inputs in ((f"{HERE}:from_bytes", ()), (f"{HERE}:halved", (image, image))):
         backend = preprocessed(echo(), [name], inputs[:1])
@@ -135,7 +129,7 @@ def test_a_function_of_the_users_is_a_hook(pixels: Array) -> None:
     assert preprocessed(echo(), [f"{HERE}:halved"]).spec.inputs == echo().spec.inputs
 
 
-def test_the_preprocessing_is_a_part_of_the_content() -> None:
+def test_preprocessing_is_part_of_the_content() -> None:
     ways: list[list[str]] = [[], ["unit"], ["symmetric"], ["nhwc", "unit"], [f"{HERE}:halved"]]
     ids = [preprocessed(echo(), way).spec.content_id for way in ways]
     assert len(set(ids)) == len(ids)
@@ -154,14 +148,12 @@ def test_the_preprocessing_is_a_part_of_the_content() -> None:
         ("in_place", "preprocessing by .*:in_place failed: .*read-only"),
     ],
 )
-def test_a_hook_that_makes_something_else_is_the_end_of_the_request(
-    hook: str, words: str, pixels: Array
-) -> None:
+def test_wrong_results_of_a_hook_are_refused(hook: str, words: str, pixels: Array) -> None:
     with pytest.raises(RequestRefused, match=words):
         preprocessed(echo(), [f"{HERE}:{hook}"]).run(given(pixels.astype(np.float32)))
 
 
-def test_a_hook_that_is_none_is_refused() -> None:
+def test_other_hooks_are_refused() -> None:
     with pytest.raises(ModelError, match="gave int: expected a function on arrays"):
         preprocessed(echo(), [f"{HERE}:no_function"])
     with pytest.raises(ModelError, match="no factory"):
@@ -170,7 +162,7 @@ def test_a_hook_that_is_none_is_refused() -> None:
         check_model(f"{NAME}:by_numpy", preprocess=["imagnet"])
 
 
-def test_declared_inputs_narrow_what_comes_over_the_wire() -> None:
+def test_declared_inputs_narrow_the_wire() -> None:
     narrow = TensorSpec("image", "UINT8", (-1, 32, 48, 3))
     backend = preprocessed(echo("FP32", 3, -1, -1), ["nhwc", "unit"], [narrow])
     assert backend.spec.inputs[0] == narrow
@@ -178,39 +170,7 @@ def test_declared_inputs_narrow_what_comes_over_the_wire() -> None:
         preprocessed(echo(), ["unit"], [TensorSpec("image", "FP32", (-1, 3, 6, 4))])
 
 
-@pytest.mark.parametrize(
-    ("steps", "wire"),
-    [
-        (["nhwc", "unit"], "image:UINT8:-1,8,8,1"),
-        ([f"{HERE}:halved"], "image:UINT8:-1,1,8,8"),
-        ([], "image:FP32:-1,1,8,8"),
-    ],
-)
-def test_a_model_that_says_nothing_of_itself_gets_what_the_steps_make(
-    tmp_path: Path, steps: list[str], wire: str
-) -> None:
-    """TorchScript has names alone, and a function has not even these."""
-    declared = TensorSpec.parse(wire)
-    image = np.random.default_rng(1).integers(0, 256, (4, *declared.shape[1:]), np.uint8)
-    given = {"image": image if steps else image.astype(np.float32)}
-    models = [same_network.write_script(tmp_path), f"{NAME}:label", f"{HERE}:undeclared"]
-    opened = [open_backend(str(model), inputs=[declared], preprocess=steps) for model in models]
-    answers = [list(backend.run(given).values()) for backend in opened]
-    for backend, answer in zip(opened, answers, strict=True):
-        assert backend.spec.inputs == (declared,)
-        np.testing.assert_allclose(answer[0], answers[0][0], atol=1e-3)
-
-
-def test_a_step_that_does_not_run_on_what_is_declared_is_named() -> None:
+def test_a_hook_that_fails_on_an_example_is_named() -> None:
     wire = [TensorSpec.parse("picture:UINT8:-1,1,8,8")]
     with pytest.raises(ModelError, match=r":fails does not run on an example: .*'picture'"):
         open_backend(f"{NAME}:label", inputs=wire, preprocess=[f"{HERE}:fails"])
-
-
-def test_a_real_model_takes_bytes_by_it(exported: Path) -> None:
-    plain = open_backend(str(exported))
-    backend = open_backend(str(exported), preprocess=["unit"])
-    image = np.random.default_rng(1).integers(0, 256, (4, 1, 8, 8), np.uint8)
-    expected = plain.run({"image": image * np.float32(1 / 255)})
-    for name, array in backend.run({"image": image}).items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-6)

@@ -1,19 +1,26 @@
-"""Each way in which a request is not the model's is refused by its own words."""
+"""Requests against the specs of a model; the identity of a model and of a teacher."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edl.errors import RequestRefused
+from edl.errors import RequestRefused, UsageError, WrongInstance
 from edl.proto.arena import Array
 from edl.proto.forms import Form
+from edl.proto.security.instance import verify
 from edl.proto.tensors import InferRequest, Parameter
+from edl.teacher.identity import CHALLENGE, INSTANCE, Identity
 from edl.teacher.model import ModelSpec, TensorSpec
+from edl.teacher.numerics import instruction_set
 from edl.teacher.validation import check_model, check_request, deadline_of
 from edl.teacher.wanted import Wanted
 from edl.tests.teacher.fakes import SPEC, array
@@ -35,7 +42,7 @@ def image_and_ids(rows: int = 3, length: int = 5) -> dict[str, Array]:
     return {"image": array(rows, 2, 2, dtype="u1"), "ids": array(rows, length, dtype="i8")}
 
 
-def test_a_good_request_asks_for_all_outputs_or_for_some_in_its_own_order() -> None:
+def test_a_request_selects_and_orders_outputs() -> None:
     assert check_request(request(image_and_ids()), TWO) == (Wanted("logits"),)
     x = {"x": array(2, 4)}
     total, double = Wanted("sum"), Wanted("double")
@@ -63,9 +70,7 @@ def test_a_good_request_asks_for_all_outputs_or_for_some_in_its_own_order() -> N
         (image_and_ids(rows=0), "batch is empty"),
     ],
 )
-def test_a_wrong_input_is_refused_naming_expected_and_given(
-    inputs: dict[str, Array], words: str
-) -> None:
+def test_a_wrong_input_is_refused(inputs: dict[str, Array], words: str) -> None:
     with pytest.raises(RequestRefused, match=words):
         check_request(request(inputs), TWO)
 
@@ -89,7 +94,7 @@ def in_forms(
     return InferRequest("m", parameters=parameters, inputs=inputs, output_parameters=dict(outputs))
 
 
-def test_a_form_is_named_by_an_output_or_for_all_by_the_request() -> None:
+def test_forms_of_an_output_and_of_the_request() -> None:
     own = {"logits": {"form": "topk:3", "temperature": 4.0}}
     kept = Wanted("logits", Form(None, 3, 4.0))
     assert check_request(in_forms({}, own), TWO) == (kept,)
@@ -111,7 +116,7 @@ def test_a_form_is_named_by_an_output_or_for_all_by_the_request() -> None:
         ({"temperature": "hot"}, "'temperature' is a number, not 'hot'"),
     ],
 )
-def test_a_form_that_cannot_be_is_refused(parameters: dict[str, Any], words: str) -> None:
+def test_a_wrong_form_is_refused(parameters: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestRefused, match=words):
         check_request(in_forms({}, {"logits": parameters}), TWO)
 
@@ -124,9 +129,7 @@ def test_a_form_that_cannot_be_is_refused(parameters: dict[str, Any], words: str
         ("FP32", (-1, -1), "leaves the number of its classes open"),
     ],
 )
-def test_a_form_that_an_output_cannot_have_is_refused(
-    datatype: str, shape: tuple[int, ...], words: str
-) -> None:
+def test_a_form_must_fit_its_output(datatype: str, shape: tuple[int, ...], words: str) -> None:
     spec = replace(TWO, outputs=(TensorSpec("y", datatype, shape),))
     with pytest.raises(RequestRefused, match=words):
         check_request(in_forms({"form": "topk:2"}), spec)
@@ -162,7 +165,114 @@ def test_the_earlier_deadline_counts(
 
 
 @pytest.mark.parametrize("timeout", [-1, 1.5, "5", True])
-def test_a_timeout_that_is_none_is_refused(timeout: Parameter) -> None:
+def test_a_wrong_timeout_is_refused(timeout: Parameter) -> None:
     request = InferRequest("resnet", parameters={"timeout": timeout})
     with pytest.raises(RequestRefused, match="'timeout' is a whole number of microseconds, not"):
         deadline_of(request, None, 100.0)
+
+
+shapes = st.lists(st.integers(-1, 9).filter(bool), min_size=1, max_size=4).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "admitted"),
+    [
+        ((-1, 3), (5, 3), True),
+        ((-1, 3), (0, 3), True),
+        ((-1, 3), (5, 4), False),
+        ((-1, 3), (5,), False),
+        ((-1, 3), (5, 3, 1), False),
+        ((2, -1), (2, 7), True),
+        ((2, -1), (3, 7), False),
+    ],
+)
+def test_a_spec_admits_shapes(
+    spec: tuple[int, ...], shape: tuple[int, ...], admitted: bool
+) -> None:
+    assert TensorSpec("x", "FP32", spec).admits(shape) is admitted
+
+
+@given(st.text(min_size=1), st.sampled_from(["FP32", "INT64"]), shapes)
+def test_tensor_specs_survive_text(name: str, datatype: str, shape: tuple[int, ...]) -> None:
+    spec = TensorSpec(name, datatype, shape)
+    assert TensorSpec.parse(str(spec)) == spec
+
+
+@pytest.mark.parametrize("text", ["", "x", "x:FP32", "x:FP32:", "x:FP32:a", "x:FP32:-2", ":FP32:1"])
+def test_a_wrong_spec_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"image:FP32:-1,3,224,224|has no name"):
+        TensorSpec.parse(text)
+
+
+def test_an_unknown_datatype_is_refused() -> None:
+    with pytest.raises(UsageError, match="'FLOAT'; known are BOOL, UINT8"):
+        TensorSpec.parse("x:float:-1,4")
+
+
+def test_a_model_spec_survives_json() -> None:
+    assert ModelSpec.from_json(json.loads(json.dumps(SPEC.to_json()))) == SPEC
+
+
+def test_the_numerics_id_depends_on_every_word() -> None:
+    assert SPEC.numerics_id.startswith("fake-1-fp32-")
+    eight, four = SPEC.in_micro_batches(8), SPEC.in_micro_batches(4)
+    ids = {SPEC.numerics_id, eight.numerics_id, four.numerics_id}
+    assert len(ids) == 3
+    assert eight.numerics_id == SPEC.in_micro_batches(8).numerics_id
+
+
+def test_a_fixed_batch_sets_the_rows_of_a_run() -> None:
+    assert SPEC.rows_per_run(8) == 8
+    fixed = replace(SPEC, inputs=(TensorSpec("x", "FP32", (3, 4)),))
+    assert fixed.rows_per_run(8) == 3
+
+
+def test_each_identity_has_a_secret_key() -> None:
+    one, other = Identity("s", "t1", 41), Identity("s", "t1", 41)
+    assert one.key != other.key
+    assert one.key not in repr(one)
+
+
+def test_a_proof_needs_the_key() -> None:
+    identity = Identity("s", "t1", 41)
+    proof = dict(identity.proof({CHALLENGE: "c", INSTANCE: "t1"}))
+    assert proof["edl-incarnation"] == "41"
+    assert verify(identity.key, "t1", 41, "c", proof["edl-proof"])
+    assert not verify(Identity("s", "t1", 41).key, "t1", 41, "c", proof["edl-proof"])
+    assert not verify(identity.key, "t1", 41, "another", proof["edl-proof"])
+
+
+def test_without_a_challenge_there_is_no_proof() -> None:
+    assert Identity("s", "t1", 41).proof({"user-agent": "x"}) == ()
+
+
+def test_wrong_challenges_are_refused() -> None:
+    identity = Identity("s", "t1", 41)
+    with pytest.raises(WrongInstance):
+        identity.proof({CHALLENGE: "c", INSTANCE: "t2"})
+    with pytest.raises(RequestRefused, match="edl-challenge"):
+        identity.proof({CHALLENGE: "c" * 5000})
+
+
+CPUINFO = """processor\t: 0
+vendor_id\t: AuthenticAMD
+flags\t\t: fpu sse4_1 avx2 avx512f rdtscp fma
+
+processor\t: 1
+vendor_id\t: AuthenticAMD
+flags\t\t: fpu
+"""
+
+
+def test_the_instruction_set_names_decisive_flags(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(CPUINFO)
+    word = instruction_set(file)
+    assert word.endswith(",AuthenticAMD,avx2,avx512f,fma,sse4_1")
+    file.write_text(CPUINFO.replace("avx512f ", ""))
+    assert instruction_set(file) != word
+
+
+def test_without_proc_it_names_the_architecture(tmp_path: Path) -> None:
+    assert instruction_set(tmp_path / "nope") == instruction_set(tmp_path / "nope")
+    assert "," not in instruction_set(tmp_path / "nope")

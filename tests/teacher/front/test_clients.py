@@ -439,9 +439,7 @@ def test_another_incarnation_at_the_same_ports_is_not_asked(http: Transport) -> 
     assert other.open_calls <= 1  # of the older client alone
 
 
-def test_a_client_behind_a_proxy_uses_grpc(
-    http: Transport, logged: Callable[[], list[str]]
-) -> None:
+def test_behind_a_proxy_grpc_is_used(http: Transport, logged: Callable[[], list[str]]) -> None:
     bench = http.server()
     with FaultProxy(bench.address) as proxy:
         client = http.connect(proxy.address)

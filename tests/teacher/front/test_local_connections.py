@@ -183,9 +183,7 @@ def test_answers_and_refusals_are_those_of_a_stream(bench: Bench, guest: Guest) 
 
 
 @pytest.mark.parametrize("rest", [b"\x01", frame(b"12345")[:-1], b""])
-def test_a_client_that_goes_within_a_request_leaves_nothing(
-    bench: Bench, guest: Guest, rest: bytes
-) -> None:
+def test_a_half_sent_request_leaves_nothing(bench: Bench, guest: Guest, rest: bytes) -> None:
     connection = guest.enter(rest)
     wait_until(lambda: bench.open_calls == 1)
     connection.close()

@@ -182,9 +182,7 @@ def test_the_deadline_of_a_call_reaches_the_model(bench: Bench) -> None:
     assert bench.labeller.deadlines_s[1] is None
 
 
-def test_messages_over_the_limit_are_refused(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_have_a_limit(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     code, details = refusal(lambda: bench.infer(rows=1 << 17))
     assert code is Code.RESOURCE_EXHAUSTED
     assert "larger than max" in details

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -342,9 +343,7 @@ def test_an_idle_connection_is_closed(bench: Bench) -> None:
         assert talk.is_over()
 
 
-def test_the_longest_idle_connection_makes_room(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_longest_idle_makes_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 3)
     with ExitStack() as opened:
         idle = [opened.enter_context(Talk(bench)) for _ in range(3)]
@@ -355,34 +354,32 @@ def test_the_longest_idle_connection_makes_room(
         assert idle[1].ask(batch(X)).status == 200
 
 
+def fill_buffers(bench: Bench, talk: Talk, request: bytes) -> None:
+    """Ask, and read no answers, until the server cannot send one."""
+    (connection,) = living(Connection)
+    talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    ours = connection.transport.get_extra_info("socket")
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    unread = connection.transport.get_write_buffer_size
+    while not unread():
+        before = bench.requests("answered")
+        talk.say(request)
+        wait_until(partial(lambda before: unread() or bench.requests("answered") > before, before))
+
+
 @pytest.mark.parametrize("count", [2000, 20_000], ids=["buffered", "paused"])
 def test_a_client_that_does_not_read_its_answer_is_cut_off(bench: Bench, count: int) -> None:
     """Also where it is too little for writing to be paused, which keeps a connection open."""
     with Talk(bench) as talk:
         talk.ask(batch(X))
-        (connection,) = living(Connection)
-        talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        ours = connection.transport.get_extra_info("socket")
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        unread, asked = connection.transport.get_write_buffer_size, 1
-
-        def is_done() -> bool:
-            return bool(unread() or bench.requests("answered") == asked)
-
-        while not unread():
-            talk.say(batch(numbers(count)))
-            asked += 1
-            wait_until(is_done)
-        del connection, ours, unread, is_done
+        fill_buffers(bench, talk, batch(numbers(count)))
         bench.advance_until(lambda: not living(Connection), IDLE_S + 1)
 
 
 # --- clients that vanish
 
 
-def test_a_half_sent_head_is_freed_with_its_connection(
-    bench: Bench, no_garbage_collector: None
-) -> None:
+def test_a_half_sent_head_is_freed(bench: Bench, no_garbage_collector: None) -> None:
     with Talk(bench) as talk:
         talk.say(head(9)[:-2])
         wait_until(lambda: len(living(Connection)) == 1)

@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import ProcessFailed, TeacherLost
+from edl.errors import ModelError, ProcessFailed, TeacherLost, UsageError
 from edl.lifecycle import Stop
+from edl.proto.specs import TensorSpec
 from edl.supervise import Command
+from edl.teacher.paddle_serving.environment import make, recipe
+from edl.teacher.paddle_serving.model import open_model
 from edl.teacher.paddle_serving.process import ServerProcess
-from edl.tests.ground.programs import runs, wait_for, wait_gone
+from edl.tests.ground.programs import runs, wait_gone
+from edl.tests.waiting import wait_until
+
+pytestmark = pytest.mark.system
 
 #: Starts a child, says both ids in a file, and stays; or goes at once, if a file says so.
 PROGRAM = """
@@ -63,7 +69,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server.process.stop(0)
 
 
-def test_it_is_awaited_and_ends_whole(server: Server) -> None:
+def test_a_server_ends_with_its_children(server: Server) -> None:
     assert server.process.start(Stop())
     pids = server.pids()
     assert all(map(runs, pids))
@@ -72,29 +78,92 @@ def test_it_is_awaited_and_ends_whole(server: Server) -> None:
     assert not server.failures
 
 
-def test_one_that_dies_is_started_again(server: Server) -> None:
+def test_a_killed_server_is_started_again(server: Server) -> None:
     assert server.process.start(Stop())
     server.kill()
-    wait_for(lambda: len(server.pids()) == 2)
+    wait_until(lambda: len(server.pids()) == 2)
     assert not server.failures
 
 
-def test_one_that_never_answered_is_given_up_at_once(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_never_answers_is_given_up(server: Server, tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     with pytest.raises(ProcessFailed, match="exit code 1; its last line: the model is not to be"):
         server.process.start(Stop())
     assert len(server.failures) == 1
 
 
-def test_one_that_keeps_dying_is_given_up(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_keeps_dying_is_given_up(server: Server, tmp_path: Path) -> None:
     assert server.process.start(Stop())
     (tmp_path / "broken").touch()
     server.kill()
-    wait_for(lambda: bool(server.failures))
+    wait_until(lambda: bool(server.failures))
     assert "not to be had" in str(server.failures[0])
 
 
-def test_a_wish_to_stop_ends_the_wait(server: Server, tmp_path: Path) -> None:
+def test_a_stop_ends_the_start(server: Server, tmp_path: Path) -> None:
     stop = Stop()
     stop.request()
     assert not server.process.start(stop)
+
+
+def test_the_last_words_of_a_step_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho 'no network'\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(ProcessFailed, match="ended with exit code 3: no network"):
+        make(tmp_path / "new", recipe(), print)
+
+
+SAID = (
+    '{"paddle": "3.3.1", "inputs": [["image", "uint8", [-1, 3, 8, 8]]], '
+    '"outputs": [["y", "float32", [-1, 10]], ["z", "bfloat16", [-1]]]}'
+)
+
+
+def interpreter(folder: Path, *lines: str) -> Path:
+    """A program that says these lines whatever it is given."""
+    file = folder / "python"
+    file.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in lines)]) + "\n")
+    file.chmod(0o755)
+    return file
+
+
+def saved(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).write_text("")
+    return folder
+
+
+def test_a_model_is_described(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "net.pdmodel", "net.pdiparams")
+    model = open_model(str(folder), interpreter(tmp_path, "a warning", SAID))
+    assert (model.program, model.weights) == (folder / "net.pdmodel", folder / "net.pdiparams")
+    assert model.paddle == "3.3.1"
+    assert model.inputs == (TensorSpec("image", "UINT8", (-1, 3, 8, 8)),)
+    assert model.outputs == (TensorSpec("y", "FP32", (-1, 10)), TensorSpec("z", "BF16", (-1,)))
+
+
+def test_the_format_of_paddle_3_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "net.json", "net.pdiparams")
+    with pytest.raises(ModelError, match="FLAGS_enable_pir_api=0"):
+        open_model(str(folder), interpreter(tmp_path, SAID))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model"):
+        open_model(str(tmp_path), interpreter(tmp_path, SAID))
+
+
+def test_an_interpreter_without_paddle_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "net.pdmodel", "net.pdiparams")
+    with pytest.raises(ModelError, match=r"No module named paddle.*make serving-env"):
+        open_model(str(folder), interpreter(tmp_path, "No module named paddle"))
+    with pytest.raises(UsageError, match="make serving-env"):
+        open_model(str(folder), tmp_path / "nowhere" / "python")
+
+
+def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "net.pdmodel", "net.pdiparams")
+    with pytest.raises(ModelError, match="dtype complex64"):
+        open_model(str(folder), interpreter(tmp_path, SAID.replace("uint8", "complex64")))

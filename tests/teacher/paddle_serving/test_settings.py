@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from edl.errors import EdlError, UsageError
+from edl.errors import EdlError, ModelError, UsageError
 from edl.lifecycle import Stop
+from edl.proto.specs import TensorSpec
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.devices import Device
-from edl.teacher.model import TensorSpec
 from edl.teacher.paddle_serving import engine
+from edl.teacher.paddle_serving.configuration import Model, write
 from edl.teacher.paddle_serving.settings import check
 
 PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis://head")
 
 
-def test_what_is_heeded_is_let_through() -> None:
+def test_supported_options_pass() -> None:
     check(PLAIN)
     predictor = PredictorConfig(
         "m", threads=3, micro_batch=16, inputs=(TensorSpec("x", "FP32", (-1, 4)),), canary="net.npz"
@@ -60,7 +62,7 @@ def test_what_is_heeded_is_let_through() -> None:
         ({"coordinator": None}, "--coordinator"),
     ],
 )
-def test_what_would_not_be_heeded_is_refused_by_name(changed: dict[str, Any], flag: str) -> None:
+def test_unsupported_options_are_refused(changed: dict[str, Any], flag: str) -> None:
     with pytest.raises(UsageError, match=flag):
         check(replace(PLAIN, **changed))
 
@@ -74,7 +76,7 @@ def test_what_would_not_be_heeded_is_refused_by_name(changed: dict[str, Any], fl
         (ServerConfig("10.1.2.3"), True, False),
     ],
 )
-def test_it_listens_beyond_loopback_only_if_that_is_said(
+def test_beyond_loopback_needs_insecure(
     tmp_path: Path, server: ServerConfig, insecure: bool, refused: bool
 ) -> None:
     config = replace(PLAIN, server=server, insecure=insecure, coordinator="redis://127.0.0.1:1")
@@ -93,7 +95,7 @@ def test_it_listens_beyond_loopback_only_if_that_is_said(
         (("--serving-python", "env/bin/python"), "is for --engine paddle-serving"),
     ],
 )
-def test_misuse_of_the_flags_is_told(
+def test_misuse_of_flags_is_refused(
     monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], words: str
 ) -> None:
     monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
@@ -102,7 +104,7 @@ def test_misuse_of_the_flags_is_told(
     assert words in str(result.exception)
 
 
-def test_the_interpreter_is_taken_as_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interpreter_is_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment's python is a link: followed, it would be that of no environment."""
     seen: dict[str, Any] = {}
     monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
@@ -111,3 +113,63 @@ def test_the_interpreter_is_taken_as_it_is_named(monkeypatch: pytest.MonkeyPatch
     result = CliRunner().invoke(cli.app, ["serve", "--model", "m", *flags])
     assert result.exit_code == 0
     assert seen["python"] == Path("env/bin/python").absolute()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    for name in ("net.pdmodel", "net.pdiparams"):
+        (tmp_path / name).write_text(name)
+    return Model(
+        tmp_path / "net.pdmodel",
+        tmp_path / "net.pdiparams",
+        "3.3.1",
+        (TensorSpec("image", "UINT8", (-1, 3, -1, 8)), TensorSpec('a"b', "INT64", (-1,))),
+        (TensorSpec("y", "FP32", (-1, 10)),),
+    )
+
+
+def test_files_of_a_server(model: Model, tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    file = write(folder, model, port=4321, calls=6, device="cpu", threads=3)
+    config = json.loads(file.read_text())
+    assert (config["rpc_port"], config["worker_num"]) == (4321, 6)
+    assert "http_port" not in config  # upstream's gateway listens on every interface
+    local = config["op"]["model"]["local_service_conf"]
+    assert (local["device_type"], local["devices"], local["thread_num"]) == (0, "", 3)
+    assert local["fetch_list"] == ["y"]
+    beside = Path(local["model_config"])
+    assert (beside / "net.pdmodel").read_text() == "net.pdmodel"
+    assert (beside / "net.pdiparams").read_text() == "net.pdiparams"
+    lines = (beside / "serving_server_conf.prototxt").read_text().split("\n")
+    assert lines[:8] == [
+        "feed_var {",
+        '  name: "image"',
+        '  alias_name: "image"',
+        "  is_lod_tensor: false",
+        "  feed_type: 7",
+        "  shape: 3",
+        "  shape: -1",
+        "  shape: 8",
+    ]
+    assert '  name: "a\\"b"' in lines
+    assert lines.count("fetch_var {") == 1
+    assert "  fetch_type: 1" in lines
+
+
+def test_configuration_for_a_gpu(model: Model, tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    config = json.loads(
+        write(folder, model, port=1, calls=1, device="gpu:2", threads=1).read_text()
+    )
+    local = config["op"]["model"]["local_service_conf"]
+    assert (local["device_type"], local["devices"], local["use_mkldnn"]) == (1, "2", False)
+
+
+def test_an_unsupported_datatype_is_refused(model: Model, tmp_path: Path) -> None:
+    odd = replace(model, outputs=(TensorSpec("y", "UINT64", (-1, 2)),))
+    folder = tmp_path / "server"
+    folder.mkdir()
+    with pytest.raises(ModelError, match="no UINT64, which 'y' is of"):
+        write(folder, odd, port=1, calls=1, device="cpu", threads=1)

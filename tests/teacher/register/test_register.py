@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from typer.testing import CliRunner
 
 from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber
 from edl.coordinator.registry import Member
@@ -17,16 +18,17 @@ from edl.proto import inference_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
 from edl.proto.specs import TensorSpec
 from edl.teacher.canary import Canary
-from edl.teacher.cli import app
 from edl.teacher.identity import Identity
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
+from edl.teacher.register.dialect import with_scheme
 from edl.teacher.register.sidecar import register
 from edl.teacher.register.voucher import Voucher
 from edl.tests.coordinator.test_prober import probe
-from edl.tests.foreign_server import MODEL, ForeignGrpc
+from edl.tests.foreign_server import MODEL, ForeignGrpc, Kind, start
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.register.test_trial import CANARY
+from edl.tests.waiting import wait_until
 
 
 def config(**options: Any) -> RegisterConfig:
@@ -38,7 +40,7 @@ def config(**options: Any) -> RegisterConfig:
     )  # fmt: skip
 
 
-def test_an_address_stands_without_the_scheme_of_grpc() -> None:
+def test_the_scheme_of_grpc_is_left_out() -> None:
     assert (config().address, config().member) == ("h:1", "h:1")
     http = config(endpoint="http://h:1", teacher_id="t")
     assert (http.address, http.member) == ("http://h:1", "t")
@@ -52,12 +54,12 @@ def test_an_address_stands_without_the_scheme_of_grpc() -> None:
         ({"timeout_s": -1.0}, "--timeout must be above 0"),
     ],
 )
-def test_what_cannot_be_is_told_at_once(options: dict[str, Any], words: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         config(**options)
 
 
-def test_what_cannot_work_is_found_before_anything_is_dialled(tmp_path: Path) -> None:
+def test_wrong_settings_are_refused_before_connecting(tmp_path: Path) -> None:
     def start(**options: Any) -> None:
         register(config(**options), Stop(), on_ready=pytest.fail, on_progress=pytest.fail)
 
@@ -90,7 +92,7 @@ def foreign() -> Iterator[ForeignGrpc]:
     server.stop()
 
 
-def test_a_voucher_proves_what_it_stands_for_and_nothing_else(foreign: ForeignGrpc) -> None:
+def test_an_attestation_is_for_one_server(foreign: ForeignGrpc) -> None:
     identity = Identity("s", "t", 7, vouched=foreign.address)
     voucher, prober = Voucher("127.0.0.1:0", None), GrpcProber(answer_s=2.0)
     facts = {
@@ -112,7 +114,7 @@ def test_a_voucher_proves_what_it_stands_for_and_nothing_else(foreign: ForeignGr
         voucher.stop()
 
 
-def test_a_voucher_asks_who_calls(tmp_path: Path) -> None:
+def test_an_attestation_needs_a_token(tmp_path: Path) -> None:
     tokens = write_secret(tmp_path / "tokens", "viewer:manager a-token\n")
     token = write_secret(tmp_path / "token", "a-token")
     voucher = Voucher("127.0.0.1:0", ServerSecurity(None, tokens))
@@ -141,7 +143,7 @@ def test_a_voucher_asks_who_calls(tmp_path: Path) -> None:
         voucher.stop()
 
 
-def test_a_ca_alone_is_for_asking_the_server_where_only_this_machine_asks_us() -> None:
+def test_a_ca_alone_is_for_loopback() -> None:
     ca, mine = Path("ca.crt"), Path("mine.pem")
     assert security_at("127.0.0.1", None, None, ca, None) is None
     with pytest.raises(UsageError, match="needs --tls-cert and --tls-key"):
@@ -151,12 +153,42 @@ def test_a_ca_alone_is_for_asking_the_server_where_only_this_machine_asks_us() -
     assert whole.tls == TlsFiles(mine, mine, ca)
 
 
-def test_the_help_says_every_setting() -> None:
-    result = CliRunner().invoke(
-        app, ["register", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}
-    )
-    assert result.exit_code == 0
-    said = result.output
-    for option in ("--endpoint", "--content", "--canary", "--protocol", "--input", "--test-every"):
-        assert option in said
-    assert "EDL_ENDPOINT" in said
+@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("ready", [True, False])
+def test_the_protocol_of_a_server_is_found(kind: Kind, ready: bool) -> None:
+    server = start(kind)
+    server.ready = ready
+    try:
+        bare = server.address.removeprefix("http://")
+        found = with_scheme(config(endpoint=bare, model=MODEL), Stop(), pytest.fail)
+        assert found is not None
+        assert found.address == server.address
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("endpoint", ["grpc://127.0.0.1:9", "http://127.0.0.1:9"])
+def test_a_named_protocol_is_not_probed(endpoint: str) -> None:
+    said = config(endpoint=endpoint)
+    assert with_scheme(said, Stop(), pytest.fail) is said
+    other = config(endpoint="127.0.0.1:9", protocol="paddle-serving")
+    assert with_scheme(other, Stop(), pytest.fail) is other
+
+
+def test_a_missing_server_is_awaited_until_the_stop(tmp_path: Path) -> None:
+    token = write_secret(tmp_path / "token", "a-token")
+    stop, told, found = Stop(), list[str](), list[object]()
+    with socket.socket() as silent:  # it does not listen, and keeps the port from all others
+        silent.bind(("127.0.0.1", 0))
+        bare = f"127.0.0.1:{silent.getsockname()[1]}"
+        nobody = config(endpoint=bare, client=ClientSecurity(None, token))
+        thread = threading.Thread(
+            target=lambda: found.append(with_scheme(nobody, stop, told.append))
+        )
+        thread.start()
+        wait_until(lambda: bool(told))
+        stop.request()
+        thread.join(60.0)
+    assert found == [None]
+    assert f"grpc://{bare}" in told[0]
+    assert f"http://{bare}" in told[0]

@@ -35,7 +35,7 @@ from edl.tests.leaks import SHARED_MEMORY, without_neighbours
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.teacher.bench import WAIT_S, Bench, refusal
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.segments import placed_request
+from edl.tests.teacher.segments import placed_request, shared
 
 X = array(300, 4)
 
@@ -135,7 +135,7 @@ def test_closing_unregisters_every_region(
     assert regions(bench) == []
 
 
-def test_a_region_that_the_teacher_dropped_is_registered_again(
+def test_a_dropped_region_is_registered_again(
     bench: Bench, arena: LentArena, client: SameHostClient
 ) -> None:
     batch = put(arena)
@@ -215,9 +215,7 @@ def test_an_error_of_the_model_is_not_retried(
     assert client.in_place
 
 
-def test_a_refused_batch_does_not_end_reading_in_place(
-    arena: LentArena, client: SameHostClient
-) -> None:
+def test_a_refused_batch_stays_in_place(arena: LentArena, client: SameHostClient) -> None:
     for _ in range(2):
         for wrong in (array(3, 5), np.zeros((3, 4), "c8"), np.zeros((3, 4), "S3")):
             with pytest.raises(RequestRefused):
@@ -253,6 +251,38 @@ def test_a_batch_that_is_replaced_while_it_is_labelled_is_not_answered(
         bench.labeller.before = replace
         with pytest.raises(RetryableError, match="is not this request's any more"):
             client.infer(request, WAIT_S, {"x": place})
+
+
+@pytest.mark.parametrize("when", ["before it is read", "while it is labelled"])
+def test_the_places_of_a_late_request_are_left_alone(bench: Bench, when: str) -> None:
+    """As of a teacher that was stopped: its places belong to another batch by then."""
+    x = array(3, 4)
+    with shared(4096) as owned:
+        region = pb.SystemSharedMemoryRegisterRequest(name="r", key=owned.key, byte_size=4096)
+        bench.call("SystemSharedMemoryRegister", region, pb.SystemSharedMemoryRegisterResponse)
+        read, written = (Place("r", at, x.nbytes, generation=7) for at in (64, 1024))
+        request = placed_request("resnet", x, "double", read, written)
+        owned.put(x.tobytes(), 64)
+
+        def use(generation: int) -> None:
+            assert owned.take_back(generation, 64)
+            assert owned.take_back(generation, 1024)
+
+        use(7)
+        if when == "before it is read":
+            use(8)
+        else:
+            bench.labeller.before = lambda: use(8)
+        owned.put(b"another batch", 1024)
+        call = partial(bench.call, "ModelInfer", request, pb.ModelInferResponse)
+        code, words = refusal(call)
+        assert code is grpc.StatusCode.ABORTED
+        assert "its generation is 8, 7 was named" in words
+        assert owned.get(13, 1024) == b"another batch"
+        bench.heal()
+        use(7)
+        assert call().raw_output_contents == [b""]
+        assert owned.get(x.nbytes, 1024) == (x * 2).tobytes()
 
 
 def test_no_output_is_written_into_lent_memory(bench: Bench, arena: LentArena) -> None:

@@ -70,9 +70,7 @@ def test_a_key_that_names_no_shared_memory_is_refused(memory: SharedMemory, key:
         memory.register(HERE, "r", key, offset=0, nbytes=8)
 
 
-def test_links_folders_and_pipes_are_refused(
-    memory: SharedMemory, owned: Object, tmp_path: Path
-) -> None:
+def test_other_files_are_refused(memory: SharedMemory, owned: Object, tmp_path: Path) -> None:
     odd = FOLDER / f"{owned.key}-odd"
     makers: list[Callable[[], None]] = [
         lambda: odd.symlink_to(owned.path),
@@ -230,7 +228,7 @@ def test_no_descriptor_stays_open(memory: SharedMemory, owned: Object) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_full_disk_is_a_retryable_error(
+def test_a_full_disk_is_retryable(
     memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(memory, owned)
@@ -243,9 +241,7 @@ def test_a_full_disk_is_a_retryable_error(
         memory.write(HERE, Place("r", 0, 8), memoryview(b"x"))
 
 
-def test_a_place_of_the_right_generation_is_read_and_written(
-    memory: SharedMemory, owned: Object
-) -> None:
+def test_a_place_of_its_generation_is_used(memory: SharedMemory, owned: Object) -> None:
     register(memory, owned)
     owned.mark(7, AT)
     owned.put(b"inputs", AT)

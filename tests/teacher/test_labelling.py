@@ -1,0 +1,182 @@
+"""Labels of a batch: cut into micro-batches, joined, of several requests, in forms, finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
+from edl.proto.arena import Array
+from edl.proto.forms import Form
+from edl.teacher.finite import check_finite
+from edl.teacher.microbatch import run_in_micro_batches
+from edl.teacher.parts import Labelled, Part, Result, label_parts
+from edl.teacher.wanted import Wanted, in_their_forms
+from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
+
+
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_every_row_is_labelled_in_its_place(rows: int, micro_batch: int) -> None:
+    backend, x = FakeBackend(), array(rows, 4)
+
+    outputs = run_in_micro_batches(backend.run, {"x": x}, micro_batch)
+
+    assert list(outputs) == ["sum", "double"]
+    np.testing.assert_array_equal(outputs["sum"], x.sum(axis=1))
+    np.testing.assert_array_equal(outputs["double"], x * 2)
+    assert sum(backend.runs) == rows
+    assert all(size == micro_batch for size in backend.runs[:-1])
+    assert 1 <= backend.runs[-1] <= micro_batch
+
+
+def test_all_inputs_are_cut() -> None:
+    def pairs(inputs: object) -> dict[str, np.ndarray]:
+        assert isinstance(inputs, dict)
+        return {"sum": inputs["a"] + inputs["b"]}
+
+    a, b = array(7), array(7) * 10
+    outputs = run_in_micro_batches(pairs, {"a": a, "b": b}, 3)
+    np.testing.assert_array_equal(outputs["sum"], a + b)
+
+
+@pytest.mark.parametrize("shape", [(), (1, 3)])
+def test_an_output_without_the_batch_is_a_bad_answer(shape: tuple[int, ...]) -> None:
+    backend = FakeBackend(lambda inputs: {"mean": np.zeros(shape)})
+    with pytest.raises(BadAnswer, match=r"'mean'.*first dimension must be the batch"):
+        run_in_micro_batches(backend.run, {"x": array(4, 4)}, 2)
+
+
+def test_runs_of_different_shapes_are_a_bad_answer() -> None:
+    """As of a function that pads to the longest sample of its run."""
+
+    def padded(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        longest = int(inputs["x"].max())
+        return {"y": np.zeros((len(inputs["x"]), longest), np.float32)}
+
+    backend = FakeBackend(padded)
+    x = np.array([3, 3, 5, 5], np.int64)
+    with pytest.raises(BadAnswer, match=r"'y' has samples of shape \[3\] and of \[5\]") as caught:
+        run_in_micro_batches(backend.run, {"x": x}, 2)
+    assert caught.value.output == "y"
+    assert run_in_micro_batches(backend.run, {"x": x}, 4)["y"].shape == (4, 5)
+
+
+DOUBLE = (Wanted("double"),)
+
+
+def outputs(result: Result) -> Mapping[str, Array]:
+    assert isinstance(result, Labelled), result
+    return result.outputs
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6))
+def test_expired_requests_are_not_computed(
+    requests: list[tuple[int, bool]],
+) -> None:
+    backend, x = FakeBackend(), array(sum(samples for samples, _ in requests), 4)
+    parts = [Part(samples, DOUBLE, 2.0 if live else 1.0) for samples, live in requests]
+
+    results = label_parts(backend.run, {"x": x}, parts, lambda: 1.0)
+
+    start = 0
+    for (samples, live), result in zip(requests, results, strict=True):
+        if live:
+            np.testing.assert_array_equal(outputs(result)["double"], x[start : start + samples] * 2)
+        else:
+            assert isinstance(result, DeadlineExceeded)
+        start += samples
+    assert sum(backend.runs) == sum(samples for samples, live in requests if live)
+    assert len(backend.runs) <= 1
+
+
+def test_device_time_is_shared_by_samples() -> None:
+    results = label_parts(FakeBackend().run, {"x": array(6, 4)}, [Part(2, DOUBLE), Part(4, DOUBLE)])
+    first, second = (one.device_seconds for one in results if isinstance(one, Labelled))
+    assert second == pytest.approx(2 * first)
+
+
+def test_nan_fails_its_own_request_only() -> None:
+    x = array(6, 4)
+    x[3, 1] = np.nan
+    parts = [Part(2, DOUBLE), Part(2, DOUBLE), Part(2, DOUBLE)]
+    first, bad, last = label_parts(FakeBackend().run, {"x": x}, parts)
+    assert isinstance(bad, BadAnswer)
+    np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
+    np.testing.assert_array_equal(outputs(last)["double"], x[4:] * 2)
+
+
+def test_a_failed_joint_run_is_repeated_for_each() -> None:
+    def picky(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if (inputs["x"] == 13).any():
+            raise RequestRefused("no such word")
+        return double_and_sum(inputs)
+
+    backend, x = FakeBackend(picky), array(6, 4)
+    first, bad, last = label_parts(backend.run, {"x": x}, [Part(2, DOUBLE)] * 3)
+    assert isinstance(bad, RequestRefused)
+    np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
+    np.testing.assert_array_equal(outputs(last)["double"], x[4:] * 2)
+    assert backend.runs == [6, 2, 2, 2]
+
+
+def test_the_error_of_a_single_request_is_its_own() -> None:
+    def fail(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        raise RetryableError("device lost")
+
+    backend = FakeBackend(fail)
+    (result,) = label_parts(backend.run, {"x": array(2, 4)}, [Part(2, DOUBLE)])
+    assert isinstance(result, RetryableError)
+    assert backend.runs == [2]
+
+
+def test_requests_may_want_different_outputs() -> None:
+    parts = [Part(1, (Wanted("sum"), Wanted("double"))), Part(1, DOUBLE)]
+    first, second = label_parts(FakeBackend().run, {"x": array(2, 4)}, parts)
+    assert (list(outputs(first)), list(outputs(second))) == (["sum", "double"], ["double"])
+
+
+@pytest.mark.parametrize("deadline_s", [12.5, float("inf")])
+def test_a_part_survives_its_message(deadline_s: float) -> None:
+    part = Part(3, DOUBLE, deadline_s)
+    assert Part.from_json(part.to_json()) == part
+
+
+OUTPUTS = {"y": array(2, 5), "y.values": array(2, 2), "z": array(2, 3)}
+
+
+def test_outputs_have_their_order_and_forms() -> None:
+    wanted = [Wanted("z"), Wanted("y", Form(None, 2))]
+    travel = in_their_forms(OUTPUTS, wanted)
+    assert list(travel) == ["z", "y.values", "y.indices", "y.tail"]
+    np.testing.assert_array_equal(travel["z"], OUTPUTS["z"])
+    np.testing.assert_array_equal(travel["y.indices"], [[4, 3], [4, 3]])
+
+
+@pytest.mark.parametrize("names", [("y", "y.values"), ("y.values", "y")])
+def test_parts_of_an_output_may_not_hide_another(names: tuple[str, str]) -> None:
+    wanted = [Wanted(name, Form(None, 2) if name == "y" else None) for name in names]
+    with pytest.raises(RequestRefused, match=r"two outputs would travel as 'y\.values'"):
+        in_their_forms(OUTPUTS, wanted)
+
+
+FLOATS = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_infinite_values_are_refused(dtype: type, value: float) -> None:
+    labels: Array = np.zeros((4, 5), dtype=dtype)
+    labels[2, 3] = value
+    with pytest.raises(BadAnswer, match="'logits' holds 1 values of 20 that are NaN") as caught:
+        check_finite({"features": np.ones(3), "logits": labels})
+    assert caught.value.output == "logits"
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int64, np.uint8, np.bool_])
+def test_finite_values_pass(dtype: type) -> None:
+    check_finite({"logits": np.ones((2, 3), dtype=dtype), "none": np.zeros((0, 3), dtype=dtype)})

@@ -1,0 +1,403 @@
+"""Real predictor processes, one and several: answers, crashes, ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from edl.errors import (
+    BadAnswer,
+    EdlError,
+    ModelError,
+    ProcessFailed,
+    RequestRefused,
+    RetryableError,
+)
+from edl.proto.arena import GROWTH_BYTES, Array
+from edl.scheduler.batching import BatchRule
+from edl.teacher import predictor_client
+from edl.teacher.batcher import Batcher
+from edl.teacher.config import PredictorConfig
+from edl.teacher.devices import Device
+from edl.teacher.metrics import TeacherMetrics
+from edl.teacher.model import TensorSpec
+from edl.teacher.pool import PredictorPool
+from edl.teacher.predictor_client import PredictorClient
+from edl.teacher.predictor_session import Answer, Results, surroundings
+from edl.teacher.request import Request
+from edl.teacher.wanted import Wanted
+from edl.tests.ground.programs import wait_gone
+from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, LOSE, NAN, REFUSE
+from edl.tests.waiting import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.system
+
+FUNCTIONS = "edl.tests.teacher.functions"
+STEERED = PredictorConfig(f"{FUNCTIONS}:steered")
+
+
+def batch(order: float = 0.0, rows: int = 3) -> Array:
+    x = np.full((rows, 4), 0.5, dtype=np.float32)
+    x[0, 0] = order
+    return x
+
+
+def pids() -> list[int]:
+    """Of the predictors of this test, in the order in which they were started."""
+    children = [one for one in psutil.Process().children() if _is_predictor(one)]
+    return [one.pid for one in sorted(children, key=lambda one: (one.create_time(), one.pid))]
+
+
+def _is_predictor(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and "predictor" in " ".join(
+            process.cmdline()
+        )
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that releases held batches when it exists."""
+    file = tmp_path / "go"
+    monkeypatch.setenv(HOLD_VARIABLE, str(file))
+    return file
+
+
+# --- one predictor
+
+
+@contextmanager
+def started(
+    config: PredictorConfig = STEERED,
+    micro_batch: int | None = None,
+    on_progress: Callable[[str], None] = lambda text: None,
+    on_change: Callable[[], None] = lambda: None,
+) -> Iterator[PredictorClient]:
+    client = PredictorClient(config, on_progress=on_progress, on_change=on_change)
+    client.start(micro_batch)
+    try:
+        yield client
+    finally:
+        client.stop()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[PredictorClient]:
+    """A predictor for tests that do not end it."""
+    with started() as client:
+        assert client.settled(DEADLINE_S)
+        yield client
+
+
+def submit(client: PredictorClient, x: Array) -> Results:
+    return client.submit([Request({"x": x}, [Wanted("twice")])])
+
+
+def ask(client: PredictorClient, order: float = 0.0) -> Array:
+    (result,) = submit(client, batch(order)).result(DEADLINE_S)
+    if isinstance(result, EdlError):
+        raise result
+    labels = result.outputs["twice"].copy()
+    result.release()
+    return labels
+
+
+def memory_bytes() -> int:
+    """Of the memory files that this process has open, which it shares with predictors."""
+    folder = Path("/proc/self/fd")
+    return sum(
+        file.stat().st_size for file in folder.iterdir() if "memfd:" in os.path.realpath(file)
+    )
+
+
+def test_a_failed_job_costs_no_other(shared: PredictorClient) -> None:
+    with pytest.raises(RequestRefused, match="no such word"):
+        ask(shared, REFUSE)
+    with pytest.raises(BadAnswer, match="NaN"):
+        ask(shared, NAN)
+    np.testing.assert_array_equal(ask(shared, 7), batch(7) * 2)
+    assert shared.restarts == 0
+    assert shared.loaded is not None
+    assert 0 < shared.loaded.t_t_s < 1
+
+
+def test_the_memory_of_inputs_and_labels_is_used_again(shared: PredictorClient) -> None:
+    x = batch(rows=GROWTH_BYTES // 64)
+    sizes = []
+    for _ in range(8):
+        (answer,) = submit(shared, x).result(DEADLINE_S)
+        assert isinstance(answer, Answer)
+        assert answer.outputs["twice"].tobytes() == (x * 2).tobytes()
+        assert answer.device_seconds > 0
+        answer.release()
+        sizes.append(memory_bytes())
+    assert sizes[-1] == sizes[3]
+
+
+def test_a_crash_fails_its_jobs_and_the_next_start_serves(hold: Path) -> None:
+    changes: list[bool] = []
+    with started(on_change=lambda: changes.append(client.ready)) as client:
+        assert client.settled(DEADLINE_S)
+        before = ask(client)
+        held = [submit(client, batch(HOLD)) for _ in range(2)]
+        (pid,) = (one for one in pids() if hold_file(hold, one))
+        os.kill(pid, signal.SIGKILL)
+        for results in held:
+            with pytest.raises(RetryableError, match="ended in mid-request"):
+                results.result(DEADLINE_S)
+        with pytest.raises(RetryableError, match="is restarting"):
+            ask(client)
+        wait_until(lambda: client.ready)
+        np.testing.assert_array_equal(ask(client), before)
+        assert client.restarts == 1
+        assert (changes[0], False in changes, changes[-1]) == (True, True, True)
+
+
+def hold_file(hold: Path, pid: int) -> bool:
+    """Wait until a predictor holds a batch; whether it is this one."""
+    wait_until(lambda: any(hold.parent.glob("go.*")))
+    return hold.with_suffix(f".{pid}").exists()
+
+
+def test_repeated_crashes_end_it_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictor_client, "CRASHES_AT_MOST", 2)
+    with started() as client:
+        assert client.settled(DEADLINE_S)
+        for _ in range(2):
+            wait_until(lambda: client.ready)
+            with pytest.raises(RetryableError):
+                ask(client, KILL)
+        wait_until(lambda: client.failure)
+        assert isinstance(client.failure, ProcessFailed)
+        assert "died 2 times within 60 s" in str(client.failure)
+        assert "SIGKILL" in str(client.failure)
+        with pytest.raises(ProcessFailed):
+            client.settled(0)
+
+
+def test_a_measured_micro_batch_holds_for_the_next_start() -> None:
+    known = set(pids())
+    with started(PredictorConfig(STEERED.model, micro_batch=None), micro_batch=2) as client:
+        assert client.settled(DEADLINE_S)
+        assert client.loaded is not None
+        assert client.loaded.micro_batch == 2
+        assert "micro-batch=2" in client.loaded.spec.numerics
+        (pid,) = set(pids()) - known
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: client.restarts == 1 and client.ready)
+        assert client.loaded.micro_batch == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "words"),
+    [
+        ("always_nan", ModelError, "NaN or infinite"),
+        ("dies", ProcessFailed, r"SIGKILL.*was loading .*functions:dies"),
+        ("nothing", ModelError, "nothing"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_not_retried(
+    model: str, error: type[EdlError], words: str
+) -> None:
+    with started(PredictorConfig(f"{FUNCTIONS}:{model}")) as client:
+        with pytest.raises(error, match=words):
+            client.settled(DEADLINE_S)
+        assert client.restarts == 0
+
+
+def test_it_can_be_stopped_while_it_loads() -> None:
+    progress, known = threading.Event(), set(pids())
+    with started(on_progress=lambda text: progress.set()) as client:
+        assert progress.wait(DEADLINE_S)
+        own = list(set(pids()) - known)
+        client.stop()
+        wait_gone(own)
+        with pytest.raises(RetryableError, match="is restarting"):
+            ask(client)
+
+
+def test_a_model_that_changes_while_it_is_served_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "changing.py"
+    module.write_text("def double(x):\n    return {'twice': x['x'] * 2}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    known = set(pids())
+    config = PredictorConfig("changing:double", inputs=(TensorSpec("x", "FP32", (-1, 4)),))
+    with started(config) as client:
+        assert client.settled(DEADLINE_S)
+        module.write_text("def double(x):\n    return {'twice': x['x'] * 2.0}\n")
+        for pid in set(pids()) - known:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: client.failure)
+        assert isinstance(client.failure, ModelError)
+        assert "changed while it was served" in str(client.failure)
+
+
+def test_an_error_of_a_callback_gives_it_up() -> None:
+    def closed(text: str) -> None:
+        raise BrokenPipeError("nobody reads it")
+
+    with (
+        started(on_progress=closed) as client,
+        pytest.raises(ProcessFailed, match="given up: BrokenPipeError"),
+    ):
+        client.settled(DEADLINE_S)
+
+
+def test_fp32_is_exact_on_gpus() -> None:
+    assert surroundings(STEERED)["NVIDIA_TF32_OVERRIDE"] == "0"
+
+
+# --- several predictors
+
+
+class Bench:
+    """Predictors behind a batcher."""
+
+    def __init__(self, *configs: PredictorConfig) -> None:
+        self.progress: list[str] = []
+        self.metrics = TeacherMetrics()
+        self._known = set(pids())
+        self.pool = PredictorPool(
+            configs, on_progress=self.progress.append, on_change=self._changed
+        )
+        self.batcher = Batcher(self.pool, 8, BatchRule(), self.metrics)
+        self.batcher.start()
+        self.pool.start()
+
+    def _changed(self) -> None:
+        self.batcher.devices_changed()
+
+    def pids(self) -> list[int]:
+        return [pid for pid in pids() if pid not in self._known]
+
+    def ask(self, order: float = 0.0) -> Array:
+        answer = self.batcher.submit({"x": batch(order)}, [Wanted("twice")]).result()
+        try:
+            return answer.outputs["twice"].copy()
+        finally:
+            answer.release()
+
+    def close(self) -> None:
+        self.batcher.stop()
+        self.pool.stop()
+
+
+@contextmanager
+def running(*configs: PredictorConfig) -> Iterator[Bench]:
+    bench = Bench(*(configs or [STEERED] * 2))
+    try:
+        wait_until(lambda: bench.pool.settled(0.1))
+        yield bench
+    finally:
+        bench.close()
+
+
+def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
+    with running() as bench, ThreadPoolExecutor(4) as threads:
+        victim, other = bench.pids()
+        held = [threads.submit(bench.ask, HOLD) for _ in range(4)]
+        wait_until(lambda: all(hold.with_suffix(f".{pid}").exists() for pid in (victim, other)))
+        count = "edl_teacher_batch_samples_count"
+        wait_until(lambda: bench.metrics.registry.get_sample_value(count) == 4)  # two for each
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: sorted(bench.pool.ready_lanes()) == [False, True])
+        hold.touch()
+        outcomes = [future.exception(DEADLINE_S) for future in held]
+        lost = [error for error in outcomes if error is not None]
+        assert len(lost) == 2, outcomes
+        assert all(isinstance(error, RetryableError) for error in lost)
+        for future, error in zip(held, outcomes, strict=True):
+            if error is None:
+                assert future.result()[0, 0] == 2 * HOLD
+        # The other serves while the first restarts, and both do after that.
+        assert bench.pool.ready
+        np.testing.assert_array_equal(bench.ask(7.0), batch(7.0) * 2)
+        wait_until(lambda: bench.pool.ready_lanes() == [True, True])
+        assert (bench.pool.restarts, bench.pool.lanes) == (1, 2)
+        assert other in bench.pids()
+        bench.ask()
+        every = bench.pids()
+    wait_gone([victim, *every])
+
+
+def test_a_lost_device_costs_its_job_and_a_restart() -> None:
+    with running() as bench:
+        before = bench.pids()
+        with pytest.raises(RetryableError, match="unspecified launch failure"):
+            bench.ask(LOSE)
+        wait_until(lambda: bench.pool.restarts == 1)
+        wait_until(lambda: bench.pool.ready_lanes() == [True, True])
+        for _ in range(8):
+            np.testing.assert_array_equal(bench.ask(7.0), batch(7.0) * 2)
+        assert len(set(before) - set(bench.pids())) == 1
+
+
+def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictor_client, "CRASHES_AT_MOST", 1)
+    with running() as bench:
+        assert bench.pool.lanes == 2
+        with pytest.raises(RetryableError):
+            bench.ask(KILL)
+        wait_until(lambda: bench.pool.lanes == 1)
+        assert bench.pool.failure is None
+        bench.ask()
+        with pytest.raises(RetryableError):
+            bench.ask(KILL)
+        wait_until(lambda: bench.pool.failure)
+        assert isinstance(bench.pool.failure, ProcessFailed)
+        assert not bench.pool.ready
+
+
+def test_a_refused_model_ends_the_start_of_all() -> None:
+    bench = Bench(STEERED, PredictorConfig(f"{FUNCTIONS}:nothing"))
+    try:
+        with pytest.raises(ModelError, match="nothing"):
+            wait_until(lambda: bench.pool.settled(0.1))
+        assert isinstance(bench.pool.failure, ModelError)
+    finally:
+        bench.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system pins no processes")
+def test_equal_devices_measure_once_and_are_pinned() -> None:
+    core = min(os.sched_getaffinity(0))
+    config = PredictorConfig(STEERED.model, micro_batch=None)
+    pinned = config.on(Device("cpu", (core,)))
+    with running(pinned, pinned, config) as bench:
+        assert sum("by ms/sample" in text for text in bench.progress) == 1
+        loaded = bench.pool.require_loaded()
+        assert f"micro-batch={loaded.micro_batch}" in loaded.spec.numerics
+        assert "mixed" not in loaded.spec.numerics
+        cores = [frozenset(psutil.Process(pid).cpu_affinity() or ()) for pid in bench.pids()]
+        every = frozenset(os.sched_getaffinity(0))
+        assert sorted(cores, key=len) == [{core}, {core}, every]
+        assert any(text.startswith(f"predictor 2 of 3, on cpu:{core}: ") for text in bench.progress)
+
+
+def test_different_devices_have_mixed_numerics_and_a_common_time() -> None:
+    configs: Sequence[PredictorConfig] = [
+        PredictorConfig(STEERED.model, micro_batch=size) for size in (4, 8)
+    ]
+    with started(configs[0]) as client, running(*configs) as bench:
+        loaded = bench.pool.require_loaded()
+        assert loaded.spec.numerics_id.startswith("mixed-")
+        assert client.settled(DEADLINE_S)
+        assert client.loaded is not None
+        assert client.loaded.spec.content_id == loaded.spec.content_id
+        for _ in range(20):
+            bench.ask()
+        lanes = [bench.pool.lane_t_t_s(index) for index in range(2)]
+        assert bench.pool.t_t_s == pytest.approx(2 / sum(1 / t_t_s for t_t_s in lanes))
