@@ -25,6 +25,7 @@ from edl.supervise import Command, Process, start
 from edl.tests.deploy.command_lines import check
 from edl.tests.deploy.container_file import Build, ContainerFile
 from edl.tests.system.redis_servers import redis_server
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
@@ -33,11 +34,9 @@ FILE = ROOT / "deploy" / "containers" / "Containerfile"
 IMAGES = ("cpu", "gpu")
 #: Where a container with a read-only root may write.
 WRITABLE = ("tmp", "var/lib/edl")
-READY_S = 60.0
 #: What tests of an image's steps do without: a build backend that is fetched (pip takes 0 for "no
 #: isolation" and "no compiling"), and compiling all that is installed, of which little is used.
 QUICK = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_COMPILE": "0", "PIP_PROGRESS_BAR": "off"}
-ENDS_S = 20.0
 #: Labels that registries and scanners of images look for, and their forms.
 LABELS = {
     "title": "text",
@@ -184,7 +183,7 @@ def works_as_coordinator(file: ContainerFile, build: Build) -> None:
         with running(file, build, *served, EDL_REDIS=url, EDL_METRICS_LISTEN=port) as process:
             assert health(file, build, EDL_METRICS_LISTEN=f"0.0.0.0:{port}") == "ready\n"
             process.send_signal(signal.SIGTERM)
-            assert process.wait(ENDS_S) == 0
+            assert process.wait(DEADLINE_S) == 0
 
 
 def works_as_teacher(file: ContainerFile, build: Build) -> None:
@@ -196,7 +195,7 @@ def works_as_teacher(file: ContainerFile, build: Build) -> None:
     with running(file, build, *served, EDL_METRICS_LISTEN=port, **variables) as process:
         assert health(file, build, EDL_METRICS_LISTEN=port) == "ready\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(ENDS_S) == 0
+        assert process.wait(DEADLINE_S) == 0
 
 
 def in_image(
@@ -243,10 +242,10 @@ def running(
 ) -> Iterator[Process]:
     process = start(replace(in_image(file, build, arguments, **variables), guard=True))
     try:
-        process.expect(r"^(coordinator|teacher) ready: ", READY_S)
+        process.expect(r"^(coordinator|teacher) ready: ", DEADLINE_S)
         yield process
     finally:
-        process.stop(grace_s=ENDS_S)
+        process.stop(grace_s=DEADLINE_S)
 
 
 def files(root: Path) -> dict[str, tuple[int, int]]:

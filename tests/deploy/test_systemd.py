@@ -32,13 +32,6 @@ WRONG = {
 }
 #: Settings that are newer than its list.
 UNKNOWN = ("OOMPolicy",)
-#: What a mesh can do without, and the linter does not always ask for.
-HARDENED = (
-    "NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectClock",
-    "ProtectControlGroups", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules",
-    "ProtectKernelTunables", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID",
-    "LockPersonality", "RemoveIPC",
-)  # fmt: skip
 #: Seconds beyond its grace period that a service has to end, as it closes what it has.
 MARGIN_S = 10
 FINDING = re.compile(r"^.*:(\d+):(\w+) \[([\w.@-]+)\] - (.*)$", re.MULTILINE)
@@ -144,41 +137,3 @@ def test_who_is_told_to_stop_has_time_for_it(unit: Path) -> None:
     assert given_s >= check(*command(unit)).get("grace", 0.0) + MARGIN_S
     assert service["Restart"] == ["on-failure"]
     assert "2" in service["RestartPreventExitStatus"][0].split()
-
-
-@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
-def test_services_run_as_nobody_and_write_nowhere_else(unit: Path) -> None:
-    service = settings(unit)
-    (user,) = re.findall(r"^u (\S+) ", (FOLDER / "edl.sysusers.conf").read_text(), re.MULTILINE)
-    assert (service["User"], service["Group"]) == ([user], [user])
-    assert service["ProtectSystem"] == ["strict"]
-    assert service["CapabilityBoundingSet"] == [""]
-    assert {name for name in HARDENED if service.get(name) != ["yes"]} == set()
-    families = set(service["RestrictAddressFamilies"][0].split())
-    assert families - {"AF_INET", "AF_INET6", "AF_UNIX"} == (
-        {"AF_NETLINK"} if "student" in unit.name else set()
-    )
-    assert service["StateDirectory"] == ["edl"]
-    assert "ReadWritePaths" not in service
-    # Code that is made while it runs: oneDNN, XNNPACK. Were it forbidden, no model would run.
-    assert "MemoryDenyWriteExecute" not in service
-
-
-@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
-def test_settings_lie_where_only_the_services_may_read(unit: Path) -> None:
-    (file,) = settings(unit)["EnvironmentFile"]
-    folder, mode, owner, group = re.findall(
-        r"^d (\S+) (\S+) (\S+) (\S+)$", (FOLDER / "edl.tmpfiles.conf").read_text(), re.MULTILINE
-    )[0]
-    assert (mode, owner, group) == ("0750", "root", settings(unit)["Group"][0])
-    assert Path(file).parent == Path(folder)
-    _, env = command(unit)
-    for path in re.findall(r"/etc/[\w./-]+", " ".join(env.values())):
-        assert Path(path).parent == Path(folder), path
-
-
-def test_the_drop_in_for_gpus_changes_what_the_units_say() -> None:
-    drop_in = settings(FOLDER / "edl-gpu.conf")
-    assert drop_in["PrivateDevices"] == ["no"]
-    for unit in UNITS:
-        assert settings(unit)["PrivateDevices"] == ["yes"]

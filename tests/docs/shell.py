@@ -20,10 +20,9 @@ from edl.coordinator.embedded import free_port
 from edl.errors import ProcessFailed
 from edl.supervise import Command, start
 from edl.supervise.life import LIFE_VARIABLE
-from edl.tests.docs.pages import File, Page, Run, missing, put
+from edl.tests.docs.pages import DEADLINE_S, File, Page, Run, missing, put
 
 ROOT = Path(__file__).resolve().parents[2]
-END_S = 20.0  # for all that runs in the background to end
 POLL_S = 0.05
 #: What the shell itself says of a job that was killed, where a terminal would show it otherwise.
 _NOTICE = re.compile(r"^\S+/\d+\.sh: line \d+: +\d+ (?:Killed|Terminated|Interrupt)\b.*\n", re.M)
@@ -65,7 +64,7 @@ class Shell:
         begin.write_text(f"unset {' '.join(forget)}\n{_BEGIN}\n{''.join(exports)}")
         argv = ("bash", "--noprofile", "--norc", str(orders))
         self._bash = start(Command("shell", argv, cwd=self.work, guard=True))
-        self._order(f". {begin}", 10.0)
+        self._order(f". {begin}", DEADLINE_S)
 
     def __enter__(self) -> Self:
         return self
@@ -79,10 +78,10 @@ class Shell:
         """End what runs in the background, the youngest first, then the shell."""
         try:
             if self._bash.alive and not isinstance(value, KeyboardInterrupt):
-                self._order(_END, END_S)
+                self._order(_END, DEADLINE_S)
         finally:
             os.write(self._orders, b"exit\n")
-            self._bash.wait(END_S / 4)
+            self._bash.wait(DEADLINE_S)
             self._bash.stop()
             self._undo.close()
 
@@ -110,15 +109,15 @@ class Shell:
     def begin(self, command: str) -> Path:
         """Start a command in the background; returns the file of its output."""
         script, output = self._script(command + " &")
-        self._order(f". {script} >{output} 2>&1 </dev/null", 10.0)
-        self._order(f"set -- $(jobs %%); echo job {self._scripts} $1", 10.0)
+        self._order(f". {script} >{output} 2>&1 </dev/null", DEADLINE_S)
+        self._order(f"set -- $(jobs %%); echo job {self._scripts} $1", DEADLINE_S)
         number = self._bash.expect(rf"^job {self._scripts} \[(\d+)\]", 1.0)[1]
         self._outputs[int(number)] = output
         return output
 
     def runs(self) -> bool:
         """Whether the job that was started last still runs."""
-        return self._order('kill -0 "$!" 2>/dev/null', 10.0) == 0
+        return self._order('kill -0 "$!" 2>/dev/null', DEADLINE_S) == 0
 
     def _interrupt(self) -> None:
         """TERM to all that runs, so that the shell listens again."""

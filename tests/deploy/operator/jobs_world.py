@@ -1,16 +1,17 @@
-"""DistillJobs on a test's cluster: an operator's turns, in a time that the test says."""
+"""DistillJobs of a test's cluster, under an operator in virtual time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs import DistillJobs
 from edl.deploy.operator.jobs.trainings import Trainings
+from edl.errors import EdlError
 from edl.mesh.kubernetes.client import Client
-from edl.mesh.kubernetes.resources import DISTILL_JOB, EVENT, JOB_LABEL, POD, Object
+from edl.mesh.kubernetes.resources import DISTILL_JOB, EVENT, JOB_LABEL, POD, Object, rfc3339_s
 from edl.scheduler.elastic import ElasticConfig
 from edl.scheduler.job_pods import PodsConfig, Progress
 from edl.tests.deploy.kube_api.cluster import Cluster
@@ -19,8 +20,8 @@ REDIS = "redis://head:6379"
 AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), lost_pause_s=0)
 
 
-class Said(Trainings):
-    """How far all trainings are, as a test says."""
+class FakeTrainings(Trainings):
+    """Trainings whose progress a test sets."""
 
     progress = Progress()
 
@@ -29,22 +30,16 @@ class Said(Trainings):
 
 
 class JobsWorld:
-    """See the module.
-
-    Args:
-        cluster: of the test.
-        pods: how jobs share it.
-    """
+    """The reconciles of an operator, and of the cluster's own controllers."""
 
     def __init__(self, cluster: Cluster, pods: PodsConfig = AT_ONCE) -> None:
         self.cluster, self.pods_config = cluster, pods
         self.config = OperatorConfig(cluster.namespace, REDIS)
-        self.trainings = Said()
+        self.trainings = FakeTrainings()
         self.now = time.time()
         self.jobs = self.operator(cluster.client)
 
     def operator(self, client: Client) -> DistillJobs:
-        """One that has just been started."""
         return DistillJobs(client, self.config, self.pods_config, self.trainings, 0.0)
 
     def submit(self, name: str, least: int, most: int, cpu: str = "1", **more: Any) -> Object:
@@ -61,11 +56,10 @@ class JobsWorld:
         return self.cluster.create(DISTILL_JOB, name, spec)
 
     def ask(self, name: str, **spec: Any) -> None:
-        """Change what is asked of a job."""
         self.cluster.client.patch(DISTILL_JOB, name, {"spec": spec})
 
     def turn(self, seconds: float = 1.0) -> None:
-        """The operator looks and acts once; then the cluster does its part."""
+        """One reconcile of the operator, then of the cluster."""
         self.now += seconds
         self.jobs.turn(self.now)
         self.cluster.play()
@@ -82,7 +76,6 @@ class JobsWorld:
         raise AssertionError(f"still changing: {before}")
 
     def picture(self) -> Any:
-        """All that is there, by versions."""
         kinds = (DISTILL_JOB, POD)
         listed = [one["metadata"] for kind in kinds for one in self.cluster.client.list(kind)]
         return [(meta["name"], meta["resourceVersion"]) for meta in listed]
@@ -107,7 +100,7 @@ class JobsWorld:
         ]
 
     def events(self, name: str) -> list[tuple[str, str]]:
-        """Words and messages of what has happened to a job."""
+        """Reasons and messages."""
         return [
             (one["reason"], one["message"])
             for one in self.cluster.client.list(EVENT)
@@ -116,23 +109,21 @@ class JobsWorld:
 
     def unplaced(self, pod: str, since_s: float) -> None:
         """The cluster's scheduler finds no machine for a pod."""
-        from edl.mesh.kubernetes.resources import rfc3339_s
-
-        condition = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
-            "lastTransitionTime": rfc3339_s(since_s),
-        }
-        self.cluster.client.patch(
-            POD,
-            pod,
-            {"status": {"phase": "Pending", "conditions": [condition]}},
-            subresource="status",
-        )
+        message = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        condition |= {"message": message, "lastTransitionTime": rfc3339_s(since_s)}
+        self.cluster.patch_status(POD, pod, phase="Pending", conditions=[condition])
 
 
 def number(pod: str) -> int:
-    """Of a node, by the name of its pod."""
     return int(pod.rpartition("-")[2])
+
+
+def refusing(method: str, end: str, error: EdlError) -> Callable[[str, str], None]:
+    """A hook that raises `error` at each such call whose path ends so."""
+
+    def hook(called: str, path: str) -> None:
+        if called == method and path.endswith(end):
+            raise error
+
+    return hook

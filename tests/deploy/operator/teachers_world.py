@@ -1,4 +1,4 @@
-"""TeacherServices under an operator whose turns a test makes itself."""
+"""TeacherServices of a test's cluster, under an operator in virtual time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ SPEC: Object = {
 NAME = "resnet"
 
 
-class Said:
-    """What coordinators say, as a test has it."""
+class CoordinatorNumbers:
+    """Desired numbers of teachers by service, as a test sets them."""
 
     def __init__(self, **numbers: int | None) -> None:
         self.numbers: dict[str, int | None] = dict(numbers)
         self.asked: set[tuple[str, str]] = set()
 
     def of(self, url: str, service: str) -> int | None:
-        """Of the one mesh that there is."""
         return self.numbers.get(service)
 
     def keep(self, wanted: set[tuple[str, str]]) -> None:
-        """Noted."""
         self.asked = wanted
 
 
@@ -48,9 +46,11 @@ class Operator:
         now: seconds since 1970, a second more with each turn.
     """
 
-    def __init__(self, cluster: Cluster, said: Said | None = None, **config: Any) -> None:
+    def __init__(
+        self, cluster: Cluster, said: CoordinatorNumbers | None = None, **config: Any
+    ) -> None:
         self.cluster = cluster
-        self.said = said or Said()
+        self.said = said or CoordinatorNumbers()
         self.config = OperatorConfig(cluster.namespace, URL, **config)
         self.now = 1_900_000_000.0
 
@@ -72,12 +72,10 @@ class Operator:
         raise AssertionError(f"it does not settle: {before}")
 
     def service(self, name: str = NAME) -> Object:
-        """As it is now."""
         return self.cluster.client.get(TEACHER_SERVICE, name)
 
 
 def deployment(cluster: Cluster) -> Object:
-    """The one of the service that all tests have."""
     return cluster.client.get(DEPLOYMENT, NAME)
 
 
@@ -99,7 +97,6 @@ def state(cluster: Cluster, name: str = NAME) -> Object:
 
 
 def conditions(service: Object) -> dict[str, tuple[str, str]]:
-    """Status and reason of each condition."""
     found = service["status"]["conditions"]
     return {one["type"]: (one["status"], one["reason"]) for one in found}
 

@@ -20,11 +20,14 @@ def machine(name: str, ready: str = "True", closed: bool = False, **has: str) ->
     }
 
 
+def requesting(cpu: float | str) -> Object:
+    return {"resources": {"requests": {"cpu": cpu}}}
+
+
 def pod(node: str = "", phase: str = "Running", cpu: str = "1") -> Object:
-    container = {"name": "x", "resources": {"requests": {"cpu": cpu}}}
     return {
         "metadata": {"name": "p"},
-        "spec": {"containers": [container], **({"nodeName": node} if node else {})},
+        "spec": {"containers": [requesting(cpu)], **({"nodeName": node} if node else {})},
         "status": {"phase": phase},
     }
 
@@ -40,34 +43,19 @@ def test_quantities_by_kinds_that_read_well() -> None:
     ("spec", "cpu"),
     [
         ({"containers": [{}]}, None),
-        ({"containers": [{"resources": {"requests": {"cpu": 1}}}] * 2}, 2.0),
+        ({"containers": [requesting(1)] * 2}, 2.0),
         ({"containers": [{"resources": {"limits": {"cpu": 3}}}]}, 3.0),
         ({"containers": [{"resources": {"limits": {"cpu": 3}, "requests": {"cpu": 1}}}]}, 1.0),
+        ({"containers": [requesting(1)], "initContainers": [requesting(4)]}, 4.0),
         (
             {
-                "containers": [{"resources": {"requests": {"cpu": 1}}}],
-                "initContainers": [{"resources": {"requests": {"cpu": 4}}}],
-            },
-            4.0,
-        ),
-        (
-            {
-                "containers": [{"resources": {"requests": {"cpu": 1}}}],
-                "initContainers": [
-                    {"restartPolicy": "Always", "resources": {"requests": {"cpu": 2}}},
-                    {"resources": {"requests": {"cpu": 0.5}}},
-                ],
+                "containers": [requesting(1)],
+                "initContainers": [{"restartPolicy": "Always", **requesting(2)}, requesting(0.5)],
                 "overhead": {"cpu": "250m"},
             },
             3.25,
         ),
-        (
-            {
-                "containers": [{"resources": {"requests": {"cpu": 1}}}] * 3,
-                "resources": {"requests": {"cpu": 2}},
-            },
-            2.0,
-        ),
+        ({"containers": [requesting(1)] * 3, **requesting(2)}, 2.0),
     ],
 )
 def test_what_a_pod_takes(spec: dict[str, Any], cpu: float | None) -> None:

@@ -24,7 +24,7 @@ from edl.scheduler.job_pods import PodsConfig, Progress
 from edl.tests.deploy.kube_api.cluster import Cluster
 
 from .jobs_world import JobsWorld
-from .teachers_world import NAME, SPEC, Operator, Said
+from .teachers_world import NAME, SPEC, CoordinatorNumbers, Operator
 
 
 @pytest.fixture
@@ -249,66 +249,43 @@ def test_what_the_schema_refuses(cluster: Cluster, spec: dict[str, object], says
     assert cluster.pods() == []
 
 
-def test_what_the_schema_cannot_see_is_said_in_the_status(world: JobsWorld) -> None:
-    world.cluster.node("m1", cpu="4")
-    world.submit("a", 1, 2, train="job.py --nodes 3")
-    world.submit("b", 1, 2, command="sh -c 'unbalanced")
-    world.rest()
-    for name, says in (("a", "--nodes is what"), ("b", "No closing quotation")):
-        status = world.status(name)
-        assert status["state"] == "creating"
-        assert says in status["reason"]
-        assert world.nodes(name) == []
-    world.ask("b", command="sh -c balanced")
-    world.rest()
-    assert world.status("b")["state"] == "running"
-
-
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
+        ({"train": "job.py --nodes 3"}, "--nodes is what"),
+        ({"command": "sh -c 'unbalanced"}, "No closing quotation"),
         ({"resources": {"requests": {"cpu": "1e999"}}}, "a pod cannot request inf cpu"),
         ({"podTemplate": {"spec": {"containers": {}}}}, "podTemplate is no template of a pod"),
         ({"podTemplate": {"spec": {"overhead": {"cpu": "-9"}}}}, "cannot request -8 cpu"),
     ],
 )
-def test_one_that_nobody_can_run_is_not_the_others_trouble(
+def test_an_invalid_spec_is_reported_in_the_status_and_hinders_no_other_job(
     world: JobsWorld, spec: dict[str, Any], says: str
 ) -> None:
-    world.cluster.node("m1", cpu="2")
+    world.cluster.node("m1", cpu="4")
     world.submit("a", 1, 2, **spec)
     world.submit("b", 1, 2)
     world.rest()
+    assert world.status("a")["state"] == "creating"
     assert says in world.status("a")["reason"]
-    assert world.nodes("a") == []
-    assert world.nodes("b") == [1, 2]
-
-
-def test_machines_that_no_job_puts_up_with_are_not_counted(world: JobsWorld) -> None:
-    world.cluster.node("m1", cpu="2")
-    head = world.cluster.node("head", cpu="8")
-    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
-    world.cluster.client.patch(NODE, head, {"spec": {"taints": [taint]}})
-    world.submit("a", 1, 8)
+    assert (world.nodes("a"), world.nodes("b")) == ([], [1, 2])
+    valid = {"train": None, "command": "work", "podTemplate": None}
+    world.ask("a", **valid, resources={"requests": {"cpu": "1"}})
     world.rest()
-    assert len(world.nodes("a")) == 2
-    tolerations = [{"key": taint["key"], "operator": "Exists"}]
-    world.ask("a", podTemplate={"spec": {"tolerations": tolerations}})
-    world.rest()
-    assert len(world.nodes("a")) == 8
+    assert world.nodes("a") == [1, 2]
 
 
-def tainted(world: JobsWorld, cpu: str) -> list[dict[str, str]]:
-    """One more machine, which keeps pods away; what those tolerate that may come."""
+def tainted_node(world: JobsWorld, cpu: str) -> list[dict[str, str]]:
+    """Add a node that keeps pods away; returns the tolerations for it."""
     name = world.cluster.node("head", cpu=cpu)
     taint = {"key": "gpu", "effect": "NoSchedule"}
     world.cluster.client.patch(NODE, name, {"spec": {"taints": [taint]}})
     return [{"key": "gpu", "operator": "Exists"}]
 
 
-def test_nor_are_those_that_only_jobs_that_have_ended_put_up_with(world: JobsWorld) -> None:
+def test_nodes_that_no_active_job_tolerates_are_not_counted(world: JobsWorld) -> None:
     world.cluster.node("m1", cpu="2")
-    tolerations = tainted(world, cpu="8")
+    tolerations = tainted_node(world, cpu="8")
     world.submit("a", 1, 1, podTemplate={"spec": {"tolerations": tolerations}})
     world.rest()
     world.cluster.end("a-1", 0)
@@ -317,9 +294,12 @@ def test_nor_are_those_that_only_jobs_that_have_ended_put_up_with(world: JobsWor
     world.submit("b", 1, 8)
     world.rest()
     assert len(world.nodes("b")) == 2
+    world.ask("b", podTemplate={"spec": {"tolerations": tolerations}})
+    world.rest()
+    assert len(world.nodes("b")) == 8
 
 
-def test_what_runs_of_a_spec_that_is_wrong_holds_its_room(world: JobsWorld) -> None:
+def test_running_nodes_of_an_invalid_spec_keep_their_room(world: JobsWorld) -> None:
     world.cluster.node("m1", cpu="4")
     world.submit("a", 3, 3, train="job.py")
     world.rest()
@@ -334,10 +314,10 @@ def test_what_runs_of_a_spec_that_is_wrong_holds_its_room(world: JobsWorld) -> N
     assert len(world.nodes("a")) == 3, "it is left alone, whoever wants its room"
 
 
-def test_what_runs_of_a_spec_that_is_wrong_stays_on_machines_that_it_alone_puts_up_with(
+def test_running_nodes_of_an_invalid_spec_stay_on_nodes_that_only_it_tolerates(
     world: JobsWorld,
 ) -> None:
-    tolerations = tainted(world, cpu="4")
+    tolerations = tainted_node(world, cpu="4")
     world.submit("a", 3, 3, podTemplate={"spec": {"tolerations": tolerations}})
     world.rest()
     world.ask("a", podTemplate={"spec": {"containers": {}, "tolerations": tolerations}})
@@ -420,7 +400,7 @@ class BothWorld(JobsWorld):
 
 def test_jobs_make_room_for_teachers_and_grow_when_these_go(cluster: Cluster) -> None:
     cluster.node("m1", cpu="4")
-    said = Said(resnet101=0)
+    said = CoordinatorNumbers(resnet101=0)
     world = BothWorld(cluster, Operator(cluster, said))
     cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "minReplicas": 0, "scaleToZero": True})
     world.submit("a", 1, 4)

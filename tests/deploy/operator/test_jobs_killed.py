@@ -16,10 +16,10 @@ from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused
 from edl.mesh.kubernetes.resources import DISTILL_JOB, NAMESPACE, POD
 from edl.tests.deploy.kube_api.cluster import Cluster, Killed, cluster_in
 
-from .jobs_world import REDIS, JobsWorld
+from .jobs_world import REDIS, JobsWorld, refusing
 
 
-class Doom:
+class KillBeforeWrite:
     """Kills the operator that is about to make its write of number `at`; notes all writes."""
 
     def __init__(self, at: int) -> None:
@@ -62,9 +62,9 @@ class MortalWorld(JobsWorld):
 
 
 @contextmanager
-def world_of(folder: Path, doom: Doom) -> Iterator[MortalWorld]:
+def world_of(folder: Path, kill: KillBeforeWrite) -> Iterator[MortalWorld]:
     folder.mkdir()
-    with cluster_in(folder) as cluster, cluster.calling(doom) as client:
+    with cluster_in(folder) as cluster, cluster.calling(kill) as client:
         world = MortalWorld(cluster)
         world.jobs = world.operator(client)
         yield world
@@ -86,30 +86,19 @@ def life(world: MortalWorld) -> list[object]:
     for name in ("a", "b"):
         status = world.status(name)
         keys = ("state", "nodes", "ready", "leaving", "target", "failures", "done")
-        told.append({key: status.get(key) for key in keys})
+        told.append(tuple(status.get(key) for key in keys))
         told.append(len(world.nodes(name)))
         assert len(world.nodes(name)) == status["target"]
     return told
 
 
 def _killed_at(folder: Path, points: Callable[[int], range]) -> None:
-    calm = Doom(-1)
+    calm = KillBeforeWrite(-1)
     with world_of(folder / "calm", calm) as world:
         told = life(world)
-    assert told == [
-        {
-            "state": "running", "nodes": 2, "ready": 2, "leaving": 0, "target": 2,
-            "failures": 1, "done": False,
-        },
-        2,
-        {
-            "state": "succeeded", "nodes": 0, "ready": 0, "leaving": 0, "target": 0,
-            "failures": 0, "done": True,
-        },
-        0,
-    ]  # fmt: skip
+    assert told == [("running", 2, 2, 0, 2, 1, False), 2, ("succeeded", 0, 0, 0, 0, 0, True), 0]
     for at in points(len(calm.writes)):
-        with world_of(folder / f"at-{at}", Doom(at)) as world:
+        with world_of(folder / f"at-{at}", KillBeforeWrite(at)) as world:
             assert life(world) == told, f"killed before {calm.writes[at]}"
             assert world.killed == 1
             assert world.used_twice() == []
@@ -164,12 +153,8 @@ def test_a_pod_that_the_cluster_does_not_take_fails_the_job_in_the_end(cluster: 
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="2")
     world.submit("a", 2, 2, retries=1)
-
-    def refuse(method: str, path: str) -> None:
-        if method == "POST" and path.endswith("/pods"):
-            raise ManifestRefused("volumes[0].name: Required value")
-
-    with cluster.calling(refuse) as client:
+    error = ManifestRefused("volumes[0].name: Required value")
+    with cluster.calling(refusing("POST", "/pods", error)) as client:
         world.jobs = world.operator(client)
         world.rest()
     status = world.status("a")
@@ -182,13 +167,8 @@ def test_a_quota_holds_a_node_up_and_fails_nothing(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="2")
     world.submit("a", 1, 2)
-    spent = True
-
-    def refuse(method: str, path: str) -> None:
-        if spent and method == "POST" and path.endswith("/pods"):
-            raise Forbidden("exceeded quota: pods")
-
-    with cluster.calling(refuse) as client:
+    error = Forbidden("exceeded quota: pods")
+    with cluster.calling(refusing("POST", "/pods", error)) as client:
         world.jobs = world.operator(client)
         world.turn()
         world.turn()
@@ -199,11 +179,11 @@ def test_a_quota_holds_a_node_up_and_fails_nothing(cluster: Cluster) -> None:
         world.rest()
         told = [message for word, message in world.events("a") if word == "NodeRefused"]
         assert told == ["node 1 cannot be started: exceeded quota: pods"], "said once"
-        spent = False
-        world.rest()
-        assert world.nodes("a") == []
-        world.now += 300
-        world.rest()
+    world.jobs = world.operator(cluster.client)
+    world.rest()
+    assert world.nodes("a") == []
+    world.now += 300
+    world.rest()
     assert len(world.nodes("a")) == 2
     assert world.status("a")["state"] == "running"
 

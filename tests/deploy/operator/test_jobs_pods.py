@@ -175,30 +175,21 @@ def shown(
     }
 
 
+def over(code: int, **more: Any) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, **more}}
+
+
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
+
+
 @pytest.mark.parametrize(
     ("pod", "code", "said"),
     [
-        (shown("Succeeded", {"terminated": {"exitCode": 0}}), 0, ""),
-        (
-            shown("Failed", {"terminated": {"exitCode": 1, "message": "a\nb\n\nc\nd"}}),
-            1,
-            "b | c | d",
-        ),
-        (
-            shown("Failed", {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}),
-            137,
-            "OOMKilled",
-        ),
+        (shown("Succeeded", over(0)), 0, ""),
+        (shown("Failed", over(1, message="a\nb\n\nc\nd")), 1, "b | c | d"),
+        (shown("Failed", over(137, reason="OOMKilled")), 137, "OOMKilled"),
         (shown("Failed", reason="Evicted", message="disk is full"), None, "Evicted: disk is full"),
-        (
-            shown(
-                "Failed",
-                {"terminated": {"exitCode": 143}},
-                conditions=[{"type": "DisruptionTarget", "status": "True"}],
-            ),
-            None,
-            "",
-        ),
+        (shown("Failed", over(143), conditions=DISRUPTED), None, ""),
         (shown("Failed", reason="OutOfcpu"), None, "OutOfcpu"),
     ],
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -20,7 +21,7 @@ from edl.errors import KubernetesUnavailable, LeaseSuperseded
 from edl.lifecycle import Stop
 from edl.mesh.kubernetes.resources import DEPLOYMENT, DISTILL_JOB, POD, TEACHER_SERVICE
 from edl.tests.deploy.kube_api.cluster import Cluster, emulated_in
-from edl.tests.deploy.operator.teachers_world import NAME, SPEC, Operator, Said
+from edl.tests.deploy.operator.teachers_world import NAME, SPEC, CoordinatorNumbers, Operator
 from edl.tests.waiting import wait_until
 
 INTERVAL_S = 600.0
@@ -134,7 +135,9 @@ def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
 
 def test_what_has_failed_is_tried_again_though_nothing_wakes_the_loop() -> None:
     ill, well = Noted(*[KubernetesUnavailable("away")] * 2), Noted()
-    loop = Loop({"ill": ill, "well": well}, lambda: True, INTERVAL_S, Wake(), OperatorMetrics())
+    parts, rests = {"ill": ill, "well": well}, Random(0)
+    rests.random = lambda: 0.001  # type: ignore[method-assign]
+    loop = Loop(parts, lambda: True, INTERVAL_S, Wake(), OperatorMetrics(), rests)
     with _running(loop):
         wait_until(lambda: ill.turns == 3)
 
@@ -226,7 +229,7 @@ def test_definitions_that_are_created_later_are_watched(tmp_path: Path) -> None:
 
 def test_an_api_that_is_away_for_a_while_is_waited_for(cluster: Cluster) -> None:
     cluster.node("m1")
-    operator = Operator(cluster, Said(resnet101=1))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=1))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     failing = [True]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import kubernetes_validate
@@ -31,8 +31,8 @@ from edl.tests.deploy.kube_api.cluster import Cluster, definitions
 from edl.tests.deploy.operator.teachers_world import (
     NAME,
     SPEC,
+    CoordinatorNumbers,
     Operator,
-    Said,
     conditions,
     deployment,
     events,
@@ -42,7 +42,7 @@ from edl.tests.waiting import wait_until
 
 def test_a_service_becomes_a_deployment_that_a_cluster_takes(cluster: Cluster) -> None:
     cluster.node("m1")
-    operator = Operator(cluster, Said(resnet101=2))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     made = cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "spot": True})
     service = operator.settle()
     assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (2, 2)
@@ -80,7 +80,7 @@ def test_a_service_becomes_a_deployment_that_a_cluster_takes(cluster: Cluster) -
 
 def test_nothing_is_written_while_nothing_changes(cluster: Cluster) -> None:
     cluster.node("m1")
-    operator = Operator(cluster, Said(resnet101=2))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.settle()
     seen: list[str] = []
@@ -93,7 +93,7 @@ def test_nothing_is_written_while_nothing_changes(cluster: Cluster) -> None:
 
 def test_a_hand_wins_over_the_number_until_it_lets_go(cluster: Cluster) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
-    operator = Operator(cluster, Said(resnet101=2))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.settle()
     cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"replicas": 5}}, subresource="scale")
@@ -110,7 +110,7 @@ def test_a_hand_wins_over_the_number_until_it_lets_go(cluster: Cluster) -> None:
 
 def test_the_coordinators_number_is_followed_within_bounds(cluster: Cluster) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
-    said = Said()
+    said = CoordinatorNumbers()
     operator = Operator(cluster, said)
     cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "minReplicas": 2, "maxReplicas": 4})
     assert operator.settle()["status"]["desired"] == 2
@@ -131,7 +131,7 @@ def test_no_more_teachers_than_the_cluster_carries(cluster: Cluster) -> None:
     other: Object = {"resources": {"requests": {"cpu": "1500m"}}, "name": "x", "image": "x"}
     cluster.create(POD, "other", {"containers": [other]})
     cluster.play()
-    said = Said(resnet101=6)
+    said = CoordinatorNumbers(resnet101=6)
     operator = Operator(cluster, said)
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     service = operator.settle()
@@ -151,7 +151,7 @@ def test_no_more_teachers_than_the_cluster_carries(cluster: Cluster) -> None:
 
 def test_what_others_change_is_put_right_and_what_is_theirs_stays(cluster: Cluster) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
-    operator = Operator(cluster, Said(resnet101=2))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.settle()
     was = deployment(cluster)["spec"]
@@ -177,7 +177,7 @@ def test_what_others_change_is_put_right_and_what_is_theirs_stays(cluster: Clust
 
 def test_a_changed_spec_is_carried_out_and_what_it_says_no_more_goes(cluster: Cluster) -> None:
     cluster.node("m1")
-    operator = Operator(cluster, Said(resnet101=1))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=1))
     extras: Object = {
         "metadata": {"annotations": {"a": "1"}},
         "spec": {
@@ -208,7 +208,7 @@ def test_a_changed_spec_is_carried_out_and_what_it_says_no_more_goes(cluster: Cl
 
 def test_a_change_is_not_done_before_the_cluster_has_carried_it_out(cluster: Cluster) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
-    operator = Operator(cluster, Said(resnet101=2))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
 
     def progress() -> tuple[str, str]:
@@ -249,7 +249,7 @@ def test_what_no_schema_catches_is_said_and_what_runs_goes_on(
     cluster: Cluster, changes: Object, words: str
 ) -> None:
     cluster.node("m1")
-    operator = Operator(cluster, Said(resnet101=1))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=1))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.settle()
     running = deployment(cluster)["spec"]
@@ -275,13 +275,13 @@ def test_rules_between_fields_are_held_by_the_server_or_the_operator(cluster: Cl
             cluster.create(TEACHER_SERVICE, "0.dotted", SPEC)
     else:
         cluster.create(TEACHER_SERVICE, NAME, wrong)
-        operator = Operator(cluster, Said())
+        operator = Operator(cluster, CoordinatorNumbers())
         operator.turn()
         assert conditions(operator.service())["InvalidSpec"] == ("True", "InvalidSpec")
 
 
 def test_a_name_that_is_somebody_elses_is_left_alone(cluster: Cluster) -> None:
-    operator = Operator(cluster, Said(resnet101=1))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=1))
     theirs: Object = {
         "replicas": 3,
         "selector": {"matchLabels": {"a": "1"}},
@@ -319,7 +319,7 @@ def test_the_examples_become_teachers(cluster: Cluster, which: str) -> None:
     assert set(resource["spec"]) <= set(known["properties"]["spec"]["properties"])
     cluster.create(TEACHER_SERVICE, name, resource["spec"])
     cluster.node("m1", cpu="8", memory="64Gi")
-    operator = Operator(cluster, Said(**{name: 1}))
+    operator = Operator(cluster, CoordinatorNumbers(**{name: 1}))
     operator.turn()
     assert "InvalidSpec" not in conditions(operator.service(name))
     made = cluster.client.get(DEPLOYMENT, name)
@@ -343,7 +343,7 @@ def desired(operator: Operator, *names: str) -> list[int]:
 
 def test_two_services_are_not_promised_the_same_room(cluster: Cluster) -> None:
     cluster.node("m1", cpu="4")
-    operator = Operator(cluster, Said(one=3, two=3))
+    operator = Operator(cluster, CoordinatorNumbers(one=3, two=3))
     for name in ("one", "two"):
         cluster.create(TEACHER_SERVICE, name, {**SPEC, "service": name})
     operator.turn()
@@ -362,7 +362,7 @@ def test_nodes_of_elastic_jobs_leave_room_for_teachers(cluster: Cluster) -> None
     cluster.node("m1", cpu="2")
     holder(cluster, "j-1", "2", labels_of("student", job="j", node="1"))
     cluster.play()
-    operator = Operator(cluster, Said(resnet101=2))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     service = operator.settle()
     assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (2, 0)
@@ -373,7 +373,7 @@ def test_students_that_no_operator_moves_keep_their_room(cluster: Cluster) -> No
     cluster.node("m1", cpu="4")
     holder(cluster, "plain-job", "3", {"edl-dist.io/job": "plain"})
     cluster.play()
-    operator = Operator(cluster, Said(resnet101=2))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     service = operator.settle()
     assert (service["status"]["desired"], service["status"]["readyReplicas"]) == (1, 1)
@@ -396,11 +396,8 @@ def test_a_fleet_of_pods_follows_a_coordinator_and_its_silence(cluster: Cluster)
 
     with served() as mesh:
         numbers = Numbers()
-
-        class Closing:
-            close = staticmethod(numbers.stop)
-
-        with closing(Closing()):
+        with ExitStack() as undo:
+            undo.callback(numbers.stop)
             config = OperatorConfig(cluster.namespace, mesh.url)
             operator = TeacherServices(cluster.client, config, numbers)
 

@@ -22,13 +22,14 @@ from edl.mesh.kubernetes.resources import (
     Object,
 )
 from edl.tests.deploy.kube_api.cluster import Cluster, Killed
+from edl.tests.deploy.operator.jobs_world import refusing
 from edl.tests.deploy.operator.teachers_world import (
     JUNK,
     NAME,
     POD_SPECS,
     SPEC,
+    CoordinatorNumbers,
     Operator,
-    Said,
     conditions,
     deployment,
     events,
@@ -43,7 +44,7 @@ def test_killed_between_any_two_calls_it_comes_to_the_same_end(
     cluster: Cluster, after: bool
 ) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
-    said = Said(resnet101=2)
+    said = CoordinatorNumbers(resnet101=2)
 
     def story(operator: Operator, name: str, kill_at: int, after: bool) -> bool:
         """Created, scaled by its number, by hand, refused: at each a turn; whether one died."""
@@ -88,12 +89,9 @@ def test_killed_between_any_two_calls_it_comes_to_the_same_end(
 
 
 def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster) -> None:
-    def hook(method: str, path: str) -> None:
-        if method == "PATCH" and path.endswith(f"/deployments/{NAME}"):
-            raise Forbidden("Kubernetes does not allow it: exceeded quota")
-
+    hook = refusing("PATCH", f"/deployments/{NAME}", Forbidden("exceeded quota"))
     cluster.node("m1", cpu="4")  # no more than the first of them wants
-    operator = Operator(cluster, Said(resnet101=4, other=1))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=4, other=1))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     cluster.create(TEACHER_SERVICE, "xother", {**SPEC, "service": "other"})
     with cluster.calling(hook) as client:
@@ -108,7 +106,7 @@ def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster)
 def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
     cluster: Cluster,
 ) -> None:
-    operator = Operator(cluster, Said(resnet101=1), growing_cluster=True)
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=1), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.turn()
     slept: list[str] = []
@@ -128,14 +126,10 @@ def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
 
 
 def test_what_could_not_be_written_down_is_not_told(cluster: Cluster) -> None:
-    operator = Operator(cluster, Said(resnet101=1), growing_cluster=True)
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=1), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
-
-    def change(method: str, path: str) -> None:
-        if path.endswith("/status"):
-            raise ObjectChanged("somebody has changed it")
-
-    with cluster.calling(change) as client:
+    hook = refusing("PATCH", "/status", ObjectChanged("it has been changed"))
+    with cluster.calling(hook) as client:
         operator.turn(client)
     assert events(cluster) == []
     operator.turn()
@@ -145,7 +139,7 @@ def test_what_could_not_be_written_down_is_not_told(cluster: Cluster) -> None:
 def test_what_hinders_one_service_again_and_again_is_said_once(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    operator = Operator(cluster, Said(resnet101=1, other=1))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=1, other=1))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     cluster.create(TEACHER_SERVICE, "xother", {**SPEC, "service": "other"})
 
@@ -169,7 +163,7 @@ def test_what_hinders_one_service_again_and_again_is_said_once(
 
 
 def test_a_service_that_never_was_valid_is_not_available(cluster: Cluster) -> None:
-    operator = Operator(cluster, Said(resnet101=0), growing_cluster=True)
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=0), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "args": []})
     operator.turn()
     assert conditions(operator.service())["Available"] == ("False", "InvalidSpec")
@@ -187,7 +181,7 @@ def test_without_the_right_to_see_machines_room_is_no_bound(cluster: Cluster) ->
         if path.endswith(("/nodes", "/pods")):
             raise Forbidden("nodes is forbidden")
 
-    operator = Operator(cluster, Said(resnet101=6))
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=6))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     with cluster.calling(hook) as client:
         operator.turn(client)
@@ -229,7 +223,7 @@ def test_what_nobody_has_thought_of_is_not_the_others_trouble(
     cluster.node("m1")
     for name in ("a", "b"):
         cluster.create(TEACHER_SERVICE, name, {**SPEC, "service": name})
-    said = Said(a=1, b=1)
+    said = CoordinatorNumbers(a=1, b=1)
     services = TeacherServices(
         cluster.client, OperatorConfig(cluster.namespace, "redis://head:6379"), said
     )

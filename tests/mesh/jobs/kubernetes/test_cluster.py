@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 import edl
+from edl.deploy.operator.config import OperatorConfig
+from edl.deploy.operator.jobs.turning import DistillJobs
 from edl.errors import (
     Forbidden,
     KubernetesUnavailable,
@@ -25,7 +31,8 @@ from edl.mesh.jobs.cli import app
 from edl.mesh.jobs.kubernetes.backend import KubernetesJobs
 from edl.mesh.jobs.kubernetes.translate import to_resource
 from edl.mesh.jobs.spec import JobSpec
-from edl.mesh.kubernetes.resources import DISTILL_JOB
+from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, labels_of, owner_reference
+from edl.scheduler.elastic import ElasticConfig
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.deploy.kube_api.store import Refusal
 from edl.tests.waiting import wait_until
@@ -229,3 +236,131 @@ def test_who_follows_outlives_an_api_server_that_is_away_for_a_while(
         monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._AWAY_S", 0.0)
         with cluster.server.outage(), pytest.raises(KubernetesUnavailable):
             list(backend.log_lines(job, follow=True))
+
+
+class World:
+    """A cluster with two cores, an operator, and whoever calls `edl job`."""
+
+    def __init__(self, cluster: Emulated, folder: Path) -> None:
+        self.cluster, self._folder = cluster, folder
+        cluster.node("m", cpu="2")
+        config = OperatorConfig(cluster.namespace, elastic=ElasticConfig(freeze_s=0.0))
+        self._operator = DistillJobs(cluster.client, config)
+        self._now = time.time()
+
+    def edl(self, *words: object) -> str:
+        where = ("--on", f"kubernetes:{self.cluster.namespace}")
+        argv = [*words, *where, "--kubeconfig", self.cluster.kubeconfig]
+        result = CliRunner().invoke(app, list(map(str, argv)), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def submit(self, name: str, nodes: int) -> None:
+        file = self._folder / f"{name}.yaml"
+        file.write_text(
+            f"name: {name}\ncommand: work\nimage: x:1\nmax_nodes: {nodes}\nresources: {{cpu: 1}}\n"
+        )
+        self.edl("submit", file)
+
+    def passes(self) -> None:
+        """Time passes: whoever has something to do does it."""
+        for _ in range(4):
+            self._now += 40.0
+            self._operator.turn(self._now)
+            self.cluster.play()
+
+    def jobs(self) -> dict[str, tuple[str, int]]:
+        listed: list[dict[str, Any]] = json.loads(self.edl("list", "--json"))["jobs"]
+        return {one["name"]: (one["state"], one["running"]) for one in listed}
+
+
+@pytest.fixture
+def world(cluster: Emulated, tmp_path: Path) -> World:
+    return World(cluster, tmp_path)
+
+
+@pytest.mark.system
+def test_two_jobs_share_a_cluster_as_they_share_a_fleet(world: World) -> None:
+    world.submit("both", 2)
+    world.passes()
+    assert world.jobs() == {"both": ("running", 2)}
+    world.submit("one", 1)
+    world.passes()
+    assert world.jobs() == {"both": ("running", 1), "one": ("running", 1)}
+    events = world.edl("events")
+    assert "one: was submitted" in events
+    assert "both: " in events.replace("both: was submitted", "")
+
+    assert "is to stop" in world.edl("stop", "one")
+    world.passes()
+    assert world.jobs() == {"both": ("running", 2), "one": ("stopped", 0)}
+    world.edl("scale", "both", 1)
+    world.passes()
+    assert world.jobs()["both"] == ("running", 1)
+    world.edl("scale", "both", "auto")
+    world.passes()
+    assert world.jobs()["both"] == ("running", 2)
+    for pod in world.cluster.client.list(POD):
+        world.cluster.end(pod["metadata"]["name"], 0)
+    world.passes()
+    assert world.jobs()["both"] == ("succeeded", 0)
+
+    world.submit("both", 1)  # and again under the same name
+    world.passes()
+    assert world.jobs()["both"] == ("running", 1)
+
+
+PAGE = Path(edl.__file__).resolve().parent / "docs" / "elastic-jobs.md"
+Right = tuple[str, str, str]
+VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
+
+
+def granted() -> set[Right]:
+    """API group, resource and verb of each right that the page grants."""
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    role = next(yaml.safe_load(block) for block in blocks if "kind: Role" in block)
+    return {
+        right
+        for rule in role["rules"]
+        for right in product(rule["apiGroups"], rule["resources"], rule["verbs"])
+    }
+
+
+def used(method: str, path: str, namespace: str) -> Right:
+    """The right that a request needs, as RBAC has it."""
+    before, _, behind = path.partition(f"/namespaces/{namespace}/")
+    assert behind, f"{path} is of another namespace, or of the whole cluster"
+    group = "" if before == "/api/v1" else before.split("/")[2]
+    resource, *rest = behind.split("/")
+    verb = VERBS.get(method, "get" if rest else "list")
+    return group, "/".join([resource, *rest[1:]]), verb
+
+
+def test_the_role_of_the_page_is_enough_and_no_more(cluster: Emulated, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("name: a\ncommand: x\nimage: i\nmax_nodes: 2\n")
+    asked: set[Right] = set()
+
+    def run(*words: str) -> None:
+        where = ("--on", f"kubernetes:{cluster.namespace}", "--kubeconfig", str(cluster.kubeconfig))
+        before = len(cluster.server.requests)
+        result = CliRunner().invoke(app, [*words, *where], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        for method, path in cluster.server.requests[before:]:
+            asked.add(used(method, path, cluster.namespace))
+
+    run("submit", str(file))
+    job = cluster.client.get(DISTILL_JOB, "a")
+    labels = labels_of("student", job="a", node="1")
+    meta = {"name": "a-1", "labels": labels, "ownerReferences": [owner_reference(job)]}
+    pod = {"metadata": meta, "spec": {"containers": [{"name": "node", "image": "i"}]}}
+    cluster.client.create(POD, pod)
+    cluster.say("a-1", "Running")
+    cluster.server.store.logs[cluster.namespace, "a-1"] = "2026-01-01T00:00:00Z up\n"
+    for words in (("list",), ("events",), ("logs", "a"), ("scale", "a", "1"), ("stop", "a")):
+        run(*words)
+    status = {"observedGeneration": 1, "state": "stopped"}
+    cluster.client.patch(DISTILL_JOB, "a", {"status": status}, subresource="status")
+    run("logs", "a", "--follow")
+    run("submit", str(file))  # in the place of the one that has ended
+    assert asked == granted()
