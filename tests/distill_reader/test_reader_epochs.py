@@ -170,7 +170,7 @@ def test_a_finalizer_may_run_while_a_lock_is_held(
 ) -> None:
     """The garbage collector runs it in any thread."""
     reader = reader_of(Batches(1000), teacher)
-    pipeline, pid = reader._pipeline, reader.engine_pid  # it outlives the reader
+    pipeline, pid = reader._pipeline, reader.engine_pid  # noqa: SLF001  # it outlives it
 
     class Collects:
         """A batch whose number is looked at under the engine's lock."""

@@ -159,21 +159,6 @@ def test_the_next_engine_tells_the_figures_that_a_dead_one_was_asked_for(
         wait_until(lambda: dict(reader.stats.served) == {teacher.address: 7})
 
 
-def test_a_store_serves_though_engines_are_killed(teacher: ScriptedTeacher, tmp_path: Path) -> None:
-    teacher.parameters = {"content_id": "model-1"}
-    store, source = LabelStore(tmp_path / "labels.edl", 64 << 20), Batches(30)
-    with reader_of(source, teacher, store=store) as reader:
-        for taken in (4, 5):
-            iterator = iter(reader)
-            batches = [next(iterator) for _ in range(taken)]
-            kill(reader)
-            check_epoch(source, [*batches, *iterator])
-        check_epoch(source, list(reader))  # labels of the last half second died with the engine
-    teacher.stop()
-    with reader_of(source, NOBODY, store=store) as reader:
-        check_epoch(source, list(reader))
-
-
 # --- no teacher
 
 

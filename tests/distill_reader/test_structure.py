@@ -25,34 +25,22 @@ def round_trip(batch: Any) -> Any:
     return put_together(parts.without_arrays().skeleton, copies, SOFT)
 
 
-def test_tuple_gets_labels_behind_its_fields() -> None:
-    image, label, soft = round_trip((IMAGE, LABEL))
-    np.testing.assert_array_equal(image, IMAGE)
-    np.testing.assert_array_equal(label, LABEL)
-    np.testing.assert_array_equal(soft, SOFT["logits"])
+@pytest.mark.parametrize("batch", [(IMAGE, LABEL), [IMAGE, LABEL], Pair(IMAGE, LABEL), IMAGE])
+def test_labels_are_appended_to_a_sequence(batch: Any) -> None:
+    *fields, soft = back = round_trip(batch)
+    assert type(back) is (list if isinstance(batch, list) else tuple)
+    expected = [IMAGE] if isinstance(batch, np.ndarray) else [*batch]
+    for field, same in zip([*fields, soft], [*expected, SOFT["logits"]], strict=True):
+        np.testing.assert_array_equal(field, same)
 
 
-def test_list_stays_a_list_and_named_tuple_becomes_a_longer_tuple() -> None:
-    assert isinstance(round_trip([IMAGE, LABEL]), list)
-    batch = round_trip(Pair(IMAGE, LABEL))
-    assert isinstance(batch, tuple)
-    assert len(batch) == 3
-
-
-def test_dict_gets_labels_under_output_names() -> None:
-    batch = round_trip({"image": IMAGE, "label": LABEL})
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_labels_join_a_mapping_under_output_names(kind: type) -> None:
+    batch = round_trip(kind({"image": IMAGE, "label": LABEL}))
+    assert type(batch) is dict
     assert list(batch) == ["image", "label", "logits"]
-
-
-def test_dict_with_a_field_of_that_name_is_refused() -> None:
     with pytest.raises(UsageError, match="'logits' has the name of a field"):
-        round_trip({"logits": IMAGE})
-
-
-def test_bare_array_becomes_a_pair() -> None:
-    image, soft = round_trip(IMAGE)
-    np.testing.assert_array_equal(image, IMAGE)
-    assert soft.shape == (3, 2)
+        round_trip(kind({"logits": IMAGE}))
 
 
 def test_what_is_no_array_comes_back_as_it_was() -> None:
@@ -70,15 +58,18 @@ def test_fields_are_the_arrays_at_the_top() -> None:
     assert take_apart(IMAGE).fields == ((0, 0),)
 
 
-def test_samples_are_rows_of_the_first_array() -> None:
-    assert take_apart((IMAGE, LABEL)).samples == 3
-    assert take_apart((np.array(1.0), LABEL)).samples == 3
-    assert take_apart(np.array(1.0)).samples == 1
-
-
-def test_samples_are_rows_of_a_field_and_not_of_what_lies_deeper() -> None:
-    assert take_apart({"words": [np.arange(7), np.arange(2)], "image": IMAGE}).samples == 3
-    assert take_apart([[np.arange(7)]]).samples == 7, "there is nothing better to count"
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        ((IMAGE, LABEL), 3),
+        ((np.array(1.0), LABEL), 3),
+        (np.array(1.0), 1),
+        ({"words": [np.arange(7), np.arange(2)], "image": IMAGE}, 3),
+        ([[np.arange(7)]], 7),  # there is nothing better to count
+    ],
+)
+def test_samples_are_rows_of_the_first_field(batch: Any, samples: int) -> None:
+    assert take_apart(batch).samples == samples
 
 
 def test_sentences_of_different_lengths_pass_unchanged() -> None:
@@ -90,12 +81,6 @@ def test_sentences_of_different_lengths_pass_unchanged() -> None:
         np.testing.assert_array_equal(sentence, same)
 
 
-def test_mappings_of_any_kind_become_dicts() -> None:
-    batch = round_trip(UserDict({"image": IMAGE, "name": "a"}))
-    assert type(batch) is dict
-    assert list(batch) == ["image", "name", "logits"]
-
-
 def test_a_list_of_one_dict_is_fed_and_labelled_as_the_dict() -> None:
     """Static-graph loaders of Paddle yield one dict for each device."""
     assert take_apart([{"image": IMAGE}]).fields == (("image", 0),)
@@ -103,29 +88,26 @@ def test_a_list_of_one_dict_is_fed_and_labelled_as_the_dict() -> None:
     assert list(batch) == ["image", "logits"]
 
 
-@pytest.mark.parametrize("batch", [(), [1, 2], "text", {"a": None}])
-def test_batch_without_arrays_is_refused(batch: Any) -> None:
-    with pytest.raises(BatchError, match="at least one numpy array"):
-        take_apart(batch)
-
-
-def test_array_of_objects_is_refused() -> None:
-    with pytest.raises(BatchError, match="fixed dtype"):
-        take_apart((np.array([{}, {}], dtype=object),))
+NO_ARRAYS: tuple[Any, ...] = ((), [1, 2], "text", {"a": None})
+RECORDS = np.zeros(2, [("a", "f4"), ("b", "i4")])
 
 
 @pytest.mark.parametrize(
-    "array",
-    [np.zeros(2, [("a", "f4"), ("b", "i4")]), np.ma.masked_array(IMAGE, IMAGE > 3)],
-    ids=["records", "masked"],
+    ("batch", "words"),
+    [
+        *((batch, "at least one numpy array") for batch in NO_ARRAYS),
+        ((np.array([{}, {}], dtype=object),), "fixed dtype"),
+        ((RECORDS,), "one plain array for each"),
+        ((np.ma.masked_array(IMAGE, IMAGE > 3),), "one plain array for each"),
+    ],
 )
-def test_array_that_would_lose_a_part_is_refused(array: Any) -> None:
-    with pytest.raises(BatchError, match="one plain array for each"):
-        take_apart((array,))
+def test_batches_that_cannot_travel_are_refused(batch: Any, words: str) -> None:
+    with pytest.raises(BatchError, match=words):
+        take_apart(batch)
 
 
 @pytest.mark.parametrize("dtypes", ["f", "Bf", "?cq"])
-def test_a_tuple_of_arrays_is_what_it_is_the_long_way(
+def test_the_short_way_for_tuples_of_arrays_gives_the_same(
     monkeypatch: pytest.MonkeyPatch, dtypes: str
 ) -> None:
     batch = tuple(np.zeros((3, 2), dtype) for dtype in dtypes)

@@ -64,11 +64,11 @@ class Bench:
     # --- the trainer
 
     def say(self, kind: str, **fields: Any) -> None:
-        self.engine._on_message({"kind": kind, "source_s": 0.0, **fields})  # run() blocks
+        self.engine._on_message({"kind": kind, "source_s": 0.0, **fields})  # noqa: SLF001  # run() blocks
 
     def look(self, now: float) -> None:
         """Time goes by."""
-        self.engine._decide(now)  # run() would take the real time
+        self.engine._decide(now)  # noqa: SLF001  # run() would take the real time
 
     def batch(self, number: int, kind: str = "batch", **fields: Any) -> None:
         (ref,) = self._ring.put([X]).arrays
@@ -110,7 +110,7 @@ class Bench:
         """A roster says who may be asked; those answer a probe, if they are `ready`."""
         told = tuple(Peer(one, NOBODY, "s") if isinstance(one, str) else one for one in peers)
         assigned = Assigned(told, frozenset(lost), len(told), (7, counter), advice)
-        self.of(service)._on_assigned(assigned)  # rosters post it
+        self.of(service)._on_assigned(assigned)  # noqa: SLF001  # rosters post it
         for one in told if ready else ():
             self.outcome(one.teacher_id, Ready(("x",)), service)
 
@@ -119,7 +119,7 @@ class Bench:
     ) -> None:
         member = self.of(service)
         link = member.pool.link(teacher) if isinstance(teacher, str) else teacher
-        member._on_outcome(link, outcome)  # links post it
+        member._on_outcome(link, outcome)  # noqa: SLF001  # links post it
 
     def jobs(self, name: str, service: str | None = None) -> list[Job]:
         """What a teacher was sent and has not answered, the longest first."""

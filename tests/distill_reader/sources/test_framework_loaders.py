@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,16 +17,18 @@ from torch.utils.data import DataLoader as TorchLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from edl.distill_reader.sources import Source, source_of
+from edl.distill_reader.sources.ending import close_iterator, leave_garbage_to_the_parent
 from edl.distill_reader.sources.map_style import MapSource
 from edl.distill_reader.sources.plain import PlainSource
 from edl.distill_reader.sources.stateful import StatefulSource
 from edl.errors import UsageError
 from edl.scheduler.shard_plan import Shard
 
-pytestmark = [
-    pytest.mark.forks,
+EXPECTED_WARNINGS = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
+    pytest.mark.filterwarnings("ignore:This process"),  # that has threads forks
 ]
+pytestmark = [pytest.mark.system, pytest.mark.forks, *EXPECTED_WARNINGS]
 # PyTorch ends workers that take long by SIGTERM. Paddle has a handler for that, which allocates
 # memory: a worker that was just allocating some waits for itself then, and never ends.
 paddle.disable_signal_handler()
@@ -213,3 +218,86 @@ def test_a_distributed_sampler_of_another_group_is_refused() -> None:
     loader = TorchLoader(TorchRows(), batch_size=BATCH, sampler=sampler)
     with pytest.raises(UsageError, match="sampler is for rank 1 of 3, the reader for rank 0 of 2"):
         source_of(loader, Shard(0, 2), 0)
+
+
+CHILD_S = 10.0
+
+
+class Noted:
+    """In a cycle with itself; notes the process that tears it down."""
+
+    def __init__(self, note: Callable[[int], None]) -> None:
+        self._note = note
+        self.me = self
+
+    def __del__(self) -> None:
+        self._note(os.getpid())
+
+
+def in_child(body: Callable[[], bool]) -> bool:
+    """Whether `body` was true in a forked child, which ends then."""
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover
+        os._exit(0 if body() else 1)
+    deadline = time.monotonic() + CHILD_S
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+        assert time.monotonic() < deadline, "the child hangs"
+        time.sleep(0.005)
+    return ended[1] == 0
+
+
+@pytest.fixture
+def torn_down_by() -> Iterator[list[int]]:
+    leave_garbage_to_the_parent()
+    gc.collect()
+    torn: list[int] = []
+    Noted(torn.append)
+    yield torn
+    gc.collect()
+
+
+def test_a_child_collects_nothing_that_it_inherited(torn_down_by: list[int]) -> None:
+    def body() -> bool:
+        gc.collect()
+        return not torn_down_by and gc.isenabled()
+
+    assert in_child(body)
+    gc.collect()
+    assert torn_down_by == [os.getpid()]
+
+
+def test_a_child_collects_what_is_its_own(torn_down_by: list[int]) -> None:
+    def body() -> bool:
+        own: list[int] = []
+        Noted(own.append)
+        gc.collect()
+        return own == [os.getpid()]
+
+    assert in_child(body)
+
+
+def test_who_has_switched_the_collector_off_finds_it_off(torn_down_by: list[int]) -> None:
+    gc.disable()
+    try:
+        assert in_child(lambda: not gc.isenabled())
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    assert in_child(gc.isenabled)
+    assert gc.isenabled()
+
+
+def test_no_iterator_needs_a_way_to_be_closed() -> None:
+    close_iterator(iter([1]))
+    went: list[str] = []
+
+    def generated() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            went.append("closed")
+
+    begun = generated()
+    next(begun)
+    close_iterator(begun)
+    assert went == ["closed"]

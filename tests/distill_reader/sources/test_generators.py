@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -55,23 +55,14 @@ def test_batches_come_as_they_are() -> None:
     assert next(iter(of_batches(lambda: iter([batch])))) is batch
 
 
-def test_a_sample_may_be_a_dict_a_named_tuple_or_one_array() -> None:
+def test_samples_of_any_structure_are_stacked() -> None:
     assert stack([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}])["s"] == ["a", "b"]
     batch = stack([Pair(np.zeros(2), 1), Pair(np.ones(2), 2)])
     assert isinstance(batch, Pair)
     np.testing.assert_array_equal(batch.y, [1, 2])
     assert stack([np.zeros(2), np.ones(2)]).shape == (2, 2)
     assert isinstance(stack([[1, 2], [3, 4]]), list)
-
-
-def test_numbers_of_numpy_are_stacked_with_their_dtype() -> None:
     assert stack([(np.uint8(1),), (np.uint8(2),)])[0].dtype == np.uint8
-
-
-def test_samples_of_different_shapes_are_refused_with_the_way_out() -> None:
-    ragged = [(np.zeros(2), 1), (np.zeros(3), 2)]
-    with pytest.raises(BatchError, match=r"shapes at sample\[0\]: \[\(2,\), \(3,\)\].*collate="):
-        stack(ragged)
 
 
 def test_collate_makes_of_ragged_samples_what_it_wants() -> None:
@@ -90,19 +81,18 @@ def test_collate_makes_of_ragged_samples_what_it_wants() -> None:
 @pytest.mark.parametrize(
     ("odd", "what"),
     [
+        (
+            [(np.zeros(2), 1), (np.zeros(3), 2)],
+            r"shapes at sample\[0\]: \[\(2,\), \(3,\)\].*collate=",
+        ),
         ([(1, 2), (1, 2, 3)], "a tuple of 2 fields, sample 1"),
         ([{"x": 1}, {"y": 1}], r"a dict of the fields \['x'\], sample 1"),
         ([{"x": (1, 2)}, {"x": [1, 2]}], r"at sample\['x'\]"),
     ],
 )
-def test_samples_of_different_fields_are_refused(odd: list[Any], what: str) -> None:
+def test_samples_that_differ_are_refused(odd: list[Any], what: str) -> None:
     with pytest.raises(BatchError, match=what):
         stack(odd)
-
-
-def test_a_generator_in_place_of_its_function_is_refused() -> None:
-    with pytest.raises(UsageError, match="give the function that makes the generator"):
-        of_batches(samples())  # type: ignore[arg-type]
 
 
 def test_a_function_that_has_set_epoch_is_told_the_epoch() -> None:
@@ -119,23 +109,27 @@ def test_a_function_that_has_set_epoch_is_told_the_epoch() -> None:
     assert [int(next(source.begin(epoch, 0, None))[0, 0]) for epoch in (0, 4)] == [0, 4]
 
 
-def test_a_function_that_yields_nothing_at_all_is_told_what_to_do() -> None:
-    with pytest.raises(UsageError, match=r"returned a NoneType.*have it yield"):
-        iter(of_samples(lambda: None, 2, False, None))  # type: ignore[arg-type,return-value]
+ITERATOR: Any = samples()
+NOTHING: Any = lambda: None  # noqa: E731
 
 
-def test_a_data_set_that_is_none_is_refused() -> None:
-    for given in (samples(), 3, samples):
-        with pytest.raises(UsageError, match=r"a data set has len\(\).*from_sample_generator"):
-            Batched(given, 2)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: of_batches(ITERATOR), "give the function that makes the generator"),
+        (lambda: iter(of_samples(NOTHING, 2, False, None)), r"a NoneType.*have it yield"),
+        (lambda: Batched(samples(), 2), r"a data set has len\(\).*from_sample_generator"),
+        (lambda: Batched(3, 2), r"a data set has len\(\).*from_sample_generator"),
+        (lambda: Batched(samples, 2), r"a data set has len\(\).*from_sample_generator"),
+        (lambda: of_samples(samples, 0, False, None), "at least 1, not 0"),
+    ],
+)
+def test_what_is_no_source_of_samples_is_refused(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make()
 
 
-def test_a_batch_size_that_cannot_be_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least 1, not 0"):
-        of_samples(samples, 0, False, None)
-
-
-def test_what_is_no_list_of_samples_is_refused() -> None:
+def test_an_empty_list_of_samples_is_refused() -> None:
     with pytest.raises(BatchError, match="yields lists of at least one sample"):
         list(of_sample_lists(lambda: [[]], None))
 
