@@ -89,12 +89,12 @@ class Bench:
     @property
     def open_calls(self) -> int:
         """Calls, streams and connections for labels that the server holds."""
-        return len(self.server._methods.infer_calls)
+        return len(self.server._methods.infer_calls)  # noqa: SLF001 - limited, not measured
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The server's event loop."""
-        return self.server._loop
+        return self.server._loop  # noqa: SLF001 - for virtual time and faults
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the server: timers of its event loop that are due run."""

@@ -163,13 +163,6 @@ def test_an_unknown_backend_is_refused() -> None:
             call(f"{NAME}:by_numpy", backend="caffe")
 
 
-def test_an_emulated_device_needs_its_rate() -> None:
-    with pytest.raises(UsageError, match="--backend paced emulates a device"):
-        open_backend(f"{NAME}:by_numpy", backend="paced")
-    with pytest.raises(UsageError, match="--rate is that of an emulated device"):
-        open_backend(f"{NAME}:by_numpy", rate=5.0)
-
-
 def test_the_cost_of_a_precision_is_told_of_each_output() -> None:
     def rounded(inputs: object) -> object:
         exact = double_and_sum(inputs)  # type: ignore[arg-type]

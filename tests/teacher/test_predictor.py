@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edl.errors import BadAnswer, RequestRefused, RetryableError
-from edl.proto.arena import Arena, Array
+from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.channel import Channel, Message
 from edl.proto.form_arrays import decode
 from edl.proto.forms import Form
@@ -192,9 +192,11 @@ def test_outputs_of_another_length_are_bad_answers(bench: Bench, backend: FakeBa
 
 
 def test_large_batches_grow_the_memory(bench: Bench) -> None:
-    x = array(200_000, 4) % 1000
+    x = array(64, GROWTH_BYTES // 128) % 1000
+    assert x.nbytes > GROWTH_BYTES
     labels = bench.labels(bench.ask(1, {"x": x}, "double"))
     np.testing.assert_array_equal(labels["double"], x * 2)
+    assert bench.their_outputs.size_bytes > GROWTH_BYTES
 
 
 def test_requests_of_a_job_have_their_own_rows(bench: Bench) -> None:
