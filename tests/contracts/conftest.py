@@ -74,7 +74,6 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture
 def redis(valkey_url: str) -> Iterator[Redis]:
-    """A client of the Valkey, which is empty."""
     with Redis.from_url(valkey_url, decode_responses=True) as client:
         client.flushall()
         yield client

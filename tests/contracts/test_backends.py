@@ -35,8 +35,6 @@ IMAGE = TensorSpec.parse(same_network.IMAGE)
 
 @dataclass(frozen=True)
 class Subject:
-    """One way to have the network run."""
-
     kind: str
     platform: str
     model: Callable[[Path], object]
@@ -196,7 +194,6 @@ def test_it_warms_up(backend: Backend) -> None:
 
 @contextmanager
 def predictors(config: PredictorConfig, count: int) -> Iterator[list[PredictorClient]]:
-    """So many processes of one teacher's model, each as a served teacher has it."""
     clients = [PredictorClient(config) for _ in range(count)]
     for client in clients:
         client.start()

@@ -50,8 +50,6 @@ class Stage(Protocol):
 
 
 class Fleet:
-    """A queue in Redis, and its runner."""
-
     def __init__(self, url: str) -> None:
         self.options = ("--coordinator", url)
         self.board = RedisQueue(url)
@@ -72,8 +70,6 @@ class Fleet:
 
 
 class OnCluster:
-    """An API server, and what an operator and kubelets write there."""
-
     def __init__(self, cluster: Emulated) -> None:
         self.cluster, self.client = cluster, cluster.client
         where = f"kubernetes:{cluster.namespace}"
@@ -141,8 +137,6 @@ def stage(
 
 
 class Said:
-    """`edl job` against a stage."""
-
     def __init__(self, stage: Stage, folder: Path) -> None:
         self._options, self._folder = stage.options, folder
 
@@ -169,7 +163,6 @@ def edl(stage: Stage, tmp_path: Path) -> Said:
 
 
 def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
-    """What is listed, asked for, and refused, in each of its states."""
     assert "'edl job submit JOB.yaml" in edl("list")
     dry = edl("submit", edl.file("a", "priority: 7"), "--dry-run")
     assert "a" in dry

@@ -46,7 +46,6 @@ TOLD = Report(
 
 
 def deployed(board: MachineBoard) -> list[Deployment]:
-    """As they were given: without what the board says itself."""
     return [replace(one, since_ms=0) for one in board.deployments()]
 
 

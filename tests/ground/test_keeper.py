@@ -19,8 +19,6 @@ pytestmark = pytest.mark.system
 
 
 class Recorder:
-    """What a keeper reported, in order."""
-
     def __init__(self) -> None:
         self.started: list[Process] = []
         self.ended: list[tuple[Process, int]] = []

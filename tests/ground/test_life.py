@@ -32,7 +32,6 @@ SHELL = ("sh", "-c", "echo program $$; trap '' TERM; sleep 60 & wait; sleep 60")
 
 
 def parent_of(*argv: str, guard: bool = False, grace_s: float = 10.0) -> tuple[Process, int]:
-    """A parent process and the id of its child."""
     parent = start(python(PARENT, int(guard), grace_s, *argv, name="parent"))
     return parent, int(parent.expect(r"^child (\d+)", WAIT_S)[1])
 

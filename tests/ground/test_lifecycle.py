@@ -132,7 +132,6 @@ def test_the_beat_does_not_drift_and_missed_beats_are_skipped(
 
 
 def runs(name: str) -> bool:
-    """Whether a thread of this name runs."""
     return name in {thread.name for thread in threading.enumerate()}
 
 

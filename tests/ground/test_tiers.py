@@ -87,6 +87,6 @@ def test_the_exit_code_of_all_parts(
 @pytest.mark.system
 def test_a_run_that_hangs_is_ended(capsys: pytest.CaptureFixture[str]) -> None:
     # Private: all public ways run pytest over tests of this project.
-    code = run._python("timeit", "import time; time.sleep(60)", limit_s=1)
+    code = run._python("timeit", "import time; time.sleep(60)", limit_s=1)  # noqa: SLF001
     assert code == 124
     assert "ended after 1 s" in capsys.readouterr().err

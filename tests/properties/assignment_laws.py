@@ -80,7 +80,6 @@ def pools(state: AssignmentState) -> Iterator[Pool]:
 
 
 def check(state: AssignmentState) -> None:
-    """All laws that hold whenever no recovery is on."""
     for pool in pools(state):
         _only_what_is_there(pool)
         _nobody_has_nothing(pool)
@@ -216,7 +215,6 @@ def slow_jobs(state: AssignmentState) -> dict[tuple[str, int], tuple[Claim, int]
 
 
 def from_nothing(state: AssignmentState, now: float) -> AssignmentState:
-    """The same teachers and students, assigned anew."""
     bare: dict[str, StudentEntry] = {
         name: replace(entry, teachers=(), finishing=()) for name, entry in state.students.items()
     }

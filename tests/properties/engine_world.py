@@ -55,8 +55,6 @@ def labels_of(x: Array, model: int = 0) -> Array:
 
 
 class EngineWorld(RuleBasedStateMachine):
-    """One engine, its trainer and its teachers."""
-
     engine: Engine
 
     @initialize(
@@ -136,13 +134,13 @@ class EngineWorld(RuleBasedStateMachine):
 
     def say(self, kind: str, **fields: Any) -> None:
         # Private: else each message would go through the channel's socket.
-        self.engine._on_message({"kind": kind, "free": self.to_free, **fields})
+        self.engine._on_message({"kind": kind, "free": self.to_free, **fields})  # noqa: SLF001
         self.to_free = []
         self.hear()
 
     def decide(self) -> None:
         # Private: it takes virtual time, and `run` the system's.
-        self.engine._decide(self.now)
+        self.engine._decide(self.now)  # noqa: SLF001
         self.hear()
 
     def hear(self) -> None:

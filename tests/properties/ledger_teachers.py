@@ -20,8 +20,6 @@ seldom = st.sampled_from([False, False, False, True])  # what undoes much of wha
 
 
 class LedgerTeachers(RuleBasedStateMachine):
-    """The teachers of one reader's ledger."""
-
     world: World
 
     @rule(name=names, window=windows, most=sizes, seconds=speeds, trial=st.booleans())

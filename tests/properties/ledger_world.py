@@ -24,8 +24,6 @@ Row = int | str | None
 
 @dataclass
 class Worker:
-    """A teacher as the world sees it."""
-
     window: int
     most_rows: int | None = None
     revoked: bool = False
@@ -163,7 +161,6 @@ class World:
         return out
 
     def judge(self) -> None:
-        """The rule of poison."""
         there = {n for n, w in self.workers.items() if not (w.revoked or w.on_trial)}
         for batch in self.line:
             book = self.books[batch]
@@ -239,7 +236,6 @@ class World:
         self.asked[send.request] = Asked(send.spans, send.attempt, {send.teacher})
 
     def ends(self, name: str, request: int) -> bool:
-        """A copy is over; whether its answer would have counted."""
         worker = self.workers[name]
         worker.requests.remove(request)
         if worker.revoked and not worker.requests:
@@ -247,7 +243,6 @@ class World:
         return name in self.asked[request].counts
 
     def gives_up(self, name: str, request: int) -> None:
-        """Its answer does not count; rows that nobody else has wait again."""
         asked = self.asked[request]
         if name in asked.counts:
             asked.counts.remove(name)
@@ -257,7 +252,6 @@ class World:
                     self.books[batch].ages[row] = asked.attempt
 
     def rows_of(self, request: int) -> list[tuple[int, int]]:
-        """The rows whose labels are wanted from this request."""
         return [
             (span.batch, row)
             for span in self.asked[request].spans
@@ -300,7 +294,6 @@ class World:
                 self.books[batch].doubt()
 
     def agrees(self) -> None:
-        """The ledger's figures are the world's."""
         ledger, workers, books = self.ledger, self.workers, self.books
         ledger.validate()
         usable = [w for w in workers.values() if w.usable]

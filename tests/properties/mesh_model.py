@@ -86,7 +86,6 @@ class Mesh(VirtualTime):
         self.after(0.0, self.coordinate)
 
     def step(self) -> None:
-        """The next event, what is decided about it, and the check."""
         super().step()
         self.decide()
         self.check()
@@ -202,7 +201,6 @@ class Mesh(VirtualTime):
         self.pulling_one = False
 
     def coordinate(self) -> None:
-        """Grant what is wanted as far as it goes; take back what is not wanted any more."""
         self.after(GRANT_S, self.coordinate)
         if self.cluster:
             want = self.decision.want
@@ -246,7 +244,6 @@ class Mesh(VirtualTime):
         self.tell(ev.Relabel())
 
     def lose(self, name: str) -> None:
-        """The end of a teacher is noticed."""
         teacher = self.teachers.pop(name)
         teacher.lost = True
         if name in self.assigned:
@@ -301,7 +298,6 @@ class Mesh(VirtualTime):
             labels |= dict.fromkeys(range(start, stop), content)
 
     def batches_at(self, name: str) -> set[int]:
-        """Those of which a teacher has rows in flight."""
         return {s.batch for request in self.ledger.requests_at(name) for s in request.spans}
 
     def rested(self, teacher: Teacher, engine: int) -> None:

@@ -216,7 +216,6 @@ class PacedMesh(VirtualTime):
             self.after(self.step_s, self.call_next)
 
     def coordinate(self) -> None:
-        """Give what is wanted as far as it goes; take back what is not wanted any more."""
         self.after(GRANT_S, self.coordinate)
         given = list(self.ledger.teachers)
         if len(given) <= max(self.decision.want, self.named):
@@ -232,7 +231,6 @@ class PacedMesh(VirtualTime):
             self.connect(f"spare-{self.planned}", self.spare_s).jitter = self.spare_jitter
 
     def join(self, name: str, batch_s: float, travel_s: float = 0.002) -> Teacher:
-        """A teacher that is the student's whatever it wants."""
         self.named += 1
         return self.connect(name, batch_s, travel_s)
 
@@ -254,7 +252,6 @@ class PacedMesh(VirtualTime):
             self.plan(teacher, send, teacher.travel_s / 2)
 
     def plan(self, teacher: Teacher, send: ev.Send, arrives_in_s: float) -> None:
-        """Its device works on a request; the answer travels."""
         rows = sum(span.rows for span in send.spans)
         device_s = teacher.request_s + teacher.batch_s * rows / ROWS
         device_s *= self.rng.lognormvariate(0.0, teacher.jitter)

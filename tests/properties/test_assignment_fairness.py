@@ -35,7 +35,6 @@ guarantees = st.builds(
 
 
 def assigned(teachers: int, asked: list[Wish]) -> list[int]:
-    """How many teachers each has, by the rule."""
     events: list[AssignmentEvent] = [
         *(TeacherUp(f"t{index}") for index in range(teachers)),
         *(

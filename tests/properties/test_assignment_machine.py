@@ -199,8 +199,6 @@ class EqualTeachers(Machine):
 
 
 class WholeJobs(EqualTeachers):
-    """Whose ranks are alike: as many are lifted whole as from a fresh start."""
-
     alike = True
 
     @invariant()

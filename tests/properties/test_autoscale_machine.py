@@ -80,7 +80,6 @@ def test_never_above_max_or_ceiling_and_one_change_per_freeze_window(
 
 
 def after(config: AutoscaleConfig, steps: Steps) -> tuple[AutoscaleMemory, float]:
-    """What is remembered once all steps were decided, and when that is."""
     memory, now = AutoscaleMemory(), 0.0
     for span_s, view in steps:
         now += span_s
@@ -133,7 +132,6 @@ class Service:
         self._memory = AutoscaleMemory()
 
     def counts(self, for_s: int) -> list[int]:
-        """What is desired, second by second."""
         seen = []
         for _ in range(for_s):
             self._now += 1.0

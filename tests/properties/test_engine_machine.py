@@ -18,8 +18,6 @@ subsets = st.sets(st.sampled_from(NAMES))
 
 
 class EngineMachine(EngineWorld):
-    """What the source, the training loop, the roster and the teachers may do, in any order."""
-
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return

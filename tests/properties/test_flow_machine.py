@@ -37,8 +37,6 @@ seconds_per_sample = st.none() | st.sampled_from([0.01, 0.0199, 0.02, 0.0201, 0.
 
 
 class FlowMachine(RuleBasedStateMachine):
-    """Shows flow control one view after the other and looks at what it decides."""
-
     @initialize(
         lower=st.integers(0, 50),
         above=st.integers(1, 50),
@@ -194,7 +192,6 @@ RATIOS = st.floats(0.01, 60.0)
 
 
 def view(ratio: float, teachers: int, *, presumed: bool) -> FlowView:
-    """The student is busy, and has two batches to go on with."""
     t_t_s = ratio * T_S_S
     return FlowView(500, 1, 3, 2, 2, 0, 0, teachers, False, False, t_t_s, T_S_S, presumed=presumed)
 

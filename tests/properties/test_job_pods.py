@@ -63,7 +63,6 @@ PROMPT_WORLDS = st.builds(world_of, SHAPES, ROOMS, st.just(AT_ONCE), PLACEABLE)
 
 
 def happen(world: PodWorld, step: Step) -> None:
-    """One thing that nobody here has decided."""
     what, index, amount = step
     name = f"job{index % len(world.wanted)}"
     staying = world.staying(name)
@@ -94,7 +93,6 @@ def happen(world: PodWorld, step: Step) -> None:
 
 
 def check(world: PodWorld) -> None:
-    """What holds after every whole turn."""
     limit = max(0.0, world.room * world.config.elastic.max_load - world.held) + 1e-6
     cpu = {name: one.needs["cpu"] for name, one in world.wanted.items() if not one.wrong}
     assert sum(world.ledgers[name].target * cpu[name] for name in cpu) <= limit

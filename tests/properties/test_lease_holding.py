@@ -14,8 +14,6 @@ DURATION_S = 15.0
 
 @dataclass
 class Server:
-    """The lease, by compare-and-set of its version."""
-
     lease: Lease | None = None
     versions: int = 0
 

@@ -18,8 +18,6 @@ from .ledger_world import ROW_NBYTES, STORE, WAITS, Book, World, check_liveness,
 
 
 class LedgerMachine(LedgerTeachers):
-    """Drives one reader's ledger through everything that can happen to it."""
-
     @initialize(ordered=st.booleans(), held=st.integers(0, 3))
     def an_engine_starts(self, ordered: bool, held: int) -> None:
         self.world = World(ordered=ordered)

@@ -21,8 +21,6 @@ nth = st.integers(0, 30)
 
 
 class MeshMachine(RuleBasedStateMachine):
-    """Lets time go by, and things go wrong."""
-
     @initialize(
         seed=st.integers(0, 2**32 - 1),
         upper=st.integers(1, 12 * BATCH_BYTES),

@@ -191,7 +191,6 @@ def test_a_source_that_becomes_slow_does_not_raise_the_want() -> None:
 
 
 def pool(mesh: PacedMesh, batch_s: float = 0.1) -> None:
-    """Four equal teachers."""
     for name in "abcd":
         mesh.join(name, batch_s)
 

@@ -23,12 +23,10 @@ class VirtualTime:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Have it happen so much later."""
         self.planned += 1
         heappush(self._agenda, (self.now + seconds, self.planned, action))
 
     def step(self) -> None:
-        """Let the next one happen."""
         self.now, _, action = heappop(self._agenda)
         action()
 
@@ -49,7 +47,6 @@ def view_of(
     t_s_s: float | None,
     unreachable: int = 0,
 ) -> FlowView:
-    """Its ledger's figures, with what no ledger knows."""
     return FlowView(
         volume_bytes=ledger.volume_bytes,
         queued=ledger.queued,

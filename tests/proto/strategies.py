@@ -27,7 +27,6 @@ PARAMETERS: st.SearchStrategy[dict[str, Parameter]] = st.dictionaries(
 
 @st.composite
 def arrays(draw: st.DrawFn) -> Array:
-    """An array of any datatype, shape, byte order and memory layout."""
     kind = draw(st.sampled_from([*FIXED_SIZE, "bfloat16", "bytes"]))
     shape = draw(SHAPES)
     if kind == "bytes":

@@ -102,7 +102,6 @@ def said(parameters: Any) -> dict[str, Parameter]:
 
 
 def spelt(parameters: dict[str, Parameter]) -> dict[str, str]:
-    """Told apart by their kind and sign, too: 0, 0.0, -0.0 and False are equal."""
     return {name: repr(value) for name, value in parameters.items()}
 
 
@@ -157,7 +156,6 @@ SAID = {"teacher_id": "t1", SECONDS: 0.25, "content_id": "c", "draining": False}
 def answer(
     request_id: str = "17", labels: Array = LABELS, parameters: dict[str, Any] = SAID, **said: Any
 ) -> memoryview:
-    """As it comes over a stream."""
     response = encode_response(
         model_name="m", outputs={"y": labels}, request_id=request_id, parameters=parameters, **said
     )

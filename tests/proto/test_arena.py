@@ -30,7 +30,6 @@ PAGE = 4096
 
 
 def over_the_wire(ref: ArrayRef) -> ArrayRef:
-    """As the other process gets it: through JSON."""
     return ArrayRef.from_json(json.loads(json.dumps(ref.to_json())))
 
 
@@ -253,7 +252,6 @@ def shared() -> Iterator[LentArena]:
 
 
 def stamp(shared: LentArena, offset: int) -> int:
-    """What stands before an array."""
     (number,) = struct.unpack("<Q", os.pread(shared.fd, 8, offset - 8))
     return int(number)
 

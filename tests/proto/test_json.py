@@ -186,13 +186,11 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def served(head: bytes, raws: list[memoryview]) -> InferRequest:
-    """The request as a server of ours reads it."""
     raw = memoryview(b"".join(raws))
     return json_tensors.decode_request(memoryview(head), raw, _nothing_there, model_name="m")
 
 
 def answered(request: InferRequest, outputs: dict[str, Array], **said: Any) -> InferResponse:
-    """What a client reads of our server's answer to it."""
     response = InferResponse("m", outputs=outputs, **said)
     head, raws = json_tensors.encode_response(request, response, ())
     return json_asking.decode_response(memoryview(head), memoryview(b"".join(raws)))

@@ -35,7 +35,6 @@ FAULTS = """
 
 
 def printed(code: str, *args: str) -> str:
-    """The last line that a program prints."""
     process = start(python(code, *args))
     assert process.wait(WAIT_S) == 0, process.tail()
     return process.tail(1)[0]

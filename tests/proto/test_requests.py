@@ -133,7 +133,6 @@ BATCH = np.zeros((4, 3), np.uint8)
 
 
 def message(request_id: str, lying: list[Lent]) -> bytes:
-    """As the codec makes it."""
     names = [f"x{number}" for number in range(len(lying))]
     places = {
         name: Place("r", lent.offset, BATCH.nbytes, *lent[1:])

@@ -30,7 +30,6 @@ def server(teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @pytest.fixture
 def client(teacher: ScriptedTeacher, server: ScriptedHttp) -> Iterator[OipGrpcClient]:
-    """That has found the teacher ready."""
     client = OipGrpcClient(teacher.address, "m")
     client.probe(WAIT_S)
     yield client

@@ -44,7 +44,6 @@ class Asked:
     body: bytes
 
     def request(self) -> InferRequest:
-        """The batch in it."""
         head, raw = split(memoryview(self.body), self.headers.get(HEAD_LENGTH.lower()))
         return decode_request(head, raw, _nothing_there, model_name="m")
 
@@ -56,14 +55,12 @@ Behaviour = Callable[[Asked, socket.socket], bytes]
 def reply(
     body: bytes = b"", status: str = "200 OK", headers: Mapping[str, object] | None = None
 ) -> bytes:
-    """A reply with a plain head."""
     said = {"content-length": len(body), **(headers or {})}
     lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in said.items())]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def labelled(asked: Asked, connection: socket.socket | None = None) -> bytes:
-    """What a teacher answers."""
     request = asked.request()
     response = InferResponse("m", outputs=label(request), request_id=request.request_id)
     head, raws = encode_response(request, response, ())
@@ -92,7 +89,6 @@ class ScriptedHttp:
         self._thread.start()
 
     def offered(self, teacher: ScriptedTeacher, grpc_port: int | None = None) -> HttpOffer:
-        """Have `teacher` offer this, as if it were its own."""
         own_port = int(teacher.address.rpartition(":")[2])
         offer = HttpOffer(grpc_port or own_port, self.port, new_mark())
         teacher.offer, self.mark = offer, offer.mark
@@ -100,11 +96,9 @@ class ScriptedHttp:
 
     @property
     def batches(self) -> int:
-        """How many requests for labels have come."""
         return sum(one.path.endswith("/infer") for one in self.asked)
 
     def stop(self) -> None:
-        """End it, and all connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(WAIT_S)

@@ -24,22 +24,18 @@ GET = HttpRequest("GET", "/v2")
 
 
 class Pair:
-    """A line, and the socket at its other end."""
-
     def __init__(self) -> None:
         here, self.there = socket.socketpair()
         self.there.settimeout(WAIT_S)
         self.line = HttpLine(here, "host:1", threading.Lock())
 
     def hears(self, nbytes: int) -> bytes:
-        """So many bytes of what is sent, at least."""
         came = b""
         while len(came) < nbytes:
             came += self.there.recv(1 << 20)
         return came
 
     def ask(self, said: bytes, within_s: float = WAIT_S) -> Reply:
-        """The answer, where it is `said`."""
         self.there.sendall(said)
         return self.line.ask(GET, time.monotonic() + within_s)
 

@@ -45,8 +45,6 @@ class Scripted:
 
 
 class Opener:
-    """Opens scripted lines; they behave as `script` says, one line after the other."""
-
     def __init__(self, *script: Callable[[bytes], bytes]) -> None:
         self.lines: list[Scripted] = []
         self._script = iter(script)
@@ -304,7 +302,6 @@ class Message:
 
 @contextmanager
 def entered() -> Iterator[tuple[NearLine, socket.socket]]:
-    """A line, and the teacher's end of it."""
     ours, theirs = socket.socketpair()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near_line, "enter", lambda _: ours)
@@ -318,7 +315,6 @@ def framed(answer: bytes) -> bytes:
 
 
 def all_of(line: NearLine) -> list[memoryview]:
-    """What is heard for as long as there is something to read."""
     heard: list[memoryview] = []
     while select.select([line], [], [], 0)[0]:
         heard += line.hear()

@@ -193,7 +193,6 @@ def test_a_server_that_drips_does_not_outlast_the_time_there_is(said: bytes) -> 
 
 
 def test_what_comes_unasked_is_no_answer(server: ForeignHttp, client: OipHttpClient) -> None:
-    """As a proxy's word that the connection was idle for too long, or a second answer."""
     client.infer(ASKED, WAIT_S)
     server.sockets[0].sendall(b"HTTP/1.1 408 Too Late\r\nContent-Length: 0\r\n\r\n")
     np.testing.assert_array_equal(client.infer(ASKED, WAIT_S).outputs[OUTPUT], logits_of(X))

@@ -33,13 +33,11 @@ X = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 
 def numbers_of(array: Array) -> list[float | int | bool]:
-    """The elements, as a repeated field has them."""
     bits = array.view(np.uint16) if array.dtype.kind == "V" else array
     return list(bits.ravel().tolist())
 
 
 def samples() -> list[Array]:
-    """An array of each type of elements."""
     plain = [
         np.array([[1, 0, 3]]).astype(n) for n in ("i8", "f4", "i4", "f8", "i2", "f2", "u1", "i1")
     ]

@@ -59,7 +59,6 @@ def token(tmp_path: Path) -> Path:
 
 
 def handlers(answer: Callable[[grpc.ServicerContext], bytes]) -> Any:
-    """One method of each kind, which says who calls."""
     return grpc.method_handlers_generic_handler(
         "s",
         {
@@ -75,7 +74,6 @@ def handlers(answer: Callable[[grpc.ServicerContext], bytes]) -> Any:
 def serving(
     security: ServerSecurity | None, on_refused: Callable[[str], None] | None = None, **more: Any
 ) -> Iterator[str]:
-    """Address of a server of threads."""
     gate = Gate(security, on_refused, **more)
 
     def answer(context: grpc.ServicerContext) -> bytes:
@@ -98,12 +96,10 @@ def serving(
 
 
 def dialled(address: str, security: ClientSecurity | None) -> Any:
-    """A channel; its stubs demand serializers, which bytes do not need."""
     return open_channel(address, security)
 
 
 def ask(address: str, security: ClientSecurity | None) -> bytes | grpc.StatusCode:
-    """Who we are to the server, or how it refused us."""
     with dialled(address, security) as channel:
         return ask_again(channel)
 
