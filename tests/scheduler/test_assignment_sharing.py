@@ -40,7 +40,7 @@ class TestSharing:
             (26, 0.25),
         ],
     )
-    def test_a_speed_is_taken_as_a_class(self, speed: float, power: float) -> None:
+    def test_power_class(self, speed: float, power: float) -> None:
         assert power_class(speed, 100.0) == power
 
     def test_power_class_of_a_speed(self) -> None:
@@ -147,9 +147,9 @@ def teachers(count: int) -> list[TeacherUp]:
 
 
 class TestStability:
-    @pytest.mark.parametrize("seed", range(8))
+    @pytest.mark.parametrize("seed", range(3))
     @pytest.mark.parametrize("pool", [60, 24, 8])
-    def test_noisy_wants_move_each_student_twice_at_most(self, pool: int, seed: int) -> None:
+    def test_noisy_wants_move_little(self, pool: int, seed: int) -> None:
         """Wants that are off by up to 30 % for five minutes, in plenty and in shortage."""
         noise = Random(seed)
         bases = [2, 4, 6, 8, 10]
@@ -195,31 +195,7 @@ class TestStability:
         assert sorted(service.counts[:4]) == [3, 3, 4, 4]
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_a_storm_of_joins_and_leaves_settles_and_starves_nobody(self, seed: int) -> None:
-        """A thousand teachers come or go within 10 s."""
-        storm = Random(seed)
-        service = Service(*(wants(f"job{index}/0", 40) for index in range(20)))
-        live: dict[str, int] = {}
-        for number in range(1000):
-            service.wait(0.01)
-            if live and storm.random() < 0.4:
-                name = storm.choice(list(live))
-                del live[name]
-                service.see(TeacherDown(name, lost=storm.random() < 0.5))
-            else:
-                live[f"t{number}"] = number
-                service.see(TeacherUp(f"t{number}", number))
-            share = min(40, len(live) // 20)
-            assert min(service.counts) >= share - 1, "below its fair share at any time at all"
-        counts = service.counts
-        assert max(counts) - min(counts) <= 1
-        assert sum(counts) == min(len(live), 20 * 40)
-        assert service.wait(600) == []
-
-    @pytest.mark.parametrize("seed", range(4))
-    def test_a_single_teacher_moves_one_student_and_whom_fairness_takes_one_from(
-        self, seed: int
-    ) -> None:
+    def test_one_change_moves_few(self, seed: int) -> None:
         noise = Random(seed)
         service = Service(
             *teachers(100), *(wants(f"job{i}/0", noise.randint(1, 9)) for i in range(30))
@@ -240,11 +216,9 @@ class TestStability:
                     had = service.count(other) + 1
                     assert service.count(holders[0]) <= had
 
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("seed", range(2))
     @pytest.mark.parametrize("every_s", [1.0, 2.0, 6.0])
-    def test_a_loaded_machine_moves_each_student_twice_at_most(
-        self, every_s: float, seed: int
-    ) -> None:
+    def test_noisy_times_move_little(self, every_s: float, seed: int) -> None:
         """Measured times of teachers are off by half for five minutes."""
         noise = Random(seed)
         names = [f"t{index}" for index in range(8)]
@@ -336,11 +310,9 @@ class TestDebounce:
         assert elapse(steady, DRIFT_S - 0.1).value == 11
         assert elapse(steady, DRIFT_S) == begin(10)
 
-    @pytest.mark.parametrize("seed", range(20))
+    @pytest.mark.parametrize("seed", range(5))
     @pytest.mark.parametrize("base", [2, 5, 12, 40])
-    def test_noise_of_thirty_percent_over_five_minutes_moves_it_twice_at_most(
-        self, base: int, seed: int
-    ) -> None:
+    def test_noise_moves_it_twice_at_most(self, base: int, seed: int) -> None:
         noise = Random(seed)
         steady = begin(round(base * noise.uniform(0.7, 1.3)))
         moves = 0
@@ -352,9 +324,7 @@ class TestDebounce:
         assert moves <= 2
 
     @given(wishes)
-    def test_what_is_in_force_lies_between_what_was_wished(
-        self, reports: list[tuple[int, bool, float]]
-    ) -> None:
+    def test_value_is_within_the_reports(self, reports: list[tuple[int, bool, float]]) -> None:
         steady, now, said = begin(7), 0.0, [7]
         for wish, urgent, seconds in reports:
             now += seconds
@@ -365,7 +335,7 @@ class TestDebounce:
             assert steady.due is None or steady.due > now
 
     @given(wishes, st.integers(1, 20))
-    def test_what_is_said_for_long_enough_is_in_force(
+    def test_lasting_report_comes_into_force(
         self, reports: list[tuple[int, bool, float]], last: int
     ) -> None:
         steady, now = begin(7), 0.0

@@ -57,24 +57,26 @@ class Office:
 
 
 class TestAutoscale:
-    def test_what_is_needed_and_enough_stays(self) -> None:
+    def test_enough_or_a_tenth_less_changes_nothing(self) -> None:
         office = Office()
         assert office.run(STEADY, 300.0) == 3
         assert office.changes == []
+        office = Office(replace(CONFIG, max=100), count=50)
+        many = ServiceLoad(10, serving=50, wanted=46)
+        assert office.run(many, 120.0) == 50
+        assert office.run(replace(many, wanted=44), 120.0) == 44
 
-    def test_students_that_starve_need_not_wait(self) -> None:
+    def test_starving_counts_at_once(self) -> None:
         office = Office()
         quick = replace(STEADY, wanted=6, starving=1, demand_per_s=110.0)
         assert office.run(quick, 1.0) == 6
         assert office.changes[0][1].reason == (
             "1 student, which starves: wants 6, worth 5.50 by their times"
         )
-
-    def test_who_starves_until_teachers_have_started_needs_no_more(self) -> None:
         office = Office(count=4)
         assert office.run(replace(STEADY, starving=1, wanted=9, serving=2), 3.0) == 4
 
-    def test_a_need_without_starving_has_to_last(self) -> None:
+    def test_need_without_starving_must_last(self) -> None:
         office = Office()
         more = replace(STEADY, wanted=5, demand_per_s=90.0)
         assert office.run(more, 3.0) == 3
@@ -82,7 +84,7 @@ class TestAutoscale:
         assert office.run(more, 4.0) == 3
         assert office.run(more, 2.0) == 5
 
-    def test_labels_in_plenty_let_it_fall_to_what_the_times_ask_for(self) -> None:
+    def test_falls_when_labels_are_plenty(self) -> None:
         office = Office(count=8)
         shared = replace(STEADY, students=8, serving=8, wanted=8, demand_per_s=30.0)
         assert office.run(shared, 60.0) == 8, "nobody says that there is too much"
@@ -90,7 +92,7 @@ class TestAutoscale:
         (_, told) = office.changes[-1]
         assert told.reason.startswith("fewer were enough for 20 s: 8 students want 8")
 
-    def test_a_number_with_which_students_starved_is_not_tried_again(self) -> None:
+    def test_starving_number_is_not_tried_again(self) -> None:
         office = Office(count=8)
         shared = replace(STEADY, students=8, serving=8, wanted=8, demand_per_s=30.0)
         office.run(shared, 60.0, blocked=0.8)
@@ -99,13 +101,7 @@ class TestAutoscale:
         less = replace(shared, serving=3, demand_per_s=15.0)
         assert office.run(less, 60.0, blocked=0.8) == 1
 
-    def test_a_tenth_less_is_noise_where_there_are_many(self) -> None:
-        office = Office(replace(CONFIG, max=100), count=50)
-        many = ServiceLoad(10, serving=50, wanted=46)
-        assert office.run(many, 120.0) == 50
-        assert office.run(replace(many, wanted=44), 120.0) == 44
-
-    def test_the_last_student_takes_all_teachers_with_it(self) -> None:
+    def test_no_students_need_no_teachers(self) -> None:
         office = Office()
         empty = ServiceLoad(0, serving=3)
         assert office.run(empty, 29.0) == 3
@@ -116,10 +112,13 @@ class TestAutoscale:
             "1 student and no teacher: wants 3, worth 2.50 by their times"
         )
 
-    def test_what_was_there_before_anybody_decided_is_begun_with(self) -> None:
+    def test_start_and_recovery_take_nothing_away(self) -> None:
         empty = ServiceLoad(0, serving=3, starting=1)
         assert decide(empty, AutoscaleMemory(), 0.0, CONFIG)[0].count == 4
         assert decide(replace(empty, serving=50), AutoscaleMemory(), 0.0, CONFIG)[0].count == 10
+        office = Office(count=5)
+        assert office.run(ServiceLoad(0, serving=1, recovering=True), 300.0) == 5
+        assert office.run(replace(STEADY, wanted=7, recovering=True, demand_per_s=0.0), 20.0) == 7
 
     @pytest.mark.parametrize(
         ("config", "bound"),
@@ -131,9 +130,7 @@ class TestAutoscale:
             ),
         ],
     )
-    def test_the_reason_says_what_bounds_the_number(
-        self, config: AutoscaleConfig, bound: str
-    ) -> None:
+    def test_reason_names_the_bound(self, config: AutoscaleConfig, bound: str) -> None:
         office = Office(config)
         office.run(ServiceLoad(4, serving=3, wanted=40, starving=4), 1.0)
         office.run(ServiceLoad(4, serving=10, wanted=40), 30.0)
@@ -142,11 +139,6 @@ class TestAutoscale:
         assert told.reason.endswith(bound)
         again = resumed(told.count, told.reason, office.now)
         assert decide(ServiceLoad(4, 10, wanted=40), again, office.now, config)[0] == told
-
-    def test_nothing_is_taken_away_while_not_all_may_be_back(self) -> None:
-        office = Office(count=5)
-        assert office.run(ServiceLoad(0, serving=1, recovering=True), 300.0) == 5
-        assert office.run(replace(STEADY, wanted=7, recovering=True, demand_per_s=0.0), 20.0) == 7
 
     @pytest.mark.parametrize(
         "settings",
@@ -159,7 +151,7 @@ class TestAutoscale:
             {"cost_ceiling_per_hour": float("inf")},
         ],
     )
-    def test_settings_that_make_no_sense_are_refused(self, settings: dict[str, float]) -> None:
+    def test_invalid_settings_are_refused(self, settings: dict[str, float]) -> None:
         with pytest.raises(ValueError, match="not"):
             AutoscaleConfig(**settings)  # type: ignore[arg-type]
 
@@ -168,7 +160,7 @@ COUNTS = st.integers(0, 50)
 
 
 class TestServiceLoad:
-    def test_the_average_teacher_of_each_student_counts_by_what_it_trains(self) -> None:
+    def test_load_of_students(self) -> None:
         quick = StudentLoad(want=5, t_t_s=0.04, t_s_s=0.01, starves=True, samples_per_s=90.0)
         slow = StudentLoad(want=1, t_t_s=0.02, t_s_s=0.04, starves=False, samples_per_s=20.0)
         load = load_of((quick, slow), Waits(3.0, 1.0), serving=4, starting=1)
@@ -177,34 +169,28 @@ class TestServiceLoad:
         assert load.demand_per_s == pytest.approx(125.0)
         assert load.ratio == pytest.approx(4.0 + 0.5)
 
-    def test_what_one_of_them_does_not_know_nobody_knows(self) -> None:
+    def test_load_sums(self) -> None:
         known = StudentLoad(want=2, t_t_s=0.02, t_s_s=0.01, starves=False)
         for unknown in (known._replace(t_t_s=0.0), known._replace(t_s_s=0.0)):
             load = load_of((known, unknown), Waits(), serving=1)
             assert load.ratio is None
             assert load.wanted == 4
         assert load_of((), Waits(), serving=3).ratio is None
-
-    def test_waits_of_those_that_have_left_stay_and_sums_that_begin_anew_take_nothing(self) -> None:
         waits = Waits(5.0, 7.0).grown(Waits(1.0, 1.0), Waits(3.0, 1.5))
         assert waits == Waits(7.0, 7.5)
         assert waits.grown(Waits(9.0, 9.0), Waits(0.0, 9.5)) == Waits(7.0, 8.0)
 
     @given(COUNTS, COUNTS, COUNTS)
-    def test_who_has_all_members_may_begin(
-        self, students: int, holding: int, teachers: int
-    ) -> None:
+    def test_may_begin(self, students: int, holding: int, teachers: int) -> None:
         assert may_begin(recovering=False, students=students, holding=holding, teachers=teachers)
 
     @given(COUNTS, COUNTS, COUNTS)
-    def test_while_members_come_back_only_a_new_service_may_begin(
-        self, students: int, holding: int, teachers: int
-    ) -> None:
+    def test_recovery(self, students: int, holding: int, teachers: int) -> None:
         begins = may_begin(recovering=True, students=students, holding=holding, teachers=teachers)
         assert begins == (students > 0 and holding == teachers == 0)
 
     @given(COUNTS, COUNTS)
-    def test_fleets_run_what_others_leave(self, desired: int, others: int) -> None:
+    def test_left_to_fleets(self, desired: int, others: int) -> None:
         left = left_to_fleets(desired, others)
         assert 0 <= left <= desired
         assert left + others >= desired
@@ -218,25 +204,22 @@ HANDS = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8).map(
 
 class TestHeadcount:
     @given(HANDS, st.integers(0, 8))
-    def test_it_comes_out_even_and_nobody_comes_while_one_goes(
-        self, hands: list[Hand], count: int
-    ) -> None:
+    def test_moves_reach_the_count(self, hands: list[Hand], count: int) -> None:
         staying = [hand.name for hand in hands if not hand.leaves]
         found = moves(hands, count, Deaths(), 0.0)
         assert len(staying) + found.start - len(found.drain) == count
         assert found.start == 0 or not found.drain
         assert set(found.drain) <= set(staying)
 
-    def test_those_that_nobody_misses_are_let_go_first(self) -> None:
+    def test_unused_processes_leave_first_and_bounds_hold(self) -> None:
         hands = [Hand("a"), Hand("b", serves=True), Hand("c", serves=True), Hand("d")]
         assert moves(hands, 3, Deaths(), 0.0).drain == ("d",)
         assert moves(hands, 1, Deaths(), 0.0).drain == ("d", "a", "c")
-
-    def test_a_fleet_keeps_its_own_bounds_and_ends_with_the_need(self) -> None:
         assert [bounded(n, 2, 4) for n in (0, 1, 3, 9)] == [0, 2, 3, 4]
+        assert died(Deaths(), 1.0, 5.0, random.Random(1)).retry_at == 5.0
 
     @given(st.integers(0, 1 << 30))
-    def test_pauses_grow_and_end_with_one_that_stays(self, seed: int) -> None:
+    def test_pauses_grow_until_one_stays(self, seed: int) -> None:
         rng, deaths, now = random.Random(seed), Deaths(), 0.0
         for _ in range(50):
             deaths = died(deaths, 0.1, now, rng)
@@ -246,9 +229,6 @@ class TestHeadcount:
         assert moves([], 1, Deaths(1, now + 1.0), now).start == 0
         assert moves([], 1, Deaths(1, now), now).start == 1
         assert died(deaths, HEALTHY_S, now, rng) == Deaths()
-
-    def test_the_first_death_is_made_good_at_once(self) -> None:
-        assert died(Deaths(), 1.0, 5.0, random.Random(1)).retry_at == 5.0
 
 
 class TestTeacherCount:
@@ -263,13 +243,11 @@ class TestTeacherCount:
             ("silent", True, False),
         ],
     )
-    def test_teachers_that_wait_want_room_back_and_strangers_that_wait_do_not(
-        self, machine: Machine, teaches: bool, held: bool
-    ) -> None:
+    def test_what_holds_room(self, machine: Machine, teaches: bool, held: bool) -> None:
         pool = pool_of([{"cpu": 4.0}], [(machine, teaches, {"cpu": 3.0})])
         assert pool == Pool({"cpu": 4.0}, {"cpu": 3.0} if held else {})
 
-    def test_amounts_are_summed_over_machines_and_pods(self) -> None:
+    def test_sums(self) -> None:
         machines = [{"cpu": 4.0, "gpu": 1.0}, {"cpu": 2.0}]
         others: list[tuple[Machine, bool, dict[str, float]]] = [
             ("counted", False, {"cpu": 0.5, "gpu": 0.0}),
@@ -281,7 +259,7 @@ class TestTeacherCount:
         )
         assert room_for(pool, {"cpu": 1.5}, 1.0) == 3
 
-    def test_what_others_have_been_promised_and_have_not_is_no_room(self) -> None:
+    def test_promised_room(self) -> None:
         pool = Pool({"cpu": 8.0, "gpu": 2.0}, {"cpu": 1.0})
         need = {"cpu": 1.0}
         assert room_for(pool, need, 1.0) == 7

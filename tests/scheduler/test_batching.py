@@ -132,48 +132,40 @@ class Device:
 
 
 class TestBatching:
-    def test_off_each_goes_alone_at_once_in_order(self) -> None:
+    def test_without_merging_requests_go_in_order(self) -> None:
         requests = waiting(4, 4, 4)
         decision = decide(OFF, requests, [lane(2)], 0.0)
         assert sent(decision) == [(0,), (1,)]
         assert decision.look_again_s == math.inf
-
-    def test_what_is_not_full_waits_for_the_delay_and_no_longer(self) -> None:
-        rule, requests = BatchRule(8, 0.5), waiting(2, 3, at=10.0)
-        decision = decide(rule, requests, [lane()], 10.2)
-        assert sent(decision) == []
-        assert decision.look_again_s == 10.5
-        assert sent(decide(rule, requests, [lane()], 10.5)) == [(0, 1)]
-
-    def test_what_is_full_goes_at_once(self) -> None:
-        rule = BatchRule(8, 0.5)
-        assert sent(decide(rule, waiting(4, 4, 4), [lane(2)], 0.0)) == [(0, 1)]
-        assert sent(decide(rule, waiting(6, 4), [lane(2)], 0.0)) == [(0,)]
-
-    def test_a_request_above_the_largest_size_goes_alone(self) -> None:
-        assert sent(decide(BatchRule(8, 0.5), waiting(20, 2), [lane(2)], 0.0)) == [(0,)]
-
-    def test_the_largest_preferred_size_goes_without_waiting(self) -> None:
-        rule = BatchRule(16, 0.5, frozenset({4, 8}))
-        assert sent(decide(rule, waiting(2, 2, 2, 2, 2), [lane()], 0.0)) == [(0, 1, 2, 3)]
-        assert sent(decide(rule, waiting(2, 3), [lane()], 0.0)) == []
-
-    def test_other_shapes_are_never_merged_and_the_older_goes_first(self) -> None:
-        requests = [*waiting(4, shape="a"), *waiting(4, shape="b", first=1), *waiting(4, first=2)]
-        decision = decide(BatchRule(8, 0.0), requests, [lane(3)], 1.0)
-        assert sent(decision) == [(0, 2), (1,)]
-
-    def test_the_expired_do_not_go(self) -> None:
         requests = [
             Waiting(0, "a", 1, 0.0, deadline_s=2.0),
             Waiting(1, "a", 1, 0.0, deadline_s=3.0),
         ]
         decision = decide(OFF, requests, [lane(2)], 2.0)
         assert (sent(decision), decision.expired) == ([(1,)], (0,))
-
-    def test_without_room_only_deadlines_are_looked_at(self) -> None:
         requests = [Waiting(0, "a", 1, 0.0, deadline_s=9.0)]
         assert decide(BatchRule(8, 0.5), requests, [lane(0)], 1.0).look_again_s == 9.0
+
+    def test_partial_batch_waits_for_the_delay(self) -> None:
+        rule, requests = BatchRule(8, 0.5), waiting(2, 3, at=10.0)
+        decision = decide(rule, requests, [lane()], 10.2)
+        assert sent(decision) == []
+        assert decision.look_again_s == 10.5
+        assert sent(decide(rule, requests, [lane()], 10.5)) == [(0, 1)]
+
+    def test_full_batches_go_at_once(self) -> None:
+        rule = BatchRule(8, 0.5)
+        assert sent(decide(rule, waiting(4, 4, 4), [lane(2)], 0.0)) == [(0, 1)]
+        assert sent(decide(rule, waiting(6, 4), [lane(2)], 0.0)) == [(0,)]
+        assert sent(decide(BatchRule(8, 0.5), waiting(20, 2), [lane(2)], 0.0)) == [(0,)]
+        rule = BatchRule(16, 0.5, frozenset({4, 8}))
+        assert sent(decide(rule, waiting(2, 2, 2, 2, 2), [lane()], 0.0)) == [(0, 1, 2, 3)]
+        assert sent(decide(rule, waiting(2, 3), [lane()], 0.0)) == []
+
+    def test_shapes_are_not_mixed(self) -> None:
+        requests = [*waiting(4, shape="a"), *waiting(4, shape="b", first=1), *waiting(4, first=2)]
+        decision = decide(BatchRule(8, 0.0), requests, [lane(3)], 1.0)
+        assert sent(decision) == [(0, 2), (1,)]
 
     @pytest.mark.parametrize(
         "make",
@@ -185,7 +177,7 @@ class TestBatching:
             lambda: BatchRule(0, 0.1, frozenset({1})),
         ],
     )
-    def test_rules_that_make_no_sense_are_refused(self, make: object) -> None:
+    def test_invalid_rules_are_refused(self, make: object) -> None:
         assert callable(make)
         with pytest.raises(ValueError):
             make()
@@ -193,9 +185,7 @@ class TestBatching:
     @given(
         RULES, ARRIVALS, st.lists(st.sampled_from([0.0005, 0.002, 0.01]), min_size=1, max_size=3)
     )
-    def test_the_laws_of_batching(
-        self, rule: BatchRule, arrivals: list[Arrival], t_ts_s: list[float]
-    ) -> None:
+    def test_laws(self, rule: BatchRule, arrivals: list[Arrival], t_ts_s: list[float]) -> None:
         world, requests = Device(rule, t_ts_s), []
         for number, a in enumerate(arrivals):
             world.advance(world.now + a.gap_s)
@@ -219,9 +209,7 @@ class TestBatching:
             assert numbers == sorted(numbers)
 
     @given(st.integers(1, 16), st.floats(0.0, 0.2), st.integers(10, 60))
-    def test_a_rare_shape_is_not_held_up_by_a_frequent_one(
-        self, most: int, delay_s: float, rounds: int
-    ) -> None:
+    def test_rare_shape_is_not_delayed(self, most: int, delay_s: float, rounds: int) -> None:
         """Two of the frequent shape come for each batch that the device can take; one is rare."""
         world = Device(BatchRule(most, delay_s), [0.01])
         rare = Waiting(0, "rare", 1, 0.0)
@@ -245,7 +233,7 @@ LANES = st.lists(
 
 class TestLanes:
     @given(LANES, st.integers(1, 64))
-    def test_nobody_with_room_would_be_done_sooner(self, lanes: list[Lane], samples: int) -> None:
+    def test_soonest(self, lanes: list[Lane], samples: int) -> None:
         index = soonest(lanes, samples)
         if index is None:
             assert not any(lane.room for lane in lanes)
@@ -255,7 +243,7 @@ class TestLanes:
             lanes[index].finish_s(samples) <= lane.finish_s(samples) for lane in lanes if lane.room
         )
 
-    def test_a_fast_device_takes_more_until_a_slow_one_would_be_done_first(self) -> None:
+    def test_fast_device_takes_more(self) -> None:
         lanes = [Lane(9, 0, 0.1), Lane(9, 0, 0.35)]
         taken = []
         for _ in range(6):
@@ -268,7 +256,7 @@ class TestLanes:
     @given(
         st.lists(st.floats(0, 1), min_size=2, max_size=30), st.floats(0.01, 1), st.integers(1, 9)
     )
-    def test_who_is_refused_is_told_a_time_to_come_and_no_two_the_same_while_there_are_slots(
+    def test_refused_get_different_times(
         self, gaps: list[float], interval_s: float, slots: int
     ) -> None:
         told, now = 0.0, 0.0
@@ -279,7 +267,7 @@ class TestLanes:
             if number and told < now + slots * interval_s:
                 assert told >= before + interval_s * 0.999
 
-    def test_the_refused_of_one_moment_come_back_one_by_one(self) -> None:
+    def test_refused_come_back_one_by_one(self) -> None:
         told = list(
             itertools.accumulate(
                 range(5), lambda last, _: promise_s(10.0, last, 0.5, 3), initial=0.0
@@ -296,23 +284,19 @@ DTYPES = {
 }
 
 
-names = st.sampled_from([*DTYPES, "int32", "int64", "bool"])
-
-
 class TestPrecision:
-    @given(names, names, names)
-    def test_the_order_in_which_answers_come_does_not_matter(
-        self, one: str, two: str, three: str
-    ) -> None:
-        assert widest(one, one) == one
-        assert widest(one, two) == widest(two, one)
-        left, right = widest(one, two), widest(two, three)
-        if left is not None and right is not None:
+    def test_order_does_not_matter(self) -> None:
+        for one, two, three in product(DTYPES, repeat=3):
+            assert widest(one, one) == one
+            left, right = widest(one, two), widest(two, three)
+            assert left is not None
+            assert right is not None
+            assert left == widest(two, one)
             assert widest(left, three) == widest(one, right)
 
     @pytest.mark.parametrize(("one", "other"), [*product(DTYPES, DTYPES)])
     @given(bits=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=20))
-    def test_no_value_of_either_loses_a_bit(self, one: str, other: str, bits: list[int]) -> None:
+    def test_no_value_loses_a_bit(self, one: str, other: str, bits: list[int]) -> None:
         name = widest(one, other)
         assert name is not None
         for dtype in (DTYPES[one], DTYPES[other]):
@@ -322,12 +306,12 @@ class TestPrecision:
             back = values.astype(DTYPES[name]).astype(dtype)
             np.testing.assert_array_equal(back.view(np.uint8), values.view(np.uint8))
 
-    def test_no_wider_one_is_taken_than_is_needed(self) -> None:
+    def test_narrowest_type(self) -> None:
         assert widest("float16", "float32") == "float32"
         assert widest("float16", "bfloat16") == "float32"
         assert widest("bfloat16", "float64") == "float64"
 
     @pytest.mark.parametrize("other", ["int32", "int64", "bool", "complex64"])
-    def test_what_is_no_float_stands_beside_its_like_alone(self, other: str) -> None:
+    def test_other_types_are_not_joined(self, other: str) -> None:
         assert widest("float32", other) is None
         assert widest(other, other) == other

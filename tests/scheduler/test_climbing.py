@@ -62,21 +62,10 @@ def best(cost: Callable[[int], float]) -> float:
 
 
 class TestClimbing:
-    @pytest.mark.parametrize("first", [1, 16, 256])
-    @pytest.mark.parametrize("overhead_s", [0.0, 0.001, 0.01, 0.1])
-    def test_it_comes_near_the_best_from_anywhere(self, first: int, overhead_s: float) -> None:
-        cost = device(overhead_s)
-        machine = Machine(cost, first)
-        machine.run(300.0)
-        assert cost(machine.at) <= 1.12 * best(cost)
-
-    def test_of_equal_settings_it_goes_down_to_the_least(self) -> None:
+    def test_climb_ends_at_the_least_or_at_a_cliff(self) -> None:
         machine = Machine(device(0.0), 256)
         machine.run(120.0)
         assert machine.at == 1
-
-    def test_it_stops_at_a_cliff(self) -> None:
-        """More than 32 rows do not fit into the device's memory at once."""
         machine = Machine(lambda rows: 0.001 + 0.01 / rows + (0.01 if rows > 32 else 0.0), 4)
         machine.run(300.0)
         assert machine.at == 32
@@ -88,7 +77,7 @@ class TestClimbing:
         first=st.sampled_from(LADDER),
         overhead_s=st.sampled_from([0.0, 0.003, 0.03]),
     )
-    def test_it_is_stable_under_noise(
+    def test_stable_under_noise(
         self, seed: int, noise: float, first: int, overhead_s: float
     ) -> None:
         cost = device(overhead_s)
@@ -100,7 +89,7 @@ class TestClimbing:
         assert cost(machine.at) <= (1.25 + 2 * noise) * best(cost)
         assert len(machine.taken) - settled <= 12, "it wanders"
 
-    def test_what_changes_by_itself_is_looked_at_again(self) -> None:
+    def test_changes_lead_to_another_setting_and_disturbances_do_not(self) -> None:
         machine = Machine(device(0.0), 8)
         machine.run(2000.0)
         assert machine.climb.rest_s > 100
@@ -108,14 +97,11 @@ class TestClimbing:
         machine.cost = device(0.03)
         machine.run(100.0)
         assert machine.at >= 64
-
-    def test_a_machine_that_is_slowed_down_in_a_trial_is_not_taken_in(self) -> None:
-        """Everything is twice as slow for a while: no setting is to blame."""
         machine = Machine(lambda rows: 0.001 * (2.0 if 3.0 < machine.now < 6.0 else 1.0), 1)
         machine.run(60.0)
         assert machine.at == 1
 
-    def test_a_trial_that_cannot_be_measured_is_given_up(self) -> None:
+    def test_trial_without_measurements_ends(self) -> None:
         climb = climbing.start(8, RULE, 0.0)
         for tick in range(RULE.samples):
             climb = climbing.measured(climb, 8, 1.0, tick * 0.1, RULE, 256)
@@ -125,7 +111,7 @@ class TestClimbing:
         climb = climbing.look(climb, 30.0, RULE)
         assert climbing.setting(climb, RULE) == 8
 
-    def test_nothing_above_the_most_is_tried_and_what_is_above_it_is_left(self) -> None:
+    def test_settings_above_the_most_are_left(self) -> None:
         machine = Machine(device(1.0), 8)
         machine.most = 16
         machine.run(100.0)
@@ -134,23 +120,21 @@ class TestClimbing:
         machine.run(100.0)
         assert machine.at == 2
 
-    def test_measurements_of_another_setting_say_nothing(self) -> None:
+    def test_other_settings_and_single_steps_change_nothing(self) -> None:
         climb = climbing.start(8, RULE, 0.0)
         for _ in range(100):
             climb = climbing.measured(climb, 4, 1.0, 1.0, RULE, 256)
         assert climb == Climb(step=LADDER.index(8))
-
-    @pytest.mark.parametrize("ladder", [(), (2, 1), (1, 1)])
-    def test_a_ladder_ascends(self, ladder: tuple[int, ...]) -> None:
-        with pytest.raises(ValueError, match="ladder"):
-            ClimbRule(ladder)
-
-    def test_with_a_single_step_there_is_nothing_to_try(self) -> None:
         rule = ClimbRule((2,))
         climb = climbing.start(2, rule, 0.0)
         for tick in range(1000):
             climb = climbing.measured(climb, 2, 1.0, tick * 1.0, rule, 2)
             assert climbing.setting(climb, rule) == 2
+
+    @pytest.mark.parametrize("ladder", [(), (2, 1), (1, 1)])
+    def test_ladder_must_ascend(self, ladder: tuple[int, ...]) -> None:
+        with pytest.raises(ValueError, match="ladder"):
+            ClimbRule(ladder)
 
 
 WINDOW = WindowConfig()
@@ -186,7 +170,7 @@ class WindowTeacher:
 
 class TestWindows:
     @pytest.mark.parametrize("travel_s", [0.001, 0.05, 0.1])
-    def test_two_are_enough_where_the_travel_is_hidden(self, travel_s: float) -> None:
+    def test_window_of_two_hides_short_travel(self, travel_s: float) -> None:
         teacher = WindowTeacher(0.1, travel_s)
         teacher.run(2000)
         assert teacher.widest == 2, "a busy device needs no trials"
@@ -198,9 +182,7 @@ class TestWindows:
         slots=st.sampled_from([1, 2]),
         tells=st.booleans(),
     )
-    def test_it_grows_until_the_travel_is_hidden(
-        self, device_s: float, ratio: float, slots: int, tells: bool
-    ) -> None:
+    def test_hides_the_travel(self, device_s: float, ratio: float, slots: int, tells: bool) -> None:
         teacher = WindowTeacher(device_s, ratio * device_s, slots)
         teacher.tells = tells
         teacher.run(3000)
@@ -208,12 +190,10 @@ class TestWindows:
         assert teacher.rate(teacher.window.climb.step + 2) >= 0.95 * teacher.rate(needed)
         assert teacher.window.climb.step + 2 <= needed
 
-    def test_several_devices_behind_one_address_are_all_kept_busy(self) -> None:
+    def test_window_follows_travel_and_devices(self) -> None:
         teacher = WindowTeacher(0.1, 0.01, slots=4)
         teacher.run(2000)
         assert teacher.window.climb.step + 2 == 5
-
-    def test_it_shrinks_when_the_travel_is_shorter(self) -> None:
         teacher = WindowTeacher(0.01, 0.05)
         teacher.run(2000)
         assert teacher.window.climb.step + 2 == 6
@@ -223,19 +203,17 @@ class TestWindows:
 
     @few
     @given(seed=st.integers(0, 2**32 - 1), noise=st.sampled_from([0.05, 0.2]))
-    def test_noise_does_not_widen_it_for_nothing(self, seed: int, noise: float) -> None:
+    def test_noise_does_not_widen_the_window(self, seed: int, noise: float) -> None:
         teacher = WindowTeacher(0.1, 0.01, noise=noise)
         teacher.rng.seed(seed)
         teacher.run(3000)
         assert teacher.window.climb.step + 2 <= 3
 
-    def test_a_window_that_is_not_full_says_nothing(self) -> None:
+    def test_window_stays_when_not_full_or_pinned(self) -> None:
         teacher = WindowTeacher(0.01, 0.1)
         teacher.full = False
         teacher.run(500)
         assert teacher.widest == 2
-
-    def test_pinned_it_stays(self) -> None:
         pinned = WindowConfig(2, 2)
         window = windows.start(pinned, 0.0)
         for answer in range(1000):
@@ -289,7 +267,7 @@ class TestRequestSize:
         overhead_s=st.sampled_from([0.0, 0.002, 0.02]),
         noise=st.sampled_from([0.0, 0.05]),
     )
-    def test_the_rate_comes_near_the_best(
+    def test_near_the_best_rate(
         self, seed: int, first: int, overhead_s: float, noise: float
     ) -> None:
         teacher = SizeTeacher(SizeConfig(most_rows=500), first, overhead_s, 0.0005, seed)
@@ -298,29 +276,25 @@ class TestRequestSize:
         best = min(teacher.cost(rows) for rows in teacher.config.rule.ladder)
         assert teacher.cost(teacher.taken) <= 1.25 * best
 
-    def test_the_model_says_what_is_the_most(self) -> None:
+    def test_bounds_of_request_sizes(self) -> None:
         teacher = SizeTeacher(SizeConfig(most_rows=48), 32, overhead_s=0.1, row_s=0.0001)
         assert teacher.config.rule.ladder == (1, 2, 4, 8, 16, 32, 48)
         teacher.run(2000)
         assert teacher.taken == teacher.largest == 48
         assert SizeTeacher(SizeConfig(most_rows=1), 32, 0.1, 0.001).rows == 1
         assert SizeConfig().rule.ladder[-1] == 1024
-
-    def test_no_request_keeps_a_device_for_long(self) -> None:
         teacher = SizeTeacher(SizeConfig(longest_s=0.5), 8, overhead_s=0.05, row_s=0.01)
         teacher.run(2000)
         assert teacher.taken * teacher.cost(teacher.taken) <= 0.5
         assert teacher.taken >= 16
 
-    def test_one_that_becomes_slow_gets_smaller_requests(self) -> None:
+    def test_size_falls_when_slow_or_never_filled(self) -> None:
         teacher = SizeTeacher(SizeConfig(), 64, overhead_s=0.1, row_s=0.0001)
         teacher.run(1000)
         assert teacher.taken >= 256
         teacher.row_s = 0.02
         teacher.run(400)
         assert teacher.taken <= 32
-
-    def test_a_size_that_is_never_filled_is_given_up(self) -> None:
         teacher = SizeTeacher(SizeConfig(), 32, overhead_s=0.1, row_s=0.0001)
         teacher.most_waiting = 32
         teacher.run(2000)
@@ -349,7 +323,7 @@ def search(
 
 class TestMicroBatching:
     @given(st.floats(0.0, 1.0), st.floats(1e-4, 0.1), st.integers(1, 64), st.floats(0.0, 0.5))
-    def test_it_lands_within_5_percent_of_the_best(
+    def test_within_5_percent(
         self, start_s: float, sample_s: float, cache: int, thrash: float
     ) -> None:
         """A run costs a start, a time for each sample, and more for those beyond the cache."""
@@ -362,34 +336,26 @@ class TestMicroBatching:
         assert seconds_of(chosen) / chosen <= 1.05 * best
 
     @given(st.integers(0, 2**32))
-    def test_noise_does_not_mislead_it(self, seed: int) -> None:
+    def test_noise_does_not_mislead_the_search(self, seed: int) -> None:
         """One run in six is disturbed, as on a machine with other work; the best size is 4."""
         rng = random.Random(seed)
         cost = {1: 2.0, 2: 1.3, 4: 1.0, 8: 1.04, 16: 1.15, 32: 1.4, 64: 1.6}
         chosen, _ = search(lambda size: size * cost[size] * (3.0 if rng.random() < 1 / 6 else 1.0))
         assert cost[chosen] <= 1.15
 
-    def test_of_equals_the_smallest_is_chosen(self) -> None:
+    def test_search_ends_early(self) -> None:
         assert search(lambda size: size * 0.01)[0] == 1
-
-    def test_larger_sizes_are_not_tried_where_two_in_a_row_fell_behind(self) -> None:
         chosen, times = search(lambda size: size * (1.0 if size <= 2 else 2.0))
         assert chosen == 1
         assert [size for size in SIZES if times[size]] == [1, 2, 4, 8]
-
-    def test_a_size_that_would_run_too_long_is_not_tried(self) -> None:
         chosen, times = search(lambda size: 1.0 + 0.1 * size, longest_s=5.0)
         assert [size for size in SIZES if times[size]] == [1, 2, 4, 8, 16]
         assert chosen == 16
-
-    def test_the_rivals_are_timed_equally_often(self) -> None:
-        _, times = search(lambda size: size * (1.0 + abs(math.log2(size) - 2) * 0.09))
-        assert [len(times[size]) for size in (2, 4, 8)] == [RUNS] * 3
-
-    def test_where_one_is_far_ahead_no_more_is_timed(self) -> None:
         _, times = search(lambda size: 1.0 + 0.001 * size)
         assert len(times[64]) < RUNS
-
-    def test_nothing_timed_is_nothing_to_choose_from(self) -> None:
         with pytest.raises(ValueError):
             choose({4: []})
+
+    def test_rivals_are_timed_equally_often(self) -> None:
+        _, times = search(lambda size: size * (1.0 + abs(math.log2(size) - 2) * 0.09))
+        assert [len(times[size]) for size in (2, 4, 8)] == [RUNS] * 3

@@ -140,7 +140,7 @@ class TestState:
         assert flow.memory.starved_s == 0.0
 
 
-class TestSettings:
+class TestFlowSettings:
     @pytest.mark.parametrize(
         "change",
         [

@@ -120,53 +120,40 @@ class Pool:
 
 
 class TestLate:
-    def test_is_what_takes_three_times_the_usual(self) -> None:
+    def test_late_is_three_times_the_usual_of_the_same_teacher(self) -> None:
         assert not look(Asked("a", flights(1, 2)), busy(0.29), now=0.29).late
         decision = look(Asked("a", flights(1, 2)), busy(0.31), now=0.31)
         assert decision.late == {"a"}
         assert decision.hedge == (101,), "the first of them is delivered first"
         assert not decision.silent
-
-    def test_what_stands_before_it_is_not_its_fault(self) -> None:
         teacher = Asked("a", flights(1, 2), answered_at=0.25)
         assert not look(teacher, busy(0.5), now=0.5).late
-
-    def test_a_slow_teacher_is_in_time_by_its_own_measure(self) -> None:
         times, slow = known(a=1.0, b=0.1, c=0.1), Asked("a", flights(1, 2))
         assert not look(slow, busy(2.9), now=2.9, times=times).late
         assert look(slow, busy(3.1), now=3.1, times=times).late == {"a"}
 
-    def test_what_the_student_waits_for_is_late_sooner(self) -> None:
+    def test_awaited_batch_is_late_sooner(self) -> None:
         teacher, other = Asked("a", flights(1, 2)), busy(0.16)
         assert look(teacher, other, now=0.16, awaited=1).hedge == (101,)
         assert not look(teacher, other, now=0.16, awaited=2 + 5).hedge
-
-    def test_what_the_student_waits_for_is_held_against_a_teacher_that_idles(self) -> None:
         times, slow = known(a=1.0, b=0.1), Asked("a", flights(1))
         assert look(slow, Asked("b", ()), now=0.2, times=times, awaited=1).hedge == (101,)
         assert not look(slow, busy(0.3), now=0.3, times=times, awaited=1).hedge
 
-    def test_nothing_is_late_within_a_moment(self) -> None:
+    def test_nothing_is_late_too_soon(self) -> None:
         times = known(a=0.001, b=0.001)
         other = Asked("b", ())
         assert not look(Asked("a", flights(1)), other, now=0.09, times=times, awaited=1).late
         assert look(Asked("a", flights(1)), other, now=0.11, times=times, awaited=1).late
-
-    def test_a_request_that_is_passed_over_for_ever(self) -> None:
-        """The teacher answers later ones all the time, and never this."""
+        nothing = Turnarounds()
+        assert not look(Asked("a", flights(1)), Asked("b", ()), now=99.0, times=nothing).late
         teacher = Asked("a", flights(1, 7), window=2, answered_at=0.55)
         assert not look(teacher, busy(0.59), now=0.59).late
         assert look(teacher, busy(0.62), now=0.62).hedge == (101,)
 
-    def test_nobody_is_late_before_anybody_has_answered(self) -> None:
-        nothing = Turnarounds()
-        assert not look(Asked("a", flights(1)), Asked("b", ()), now=99.0, times=nothing).late
-
-    def test_what_is_hedged_is_not_hedged_again(self) -> None:
+    def test_hedged_requests_are_hedged_again_only_when_both_are_silent(self) -> None:
         flight = replace(flights(1)[0], also_at=frozenset("b"))
         assert not look(Asked("a", (flight,)), busy(99.0), now=99.0).hedge
-
-    def test_but_it_is_where_the_other_has_fallen_silent_too(self) -> None:
         at_a, at_b = (replace(flights(1)[0], also_at=frozenset(other)) for other in "ba")
         teachers = (Asked("a", (at_a,)), Asked("b", (at_b,)))
         assert look(*teachers, busy(99.0, "c"), now=99.0).hedge == (101,)
@@ -176,34 +163,27 @@ class TestLate:
 
 
 class TestSilence:
-    def test_all_of_a_silent_teacher_is_hedged_without_any_budget(self) -> None:
+    def test_requests_of_silent_teachers_need_no_budget(self) -> None:
         decision = look(Asked("a", flights(5, 6)), busy(99.0), now=99.0, memory=HedgeMemory())
         assert decision.silent == {"a"}
         assert decision.hedge == (105, 106)
-
-    def test_is_longer_than_late(self) -> None:
         teacher = Asked("a", flights(1, 2))
         assert look(teacher, busy(0.59), now=0.59).silent == frozenset()
         assert look(teacher, busy(0.61), now=0.61).silent == {"a"}
+        decision = look(Asked("a", flights(1)), Asked("b", ()), now=99.0, memory=HedgeMemory())
+        assert decision.hedge == (101,)
 
-    def test_is_not_everybodys(self) -> None:
-        """When nobody answers it is our own network: asking again would not help."""
+    def test_leaving_teachers_do_not_help_and_silence_of_all_is_no_silence(self) -> None:
+        leaving = Asked("a", flights(1), usable=False)
+        assert look(leaving, busy(99.0), now=99.0).hedge == (101,)
+        assert not look(Asked("c", flights(1)), replace(leaving, flights=()), now=99.0).hedge
         everybody = [Asked(name, flights(index)) for index, name in enumerate(BUSY)]
         decision = look(*everybody, now=99.0)
         assert decision.late == set(BUSY)
         assert not decision.silent
         assert not decision.hedge
 
-    def test_one_that_has_nothing_to_do_is_in_time(self) -> None:
-        decision = look(Asked("a", flights(1)), Asked("b", ()), now=99.0, memory=HedgeMemory())
-        assert decision.hedge == (101,)
-
-    def test_one_that_leaves_is_no_help_but_is_helped(self) -> None:
-        leaving = Asked("a", flights(1), usable=False)
-        assert look(leaving, busy(99.0), now=99.0).hedge == (101,)
-        assert not look(Asked("c", flights(1)), replace(leaving, flights=()), now=99.0).hedge
-
-    def test_time_in_which_nobody_looked_is_nobodys(self) -> None:
+    def test_unobserved_time_does_not_count(self) -> None:
         """The engine was stopped for 60 s: the answers lie in its sockets."""
         view = HedgeView((Asked("a", flights(1)), Asked("b", ())), 0)
         memory = HedgeMemory(tokens=8.0, looked_at=0.0)
@@ -216,7 +196,7 @@ class TestSilence:
 
 
 class TestBudget:
-    def test_starts_empty_and_earns_one_in_twenty(self) -> None:
+    def test_earns_one_in_twenty(self) -> None:
         view = HedgeView((Asked("a", flights(1, 2)), busy(0.4)), 19)
         times = known(a=0.1, b=0.1)
         decision, memory = decide(view, times, HedgeMemory(), 0.4, CONFIG)
@@ -225,7 +205,7 @@ class TestBudget:
         decision, memory = decide(replace(view, sent=20), times, memory, 0.45, CONFIG)
         assert decision.hedge == (101,)
 
-    def test_a_hedge_is_asked_for_until_it_is_seen_and_paid_for_once(self) -> None:
+    def test_hedge_is_paid_once(self) -> None:
         teacher = Asked("a", flights(1, 2))
         view = HedgeView((teacher, busy(0.4)), 20)
         times, memory = known(a=0.1, b=0.1), HedgeMemory()
@@ -245,7 +225,7 @@ class TestBudget:
         jitter=st.sampled_from([0.0, 0.2, 0.6, 1.5]),
         waits=st.booleans(),
     )
-    def test_is_never_overdrawn_while_teachers_answer(
+    def test_never_overdrawn(
         self, seed: int, seconds: list[float], jitter: float, waits: bool
     ) -> None:
         """However their times scatter, hedges of teachers not silent stay within one in twenty."""
@@ -262,7 +242,7 @@ class TestBudget:
         seed=st.integers(0, 2**32 - 1),
         seconds=st.lists(st.floats(0.02, 2.0), min_size=2, max_size=5),
     )
-    def test_is_not_touched_in_calm_weather(self, seed: int, seconds: list[float]) -> None:
+    def test_calm_pool_needs_none(self, seed: int, seconds: list[float]) -> None:
         pool = Pool(random.Random(seed), seconds, jitter=0.1)
         while any(pool.times.of(name) is None for name in pool.seconds):
             pool.step(waits=False)  # a newcomer's speed is not known: it may look silent
@@ -272,12 +252,10 @@ class TestBudget:
 
 
 class TestHedgeSettings:
-    def test_settings_are_checked(self) -> None:
+    def test_settings_and_order(self) -> None:
         for wrong in ({"share": 1.1}, {"burst": 0.5}, {"urgency": 0.9}, {"floor_s": 0.0}):
             with pytest.raises(ValueError, match=r"needs|above"):
                 HedgeConfig(**wrong)
-
-    def test_the_most_urgent_come_first(self) -> None:
         teachers = [Asked("a", flights(7)), Asked("c", flights(3)), busy(99.0)]
         assert look(*teachers, now=99.0).hedge == (103, 107)
 
@@ -290,35 +268,29 @@ def answer_times(
 
 
 class TestTurnarounds:
-    def test_nothing_is_expected_before_anybody_has_answered(self) -> None:
+    def test_expected_times(self) -> None:
         times = Turnarounds()
         assert times.expected_s("a", 32) is None
         assert times.pool_s(32) is None
         assert times.stretch == 1.0
-
-    def test_each_teacher_is_held_against_itself(self) -> None:
         times = Turnarounds()
         answer_times(times, "slow", 20, 1.0)
         answer_times(times, "fast", 20, 0.1)
         assert times.expected_s("slow", 32) == pytest.approx(1.0)
         assert times.expected_s("fast", 32) == pytest.approx(0.1)
         assert times.stretch == pytest.approx(1.0)
-
-    def test_a_newcomer_is_held_against_the_median_teacher(self) -> None:
         times = Turnarounds()
         for name, seconds in (("a", 0.1), ("b", 0.2), ("c", 5.0)):
             answer_times(times, name, 3, seconds)
         assert times.expected_s("new", 32) == pytest.approx(0.2)
         times.forget("b")
         assert times.expected_s("b", 32) == pytest.approx(0.1)
-
-    def test_larger_requests_may_take_longer_and_smaller_ones_as_long(self) -> None:
         times = Turnarounds()
         answer_times(times, "a", 50, 0.32, rows=32)
         assert times.expected_s("a", 64) == pytest.approx(0.64)
         assert times.expected_s("a", 1) == pytest.approx(0.32)
 
-    def test_the_stretch_is_a_quantile_of_the_whole_pool(self) -> None:
+    def test_stretch_is_a_quantile(self) -> None:
         times = Turnarounds()
         answer_times(times, "a", 200, 0.1)
         for _ in range(30):
@@ -326,7 +298,7 @@ class TestTurnarounds:
             times.answered("b", 32, 0.15)
         assert 1.3 < times.stretch < 2.5
 
-    def test_one_pause_is_not_a_new_speed_and_a_new_speed_is_soon_known(self) -> None:
+    def test_new_speed_is_soon_known(self) -> None:
         times = Turnarounds()
         answer_times(times, "a", 20, 0.1)
         answer_times(times, "a", 1, 60.0)
@@ -336,27 +308,21 @@ class TestTurnarounds:
         answer_times(times, "a", 20, 1.0)
         assert times.expected_s("a", 32) == pytest.approx(1.0, rel=0.25)
 
-    def test_answers_that_come_in_pairs_count_as_their_mean(self) -> None:
+    def test_measurements(self) -> None:
+        times = Turnarounds()
+        for rows, seconds in ((0, 1.0), (1, -1.0), (1, nan), (1, inf), (1, 0.0)):
+            times.answered("a", rows, seconds)
+        assert times.of("a") is None
+        assert began(10.0, -inf) == 10.0
+        assert began(10.0, 12.0) == 12.0
         times = Turnarounds()
         for _ in range(50):
             times.answered("merges", 32, 0.2)
             times.answered("merges", 32, 0.0)
         assert times.expected_s("merges", 32) == pytest.approx(0.1, rel=0.1)
 
-    def test_nonsense_is_no_measurement(self) -> None:
-        times = Turnarounds()
-        for rows, seconds in ((0, 1.0), (1, -1.0), (1, nan), (1, inf), (1, 0.0)):
-            times.answered("a", rows, seconds)
-        assert times.of("a") is None
-
-    def test_a_request_begins_when_those_before_it_are_done(self) -> None:
-        assert began(10.0, -inf) == 10.0
-        assert began(10.0, 12.0) == 12.0
-
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 999), st.floats(0, 1e6))))
-    def test_expectations_stay_within_what_was_seen(
-        self, answers: list[tuple[str, int, float]]
-    ) -> None:
+    def test_expectations_are_bounded(self, answers: list[tuple[str, int, float]]) -> None:
         times = Turnarounds()
         for teacher, rows, seconds in answers:
             times.answered(teacher, rows, seconds)
@@ -382,34 +348,26 @@ def follow(
 
 
 class TestStragglers:
-    def test_one_ten_times_slower_is_named_within_seconds(self) -> None:
+    def test_lasting_slowness_is_named(self) -> None:
         speeds = {**FAST, "slow": 0.1}
         assert follow(speeds, Straggling(), 0.0, LASTING_S - 0.5).named == NOBODY
         assert follow(speeds, Straggling(), 0.0, LASTING_S).named == {"slow"}
-
-    def test_what_does_not_last_is_not_told(self) -> None:
         seen = follow({**FAST, "slow": 0.1}, Straggling(), 0.0, 3.0)
         seen = stragglers.look(FAST, NOBODY, seen, 3.5)
         assert follow({**FAST, "slow": 0.1}, seen, 4.0, 3.0).named == NOBODY
+        assert follow({"a": 0.01, "b": 0.05}, Straggling(), 0.0, 6.0).named == {"b"}
+        assert follow({"a": 99.0}, Straggling(), 0.0, 6.0).named == NOBODY
 
-    def test_it_is_cleared_when_it_is_clearly_faster(self) -> None:
+    def test_names_are_cleared(self) -> None:
         seen = follow({**FAST, "slow": 0.1}, Straggling(), 0.0, 6.0)
         seen = follow({**FAST, "slow": 0.01 * (SLOWER + CLEARED) / 2}, seen, 6.5, 6.0)
         assert seen.named == {"slow"}
         assert stragglers.look({**FAST, "slow": 0.015}, NOBODY, seen, 13.0).named == NOBODY
-
-    def test_the_silent_are_named_at_once_and_no_longer(self) -> None:
         seen = stragglers.look(FAST, {"b"}, Straggling(), 0.0)
         assert seen.named == {"b"}
         assert stragglers.look(FAST, NOBODY, seen, 0.5).named == NOBODY
 
-    def test_of_two_the_slower_is_named_and_alone_nobody_is(self) -> None:
-        assert follow({"a": 0.01, "b": 0.05}, Straggling(), 0.0, 6.0).named == {"b"}
-        assert follow({"a": 99.0}, Straggling(), 0.0, 6.0).named == NOBODY
-
     @given(st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1e-6, 1e3), max_size=8))
-    def test_at_least_half_of_a_pool_rounded_down_is_not_slow(
-        self, speeds: dict[str, float]
-    ) -> None:
+    def test_half_of_a_pool_is_not_slow(self, speeds: dict[str, float]) -> None:
         named = follow(speeds, Straggling(), 0.0, 6.0).named
         assert len(speeds) - len(named) >= len(speeds) // 2

@@ -13,7 +13,7 @@ from .pod_world import AT_ONCE, PodWorld, world_of
 
 
 class TestPods:
-    def test_a_job_begins_with_all_that_there_is_room_for_and_says_so(self) -> None:
+    def test_job_starts_with_all_that_fits(self) -> None:
         world = world_of(3, ("a", 1, 4))
         world.turn()
         assert world.state("a") == "creating"
@@ -24,7 +24,7 @@ class TestPods:
         assert world.ledgers["a"].started_s is not None
         assert world.orders["a"].reason == "no room for another node"
 
-    def test_a_new_job_is_admitted_by_those_that_have_more_than_their_fewest(self) -> None:
+    def test_running_jobs_make_room_for_a_new_one(self) -> None:
         world = world_of(4, ("a", 1, 4))
         world.rest()
         world.submit("b", 2, 2)
@@ -42,7 +42,7 @@ class TestPods:
         assert world.staying("a") == [1, 2, 5, 6], "numbers are not used again"
         assert world.state("b") == "stopped"
 
-    def test_a_higher_priority_stops_a_lower_one_and_gives_back(self) -> None:
+    def test_higher_priority_stops_a_lower_one(self) -> None:
         world = world_of(2, ("low", 2, 2))
         world.rest()
         world.submit("high", 1, 2, priority=5)
@@ -56,7 +56,7 @@ class TestPods:
         assert world.state("high") == "succeeded"
         assert world.counts() == {"low": 2, "high": 0}
 
-    def test_by_hand_it_runs_with_as_many_within_its_limits(self) -> None:
+    def test_requested_node_count_is_bounded(self) -> None:
         world = world_of(8, ("a", 2, 6))
         world.rest()
         assert world.counts() == {"a": 6}
@@ -70,7 +70,7 @@ class TestPods:
         world.rest()
         assert world.counts() == {"a": 6}
 
-    def test_a_stopped_job_leaves_and_may_begin_again(self) -> None:
+    def test_stopped_job_may_start_again(self) -> None:
         world = world_of(2, ("a", 1, 2))
         world.rest()
         world.ask("a", stop=True)
@@ -86,7 +86,7 @@ class TestPods:
         assert world.ledgers["a"].ended_s is None
         assert world.staying("a") == [3, 4]
 
-    def test_it_is_done_when_a_node_ends_well_unasked_and_no_other_is_left(self) -> None:
+    def test_success_when_the_last_node_ends_well(self) -> None:
         world = world_of(2, ("a", 1, 2))
         world.rest()
         world.end("a", 1, 0)
@@ -103,7 +103,7 @@ class TestPods:
         assert world.said.count("a: Succeeded") == 1
 
     @pytest.mark.parametrize(("trains", "state"), [(True, "succeeded"), (False, "stopped")])
-    def test_one_that_ends_well_as_it_was_told_to_leave(self, trains: bool, state: str) -> None:
+    def test_success_while_leaving(self, trains: bool, state: str) -> None:
         world = PodWorld(1)
         world.submit("a", 1, 1, trains=trains)
         world.rest()
@@ -113,7 +113,7 @@ class TestPods:
         world.turn()
         assert world.state("a") == state
 
-    def test_a_node_that_fails_is_started_again_later_each_time_until_too_many_have(self) -> None:
+    def test_failed_nodes_are_restarted_until_too_many(self) -> None:
         world = PodWorld(2)
         world.submit("a", 1, 1, retries=2)
         world.rest()
@@ -139,7 +139,7 @@ class TestPods:
             "3 nodes ended badly: node 3 ended with exit code 1; it said nothing"
         )
 
-    def test_what_can_never_work_fails_at_once_and_its_other_nodes_leave(self) -> None:
+    def test_hopeless_job_fails_at_once(self) -> None:
         world = PodWorld(2)
         world.submit("a", 1, 2, trains=True, retries=9)
         world.rest()
@@ -150,19 +150,7 @@ class TestPods:
         assert world.state("a") == "failed"
         assert "no such job file" in world.orders["a"].reason
 
-    def test_nodes_of_a_job_that_is_over_hold_their_room_until_they_are_gone(self) -> None:
-        world = world_of(2, ("a", 2, 2))
-        world.rest()
-        world.submit("b", 2, 2)
-        world.ask("a", stop=True)
-        world.turn()
-        world.turn()
-        assert world.counts() == {"a": 0, "b": 0}
-        assert world.orders["b"].reason == "waits for nodes that are leaving to make room"
-        world.rest()
-        assert world.counts() == {"a": 0, "b": 2}
-
-    def test_a_frozen_job_is_left_alone_across_a_restart(self) -> None:
+    def test_frozen_job(self) -> None:
         world = world_of(4, ("a", 1, 4), config=PodsConfig(ElasticConfig(freeze_s=30)))
         world.reserved = 2
         world.rest()
@@ -179,7 +167,7 @@ class TestPods:
         world.rest()
         assert world.counts() == {"a": 2, "b": 2}
 
-    def test_of_ended_pods_the_last_are_kept(self) -> None:
+    def test_last_ended_pods_are_kept(self) -> None:
         world = PodWorld(1)
         world.submit("a", 1, 1, retries=20)
         for _ in range(8):
@@ -191,7 +179,7 @@ class TestPods:
         assert world.ledgers["a"].counted == frozenset(ended)
         assert world.ledgers["a"].failures == 8
 
-    def test_what_cannot_be_understood_starts_nothing_and_ends_nothing(self) -> None:
+    def test_invalid_spec_changes_nothing(self) -> None:
         world = world_of(3, ("a", 1, 3))
         world.submit("b", 1, 3, wrong="train: --nodes is what the fleet says")
         world.rest()
@@ -203,7 +191,7 @@ class TestPods:
         world.rest(60)
         assert world.staying("a") == [2, 3]
 
-    def test_jobs_have_names_of_their_own(self) -> None:
+    def test_invalid_input_is_refused(self) -> None:
         jobs = [JobSeen("a", JobWanted()), JobSeen("a", JobWanted())]
         with pytest.raises(ValueError, match="two jobs have one name"):
             decide_pods(Pool({}), jobs, 0.0, AT_ONCE)
@@ -223,7 +211,7 @@ def _two_have_a_place(least: int) -> PodWorld:
 
 
 class TestFailures:
-    def test_what_the_cluster_ends_is_replaced_and_no_failure_of_the_job(self) -> None:
+    def test_evicted_nodes_are_replaced(self) -> None:
         world = world_of(3, ("a", 1, 3))
         world.rest()
         world.end("a", 1, None, "Evicted: the node was low on memory")
@@ -234,7 +222,7 @@ class TestFailures:
         assert world.said.count("a: NodeLost") == 1
         assert world.state("a") == "running"
 
-    def test_a_machine_that_refuses_pods_is_not_sent_one_after_another(self) -> None:
+    def test_refusing_machine_gets_few_pods(self) -> None:
         world = world_of(
             1, ("a", 1, 1), config=PodsConfig(ElasticConfig(freeze_s=0), lost_pause_s=2)
         )
@@ -255,7 +243,7 @@ class TestFailures:
         world.turn()
         assert len(world.made["a"]) == made + 1
 
-    def test_times_of_a_clock_that_is_ahead_hold_nobody_up_for_long(self) -> None:
+    def test_clock_that_was_ahead(self) -> None:
         world = world_of(4, ("a", 1, 4), config=PodsConfig())
         world.rest()
         ahead_s = world.now + 7200
@@ -269,7 +257,7 @@ class TestFailures:
         world.rest()
         assert world.counts() == {"a": 4}
 
-    def test_nodes_on_machines_that_are_lost_or_closed_leave_first(self) -> None:
+    def test_nodes_on_lost_machines_leave_first(self) -> None:
         world = world_of(4, ("a", 1, 4))
         world.rest()
         world.pods["a"][1] = replace(world.pods["a"][1], machine="closed")
@@ -278,7 +266,7 @@ class TestFailures:
         world.turn()
         assert world.orders["a"].leave == (1, 2)
 
-    def test_a_node_on_a_silent_machine_does_not_keep_its_job_from_ending(self) -> None:
+    def test_silent_machine_does_not_block_the_end(self) -> None:
         world = world_of(2, ("a", 1, 1))
         world.rest()
         world.pods["a"][1] = replace(world.pods["a"][1], machine="silent", going=True)
@@ -286,7 +274,7 @@ class TestFailures:
         world.turn()
         assert world.state("a") == "stopped"
 
-    def test_what_cannot_be_placed_is_given_up_after_a_patience_and_asked_for_again(self) -> None:
+    def test_unplaceable_nodes_are_given_up_for_a_while(self) -> None:
         world = world_of(4, ("a", 1, 4))
         world.placeable = 2
         world.turn()
@@ -313,26 +301,6 @@ class TestFailures:
         world.rest()
         assert world.counts() == {"a": 4, "b": 0}
 
-    def test_what_waits_of_a_spec_that_is_wrong_is_left_alone_until_it_is_mended(self) -> None:
-        world = world_of(4, ("a", 1, 4))
-        world.placeable = 2
-        world.turn()
-        world.live()
-        world.ask("a", wrong="podTemplate is no template of a pod")
-        world.live(61)
-        world.turn()
-        calls = world.calls
-        for _ in range(5):
-            world.turn()
-            world.live(30)
-        assert world.calls == calls, "nothing is written, nothing is told"
-        assert world.counts() == {"a": 4}
-        assert "a: Unplaceable" not in world.said
-        assert world.orders["a"].degraded == "SpecRefused"
-        world.ask("a", wrong="")
-        world.rest()
-        assert world.staying("a") == [1, 2]
-
     def test_refused_pods(self) -> None:
         config = PodsConfig()
         once = refused(Ledger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
@@ -344,7 +312,7 @@ class TestFailures:
         found = refused(Ledger(target=4, failures=1), 2, "quota", 100.0, config, never=False)
         assert found == Ledger(target=4, failures=1, fits=2, fits_until_s=140.0, why="quota")
 
-    def test_one_that_cannot_begin_is_given_up_rather_than_a_newer_one_that_runs(self) -> None:
+    def test_unplaced_node_leaves_before_newer_running_ones(self) -> None:
         world = world_of(3, ("a", 1, 3))
         world.rest()
         since_s = world.now - 60
@@ -359,7 +327,7 @@ class TestFailures:
         assert world.orders["a"].leave == (1,)
         assert world.ledgers["a"].why == "node 1 has no place: no such image"
 
-    def test_a_job_whose_fewest_nodes_cannot_be_placed_makes_room_and_tries_again(self) -> None:
+    def test_unplaceable_job_makes_room_and_tries_again(self) -> None:
         world = _two_have_a_place(3)
         assert world.counts() == {"a": 0}
         assert world.state("a") == "creating"
@@ -376,7 +344,7 @@ class TestFailures:
         world.rest()
         assert world.counts() == {"a": 3, "b": 1}
 
-    def test_a_pod_in_which_others_go_on_is_not_kept(self) -> None:
+    def test_lingering_pod_is_not_kept(self) -> None:
         world = world_of(1, ("a", 1, 1))
         world.rest()
         world.end("a", 1, 0)

@@ -122,7 +122,7 @@ PARTS = st.builds(
 
 
 class TestMeshStartup:
-    def test_each_role_waits_for_the_one_before(self) -> None:
+    def test_roles_start_in_order(self) -> None:
         more = (*SMALL, Part("t2", "teacher", "s"), Part("x", "teacher", "other"))
         mesh = mesh_of(more)
         assert decide(mesh, 0.0)[1] == Orders(start=("c",))
@@ -137,7 +137,7 @@ class TestMeshStartup:
         assert not mesh.up
         assert after(mesh, "u", now=4.0).up
 
-    def test_it_ends_the_other_way_round(self) -> None:
+    def test_mesh_ends_in_reverse_order(self) -> None:
         mesh, orders = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)
         assert orders == Orders(tell=("u",))
         assert decide(mesh, 1.0) == (mesh, Orders()), "nobody is told twice"
@@ -148,8 +148,6 @@ class TestMeshStartup:
         mesh, _ = decide(end(mesh, "c", 0), 1.0)
         assert mesh.over
         assert mesh.exit_code == 0, "nothing has failed"
-
-    def test_who_is_late_is_killed_and_all_are_when_it_is_urgent(self) -> None:
         mesh, _ = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)
         late = SMALL[2].grace_s + 0.1
         assert decide(mesh, late)[1] == Orders(kill=("u",))
@@ -157,12 +155,24 @@ class TestMeshStartup:
         assert set(orders.kill) == {"c", "t", "u"}
         assert all(one.phase == "leaving" for one in mesh.standings)
 
-    def test_a_start_that_takes_too_long_is_one_that_failed(self) -> None:
+    def test_failed_starts(self) -> None:
         mesh = started(mesh_of(SMALL), "c", 0.0)
         assert decide(mesh, COORDINATOR.ready_s)[1] == Orders()
         assert decide(mesh, COORDINATOR.ready_s + 0.1)[1] == Orders(kill=("c",))
+        mesh = end(started(after(mesh_of(SMALL), "c"), "t", 0.0), "t", 2)
+        assert mesh.of("t").phase == "failed"
+        served = end(after(mesh_of(SMALL), "c", "t"), "t", 2)
+        assert served.of("t").phase == "due", "it had served with the same options"
+        mesh = after(mesh_of(SMALL), "c")
+        for _ in range(ATTEMPTS):
+            assert mesh.broken is None
+            mesh = end(started(mesh, "t", 0.0), "t", 1)
+        assert mesh.broken is not None
+        mesh, orders = decide(mesh, 100.0)
+        assert (mesh.stopping, orders.tell) == (True, ("c",))
+        assert end(mesh, "c", 0).over
 
-    def test_what_serves_is_started_again_for_ever_and_at_once_the_first_time(self) -> None:
+    def test_serving_parts_are_restarted_forever(self) -> None:
         mesh, now = after(mesh_of(SMALL), "c", "t", "u"), 0.0
         pauses = []
         for _ in range(40):
@@ -179,22 +189,6 @@ class TestMeshStartup:
         mesh = end(mesh, "t", -9, ran_s=HEALTHY_S, now=now)
         assert mesh.of("t").due_s == now, "one that ran for long is no sign of a lasting fault"
 
-    def test_what_is_never_ready_is_given_up_and_the_mesh_with_it(self) -> None:
-        mesh = after(mesh_of(SMALL), "c")
-        for _ in range(ATTEMPTS):
-            assert mesh.broken is None
-            mesh = end(started(mesh, "t", 0.0), "t", 1)
-        assert mesh.broken is not None
-        mesh, orders = decide(mesh, 100.0)
-        assert (mesh.stopping, orders.tell) == (True, ("c",))
-        assert end(mesh, "c", 0).over
-
-    def test_options_that_cannot_work_are_not_tried_again(self) -> None:
-        mesh = end(started(after(mesh_of(SMALL), "c"), "t", 0.0), "t", 2)
-        assert mesh.of("t").phase == "failed"
-        served = end(after(mesh_of(SMALL), "c", "t"), "t", 2)
-        assert served.of("t").phase == "due", "it had served with the same options"
-
     @pytest.mark.parametrize(
         ("code", "trains", "phase"),
         [
@@ -209,7 +203,7 @@ class TestMeshStartup:
         parts = (COORDINATOR, Part("u", "student", trains=trains))
         assert end(after(mesh_of(parts), "c", "u"), "u", code).of("u").phase == phase
 
-    def test_a_student_fails_when_it_has_been_tried_often_enough(self) -> None:
+    def test_student_fails_after_its_retries(self) -> None:
         parts = (COORDINATOR, Part("u", "student", retries=2), Part("v", "student"))
         mesh = after(mesh_of(parts), "c", "v")
         for _ in range(2):
@@ -222,7 +216,7 @@ class TestMeshStartup:
         assert orders.tell == ("c",)
         assert mesh.exit_code == 1
 
-    def test_a_mesh_is_up_without_a_student_that_was_given_up_while_teachers_loaded(self) -> None:
+    def test_up_without_a_failed_student(self) -> None:
         more = (*SMALL, Part("t2", "teacher", "s"), Part("v", "student", retries=0))
         mesh = after(mesh_of(more), "c", "t", "u", "v")
         mesh = end(mesh, "v", 2)
@@ -234,30 +228,24 @@ class TestMeshStartup:
         )
 
     @pytest.mark.parametrize(("first", "second", "code"), [(7, 3, 7), (-9, 3, 1), (3, -9, 3)])
-    def test_the_exit_code_is_that_of_the_student_that_failed_first(
-        self, first: int, second: int, code: int
-    ) -> None:
+    def test_exit_code_of_the_first_failure(self, first: int, second: int, code: int) -> None:
         parts = (COORDINATOR, *(Part(name, "student", retries=0) for name in "uvw"))
         mesh = end(after(mesh_of(parts), "c", "u", "v", "w"), "w", 0)
         mesh = end(end(mesh, "v", first, now=1.0), "u", second, now=2.0)
         assert mesh.exit_code == code
 
-    def test_it_stays_when_it_is_to_be_kept_or_has_no_students(self) -> None:
+    def test_kept_meshes_and_invalid_parts(self) -> None:
         mesh = end(after(mesh_of(SMALL, keep=True), "c", "t", "u"), "u", 0)
         assert decide(mesh, 1.0) == (mesh, Orders())
         assert mesh.up
         mesh = after(mesh_of(SMALL[:2]), "c", "t")
         assert decide(mesh, 1.0) == (mesh, Orders())
-
-    def test_parts_have_names_of_their_own_and_one_coordinator(self) -> None:
         for parts in ((COORDINATOR, COORDINATOR), (), SMALL[1:]):
             with pytest.raises(ValueError, match="one coordinator"):
                 mesh_of(parts)
 
     @given(PARTS, st.integers(0, 1 << 30), st.sampled_from([0.0, 0.05, 0.4]), st.booleans())
-    def test_whatever_dies_the_order_holds_and_it_comes_to_an_end(
-        self, parts: tuple[Part, ...], seed: int, dies: float, keep: bool
-    ) -> None:
+    def test_laws(self, parts: tuple[Part, ...], seed: int, dies: float, keep: bool) -> None:
         rng = random.Random(seed)
         world = World(mesh_of(parts, keep), rng, dies)
         for _ in range(rng.randrange(60)):

@@ -59,16 +59,14 @@ rates = st.floats(0.01, 1e4)
 
 class TestCostModel:
     @pytest.mark.parametrize("cells", [N_TRAINING, ONLINE])
-    def test_two_cells_of_a_table_predict_the_others_within_a_tenth(
-        self, cells: dict[int, float]
-    ) -> None:
+    def test_two_cells_predict_the_others(self, cells: dict[int, float]) -> None:
         law = Scaling.through((1, cells[1]), (16, cells[16]))
         assert law.rate(1) == pytest.approx(cells[1])
         assert law.rate(16) == pytest.approx(cells[16])
         for cores in (2, 4, 8):
             assert law.rate(cores) == pytest.approx(cells[cores], rel=0.1)
 
-    def test_a_law_that_cannot_be_is_refused(self) -> None:
+    def test_rates_from_cells_of_tables(self) -> None:
         for cells in (
             ((1, 5.0), (1, 6.0)),
             ((1, 5.0), (4, 4.0)),
@@ -77,8 +75,6 @@ class TestCostModel:
         ):
             with pytest.raises(ValueError, match=r"cores|Amdahl"):
                 Scaling.through(*cells)
-
-    def test_the_rate_of_the_p4_follows_from_two_cells_of_table_2(self) -> None:
         assert labelling_rate(online=46.04, alone=57.14) == pytest.approx(237.0, abs=0.1)
         with pytest.raises(ValueError, match="online < alone"):
             labelling_rate(57.14, 46.04)
@@ -97,7 +93,7 @@ class TestCostModel:
             stage.name for stage in found.stages if stage.samples_per_s < rate + 1e-6
         }
 
-    def test_ranks_of_one_job_wait_for_the_one_with_the_fewest_teachers(self) -> None:
+    def test_ranks_wait_for_the_slowest(self) -> None:
         mesh = Mesh("v100", 8, (Team("p4", 39),), 32)
         waiting = predict(cluster_of(), job_with(students=8), mesh, FREE).samples_per_s
         alone = predict(
@@ -124,7 +120,7 @@ class TestCostModel:
             (2, 9, 0.9, 2 * 70 * 4),  # 8 or 9
         ],
     )
-    def test_devices_that_are_away_are_missed_whole(
+    def test_unavailable_devices(
         self, students: int, teachers: int, availability: float, rate: float
     ) -> None:
         there, work = cluster_of(), job_with(students=students)
@@ -133,7 +129,7 @@ class TestCostModel:
         found = predict(replace(there, devices=devices), work, mesh, FREE)
         assert found.samples_per_s == pytest.approx(rate, rel=1e-3)
 
-    def test_travel_counts_where_it_is_longer_than_computing(self) -> None:
+    def test_slow_links_count(self) -> None:
         size = 32 * 154_528
         slow = Link(size / 10, latency_s=0.0)  # ten seconds a batch, both ways
         found = predict(
@@ -155,7 +151,7 @@ class TestCostModel:
         )
         assert eight.samples_per_s == pytest.approx(350, rel=1e-3)
 
-    def test_what_is_fixed_per_batch_counts_once_per_batch(self) -> None:
+    def test_fixed_costs_per_batch(self) -> None:
         given = job_with(
             student={"v100": Rate(samples_per_s=350, batch_overhead_s=0.1)},
             teacher={"p4": Rate(samples_per_s=1e6)},
@@ -167,7 +163,7 @@ class TestCostModel:
         both = replace(given, teacher={"v100": Rate(samples_per_s=700)})
         assert online_s(both, "v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
 
-    def test_a_small_buffer_costs_what_jitter_takes(self) -> None:
+    def test_small_buffer_with_jitter(self) -> None:
         uneven = job_with(
             student={"v100": Rate(samples_per_s=350, jitter=0.5)},
             teacher={"p4": Rate(samples_per_s=70, jitter=0.5)},
@@ -182,7 +178,7 @@ class TestCostModel:
         assert 0 <= small.thresholds.lower < small.thresholds.upper
 
     @hypothesis.given(rates, rates, st.floats(0, 1e3), st.floats(0, 1e3))
-    def test_a_buffer_gives_neither_more_than_the_slower_nor_less_than_none(
+    def test_buffer_throughput(
         self, made: float, used: float, variance: float, room: float
     ) -> None:
         got = throughput(made, used, variance, room)
@@ -191,9 +187,7 @@ class TestCostModel:
         assert throughput(made, used, variance, 2 * room + 1) >= got * (1 - 1e-9)
 
     @hypothesis.given(rates, rates, st.floats(1e-3, 10))
-    def test_the_room_that_is_asked_for_suffices(
-        self, made: float, used: float, variance: float
-    ) -> None:
+    def test_room_suffices(self, made: float, used: float, variance: float) -> None:
         room = room_for(made, used, variance)
         assert throughput(made, used, variance, room) >= 0.985 * min(made, used)
 
@@ -205,7 +199,7 @@ class TestCostModel:
         jitter=st.floats(0, 0.5),
         rows=st.integers(1, 128),
     )
-    def test_more_teachers_never_slow_a_mesh_down(
+    def test_more_teachers_are_not_slower(
         self, teachers: int, students: int, t_t: float, t_s: float, jitter: float, rows: int
     ) -> None:
         given = job_with(
@@ -222,7 +216,7 @@ class TestCostModel:
         assert few.samples_per_s <= students / t_s * (1 + 1e-9)
         assert 0 <= few.thresholds.lower < few.thresholds.upper
 
-    def test_what_cannot_be_predicted_is_refused(self) -> None:
+    def test_invalid_meshes_are_refused(self) -> None:
         with pytest.raises(ValueError, match="at least one student and one teacher"):
             predict(cluster_of(), job_with(), Mesh("v100", 1, (), 32))
         with pytest.raises(ValueError, match="no rate of the teacher on 'v100'"):
@@ -254,7 +248,7 @@ JOB = Job(
 
 
 class TestPlanner:
-    def test_as_many_teachers_as_the_ratio_says_and_no_more(self) -> None:
+    def test_teachers_follow_the_ratio(self) -> None:
         made = plan(CLUSTER, JOB)
         assert made.mesh is not None
         assert made.prediction is not None
@@ -270,14 +264,14 @@ class TestPlanner:
         assert made.upper_bytes == int(made.prediction.thresholds.upper * size)
         assert 0 <= made.lower_bytes < made.upper_bytes
 
-    def test_costs_are_of_all_devices_for_all_epochs(self) -> None:
+    def test_costs(self) -> None:
         way = plan(CLUSTER, JOB).way("mesh")
         assert way.cost_per_hour == pytest.approx(8 * 2.5 + 40 * 0.3)
         assert way.total_s == pytest.approx(10 * way.epoch_s)
         assert way.epoch_s == pytest.approx(1e6 / way.samples_per_s, rel=0.01)
         assert way.cost == pytest.approx(way.cost_per_hour * way.total_s / 3600)
 
-    def test_online_is_better_where_teachers_are_few_and_the_crossing_is_named(self) -> None:
+    def test_online_is_better_with_few_teachers(self) -> None:
         # Table 2 of the paper: a P4 trains, 8 cores label at 4.46 img/s each; Online: 46.04 img/s.
         cluster = Cluster((DeviceKind("p4", 1, 0.5), DeviceKind("core", 8, 0.01)))
         job = replace(
@@ -299,14 +293,12 @@ class TestPlanner:
         more = replace(cluster, devices=(cluster.devices[0], replace(cluster.devices[1], count=12)))
         assert plan(more, job).verdict.worth
 
-    def test_a_light_teacher_is_no_reason_for_a_mesh(self) -> None:
+    def test_labels_are_kept_where_inputs_are_fixed_and_light_teachers_need_no_mesh(self) -> None:
         light = replace(JOB, teacher={name: Rate(samples_per_s=1e6) for name in ("p4", "v100")})
         made = plan(CLUSTER, light)
         assert not made.verdict.worth
         assert made.verdict.take == "Online"
         assert "as fast as Online" in made.verdict.reasons[0]
-
-    def test_labels_are_kept_where_inputs_are_the_same(self) -> None:
         fixed = replace(JOB, fixed_inputs=True, epochs=90)
         made = plan(CLUSTER, fixed)
         store, mesh, alone = (made.way(name) for name in ("offline store", "mesh", "N-training"))
@@ -316,7 +308,7 @@ class TestPlanner:
         assert store.total_s <= mesh.total_s * 1.001
         assert "inputs change" in plan(CLUSTER, JOB).way("offline store").why_not
 
-    def test_a_budget_and_a_deadline_choose_among_fleets(self) -> None:
+    def test_budget_and_deadline(self) -> None:
         fastest = plan(CLUSTER, JOB).way("mesh")
         cheapest = plan(CLUSTER, JOB, aim="cheapest").way("mesh")
         assert cheapest.cost < 1.01 * fastest.cost
@@ -330,7 +322,7 @@ class TestPlanner:
         hurried = replace(JOB, deadline_s=1.0)
         assert "nothing keeps the deadline" in plan(CLUSTER, hurried).verdict.reasons[-1]
 
-    def test_cheap_labels_come_first_and_others_fill_up(self) -> None:
+    def test_cheap_labels_come_first(self) -> None:
         cluster = Cluster((V100, replace(P4, count=20), DeviceKind("t4", 40, price_per_hour=1.0)))
         job = replace(JOB, teacher={"p4": Rate(samples_per_s=70), "t4": Rate(samples_per_s=140)})
         made = plan(cluster, job)
@@ -343,7 +335,7 @@ class TestPlanner:
             team.kind != "v100" for mesh in fleets(CLUSTER, JOB, "v100", 32) for team in mesh.teams
         )
 
-    def test_what_does_not_fit_into_memory_is_left_out(self) -> None:
+    def test_memory_limits(self) -> None:
         gib = 2.0**30
         small = Cluster((replace(V100, memory_bytes=16 * gib), replace(P4, memory_bytes=8 * gib)))
         large = Rate(samples_per_s=345, memory_bytes=2 * gib, memory_per_sample_bytes=gib / 4)
@@ -357,14 +349,12 @@ class TestPlanner:
         assert "both models need 19 GiB" in made.way("Online").why_not
         assert made.verdict.take is None
 
-    def test_so_many_teachers_as_are_asked_for(self) -> None:
+    def test_requested_numbers_of_devices(self) -> None:
         for teachers in (8, 40, 56):
             assert plan(CLUSTER, JOB, teachers=teachers).way("mesh").teachers == teachers
         made = plan(CLUSTER, JOB, teachers=57)
         assert made.mesh is None
         assert "no 57 devices" in made.verdict.reasons[0]
-
-    def test_who_cannot_train_is_said(self) -> None:
         with pytest.raises(ValueError, match="of v100 there are 8, not 9; p4 are no students"):
             plan(CLUSTER, replace(JOB, students=9))
 
@@ -375,7 +365,7 @@ class TestPlanner:
         availability=st.floats(0.1, 1),
         fixed=st.booleans(),
     )
-    def test_no_plan_promises_what_its_devices_cannot(
+    def test_no_plan_promises_too_much(
         self,
         counts: tuple[int, int, int],
         prices: tuple[float, float, float],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import random
 from dataclasses import dataclass
 
@@ -24,9 +25,7 @@ class TestRates:
     @given(
         measurements=st.lists(measurement, max_size=60), size=st.integers(1, 20), q=st.floats(0, 1)
     )
-    def test_the_quantile_is_that_of_the_latest(
-        self, measurements: list[float], size: int, q: float
-    ) -> None:
+    def test_quantile(self, measurements: list[float], size: int, q: float) -> None:
         estimate = LowQuantile(size, q)
         assert estimate.value is None
         for count, value in enumerate(measurements, 1):
@@ -35,13 +34,7 @@ class TestRates:
             assert len(estimate) == len(latest)
             assert estimate.value == latest[math.floor(q * (len(latest) - 1))]
 
-    def test_a_low_quantile_of_steps_ignores_those_that_were_hindered(self) -> None:
-        steps = LowQuantile(size=10, q=0.2)
-        for seconds in (0.10, 0.11, 5.0, 0.10, 7.0, 0.12, 6.0, 0.11, 9.0, 4.0):
-            steps.add(seconds)
-        assert steps.value == 0.10
-
-    def test_a_median_follows_a_throttled_teacher_after_half_its_memory(self) -> None:
+    def test_median_follows_after_half_its_memory(self) -> None:
         median = RecentMedian(size=6)
         for _ in range(20):
             median.add(0.1)
@@ -52,7 +45,7 @@ class TestRates:
         assert median.value == 0.3
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
-    def test_what_is_no_measurement_is_refused(self, bad: float) -> None:
+    def test_invalid_measurements_are_refused(self, bad: float) -> None:
         with pytest.raises(ValueError, match="measurement"):
             RecentMedian().add(bad)
 
@@ -61,27 +54,27 @@ class TestRates:
         with pytest.raises(ValueError, match="needs size"):
             LowQuantile(size, q)
 
-    def test_a_steady_rate_is_seen_as_it_is_from_the_first_second_on(self) -> None:
+    def test_rate_is_seen_and_forgotten(self) -> None:
         rate = RecentRate(horizon_s=4.0)
         assert rate.value(100.0) == 0.0
         for tick in range(1, 1001):  # 32 samples each 0.1 s
             rate.add(32, 100 + tick / 10)
             if tick > 10:
                 assert rate.value(100 + tick / 10) == pytest.approx(320, rel=0.12)
-
-    def test_a_rate_falls_to_nothing_when_nothing_happens(self) -> None:
         rate = RecentRate(horizon_s=4.0)
         for tick in range(100):
             rate.add(1, tick / 10)
         assert rate.value(11.9) == pytest.approx(5, rel=0.15)
         assert rate.value(20.0) == 0.0
 
-    def test_a_rate_remembers_no_more_the_faster_things_happen(self) -> None:
-        rate = RecentRate(horizon_s=1.0)
-        for tick in range(20_000):
-            rate.add(1, tick / 10_000)
-        assert len(rate._steps) <= RecentRate.STEPS
-        assert rate.value(2.0) == pytest.approx(10_000, rel=0.05)
+    def test_fast_events_are_counted_in_bounded_memory(self) -> None:
+        rates = {count: RecentRate(horizon_s=1.0) for count in (1000, 20_000)}
+        for count, rate in rates.items():
+            for tick in range(count):
+                rate.add(1, 2 * tick / count)
+            assert rate.value(2.0) == pytest.approx(count / 2, rel=0.05)
+        few, many = (len(pickle.dumps(rate)) for rate in rates.values())
+        assert many < 1.5 * few
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
     def test_a_horizon_is_above_0_s(self, bad: float) -> None:
@@ -89,7 +82,7 @@ class TestRates:
             RecentRate(bad)
 
     @given(st.integers(1, 20), st.lists(st.floats(0, 1e6), max_size=60))
-    def test_the_mean_is_that_of_the_latest(self, size: int, measurements: list[float]) -> None:
+    def test_mean(self, size: int, measurements: list[float]) -> None:
         mean = RecentMean(size)
         assert mean.value is None
         for count, measurement in enumerate(measurements, 1):
@@ -111,15 +104,8 @@ class TestRatio:
         v100_s, p4_s = 1 / 350, 1 / 75  # seconds per image: a P4 labels slower than a V100 trains
         assert teachers_needed(t_t=p4_s, t_s=v100_s) == 5
 
-    def test_a_fast_teacher_is_still_one_teacher(self) -> None:
-        assert teachers_needed(t_t=0.001, t_s=1.0) == 1
-
-    def test_a_teacher_three_times_slower_is_three_times_as_many(self) -> None:
-        assert teachers_needed(0.02, 0.01) == 2
-        assert teachers_needed(0.06, 0.01) == 6
-
     @given(t_t=seconds, t_s=seconds)
-    def test_n_teachers_keep_up_and_one_fewer_would_not(self, t_t: float, t_s: float) -> None:
+    def test_teachers_needed(self, t_t: float, t_s: float) -> None:
         n = teachers_needed(t_t, t_s)
         ratio = t_t / t_s
         assert n >= 1
@@ -127,7 +113,7 @@ class TestRatio:
         assert n - 1 < ratio
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-    def test_a_time_that_is_none_is_refused(self, bad: float) -> None:
+    def test_invalid_times_are_refused(self, bad: float) -> None:
         with pytest.raises(ValueError, match="seconds per sample"):
             teachers_needed(bad, 1.0)
         with pytest.raises(ValueError, match="seconds per sample"):
@@ -135,21 +121,17 @@ class TestRatio:
         with pytest.raises(ValueError, match="seconds per sample"):
             pooled_t_t([1.0, bad])
 
-    def test_a_ratio_beyond_floats_is_refused(self) -> None:
+    def test_pooled_time_and_impossible_times(self) -> None:
+        # 10 and 2.5 samples a second together do as much as two of 6.25.
+        assert pooled_t_t([0.1, 0.4]) == pytest.approx(1 / 6.25)
+        with pytest.raises(ValueError, match="no teacher"):
+            pooled_t_t([])
         for t_t, t_s in ((1e-320, 1e300), (1e300, 1e-320)):
             with pytest.raises(ValueError, match="float"):
                 time_ratio(t_t, t_s)
 
-    def test_no_teacher_has_no_pooled_time(self) -> None:
-        with pytest.raises(ValueError, match="no teacher"):
-            pooled_t_t([])
-
-    def test_speeds_add_up_and_times_do_not(self) -> None:
-        # 10 and 2.5 samples a second together do as much as two of 6.25.
-        assert pooled_t_t([0.1, 0.4]) == pytest.approx(1 / 6.25)
-
     @given(st.lists(seconds, min_size=1, max_size=64))
-    def test_as_many_teachers_of_the_pooled_time_label_as_fast(self, times: list[float]) -> None:
+    def test_pooled_time(self, times: list[float]) -> None:
         pooled = pooled_t_t(times)
         assert len(times) / pooled == pytest.approx(math.fsum(1 / t for t in times))
         assert min(times) * (1 - 1e-9) <= pooled <= max(times) * (1 + 1e-9)
@@ -166,19 +148,20 @@ class Draws:
 
 
 class TestBackoff:
-    def test_the_ceiling_doubles_until_the_cap(self) -> None:
+    def test_ceiling_doubles_until_the_cap(self) -> None:
         half = Draws(0.5)
         delays = [delay_s(attempt, half, base_s=0.2, cap_s=1.0) for attempt in range(5)]
         assert delays == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
+        half, rest, ends = Draws(0.5), Rest(), []
+        for _ in range(4):
+            rest = rest.after(False, 100.0, half, base_s=1.0, cap_s=6.0)
+            ends.append(rest.until_s)
+        assert ends == [101.0, 102.0, 103.0, 103.0]
+        assert rest.after(True, 100.0, half) == Rest()
 
     @given(attempt=st.integers(0, 10**9), number=st.floats(0, 1, exclude_max=True))
-    def test_any_number_of_attempts_stays_below_the_cap(self, attempt: int, number: float) -> None:
+    def test_below_the_cap(self, attempt: int, number: float) -> None:
         assert 0 <= delay_s(attempt, Draws(number), base_s=0.1, cap_s=5.0) < 5.0
-
-    def test_clients_that_fail_together_come_back_apart(self, rng: random.Random) -> None:
-        delays = sorted(delay_s(10, rng, cap_s=1.0) for _ in range(400))
-        assert delays[40] < 0.25  # full jitter: from 0 on, not from half the ceiling on
-        assert delays[-40] > 0.75
 
     @pytest.mark.parametrize(
         ("attempt", "base_s", "cap_s"), [(-1, 0.1, 1), (0, -0.1, 1), (0, 0.1, -1)]
@@ -187,15 +170,7 @@ class TestBackoff:
         with pytest.raises(ValueError, match="nothing negative"):
             delay_s(attempt, Draws(0.5), base_s, cap_s)
 
-    def test_what_fails_rests_longer_each_time_and_not_at_all_once_it_does_well(self) -> None:
-        half, rest, ends = Draws(0.5), Rest(), []
-        for _ in range(4):
-            rest = rest.after(False, 100.0, half, base_s=1.0, cap_s=6.0)
-            ends.append(rest.until_s)
-        assert ends == [101.0, 102.0, 103.0, 103.0]
-        assert rest.after(True, 100.0, half) == Rest()
-
-    def test_the_first_whose_rest_is_over_is_waited_for(self) -> None:
+    def test_next_attempt(self) -> None:
         rests = [Rest(), Rest(3, 130.0), Rest(2, 104.0)]
         assert next_s(rests, 100.0, 60.0) == 4.0
         assert next_s(rests, 105.0, 60.0) == 0.0, "it rested while others were tried"
@@ -206,16 +181,14 @@ class TestBackoff:
 
 class TestOutputs:
     @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), st.randoms())
-    def test_what_is_said_alike_often_enough_is_believed(
-        self, names: list[str], order: random.Random
-    ) -> None:
+    def test_repeated_outputs_are_believed(self, names: list[str], order: random.Random) -> None:
         told = [names]
         while outputs(told) == "ask":
             told.append(order.sample(names, len(names)))
         assert outputs(told) == "believe"
         assert len(told) == TELLINGS
 
-    def test_one_more_or_one_less_is_a_contradiction(self) -> None:
+    def test_contradictions(self) -> None:
         assert outputs([["a"], ["a", "b"]]) == "contradiction"
         assert outputs([["a", "a"], ["a"]]) == "contradiction"
         assert outputs([["a"], ["b"]]) == "contradiction"
@@ -229,20 +202,16 @@ seeds = st.integers(0, 2**32 - 1)
 
 class TestProbing:
     @given(failures, seeds)
-    def test_the_first_retry_is_made_at_once_and_later_ones_back_off(
-        self, count: int, seed: int
-    ) -> None:
+    def test_first_retry_is_at_once(self, count: int, seed: int) -> None:
         pause = pause_s(count, random.Random(seed))
         assert pause == (delay_s(count, random.Random(seed)) if count else 0.0)
 
     @given(failures, seeds)
-    def test_who_does_not_let_us_in_is_asked_rarely_from_the_first_time_on(
-        self, count: int, seed: int
-    ) -> None:
+    def test_refusal_means_a_long_pause(self, count: int, seed: int) -> None:
         assert pause_s(count, random.Random(seed), refused=True) >= REFUSED_PAUSE_S
 
     @given(failures, seeds, st.floats(-10, 1e9), st.booleans())
-    def test_who_is_full_is_asked_when_it_has_room_however_often_it_was(
+    def test_full_teacher_names_the_pause(
         self, count: int, seed: int, room_in_s: float, refused: bool
     ) -> None:
         pause = pause_s(count, random.Random(seed), refused=refused, room_in_s=room_in_s)
@@ -252,7 +221,7 @@ class TestProbing:
 RATES = st.builds(Rate, per_second=st.floats(0.01, 1000.0), burst=st.integers(1, 100).map(float))
 
 
-GAPS = st.lists(st.floats(0.0, 5.0), max_size=100)
+GAPS = st.lists(st.floats(0.0, 5.0), min_size=5, max_size=50)
 
 
 def passed_at(rate: Rate, times: list[float]) -> list[float]:
@@ -267,26 +236,20 @@ def passed_at(rate: Rate, times: list[float]) -> list[float]:
 
 class TestLimits:
     @given(RATES, GAPS)
-    def test_over_any_stretch_no_more_passes_than_the_burst_and_the_rate(
-        self, rate: Rate, gaps: list[float]
-    ) -> None:
+    def test_at_most_burst_and_rate(self, rate: Rate, gaps: list[float]) -> None:
         times = passed_at(rate, list(itertools.accumulate(gaps)))
         for first, last in itertools.combinations(range(len(times)), 2):
             stretch_s = times[last] - times[first]
             assert last - first + 1 <= rate.burst + rate.per_second * stretch_s + 1e-6
 
     @given(RATES, st.lists(st.floats(0.0, 5.0), min_size=1, max_size=100))
-    def test_who_keeps_below_the_rate_is_never_refused(
-        self, rate: Rate, extra: list[float]
-    ) -> None:
+    def test_below_the_rate_nothing_is_refused(self, rate: Rate, extra: list[float]) -> None:
         # A little more than one period, so that rounding refuses nobody.
         times = list(itertools.accumulate(1.001 / rate.per_second + more for more in extra))
         assert passed_at(rate, times) == times
 
     @given(RATES, GAPS)
-    def test_a_burst_passes_after_a_pause_and_not_one_more(
-        self, rate: Rate, gaps: list[float]
-    ) -> None:
+    def test_burst_after_a_pause(self, rate: Rate, gaps: list[float]) -> None:
         bucket = full(rate, 0.0)
         for now in itertools.accumulate(gaps):
             bucket, _ = take(rate, bucket, now)
@@ -298,23 +261,19 @@ class TestLimits:
         assert answers == [True] * int(rate.burst) + [False]
 
     @given(RATES, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
-    def test_a_clock_that_goes_back_adds_nothing(
-        self, rate: Rate, tokens: float, back: float
-    ) -> None:
+    def test_clock_that_goes_back(self, rate: Rate, tokens: float, back: float) -> None:
         bucket = Bucket(min(tokens, rate.burst), 1000.0)
         after, _ = take(rate, bucket, 1000.0 - back, cost=0.5)
         assert after.tokens <= bucket.tokens
         assert after.at == bucket.at
 
-    def test_a_refusal_takes_nothing(self) -> None:
+    def test_refusal_takes_nothing(self) -> None:
         rate = Rate(1.0, 2.0)
         bucket, ok = take(rate, Bucket(1.5, 0.0), 0.0, cost=2.0)
         assert (bucket, ok) == (Bucket(1.5, 0.0), False)
         assert take(rate, bucket, 0.5, cost=2.0)[1]
 
     @pytest.mark.parametrize("wrong", [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.5), (float("inf"), 1.0)])
-    def test_a_rate_that_lets_nothing_or_everything_pass_is_refused(
-        self, wrong: tuple[float, float]
-    ) -> None:
+    def test_invalid_rates_are_refused(self, wrong: tuple[float, float]) -> None:
         with pytest.raises(ValueError, match="rate"):
             Rate(*wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -134,11 +135,16 @@ TestSwitchMachine.settings = settings(max_examples=settings().max_examples, stat
 
 
 class TestSwitching:
-    def test_the_first_assignment_settles_the_content(self) -> None:
+    def test_first_and_immediate_contents(self) -> None:
         state, step = advise(Switch(data_epoch=1), Advice("old", "", 0), 0.0)
         assert (state.told, step) == ("old", "follow")
+        state, step = advise(ON_OLD, Advice("new", "", 1), 0.0)
+        assert (state.told, step) == ("new", "relabel")
+        state, step = advise(ON_OLD, Advice("", "", 1), 0.0)
+        assert (state.told, step) == ("old", "follow")
+        assert advise(state, Advice("old", "", 1), 1.0)[1] == "follow"
 
-    def test_at_the_epoch_it_waits_to_be_moved(self) -> None:
+    def test_waits_at_the_epoch(self) -> None:
         state, step = advise(ON_OLD, Advice("old", "new", 1), 0.0)
         assert (state.told, step) == ("old", "follow")
         state, step = begin(state, 2, 1.0)
@@ -149,21 +155,12 @@ class TestSwitching:
         assert (state.told, step) == ("new", "follow")
 
     @pytest.mark.parametrize("answer", [Advice("old", "", 1), Advice("old", "newer", 2)])
-    def test_the_manager_may_have_changed_its_mind(self, answer: Advice) -> None:
+    def test_withdrawn_upgrade(self, answer: Advice) -> None:
         state, _ = advise(ON_OLD, Advice("old", "new", 1), 0.0)
         state, step = advise(begin(state, 2, 1.0)[0], answer, 1.1)
         assert (state.told, step) == ("old", "follow")
 
-    def test_now_means_at_once(self) -> None:
-        state, step = advise(ON_OLD, Advice("new", "", 1), 0.0)
-        assert (state.told, step) == ("new", "relabel")
-
-    def test_no_teachers_are_no_change_of_content(self) -> None:
-        state, step = advise(ON_OLD, Advice("", "", 1), 0.0)
-        assert (state.told, step) == ("old", "follow")
-        assert advise(state, Advice("old", "", 1), 1.0)[1] == "follow"
-
-    def test_an_announcement_that_comes_too_late_counts_for_the_next_epoch(self) -> None:
+    def test_late_announcement_counts_for_the_next_epoch(self) -> None:
         state, step = begin(ON_OLD, 2, 0.0)
         assert step == "follow"
         state, step = advise(state, Advice("old", "new", 1), 0.1)  # made before the epoch was told
@@ -172,15 +169,13 @@ class TestSwitching:
         assert (state.told, step) == ("old", "stay")
         state, step = begin(state, 3, 1.0)
         assert (state.told, step) == ("new", "follow")
-
-    def test_but_a_stream_does_not_stand_still_for_it(self) -> None:
         state, _ = advise(begin(ON_OLD, 2, 0.0)[0], Advice("old", "new", 1), 0.1)
         state, _ = advise(state, Advice("new", "", 2), 0.2)
         assert look(state, 1.0, None, usable=1)[1] == "stay"
         state, step = look(state, 1.0, None, usable=0)
         assert (state.told, step) == ("new", "relabel")
 
-    def test_without_a_coordinator_the_epoch_begins_on_the_old_content(self) -> None:
+    def test_without_a_coordinator_the_old_content_stays(self) -> None:
         state, _ = advise(ON_OLD, Advice("old", "new", 1), 0.0)
         state, _ = begin(state, 2, 10.0)
         assert look(state, 100.0, None, usable=0)[1] == "stay", "one that answers is waited for"
@@ -192,7 +187,7 @@ class TestSwitching:
         assert begin(state, 3, 30.0)[0].told == "new"
 
     @pytest.mark.parametrize(("told", "step"), [("", "hold"), ("old", "follow")])
-    def test_a_new_engine_goes_on_where_the_last_one_stood(self, told: str, step: Step) -> None:
+    def test_new_engine_resumes(self, told: str, step: Step) -> None:
         advice = Advice("old", "new", 1)
         for before, heard in ((advise(Switch(), advice, 0.0)[0], True), (Switch(), False)):
             state, taken = resume(before, 2, Switch(told, advice=advice), heard, 0.1)
@@ -200,7 +195,7 @@ class TestSwitching:
             state, taken = advise(state, advice, 0.2)
             assert (state.told, taken) == (told, step)
 
-    def test_a_new_engine_keeps_to_a_content_that_the_last_one_was_bound_to(self) -> None:
+    def test_new_engine_keeps_a_bound_content(self) -> None:
         left = Switch("old", advice=Advice("old", "", 1), bound=True)
         state, step = resume(Switch(), 2, left, False, 0.0)
         assert (state.told, step) == ("old", "follow")
@@ -211,50 +206,33 @@ class TestSwitching:
         assert (state.told, step) == ("old", "stay")
 
 
-STANDINGS = st.builds(
-    Standing,
-    known=st.booleans(),
-    mute=st.booleans(),
-    remembered=st.booleans(),
-    usable=st.integers(0, 3),
-    asked=st.booleans(),
-    waited_s=st.floats(0, 20),
-)
-
-
+FLAGS = (False, True)
+STANDINGS = [
+    Standing(known, mute, remembered, usable, asked, waited_s)
+    for known, mute, remembered, usable, asked in product(FLAGS, FLAGS, FLAGS, (0, 2), FLAGS)
+    for waited_s in (0.0, FIRST_ANSWER_S, OFFLINE_AFTER_S, 20.0)
+]
 NEW = Standing(known=False, mute=False, remembered=True, usable=0, asked=False, waited_s=0.0)
 
 
 class TestCacheLookup:
-    @given(STANDINGS)
-    def test_nothing_is_looked_up_by_a_guess_while_a_teacher_could_say(self, now: Standing) -> None:
-        if step(now) == "look":
-            assert now.known
-        if step(now) == "recall":
+    def test_nothing_is_guessed_and_no_wait_is_vain_or_endless(self) -> None:
+        steps = [(now, step(now)) for now in STANDINGS]
+        assert all(now.known for now, what in steps if what == "look")
+        for now in (now for now, what in steps if what == "recall"):
             assert now.remembered
-            assert not now.known
-            assert not now.usable
-            assert not now.mute
-
-    @given(STANDINGS)
-    def test_nobody_waits_for_ever(self, now: Standing) -> None:
-        late = replace(now, waited_s=max(FIRST_ANSWER_S, OFFLINE_AFTER_S))
-        assert step(late) != "wait"
-
-    @given(STANDINGS)
-    def test_who_waits_does_so_for_something_that_may_come(self, now: Standing) -> None:
-        if step(now) == "wait":
+            assert (now.known, now.usable, now.mute) == (False, 0, False)
+        for now in (now for now, what in steps if what == "wait"):
             assert not now.known
             assert now.asked or not now.usable
+            assert now.waited_s < max(FIRST_ANSWER_S, OFFLINE_AFTER_S)
 
-    def test_a_stream_from_its_first_batch_on(self) -> None:
+    def test_stream_with_and_without_teachers(self) -> None:
         assert step(NEW) == "wait"
         assert step(replace(NEW, usable=1)) == "ask"
         assert step(replace(NEW, usable=1, asked=True)) == "wait"
         assert step(replace(NEW, usable=1, known=True)) == "look"
         assert step(replace(NEW, usable=1, mute=True)) == "ask"
-
-    def test_a_stream_without_teachers(self) -> None:
         late = replace(NEW, waited_s=OFFLINE_AFTER_S)
         assert step(late) == "recall"
         assert step(replace(late, remembered=False)) == "ask"
@@ -266,7 +244,7 @@ CANDIDATES = st.lists(st.builds(Candidate, st.integers(0, 50), st.integers(1, 10
 
 class TestEviction:
     @given(CANDIDATES, st.integers(0, 50), st.integers(0, 2000), st.integers(0, 40))
-    def test_the_first_go_as_many_as_are_needed_and_no_more(
+    def test_evicts_the_first_and_no_more_than_needed(
         self, head: list[Candidate], typical_s: int, lacking: int, mercy: int
     ) -> None:
         swept = sweep(head, typical_s, lacking, mercy)
@@ -277,7 +255,7 @@ class TestEviction:
             assert freed - head[swept.gone[-1]].nbytes < lacking
 
     @given(CANDIDATES, st.integers(0, 50), st.integers(0, 2000), st.integers(0, 40))
-    def test_what_was_used_lately_stays_and_for_each_that_stays_another_goes(
+    def test_recently_used_stays(
         self, head: list[Candidate], typical_s: int, lacking: int, mercy: int
     ) -> None:
         swept = sweep(head, typical_s, lacking, mercy)
@@ -286,19 +264,17 @@ class TestEviction:
         if mercy >= len(head):
             assert all(head[place].used_s <= typical_s for place in swept.gone)
 
-    def test_mercy_is_not_saved_up_without_end(self) -> None:
+    def test_mercy_is_bounded(self) -> None:
         old = [Candidate(0, 1)] * 10
         assert sweep(old, 0, 10, MOST_MERCY - 3).mercy == MOST_MERCY
 
     @given(st.lists(st.integers(0, 20), max_size=30))
-    def test_half_of_the_rows_at_most_were_used_later_than_the_typical_one(
-        self, used_s: list[int]
-    ) -> None:
+    def test_typical_is_a_median(self, used_s: list[int]) -> None:
         later = sum(one > typical(used_s) for one in used_s)
         assert 2 * later <= len(used_s)
 
     @given(st.integers(0, 10**9), st.integers(0, 10**6))
-    def test_a_use_is_noted_once_in_a_step(self, noted_s: int, later_s: int) -> None:
+    def test_use_is_noted_once_per_step(self, noted_s: int, later_s: int) -> None:
         assert worth_noting(noted_s, noted_s + later_s) == (later_s >= USE_STEP_S)
 
 
@@ -310,14 +286,12 @@ SERVERS = st.lists(NAMES, min_size=1, max_size=8, unique=True)
 
 class TestRendezvousHashing:
     @given(NAMES, SERVERS)
-    def test_the_order_does_not_depend_on_how_the_servers_came(
-        self, client: str, servers: list[str]
-    ) -> None:
+    def test_order_is_the_same(self, client: str, servers: list[str]) -> None:
         assert ranked(client, servers) == ranked(client, reversed(servers))
         assert sorted(ranked(client, servers)) == sorted(servers)
 
     @given(NAMES, SERVERS, st.data())
-    def test_a_server_that_goes_moves_only_those_that_it_had(
+    def test_lost_server_moves_only_its_clients(
         self, client: str, servers: list[str], data: st.DataObject
     ) -> None:
         gone = data.draw(st.sampled_from(servers))
@@ -325,11 +299,9 @@ class TestRendezvousHashing:
         after = ranked(client, [server for server in servers if server != gone])
         assert after == [server for server in before if server != gone]
 
-    def test_clients_spread_evenly_over_servers(self) -> None:
+    def test_spread_and_separators(self) -> None:
         servers = [f"10.0.0.{n}:7001" for n in range(4)]
         chosen = Counter(ranked(f"job/{n}", servers)[0] for n in range(4000))
         assert all(850 < chosen[server] < 1150 for server in servers)
-
-    def test_what_is_equal_when_joined_is_not_the_same(self) -> None:
         servers = [f"{n}" for n in range(50)]
         assert ranked("a1", servers) != ranked("a", [f"1{server}" for server in servers])

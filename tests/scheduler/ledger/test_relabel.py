@@ -335,7 +335,7 @@ class TestRelabel(OldModel):
             ev.Cancelled("old", 2),
         ],
     )
-    def test_old_requests_are_not_sent_again(
+    def test_old_requests_end(
         self, ledger: Ledger, end: ev.TeacherLost | ev.Failed | ev.Refused | ev.Cancelled
     ) -> None:
         after(ledger, ev.Relabel(), ev.TeacherJoined("new", 4))

@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.scheduler.autoscale import AutoscaleConfig
@@ -49,7 +49,7 @@ class TestScenario:
             ({"faults": (Fault(1.0, "s", "hang"),)}, "none hangs"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, changed: dict[str, Any], why: str) -> None:
+    def test_invalid_scenarios_are_refused(self, changed: dict[str, Any], why: str) -> None:
         settings: dict[str, Any] = {
             "students": (students(),), "teachers": (teachers(),), "batches": 5,
         }  # fmt: skip
@@ -67,7 +67,7 @@ class TestScenario:
             ({"changes": (Change(2.0, 1.0), Change(1.0, 1.0))}, "in the order"),
         ],
     )
-    def test_so_it_is_of_a_group(self, changed: dict[str, Any], why: str) -> None:
+    def test_invalid_groups_are_refused(self, changed: dict[str, Any], why: str) -> None:
         with pytest.raises(ValueError, match=why):
             students(**changed)
 
@@ -76,7 +76,7 @@ class TestScenario:
         with pytest.raises(ValueError, match="it would never end"):
             Scenario((students(batches=3), students(name="other")))
 
-    def test_changes_hold_from_their_moment_on(self) -> None:
+    def test_changes_take_effect_at_their_time(self) -> None:
         changes = (Change(1.0, 0.5), Change(2.0, 0.25))
         student = StudentGroup(
             "s", 1.0, batch=2, overhead_s=0.1, connection_s=0.01, changes=changes
@@ -106,7 +106,7 @@ class TestChance:
 
 
 class TestRates:
-    def test_without_labels_a_student_trains_at_its_own_pace(self) -> None:
+    def test_student_without_labels(self) -> None:
         result = run(students(needs_labels=False), None)
         (student,) = result.students
         assert result.virtual_s == pytest.approx(20 * STEP_S)
@@ -116,7 +116,7 @@ class TestRates:
         assert student.starved_s == 0.0
         assert (student.batches, student.samples, student.want) == (20, 160, 0)
 
-    def test_overheads_are_of_each_step_and_of_each_request(self) -> None:
+    def test_overheads(self) -> None:
         (student,) = run(students(needs_labels=False, overhead_s=0.03), None).students
         assert student.batches_per_s == pytest.approx(1 / (STEP_S + 0.03))
         result = run(students(), teachers(batch_overhead_s=0.05))
@@ -131,13 +131,13 @@ class TestRates:
         waits_s = result.virtual_s - 20 * STEP_S
         assert student.starved_s == pytest.approx(waits_s, abs=1e-6)
 
-    def test_with_more_teachers_than_needed_the_student_sets_the_pace(self) -> None:
+    def test_student_sets_the_pace(self) -> None:
         result = run(students(teachers_min=4), teachers(4))
         # The first teacher that can be sent to gets the first two batches: both fit its window.
         assert result.virtual_s == pytest.approx(BEGIN_S + 2 * WORK_S + 19 * STEP_S)
         assert result.students[0].blocked_s == 0.0
 
-    def test_each_connection_costs_a_step_its_time(self) -> None:
+    def test_connections_cost_time(self) -> None:
         student = students(teachers_min=4, connection_s=0.005)
         result = run(student, teachers(4))
         step_s = STEP_S + 4 * 0.005
@@ -178,20 +178,20 @@ class TestLinks:
         result = run(student, teachers(3, link=FREE), link=link)
         assert result.virtual_s == pytest.approx(BEGIN_S + 20 * 0.4 + WORK_S + STEP_S)
 
-    def test_a_students_link_is_shared_a_teachers_is_its_own(self) -> None:
+    def test_own_links_of_teachers(self) -> None:
         student = students(input_bytes=1000.0, label_bytes=0.0, teachers_min=4, link=FREE)
         thin = Link(bandwidth_bytes_per_s=40_000.0, latency_s=0.0)  # 0.2 s a batch
         theirs = run(student, teachers(4, link=thin))
         assert theirs.virtual_s == pytest.approx(BEGIN_S + 0.2 + 2 * WORK_S + 19 * STEP_S)
 
-    def test_two_in_flight_do_not_hide_transfers_that_take_longer_than_the_work(self) -> None:
+    def test_window_of_two_does_not_hide_slow_links(self) -> None:
         student = students(input_bytes=1000.0, label_bytes=500.0)
         link = Link(bandwidth_bytes_per_s=40_000.0, latency_s=0.0)  # 0.2 s there, 0.1 s back
         result = run(student, teachers(), link=link, window_max=2)
         # Each of the two is 0.55 s on its way there and back; the second follows 0.25 s later.
         assert result.virtual_s == pytest.approx(BEGIN_S + 10 * 0.55 + 0.25 + STEP_S)
-        wider = run(student, teachers(), link=link, batches=400)
-        narrow = run(student, teachers(), link=link, batches=400, window_max=2)
+        wider = run(student, teachers(), link=link, batches=150)
+        narrow = run(student, teachers(), link=link, batches=150, window_max=2)
         assert wider.virtual_s < 0.95 * narrow.virtual_s
 
 
@@ -278,11 +278,8 @@ def _keeps_to_its_settings(result: Result, config: AutoscaleConfig) -> None:
 
 
 class TestLaws:
-    @settings(max_examples=40)
     @given(MESHES)
-    def test_every_batch_is_trained_once_and_in_order_and_nothing_is_made_of_nothing(
-        self, scenario: Scenario
-    ) -> None:
+    def test_each_batch_is_trained_once_in_order(self, scenario: Scenario) -> None:
         result = simulate(scenario, random.Random, keep_batches=True)
 
         assert result.virtual_s == 10.0

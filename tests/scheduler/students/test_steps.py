@@ -48,7 +48,7 @@ class TestConsensus:
         assert Vote.from_numbers(vote.to_numbers()) == vote
 
     @given(worlds)
-    def test_a_step_is_taken_when_all_are_ready_and_any_has_rows(self, world: list[Vote]) -> None:
+    def test_step_when_all_are_ready(self, world: list[Vote]) -> None:
         decision = decide(world)
         ready = not any(vote.waiting for vote in world)
         some = any(vote.rows for vote in world)
@@ -58,17 +58,15 @@ class TestConsensus:
         assert decision.save <= (expected == "step")
 
     @given(worlds)
-    def test_one_that_is_to_leave_takes_all_with_it(self, world: list[Vote]) -> None:
+    def test_one_leaves_all_leave(self, world: list[Vote]) -> None:
         assert decide(world).leave == any(vote.leaving for vote in world)
 
     @given(worlds)
-    def test_shares_change_behind_what_anyone_may_have_read(self, world: list[Vote]) -> None:
+    def test_shares_change_behind_what_was_read(self, world: list[Vote]) -> None:
         assert all(decide(world).free_from > vote.pulled for vote in world)
 
     @given(st.integers(0, 400), st.integers(0, 400), st.one_of(st.none(), st.integers(1, 64)))
-    def test_pieces_cover_a_batch_and_weigh_its_share(
-        self, rows: int, others: int, most: int | None
-    ) -> None:
+    def test_pieces(self, rows: int, others: int, most: int | None) -> None:
         cut = cut_batch(rows, rows + others, most)
         assert [row for piece in cut for row in range(piece.start, piece.stop)] == list(range(rows))
         assert all(most is None or piece.stop - piece.start <= most for piece in cut)
@@ -78,12 +76,12 @@ class TestConsensus:
             sizes = [piece.stop - piece.start for piece in cut]
             assert max(sizes) - min(sizes) <= 1
 
-    def test_a_batch_that_is_all_weighs_exactly_one(self) -> None:
+    def test_whole_batch_weighs_one(self) -> None:
         (piece,) = cut_batch(48, 48, None)
         assert piece.weight == 1.0
 
     @given(st.integers(1, 64), st.integers(1, 64))
-    def test_a_learning_rate_comes_back_when_the_world_does(self, old: int, new: int) -> None:
+    def test_learning_rate_follows_the_world(self, old: int, new: int) -> None:
         assert (
             factor("keep", old, new) == factor("linear", old, old) == factor("sqrt", 0, new) == 1.0
         )
@@ -143,40 +141,45 @@ class TestProportion:
         assert max(rows) - min(rows) <= 1
 
     @given(st.integers(0, 500), speeds, st.integers(-50, 600))
-    def test_the_end_of_an_epoch_is_shared_to_the_last_row(
-        self, total: int, given_speeds: list[float], left: int
-    ) -> None:
+    def test_end_of_an_epoch(self, total: int, given_speeds: list[float], left: int) -> None:
         rows = rows_by_speed(total, given_speeds)
         parts = within(rows, left)
         assert sum(parts) == min(total, max(0, left))
         assert all(part <= max(1, full) for part, full in zip(parts, rows, strict=True))
 
     @given(st.integers(1, 500), speeds, st.integers(0, 5000))
-    def test_ranks_find_use_for_no_more_than_there_is(
-        self, total: int, given_speeds: list[float], left: int
-    ) -> None:
+    def test_useful_rows(self, total: int, given_speeds: list[float], left: int) -> None:
         rows = within(rows_by_speed(total, given_speeds), left)
         uses = [useful(part, left, total) for part in rows]
         assert left - len(rows) <= sum(uses) <= left
         assert all(use >= part for use, part in zip(uses, rows, strict=True))
 
     @given(st.integers(100, 5000), speeds)
-    def test_who_is_faster_gets_no_less(self, total: int, given_speeds: list[float]) -> None:
+    def test_faster_ranks_get_no_less(self, total: int, given_speeds: list[float]) -> None:
         rows = rows_by_speed(total, given_speeds)
         by_speed = [count for _, count in sorted(zip(given_speeds, rows, strict=True))]
         assert all(late >= early - 1 for early, late in itertools.pairwise(by_speed))
 
-    def test_speeds_of_three_three_one(self) -> None:
+    def test_examples_of_shares(self) -> None:
         assert rows_by_speed(70, [3, 3, 1]) == (30, 30, 10)
         assert rows_by_speed(64, [3, 3, 1]) == (28, 27, 9)
+        state = Proportion.equal(30, 3)
+        for step in range(20):
+            state = state.told(step, [0.01, 0.09, 0.0], step + 1)
+        assert state.rows(20) == (10, 10, 10)
 
-    def test_a_rank_three_times_slower_gets_a_third(self, rng: random.Random) -> None:
+    def test_shares_follow_speeds(self, rng: random.Random) -> None:
         ranks = Ranks(70, [0.01, 0.01, 0.03], 0.0, rng)
         ranks.run(0, 100)
         assert ranks.rows == (30, 30, 10)
         assert ranks.changes == 1
+        ranks = Ranks(60, [0.01, 0.01, 0.03], 0.0, rng)
+        ranks.run(0, 60)
+        ranks.row_s = [0.01, 0.01, 0.01]
+        ranks.run(60, 100)
+        assert ranks.rows == (20, 20, 20)
 
-    def test_noise_of_a_tenth_changes_nothing_once_it_fits(self, rng: random.Random) -> None:
+    def test_noise_changes_nothing(self, rng: random.Random) -> None:
         ranks = Ranks(210, [0.01, 0.01, 0.03], 0.0, rng)
         ranks.run(0, 100, noise=0.04)
         after = ranks.changes
@@ -184,7 +187,7 @@ class TestProportion:
         assert ranks.changes == after <= 2
         assert ranks.rows[2] == pytest.approx(30, abs=3)
 
-    def test_a_fixed_cost_of_a_step_is_shared_too(self, rng: random.Random) -> None:
+    def test_fixed_costs_are_shared(self, rng: random.Random) -> None:
         """Steps end together where rows do not cost all: 0.5 + 90 x 0.01 = 0.5 + 30 x 0.03."""
         ranks = Ranks(210, [0.01, 0.01, 0.03], 0.5, rng)
         ranks.run(0, 400)
@@ -192,9 +195,7 @@ class TestProportion:
         assert max(times) < 1.15 * min(times)
         assert ranks.changes <= 4
 
-    def test_ranks_that_hide_their_source_while_they_wait_do_not_swing(
-        self, rng: random.Random
-    ) -> None:
+    def test_hidden_sources_do_not_swing(self, rng: random.Random) -> None:
         """Who waits for others is read ahead for meanwhile: its own source looks fast."""
         row_s, total = [0.01, 0.01, 0.03], 210
         state = Proportion.equal(total, 3)
@@ -213,26 +214,13 @@ class TestProportion:
         assert sum(durations[50:]) / 250 < 1.25 * ideal
         assert changes <= 300 / 10
 
-    def test_a_rank_that_becomes_fast_again_is_seen(self, rng: random.Random) -> None:
-        ranks = Ranks(60, [0.01, 0.01, 0.03], 0.0, rng)
-        ranks.run(0, 60)
-        ranks.row_s = [0.01, 0.01, 0.01]
-        ranks.run(60, 100)
-        assert ranks.rows == (20, 20, 20)
-
     @given(st.data())
-    def test_all_ranks_read_the_same_shares_whatever_they_vote(self, data: st.DataObject) -> None:
+    def test_all_ranks_read_the_same_shares(self, data: st.DataObject) -> None:
         """Property of `Ranks.run`: what was read ahead is what counts at the step, and it sums."""
         world = data.draw(st.integers(2, 6))
         row_s = data.draw(st.lists(st.floats(1e-4, 1.0), min_size=world, max_size=world))
         ranks = Ranks(data.draw(st.integers(world, 500)), row_s, 0.0, data.draw(st.randoms()))
         ranks.run(0, 25, noise=data.draw(st.floats(0, 0.9)))
-
-    def test_ranks_of_which_nothing_is_known_change_nothing(self) -> None:
-        state = Proportion.equal(30, 3)
-        for step in range(20):
-            state = state.told(step, [0.01, 0.09, 0.0], step + 1)
-        assert state.rows(20) == (10, 10, 10)
 
 
 weights = st.floats(0, 10)
@@ -250,7 +238,7 @@ ramps: Any = st.builds(
 
 class TestWeights:
     @given(ramps)
-    def test_a_ramp_stays_between_its_ends_and_goes_one_way(self, ramp: Linear | Cosine) -> None:
+    def test_ramp_is_monotonic(self, ramp: Linear | Cosine) -> None:
         end = ramp.after + (ramp.steps or 0)
         values = [ramp.at(step, None) for step in range(end + 3)]
         low, high = sorted((ramp.first, ramp.last))
@@ -261,34 +249,20 @@ class TestWeights:
         assert set(values[end:]) == {ramp.last}
 
     @given(ramps)
-    def test_halfway_a_ramp_is_at_the_middle(self, ramp: Linear | Cosine) -> None:
+    def test_middle_of_a_ramp(self, ramp: Linear | Cosine) -> None:
         half = ramp.steps or 0
         twice = type(ramp)(ramp.first, ramp.last, 2 * half, ramp.after)
         middle = twice.at(ramp.after + half, None)
         assert middle == pytest.approx((ramp.first + ramp.last) / 2)
 
-    def test_a_cosine_begins_slower_than_a_line_and_is_as_far_in_the_middle(self) -> None:
-        line, bent = Linear(1, 0, 100), Cosine(1, 0, 100)
-        assert bent.at(10, None) > line.at(10, None)
-        assert bent.at(90, None) < line.at(90, None)
-
     @given(weights, weights, st.integers(2, 100))
-    def test_without_steps_the_last_step_of_the_training_has_the_last_weight(
-        self, first: float, last: float, total: int
-    ) -> None:
+    def test_ramp_over_the_training(self, first: float, last: float, total: int) -> None:
         for ramp in (Linear(first, last), Cosine(first, last)):
             assert (ramp.at(0, total), ramp.at(total - 1, total)) == (first, last)
             assert needs_total(ramp)
 
-    def test_without_steps_the_length_of_the_training_has_to_be_known(self) -> None:
-        with pytest.raises(ValueError, match="give the schedule steps="):
-            weight_at(Linear(1, 0), 3, None)
-        assert not needs_total(Linear(1, 0, 9))
-
     @given(st.lists(weights, min_size=1, max_size=6), st.data())
-    def test_steps_have_each_value_from_its_step_up_to_the_next(
-        self, values: list[float], data: st.DataObject
-    ) -> None:
+    def test_steps(self, values: list[float], data: st.DataObject) -> None:
         gaps = data.draw(
             st.lists(st.integers(1, 9), min_size=len(values) - 1, max_size=len(values) - 1)
         )
@@ -297,8 +271,14 @@ class TestWeights:
         expected = [values[sum(step >= one for one in at)] for step in range((at or [0])[-1] + 3)]
         assert [weight_at(schedule, step) for step in range(len(expected))] == expected
 
-    def test_a_number_is_the_weight_of_each_step(self) -> None:
+    def test_examples_of_weights(self) -> None:
         assert [weight_at(weight, 7, 9) for weight in (0, 1, 0.25)] == [0.0, 1.0, 0.25]
+        line, bent = Linear(1, 0, 100), Cosine(1, 0, 100)
+        assert bent.at(10, None) > line.at(10, None)
+        assert bent.at(90, None) < line.at(90, None)
+        with pytest.raises(ValueError, match="give the schedule steps="):
+            weight_at(Linear(1, 0), 3, None)
+        assert not needs_total(Linear(1, 0, 9))
 
     @pytest.mark.parametrize(
         ("weight", "zero"),
@@ -310,11 +290,11 @@ class TestWeights:
             (Steps((0,), ()), True),
         ],
     )
-    def test_what_never_has_a_weight_is_known(self, weight: Weight, zero: bool) -> None:
+    def test_always_zero(self, weight: Weight, zero: bool) -> None:
         assert always_zero(weight) is zero
 
     @pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf"), True, "1", None])
-    def test_what_is_no_weight_is_refused(self, weight: Any) -> None:
+    def test_invalid_weights_are_refused(self, weight: Any) -> None:
         with pytest.raises(ValueError, match="a weight is a finite number"):
             check(weight)
 
@@ -330,7 +310,7 @@ class TestWeights:
             (lambda: Steps((1, 0), (0,)), "steps grow"),
         ],
     )
-    def test_schedules_that_cannot_be_are_refused(self, make: Any, message: str) -> None:
+    def test_invalid_schedules_are_refused(self, make: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             make()
 
@@ -340,6 +320,7 @@ STEPS = st.integers(0, 50)
 
 FOUND = st.lists(
     st.builds(Found, st.uuids().map(str), STEPS, st.floats(0, 100), st.booleans()),
+    min_size=3,
     max_size=12,
     unique_by=lambda one: one.name,
 )
@@ -368,7 +349,7 @@ class TestSaving:
             Rhythm(**wrong)  # type: ignore[arg-type]
 
     @given(FOUND, st.integers(1, 5))
-    def test_pruning_leaves_the_newest_whole_ones(self, found: list[Found], keep: int) -> None:
+    def test_pruning_keeps_the_newest(self, found: list[Found], keep: int) -> None:
         gone = set(to_prune(found, keep))
         whole = [one.name for one in newest_first(found) if one.whole]
         left = [one for one in found if one.name not in gone]
@@ -376,9 +357,7 @@ class TestSaving:
         assert to_prune(left, keep) == [], "once is enough"
 
     @given(FOUND, st.integers(1, 5))
-    def test_what_is_damaged_goes_with_older_whole_ones_only(
-        self, found: list[Found], keep: int
-    ) -> None:
+    def test_damaged_ones_go_with_older_ones(self, found: list[Found], keep: int) -> None:
         gone = set(to_prune(found, keep))
         whole = [one for one in newest_first(found) if one.whole]
         for one in found:
@@ -386,15 +365,11 @@ class TestSaving:
                 newer = sum(other.order > one.order for other in whole)
                 assert (one.name in gone) == (newer >= keep)
 
-    def test_the_oldest_go_first(self) -> None:
+    def test_pruning_examples(self) -> None:
         found = [Found(str(step), step, 0.0) for step in (30, 10, 20, 40)]
         assert to_prune(found, 2) == ["10", "20"]
-
-    def test_of_one_step_the_later_one_is_the_newer(self) -> None:
         found = [Found("b", 10, 2.0), Found("a", 10, 1.0), Found("c", 10, 3.0, whole=False)]
         assert to_prune(found, 1) == ["a"]
-
-    def test_at_least_one_stays(self) -> None:
         with pytest.raises(ValueError, match="at least one"):
             to_prune([], 0)
 
