@@ -25,6 +25,8 @@ from edl.tests.system.slow_network import MODEL, SECONDS_VARIABLE
 from edl.tests.waiting import wait_until
 
 TTL_S = 6.0
+#: For ten processes that start on a busy machine.
+DEADLINE_S = 150.0
 #: About ten batches, so that what happens to teachers soon happens to the stream.
 UPPER_BYTES = 10_000
 SPEC = TeacherSpec("short", MODEL, ttl_s=TTL_S)
@@ -46,7 +48,7 @@ class Training:
             self.take(1)
             return bool(condition())
 
-        wait_until(step)
+        wait_until(step, DEADLINE_S)
 
     def has(self, *teachers: str) -> bool:
         return set(self.reader.stats.teachers) == set(teachers)
@@ -57,6 +59,7 @@ class Training:
         self.batches += self._stream
 
 
+@pytest.mark.timeout(400)
 def test_every_batch_arrives_once_and_in_order_whatever_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,9 +73,13 @@ def test_every_batch_arrives_once_and_in_order_whatever_fails(
         # The proxy keeps its port while there is no Redis behind it.
         proxy = stack.enter_context(FaultProxy(url.removeprefix("redis://")))
         mesh_url = f"redis://{proxy.address}"
-        ttl = ("--ttl", str(TTL_S))
         mesh = stack.enter_context(
-            LocalMesh(log_dir=tmp_path, redis=mesh_url, coordinator_options=ttl)
+            LocalMesh(
+                log_dir=tmp_path,
+                start_timeout_s=DEADLINE_S,
+                redis=mesh_url,
+                coordinator_options=("--ttl", str(TTL_S)),
+            )
         )
         registry = connect(mesh_url)
         stack.callback(registry.close)

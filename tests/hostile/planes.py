@@ -1,13 +1,19 @@
-"""Both servers of the mesh in the test's process, and how a call to each of them ends."""
+"""Both servers of the mesh in the test's process, good clients of them, and storms of bad ones."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import grpc
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.limits import Limits
@@ -19,9 +25,11 @@ from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, Gate, ServerSecurity, open_channel
 from edl.tests.hostile.inputs import Input, report
 
-TIMEOUT_S = 30.0
-#: Who follows the log is never done; all others are long before that.
-_WATCHED_S = 5.0
+TIMEOUT_S = 60.0
+#: 2,000 inputs in `make test-system`, 20,000 in `make nightly`.
+AT_ONCE = 10
+#: Of a call that follows the log, which is never done.
+_WATCHED_S = 2.0
 #: Kept in the log: who asks for all of it thousands of times is not what takes most of the time.
 _EVENTS = 100
 CONTROL = "edl.coordinator.v1.Coordinator"
@@ -111,12 +119,63 @@ def ends_of(channel: Any, service: str, inputs: Iterable[Input]) -> list[tuple[C
 
 
 def _end(call: Any) -> tuple[Code, str]:
-    try:
+    with contextlib.suppress(grpc.RpcError):
         for _ in call:
             pass
-    except grpc.RpcError:
-        pass
     return call.code(), call.details() or ""
+
+
+@contextmanager
+def served_throughout(ask: Callable[[], object]) -> Iterator[None]:
+    """Call `ask` again and again while the body runs; every call must succeed."""
+    # Servers, storm and good client share one interpreter: with 5 ms for each of their turns, most
+    # of the time would be waits for a turn.
+    turn_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while True:
+                ask()
+                if over.wait(0.01):  # leaves the processor to the storm
+                    return
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work, name="good-client")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(turn_s)
+    if failures:
+        raise AssertionError(f"a good client was not served: {failures[0]!r}") from failures[0]
+
+
+_T = TypeVar("_T")
+
+
+def storm(inputs: st.SearchStrategy[_T], hit: Callable[[list[_T]], None]) -> None:
+    """Hit with thousands of inputs, `AT_ONCE` at once; a failure shows its input."""
+
+    @settings(
+        settings(),
+        phases=[Phase.generate],
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.lists(inputs, min_size=AT_ONCE, max_size=AT_ONCE))
+    def strike(batch: list[_T]) -> None:
+        hit(batch)
+
+    with warnings.catch_warnings():
+        # Good clients draw their pauses from `random` meanwhile, in threads of their own.
+        warnings.filterwarnings("ignore", message="Do not use the `random` module inside strat")
+        strike()
 
 
 def _facts() -> dict[str, str]:

@@ -1,80 +1,175 @@
-"""Whole meshes of real processes, with teachers whose speed the test commands."""
+"""Meshes of real processes: one that all tests of a worker share, and what tests need to use it."""
 
 from __future__ import annotations
 
-import time
+import itertools
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edl.coordinator.heartbeat import BEATS_PER_TTL
+from edl.coordinator import fetch_status
 from edl.distill_reader import DistilReader
 from edl.mesh.local import LocalMesh, TeacherSpec
-from edl.scheduler.leadership import grace_s
-from edl.tests.system.coordinator_process import LEASES_ONLY, Coordinator, Members, ready, serve
+from edl.proto import coordinator_pb2 as pb
+from edl.proto.arena import Array
+from edl.supervise import Process, stop_all
+from edl.tests.system.coordinator_process import Coordinator, Members, ready, serve
 from edl.tests.system.slow_network import FEATURES, MODEL, SECONDS_VARIABLE, labels_of
+from edl.tests.waiting import wait_until
 
 ROWS = 8
-TTL_S = 2.0
-#: Of a manager that has just begun to lead, or whose Redis was away; if it takes a teacher from
-#: anybody, it is then.
-GRACE_S = grace_s(TTL_S, BEATS_PER_TTL)
+#: Outlasts a process that stands still for three seconds just before it renews its lease.
+TTL_S = 6.0
 #: More batches than any test has time for.
 FOR_EVER = 1 << 40
-
 SPEC = TeacherSpec("slow", MODEL, ttl_s=TTL_S)
+#: Of a batch with its labels.
+BATCH_BYTES = 2 * ROWS * FEATURES * 4
+
+_numbers = itertools.count(1)
 
 
 class Batches:
     """A re-iterable of (x, number) batches, each different and known.
 
     Args:
-        count: of an epoch; without it, an epoch goes on until its `rest` is asked for.
+        count: of an epoch; without it, an epoch goes on until `end` is called.
+        shape: of one batch.
+        labels: what teachers make of a batch.
     """
 
-    def __init__(self, count: int = FOR_EVER) -> None:
+    def __init__(
+        self,
+        count: int = FOR_EVER,
+        shape: tuple[int, int] = (ROWS, FEATURES),
+        labels: Callable[[Array], Array] = labels_of,
+    ) -> None:
         self.count = count
+        self._shape = shape
+        self._labels = labels
+        self._given = 0
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[Any]:
-        number = 0
-        while number < self.count:
-            yield self.at(number), np.full(ROWS, number)
-            number += 1
-        self.count = number
+        self._given = 0
+        while self._given < self.count:
+            self._given += 1
+            yield self.at(self._given - 1), np.full(self._shape[0], self._given - 1)
+        self.count = self._given
 
-    def end(self) -> None:
-        """Let an epoch without a count end; from then on `count` is what there was."""
-        self.count = 0
+    def end(self, after: int = 0) -> None:
+        """Let an epoch end when so many more were given; from then on `count` is what there was."""
+        self.count = self._given + after
 
-    def rest(self, iterator: Iterator[Any], for_s: float = 0.5) -> list[Any]:
-        """The end of an epoch without a count: batches `for_s` seconds, in which all would show.
-
-        From then on `count` is what there was.
-        """
-        batches, end = [], time.monotonic() + for_s
-        while time.monotonic() < end:
-            batches.append(next(iterator))
+    def rest(self, iterator: Iterator[Any]) -> list[Any]:
+        """End the epoch; returns what was on its way."""
         self.end()
-        return [*batches, *iterator]
+        return list(iterator)
 
-    @staticmethod
-    def at(number: int) -> Any:
-        values = np.arange(ROWS * FEATURES, dtype=np.float32) + 1000 * number
-        return values.reshape(ROWS, FEATURES)
+    def at(self, number: int) -> Any:
+        values = np.arange(self._shape[0] * self._shape[1], dtype=np.float32)
+        return (values + 1000 * number).reshape(self._shape)
 
     def check(self, batches: list[Any]) -> None:
         """Each batch once, in order, with the labels of that batch, bit for bit."""
         assert [int(numbers[0]) for _, numbers, _ in batches] == list(range(self.count))
         for x, numbers, soft in batches:
             np.testing.assert_array_equal(x, self.at(int(numbers[0])))
-            np.testing.assert_array_equal(soft, labels_of(x))
+            np.testing.assert_array_equal(soft, self._labels(x))
+
+
+def taken_until(iterator: Iterator[Any], condition: Callable[[], object]) -> list[Any]:
+    """Take batches until the condition holds; returns them."""
+    batches = []
+
+    def step() -> bool:
+        batches.append(next(iterator))
+        return bool(condition())
+
+    wait_until(step)
+    return batches
+
+
+def keeps_what_it_gets(
+    teacher: Process, name: str, reader: DistilReader, iterator: Iterator[Any]
+) -> list[Any]:
+    """Stop a teacher and wait until it holds a request; returns the batches taken meanwhile."""
+    teacher.send_signal(signal.SIGSTOP)
+    served = [reader.stats.served]
+
+    def holds_one() -> bool:
+        stats = reader.stats
+        if stats.served != served[-1]:
+            served.append(stats.served)
+        # A figure may be a little old, so two new ones are awaited.
+        return len(served) > 2 and dict(stats.in_flight).get(name, 0) + stats.hedges > 0
+
+    return taken_until(iterator, holds_one)
+
+
+def start_teachers(mesh: LocalMesh, *names: str, spec: TeacherSpec = SPEC) -> None:
+    """Start teachers side by side and wait until each serves."""
+    for name in names:
+        mesh.start_teacher(name, spec)
+    for name in names:
+        mesh.wait_ready(name)
+
+
+class Service:
+    """A service of a test's own in the mesh that its worker shares.
+
+    Attributes:
+        name: of the service; teachers are named "NAME-...".
+        teachers: processes by teacher_id.
+    """
+
+    def __init__(self, mesh: LocalMesh) -> None:
+        self.mesh = mesh
+        self.name = f"service{next(_numbers)}"
+        self.url = mesh.url
+        self.teachers: dict[str, Process] = {}
+        self.kill, self.drain, self.suspend = mesh.kill, mesh.drain, mesh.suspend
+        self.resume = mesh.resume
+
+    def add(self, *names: str, spec: TeacherSpec = SPEC) -> list[str]:
+        """Start teachers side by side and wait until each serves; returns their ids."""
+        ids = [f"{self.name}-{name}" for name in names]
+        for one in ids:
+            spec = replace(spec, service=self.name)
+            self.teachers[one] = self.mesh.start_teacher(one, spec)
+        for one in ids:
+            self.mesh.wait_ready(one)
+        return ids
+
+    def reader(self, source: Any, **options: Any) -> DistilReader:
+        return DistilReader(source, service=self.name, coordinator=self.url, **options)
+
+    @property
+    def status(self) -> pb.ServiceStatus:
+        """What a manager says of it; empty while it knows nothing."""
+        services = fetch_status(self.url, self.name).services
+        return services[0] if services else pb.ServiceStatus()
+
+    def close(self) -> None:
+        for process in self.teachers.values():
+            if process.alive:
+                process.send_signal(signal.SIGCONT)
+        stop_all([process for process in self.teachers.values() if process.alive], 5.0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_mesh(valkey_url: str) -> Iterator[LocalMesh]:
+    """One manager for the tests of one worker: do not end it; see `service`."""
+    with LocalMesh(redis=valkey_url, coordinator_options=["--ttl", str(TTL_S)]) as mesh:
+        yield mesh
 
 
 @pytest.fixture
@@ -85,7 +180,7 @@ def set_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float
     def set_pace(seconds_per_sample: float) -> None:
         new = file.with_suffix(".new")
         new.write_text(str(seconds_per_sample))
-        new.replace(file)  # at once: a teacher reads either the old or the new one
+        new.replace(file)  # a teacher reads either the old or the new one
 
     set_pace(0.0)
     monkeypatch.setenv(SECONDS_VARIABLE, str(file))
@@ -93,34 +188,27 @@ def set_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float
 
 
 @pytest.fixture
-def mesh(set_pace: Callable[[float], None], tmp_path: Path) -> Iterator[LocalMesh]:
-    """A coordinator; the test adds its teachers."""
-    with LocalMesh(log_dir=tmp_path, coordinator_options=["--ttl", str(TTL_S)]) as mesh:
-        yield mesh
+def service(shared_mesh: LocalMesh, set_pace: Callable[[float], None]) -> Iterator[Service]:
+    """A service of the test's own in the shared mesh; the test adds its teachers."""
+    service = Service(shared_mesh)
+    yield service
+    service.close()
 
 
-def add_teachers(mesh: LocalMesh, *names: str) -> None:
-    """Start teachers side by side and wait until each serves."""
-    for name in names:
-        mesh.start_teacher(name, SPEC)
-    for name in names:
-        mesh.wait_ready(name)
-
-
-def is_busy(reader: DistilReader, teacher: str) -> bool:
-    """Whether a teacher has requests in flight at this moment: figures may be a little old."""
-    reader._pipeline.engine.ask_for_figures()
-    return dict(reader.stats.in_flight).get(teacher, 0) > 0
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
-    process = serve("--redis-port", 0, *LEASES_ONLY)
+    """A manager of the test's own, with a Redis of its own."""
+    process = serve("--redis-port", 0)
     yield ready(process)
     process.stop()
 
 
 @pytest.fixture
-def members(coordinator: Coordinator) -> Iterator[Members]:
-    with ExitStack() as undo:
-        yield Members(coordinator.url, undo)
+def members(coordinator: Coordinator, stack: ExitStack) -> Members:
+    return Members(coordinator.url, stack)

@@ -1,4 +1,4 @@
-"""`edl coordinator serve` as a process, its status, and who speaks to it."""
+"""`edl coordinator serve` as a process, its status, and clients of it in the test's process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from edl.coordinator import Heartbeat, Subscription, connect
 from edl.proto import coordinator_pb2 as pb
 from edl.supervise import Process, python_command, start
 
-START_S = 30.0
-TTL_S = 1.5
-LEADER_TTL_S = 0.8
+START_S = 60.0
 #: Of teachers that no test wants to lose, whose beats are threads of its process.
 LONG_TTL_S = 30.0
+#: Of students and teachers whose end a test waits for.
+SHORT_TTL_S = 5.0
 #: The teachers of these tests are leases, with nobody at their addresses.
-LEASES_ONLY = ("--ttl", TTL_S, "--leader-ttl", LEADER_TTL_S, "--no-admission")
+LEASES_ONLY = ("--ttl", SHORT_TTL_S, "--no-admission")
 
 
 @dataclass
@@ -28,8 +28,9 @@ class Coordinator:
 
 
 def serve(*args: object) -> Process:
-    """Start it on free ports, unless `args` say otherwise."""
-    return start(python_command("coordinator", "edl.coordinator.cli", "serve", *args))
+    """Start it for teachers that are mere leases, on free ports unless `args` say otherwise."""
+    program = "edl.coordinator.cli"
+    return start(python_command("coordinator", program, "serve", *LEASES_ONLY, *args))
 
 
 def ready(process: Process) -> Coordinator:
@@ -37,21 +38,26 @@ def ready(process: Process) -> Coordinator:
     return Coordinator(process, match[1], match[2])
 
 
-def status(*args: object) -> tuple[int, list[str]]:
-    process = start(python_command("status", "edl", "status", *args))
+def edl(*arguments: object, url: str = "") -> tuple[int, list[str]]:
+    """Run `edl ...`; returns its exit code and the lines of its output."""
+    words = (*arguments, *(("--coordinator", url) if url else ()))
+    process = start(python_command("edl", "edl", *words, env={"COLUMNS": "200"}))
     code = process.wait(START_S)
-    assert code is not None
-    return code, process.tail(500)
+    assert code is not None, process.tail()
+    return code, process.tail(2000)
 
 
 class Student:
     """A subscription of this process, and what it was told."""
 
-    def __init__(self, url: str, student: str, want: int) -> None:
+    def __init__(self, url: str, student: str, service: str, **report: int) -> None:
         self.told: list[pb.Assignment] = []
-        self.subscription = Subscription(url, "s", student)
+        self.subscription = Subscription(url, service, student)
         self.subscription.start(self.told.append)
-        self.subscription.report(pb.StudentReport(incarnation=1, want=want))
+        self.report(**report)
+
+    def report(self, **fields: int) -> None:
+        self.subscription.report(pb.StudentReport(**{"incarnation": 1, **fields}))  # type: ignore[arg-type]
 
     @property
     def teachers(self) -> list[str] | None:
@@ -61,20 +67,21 @@ class Student:
 class Members:
     """Teachers and students of this process, which end with the test."""
 
-    def __init__(self, url: str, undo: ExitStack) -> None:
+    def __init__(self, url: str, undo: ExitStack, service: str = "s") -> None:
         self._url = url
+        self._service = service
         self._undo = undo
         self._registry = connect(url)
         undo.callback(self._registry.close)
 
     def teacher(self, name: str, address: str = "", ttl_s: float = LONG_TTL_S) -> Heartbeat:
         facts = {"incarnation": "1", "address": address or f"{name}:1", "state": "serving"}
-        heart = Heartbeat(self._registry, "teachers", "s", name, lambda: facts, ttl_s)
+        heart = Heartbeat(self._registry, "teachers", self._service, name, lambda: facts, ttl_s)
         heart.start()
         self._undo.callback(heart.stop)
         return heart
 
-    def student(self, name: str = "j/0", want: int = 3) -> Student:
-        student = Student(self._url, name, want)
+    def student(self, name: str = "j/0", **report: int) -> Student:
+        student = Student(self._url, name, self._service, **{"want": 3, **report})
         self._undo.callback(student.subscription.stop)
         return student

@@ -18,7 +18,7 @@ import trustme
 from edl.coordinator.embedded import free_port, server_program
 from edl.errors import ProcessFailed
 from edl.supervise import Command, Process, start
-from edl.tests.ground.programs import wait_for
+from edl.tests.waiting import wait_until
 
 READY = r"Ready to accept connections"
 SENTINEL_READY = r"Sentinel ID is|\+monitor"
@@ -103,7 +103,7 @@ def watched_redis(
         replica, other = stack.enter_context(
             redis_server("--replicaof", f"127.0.0.1 {port}", *options)
         )
-        wait_for(lambda: _info(other)["master_link_status"] == "up")
+        wait_until(lambda: _info(other)["master_link_status"] == "up")
         ports = tuple(
             stack.enter_context(
                 _sentinel(folder / f"sentinel{n}.conf", port, sentinels // 2 + 1, down_after_ms)
@@ -111,7 +111,7 @@ def watched_redis(
             for n in range(sentinels)
         )
         for sentinel in ports:
-            wait_for(lambda s=sentinel: _knows_all(s, sentinels))  # type: ignore[misc]
+            wait_until(lambda s=sentinel: _knows_all(s, sentinels))  # type: ignore[misc]
         yield Watched((port, other), (master, replica), ports, folder)
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl.supervise import Command, Process, start
-from edl.tests.ground.programs import wait_for
+from edl.tests.waiting import wait_until
 
 JOB_FILE = Path(__file__).with_name("student_job.py")
 NAME = "student_job"
 #: A start takes seconds of each core, and other tests may run.
-START_S = 100.0
-END_S = 100.0
+START_S = 250.0
+END_S = 250.0
 
 
 @dataclass
@@ -67,9 +67,9 @@ class Nodes:
 
     def reach(self, generation: int, more: int = 1) -> None:
         """Wait until a generation, this one or a later, has made `more` steps."""
-        wait_for(lambda: self.last()[0] >= generation, START_S)
+        wait_until(lambda: self.last()[0] >= generation, START_S)
         begun = self.last()[1]
-        wait_for(lambda: self.last()[1] >= begun + more - 1, START_S)
+        wait_until(lambda: self.last()[1] >= begun + more - 1, START_S)
 
     def rank(self, number: int, process: Process) -> int:
         """The process id of a rank, as its node said it last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,12 +27,23 @@ START_S = 60.0
 ANSWER_S = 30.0
 
 
+_numbers = itertools.count(1)
+
+
+def unique(name: str) -> str:
+    """The name of a service that no other test of this worker has."""
+    return f"{name}-{next(_numbers)}"
+
+
 class Teacher:
     """A teacher process that is ready, and a client of it."""
 
-    def __init__(self, process: Process, address: str, client: ClientSecurity | None) -> None:
+    def __init__(
+        self, process: Process, address: str, client: ClientSecurity | None, service: str = "m"
+    ) -> None:
         self.process = process
         self.address = address
+        self.service = service
         self._channel = open_channel(address, client)
 
     def ask(
@@ -44,7 +56,7 @@ class Teacher:
     def infer(
         self, inputs: dict[str, Array], timeout_s: float = ANSWER_S, **request: Any
     ) -> tensors.InferResponse:
-        data = tensors.encode_request(model_name="m", inputs=inputs, **request)
+        data = tensors.encode_request(model_name=self.service, inputs=inputs, **request)
         call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
         return tensors.decode_response(call(data, timeout=timeout_s))
 
@@ -90,6 +102,7 @@ def command(*arguments: str, **env: str) -> Command:
 def serving(
     *arguments: str,
     model: str = STEERED,
+    service: str = "m",
     client: ClientSecurity | None = None,
     env: Mapping[str, str] | None = None,
     through: Sequence[str] = (),
@@ -98,16 +111,17 @@ def serving(
 
     Args:
         arguments: of `edl-teacher serve`.
-        model: what it serves, as "m".
+        model: what it serves.
+        service: the name of its service, and so of its model.
         client: the credentials of the test's own client.
         env: variables that it is given.
         through: a command that executes its arguments, in whose surroundings it is to run.
     """
-    whole = command("--model", model, "--service", "m", *arguments, **(env or {}))
+    whole = command("--model", model, "--service", service, *arguments, **(env or {}))
     process = start(replace(whole, argv=(*through, *whole.argv)))
     try:
-        ready = process.expect(r"^teacher ready: \S+ m on (\S+)$", START_S)
-        teacher = Teacher(process, ready[1], client)
+        ready = process.expect(rf"^teacher ready: \S+ {service} on (\S+)$", START_S)
+        teacher = Teacher(process, ready[1], client, service)
         try:
             yield teacher
         finally:

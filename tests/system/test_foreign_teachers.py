@@ -6,28 +6,95 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from edl.coordinator import fetch_status
-from edl.mesh.local import LocalMesh
+from edl.coordinator.registry import Member
+from edl.distill_reader import DistilReader
+from edl.supervise import Process, python_command, start
 from edl.teacher.canary import Canary
-from edl.tests.foreign_server import Kind
-from edl.tests.ground.programs import wait_for
+from edl.tests.foreign_server import MODEL, Kind
 from edl.tests.scripted_teacher import logits_of
-from edl.tests.system.foreign import Batches, Foreign, reader, registered, serve, sidecar
-from edl.tests.system.teacher_process import serving
+from edl.tests.system.conftest import FOR_EVER, TTL_S, Batches, Service, taken_until
+from edl.tests.system.teacher_process import START_S, members, serving
+from edl.tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(90)
+
+@dataclass
+class Foreign:
+    """A server in a process of its own.
+
+    Attributes:
+        process: it.
+        address: as a reader dials it.
+        mood: what is written there it does from then on (`foreign_server.MOODS`).
+    """
+
+    process: Process
+    address: str
+    mood: Path
+
+    def __enter__(self) -> Foreign:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stop(0.0)
 
 
-@pytest.fixture
-def mesh(tmp_path: Path) -> Iterator[LocalMesh]:
-    with LocalMesh(log_dir=tmp_path / "logs", coordinator_options=["--ttl", "2"]) as mesh:
-        yield mesh
+def serve(
+    kind: Kind, mood: Path, seconds: float = 0.0, port: int = 0, mute: bool = False
+) -> Foreign:
+    process = start(
+        python_command(
+            f"foreign-{kind}", "edl.tests.foreign_server", "--kind", kind, "--mood", mood,
+            "--seconds", seconds, "--port", port, *(["--mute"] if mute else []),
+        )
+    )  # fmt: skip
+    return Foreign(process, process.expect(r"^ready on (\S+)$", START_S)[1], mood)
+
+
+@contextmanager
+def sidecar(
+    service: Service, address: str, *arguments: object, ready: bool = True
+) -> Iterator[Process]:
+    """`edl teacher register` of the server at `address`; returns once it is registered."""
+    named = ("--content", "c") if "--canary" not in arguments else ()
+    process = start(
+        python_command(
+            "sidecar", "edl.teacher", "register", "--service", service.name,
+            "--endpoint", address, "--model", MODEL, "--coordinator", service.url, "--ttl", TTL_S,
+            "--every", 0.3, "--test-every", 0.6, "--timeout", 2, *named, *arguments,
+        )
+    )  # fmt: skip
+    try:
+        if ready:
+            process.expect(r"^teacher registered: ", START_S)
+        yield process
+    finally:
+        process.stop()
+
+
+def registered(service: Service) -> list[Member]:
+    return members(service.url, service.name)
+
+
+def admitted(service: Service) -> list[Any]:
+    """Teachers that students may be given, as managers tell it."""
+    return [one for one in service.status.teachers if one.admission == "admitted"]
+
+
+def numbered(count: int = FOR_EVER) -> Batches:
+    return Batches(count, (4, 6), logits_of)
+
+
+def reader(service: Service, batches: Batches, **options: Any) -> DistilReader:
+    bounds = {"lower_bytes": 0, "upper_bytes": 4096}
+    return service.reader(batches, **{"profiles": None, "teachers_min": 2, **bounds, **options})
 
 
 @pytest.fixture
@@ -48,53 +115,38 @@ def server(tmp_path: Path) -> Iterator[Callable[..., Foreign]]:
 @pytest.fixture
 def canary(tmp_path: Path) -> Path:
     """What the servers answer as long as nothing is wrong with them."""
-    x, file = Batches.at(0), tmp_path / "canary"
+    x, file = numbered().at(0), tmp_path / "canary"
     Canary.of("c", 1e-3, {"x": x}, {"logits": logits_of(x)}).save(file)
     return file
 
 
-def admitted(url: str) -> list[Any]:
-    """Teachers that students may be given, as managers tell it."""
-    services = fetch_status(url).services
-    return [t for s in services for t in s.teachers if t.admission == "admitted"]
-
-
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_a_server_nobody_changed_labels_an_epoch(
-    mesh: LocalMesh, server: Callable[..., Foreign], kind: Kind
+    service: Service, server: Callable[..., Foreign], kind: Kind
 ) -> None:
-    foreign, batches = server(kind), Batches(40)
-    with sidecar(mesh.url, foreign.address):
-        wait_for(lambda: len(admitted(mesh.url)) == 1)
-        (teacher,) = admitted(mesh.url)
+    foreign, batches = server(kind), numbered(40)
+    bare = foreign.address.removeprefix("http://")  # how it is asked is found out
+    with sidecar(service, bare):
+        wait_until(lambda: len(admitted(service)) == 1)
+        (teacher,) = admitted(service)
         assert (teacher.address, teacher.protocol) == (foreign.address, "oip")
         assert (teacher.verified, teacher.content_id) == ("declared", "c")
         assert teacher.voucher
         assert teacher.t_t_seconds > 0
-        with reader(mesh.url, batches, teachers_min=1, fetches=["logits"]) as loader:
+        with reader(service, batches, teachers_min=1, fetches=["logits"]) as loader:
             batches.check(list(loader))
             assert loader.stats.resends == 0
             assert 0 < loader.stats.t_t_s < 1
-    wait_for(lambda: not registered(mesh.url))
-
-
-@pytest.mark.parametrize("kind", ["grpc", "json"])
-def test_how_a_server_is_asked_is_found_out(
-    mesh: LocalMesh, server: Callable[..., Foreign], kind: Kind
-) -> None:
-    foreign = server(kind)
-    bare = foreign.address.removeprefix("http://")
-    with sidecar(mesh.url, bare):
-        assert _addresses(mesh.url) == [foreign.address]
+    wait_until(lambda: not registered(service))
 
 
 def test_forms_and_temperatures_are_what_the_student_asked_for(
-    mesh: LocalMesh, server: Callable[..., Foreign]
+    service: Service, server: Callable[..., Foreign]
 ) -> None:
-    batches = Batches(6)
-    with sidecar(mesh.url, server("json").address):
+    batches = numbered(6)
+    with sidecar(service, server("json").address):
         options: dict[str, Any] = {"label_form": "float16", "temperature": 2.0, "teachers_min": 1}
-        with reader(mesh.url, batches, expand_labels=False, **options) as loader:
+        with reader(service, batches, expand_labels=False, **options) as loader:
             labelled = list(loader)
     assert len(labelled) == 6
     for _, _, soft in labelled:
@@ -103,158 +155,157 @@ def test_forms_and_temperatures_are_what_the_student_asked_for(
 
 
 def test_a_server_that_is_killed_is_taken_out_and_the_stream_goes_on(
-    mesh: LocalMesh, server: Callable[..., Foreign]
+    service: Service, server: Callable[..., Foreign]
 ) -> None:
-    dying, steady, batches = (
-        server("grpc", seconds=0.01),
-        server("http", seconds=0.01),
-        Batches(150),
-    )
-    with sidecar(mesh.url, dying.address) as its, sidecar(mesh.url, steady.address):
-        wait_for(lambda: len(admitted(mesh.url)) == 2)
-        with reader(mesh.url, batches) as loader:
+    dying, steady = server("grpc", seconds=0.01), server("http", seconds=0.01)
+    batches = numbered()
+    with sidecar(service, dying.address) as its, sidecar(service, steady.address):
+        wait_until(lambda: len(admitted(service)) == 2)
+        with reader(service, batches) as loader:
             stream = iter(loader)
-            labelled = [next(stream) for _ in range(20)]
-            wait_for(lambda: len(loader.stats.teachers) == 2)
+            labelled = taken_until(stream, lambda: len(loader.stats.teachers) == 2)
             dying.process.kill()
-            labelled += list(stream)
+            labelled += taken_until(stream, lambda: len(loader.stats.teachers) == 1)
+            labelled += batches.rest(stream)
         batches.check(labelled)
-        its.expect(r"is taken out of the registry", 20.0)
-        wait_for(lambda: _addresses(mesh.url) == [steady.address])
-        before = _incarnations(mesh.url)
+        its.expect(r"is taken out of the registry", START_S)
+        wait_until(lambda: addresses(service) == [steady.address])
+        before = incarnations(service)
         port = int(dying.address.rpartition(":")[2])
         with serve("grpc", dying.mood, port=port):
-            wait_for(lambda: len(_incarnations(mesh.url)) == 2)
-            (new,) = set(_incarnations(mesh.url)) - set(before)
+            wait_until(lambda: len(incarnations(service)) == 2)
+            (new,) = set(incarnations(service)) - set(before)
             assert new > max(before)
-            wait_for(lambda: new in {teacher.incarnation for teacher in admitted(mesh.url)})
+            wait_until(lambda: new in {teacher.incarnation for teacher in admitted(service)})
 
 
 @pytest.mark.parametrize("how", ["process", "model"])
 def test_a_server_that_hangs_is_taken_out_and_comes_back(
-    mesh: LocalMesh, server: Callable[..., Foreign], how: str
+    service: Service, server: Callable[..., Foreign], how: str
 ) -> None:
-    hanging, steady, batches = server("grpc"), server("json"), Batches(60)
-    with sidecar(mesh.url, hanging.address) as its, sidecar(mesh.url, steady.address):
-        wait_for(lambda: len(admitted(mesh.url)) == 2)
-        with reader(mesh.url, batches) as loader:
+    hanging, steady, batches = server("grpc"), server("json"), numbered()
+    with sidecar(service, hanging.address) as its, sidecar(service, steady.address):
+        wait_until(lambda: len(admitted(service)) == 2)
+        with reader(service, batches) as loader:
             stream = iter(loader)
-            labelled = [next(stream) for _ in range(10)]
+            labelled = taken_until(stream, lambda: len(loader.stats.teachers) == 2)
             if how == "process":
                 os.kill(hanging.process.pid, signal.SIGSTOP)
             else:
                 hanging.mood.write_text("hang")
-            labelled += list(stream)
+            labelled += taken_until(stream, lambda: len(loader.stats.teachers) == 1)
+            labelled += batches.rest(stream)
         batches.check(labelled)
-        its.expect(r"is taken out of the registry", 20.0)
-        wait_for(lambda: _addresses(mesh.url) == [steady.address])
+        its.expect(r"is taken out of the registry", START_S)
+        wait_until(lambda: addresses(service) == [steady.address])
         if how == "process":
             os.kill(hanging.process.pid, signal.SIGCONT)
-            wait_for(lambda: len(_addresses(mesh.url)) == 2)
+            wait_until(lambda: len(addresses(service)) == 2)
 
 
 def test_a_server_that_answers_wrongly_is_taken_out_or_not_let_in(
-    mesh: LocalMesh, server: Callable[..., Foreign], canary: Path
+    service: Service, server: Callable[..., Foreign], canary: Path
 ) -> None:
     foreign = server("http")
-    with sidecar(mesh.url, foreign.address, "--canary", canary) as its:
-        (member,) = registered(mesh.url)
+    with sidecar(service, foreign.address, "--canary", canary) as its:
+        (member,) = registered(service)
         assert (member.facts["verified"], member.facts["content_id"]) == ("canary", "c")
         for mood in ("nan", "short", "text", "other"):
             foreign.mood.write_text(mood)
-            wait_for(lambda: not registered(mesh.url))
+            wait_until(lambda: not registered(service))
             foreign.mood.write_text("")
-            wait_for(lambda: len(registered(mesh.url)) == 1)
+            wait_until(lambda: len(registered(service)) == 1)
         reasons = [line for line in its.tail(500) if "is taken out of the registry" in line]
         assert len(reasons) == 4, reasons
     foreign.mood.write_text("other")
-    with sidecar(mesh.url, foreign.address, "--canary", canary, ready=False) as its:
-        its.expect(r"is not registered: output 'logits' differs from the canary", 20.0)
-        assert not registered(mesh.url)
+    with sidecar(service, foreign.address, "--canary", canary, ready=False) as its:
+        its.expect(r"is not registered: output 'logits' differs from the canary", START_S)
+        assert not registered(service)
 
 
 def test_a_server_that_describes_nothing_is_described_by_its_canary(
-    mesh: LocalMesh, server: Callable[..., Foreign], canary: Path
+    service: Service, server: Callable[..., Foreign], canary: Path
 ) -> None:
-    batches = Batches(10)
-    with sidecar(mesh.url, server("json", mute=True).address, "--canary", canary):
-        (member,) = registered(mesh.url)
+    batches = numbered(10)
+    with sidecar(service, server("json", mute=True).address, "--canary", canary):
+        (member,) = registered(service)
         assert member.facts["inputs"] == "x:FP32:-1,6"
-        with reader(mesh.url, batches, teachers_min=1, fetches=["logits"]) as loader:
+        with reader(service, batches, teachers_min=1, fetches=["logits"]) as loader:
             batches.check(list(loader))
 
 
 @pytest.mark.parametrize("mood", ["nan", "short"])
 def test_wrong_labels_never_reach_the_student(
-    mesh: LocalMesh, server: Callable[..., Foreign], mood: str
+    service: Service, server: Callable[..., Foreign], mood: str
 ) -> None:
-    lying, steady, batches = server("grpc", seconds=0.01), server("grpc", seconds=0.01), Batches(80)
+    lying, steady, batches = server(seconds=0.01), server(seconds=0.01), numbered()
     with (
-        sidecar(mesh.url, lying.address, "--test-every", 600),
-        sidecar(mesh.url, steady.address),
-        reader(mesh.url, batches) as loader,
+        sidecar(service, lying.address, "--test-every", 600),
+        sidecar(service, steady.address),
+        reader(service, batches) as loader,
     ):
         stream = iter(loader)
-        labelled = [next(stream) for _ in range(10)]
-        wait_for(lambda: len(loader.stats.teachers) == 2)
+        served = lambda: len(dict(loader.stats.served)) == 2  # noqa: E731
+        labelled = taken_until(stream, served)
         lying.mood.write_text(mood)
-        labelled += list(stream)
+        labelled += taken_until(stream, lambda: loader.stats.ejections > 0)
+        labelled += batches.rest(stream)
         batches.check(labelled)
 
 
 def test_a_sidecar_that_is_killed_leaves_a_lease_that_runs_out(
-    mesh: LocalMesh, server: Callable[..., Foreign]
+    service: Service, server: Callable[..., Foreign]
 ) -> None:
-    foreign, batches = server(), Batches(20)
-    with sidecar(mesh.url, foreign.address) as its:
-        wait_for(lambda: len(admitted(mesh.url)) == 1)
+    foreign, batches = server(), numbered(20)
+    with sidecar(service, foreign.address) as its:
+        wait_until(lambda: len(admitted(service)) == 1)
         its.kill()
-        wait_for(lambda: not registered(mesh.url))
-        with sidecar(mesh.url, foreign.address), reader(mesh.url, batches) as loader:
+        wait_until(lambda: not registered(service))
+        with sidecar(service, foreign.address), reader(service, batches) as loader:
             batches.check(list(loader))
 
 
 def test_sigterm_takes_it_out_with_no_resend(
-    mesh: LocalMesh, server: Callable[..., Foreign]
+    service: Service, server: Callable[..., Foreign]
 ) -> None:
-    leaving, steady, batches = server(seconds=0.02), server(seconds=0.02), Batches(200)
-    with sidecar(mesh.url, leaving.address) as its, sidecar(mesh.url, steady.address):
-        wait_for(lambda: len(admitted(mesh.url)) == 2)
-        with reader(mesh.url, batches) as loader:
+    leaving, steady, batches = server(seconds=0.02), server(seconds=0.02), numbered()
+    with sidecar(service, leaving.address) as its, sidecar(service, steady.address):
+        wait_until(lambda: len(admitted(service)) == 2)
+        with reader(service, batches) as loader:
             stream = iter(loader)
-            labelled = [next(stream) for _ in range(20)]
-            wait_for(lambda: len(loader.stats.teachers) == 2)
+            labelled = taken_until(stream, lambda: len(loader.stats.teachers) == 2)
             its.send_signal(signal.SIGTERM)
-            assert its.wait(20.0) == 0
-            labelled += list(stream)
+            labelled += taken_until(stream, lambda: not its.alive)
+            labelled += batches.rest(stream)
+            assert its.returncode == 0
             assert loader.stats.resends == 0
         batches.check(labelled)
-        assert len(registered(mesh.url)) == 1
+        assert len(registered(service)) == 1
 
 
-def test_what_nobody_says_is_asked_for(mesh: LocalMesh, server: Callable[..., Foreign]) -> None:
+def test_what_nobody_says_is_asked_for(service: Service, server: Callable[..., Foreign]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with sidecar(mesh.url, address, ready=False) as its:
-            its.expect(r"m at \S+ is not registered: ", 20.0)
+        with sidecar(service, address, ready=False) as its:
+            its.expect(r"m at \S+ is not registered: ", START_S)
             its.send_signal(signal.SIGTERM)
-            assert its.wait(20.0) == 0
-    with sidecar(mesh.url, server().address, "--content", "", ready=False) as its:
-        assert its.wait(20.0) == 2
+            assert its.wait(START_S) == 0
+    with sidecar(service, server().address, "--content", "", ready=False) as its:
+        assert its.wait(START_S) == 2
 
 
-def test_a_teacher_of_ours_is_told_to_register_itself(mesh: LocalMesh) -> None:
+def test_a_teacher_of_ours_is_told_to_register_itself(service: Service) -> None:
     with serving() as teacher:
         named = ("--model", "m", "--input", "x:FP32:-1,4")
-        with sidecar(mesh.url, f"grpc://{teacher.address}", *named, ready=False) as its:
-            its.expect(r"it is an edl-teacher .*--coordinator", 20.0)
-            assert its.wait(20.0) == 2
-    assert not registered(mesh.url)
+        with sidecar(service, f"grpc://{teacher.address}", *named, ready=False) as its:
+            its.expect(r"it is an edl-teacher .*--coordinator", START_S)
+            assert its.wait(START_S) == 2
+    assert not registered(service)
 
 
-def _addresses(url: str) -> list[str]:
-    return [member.facts["address"] for member in registered(url)]
+def addresses(service: Service) -> list[str]:
+    return [member.facts["address"] for member in registered(service)]
 
 
-def _incarnations(url: str) -> list[int]:
-    return [member.incarnation for member in registered(url)]
+def incarnations(service: Service) -> list[int]:
+    return [member.incarnation for member in registered(service)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,15 @@ import pytest
 from edl.distill_reader import CanaryPolicy, DistilReader, EnsemblePolicy, LabelStore
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
+from edl.tests.system.conftest import FOR_EVER, Batches
 from edl.tests.waiting import wait_until
 
-#: Labels and inputs of one batch of `Batches`.
-BATCH_BYTES = 4 * (3 + 10) * 4
-STEP_S = 0.05
-#: More batches than any test has time for.
-FOR_EVER = 1 << 40
+ROWS = 4
+#: Of a batch with its labels.
+BATCH_BYTES = ROWS * (3 + 10) * 4
+#: Of a training step, so that there are some between a lie and its discovery.
+STEP_S = 0.01
 EVERYTHING, NEWCOMERS = CanaryPolicy(share=1.0), CanaryPolicy(share=0.0)
 
 
@@ -53,33 +52,8 @@ class Teacher(ScriptedTeacher):
         return {"logits": logits_of(x) * (-1 if self.lies else self.noise)}
 
 
-class Endless:
-    """What `Batches` gives, without an end until one is set: who comes late finds some left.
-
-    Attributes:
-        count: batches of an epoch.
-    """
-
-    def __init__(self) -> None:
-        self.count = FOR_EVER
-        self._given = 0
-
-    def end_after(self, more: int) -> None:
-        """End the epoch when so many more have been given."""
-        self.count = self._given + more
-
-    def __iter__(self) -> Iterator[Any]:
-        at, number = Batches(0).at, 0
-        while number < self.count:
-            self._given = number + 1
-            yield at(number), np.full(ROWS, number)
-            number += 1
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
+def endless() -> Batches:
+    return Batches(FOR_EVER, (ROWS, 3), logits_of)
 
 
 def port_of(teacher: Teacher) -> int:
@@ -113,7 +87,7 @@ class Deceived:
 
     def __init__(self, stack: ExitStack, **options: Any) -> None:
         self.liar, self.honest = Teacher(), Teacher()
-        self.source = Endless()
+        self.source = endless()
         self._stack = stack
         self.witnesses = [absent(), absent()]
         addresses = teachers(stack, self.liar, self.honest)
@@ -134,7 +108,7 @@ class Deceived:
         self.liar.lies = True
         while len(self.liar.lied) < 20:
             self.batches.append(next(self.stream))
-        self.source.end_after(600)
+        self.source.end(600)
         wait_until(lambda: self.reader.stats.state == "blocked")
 
     def call_the_witnesses(self) -> None:
@@ -143,7 +117,7 @@ class Deceived:
         while self.honest.address in self.reader.stats.teachers:
             self.step()
         there = {*teachers(self._stack, *(Teacher(port=port_of(one)) for one in self.witnesses))}
-        wait_until(lambda: there <= {*self.reader.stats.teachers}, 30.0)
+        wait_until(lambda: there <= {*self.reader.stats.teachers})
 
     def step(self) -> None:
         self.batches.append(next(self.stream))
@@ -163,8 +137,10 @@ class Deceived:
         assert len(wrong) < len(self.liar.lied), "what lay in the buffer was taken back"
 
 
-def test_what_a_liar_has_labelled_is_taken_back(stack: ExitStack) -> None:
-    scene = Deceived(stack)
+@pytest.mark.parametrize("rows", [None, 6])
+def test_what_a_liar_has_labelled_is_taken_back(stack: ExitStack, rows: int | None) -> None:
+    """With `rows`, a batch has labels of several teachers; only the liar's are recalled."""
+    scene = Deceived(stack, teacher_batch_size=rows)
     scene.call_the_witnesses()
     scene.go_on_until_it_is_found_out()
     stats = scene.reader.stats
@@ -184,19 +160,12 @@ def test_without_order_too(stack: ExitStack) -> None:
     assert sorted(numbers_of(scene.batches + rest)) == list(range(scene.source.count))
 
 
-def test_requests_that_are_cut_and_joined(stack: ExitStack) -> None:
-    """Rows of one batch have labels of several teachers; those of the liar alone are made anew."""
-    scene = Deceived(stack, teacher_batch_size=6)
-    scene.call_the_witnesses()
-    scene.go_on_until_it_is_found_out()
-    scene.check()
-
-
 def test_the_engine_dies_while_batches_are_recalled(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Deceived(stack)
-    stream = scene.reader._pipeline.stream
+    # Only the trainer's side of the stream knows when labels are recalled.
+    stream = scene.reader._pipeline.stream  # noqa: SLF001
     recall, recalled = stream.recall, []
 
     def deadly(number: int) -> bool:
@@ -224,7 +193,7 @@ def test_what_a_liar_made_for_an_engine_that_died_is_taken_back_too(stack: ExitS
     os.kill(scene.reader.engine_pid, signal.SIGKILL)
     wait_until(lambda: scene.reader.stats.engine_restarts == 1)
     there = {*teachers(stack, *(Teacher(port=port_of(one)) for one in scene.witnesses))}
-    wait_until(lambda: there <= {*scene.reader.stats.teachers}, 30.0)
+    wait_until(lambda: there <= {*scene.reader.stats.teachers})
     scene.go_on_until_it_is_found_out()
     scene.check()
     late = scene.batches[scene.believed :]
@@ -240,14 +209,14 @@ def test_nothing_of_a_liar_stays_in_the_store(stack: ExitStack, tmp_path: Path) 
     scene.reader.close()
     options = {**scene.options, "teachers": [scene.witnesses[0].address], "store": store}
     with DistilReader(scene.source, **options) as reader:
-        check_epoch(Batches(scene.source.count), list(reader))
+        scene.source.check(list(reader))
 
 
 def test_of_an_ensemble_only_the_liars_part_is_made_anew(stack: ExitStack) -> None:
     other = Teacher()
     made = [Teacher() for _ in range(3)]
     liar = made[0]
-    source = Endless()
+    source = endless()
     with DistilReader(
         source,
         service={"a": 0.5, "b": 0.5},
@@ -260,7 +229,7 @@ def test_of_an_ensemble_only_the_liars_part_is_made_anew(stack: ExitStack) -> No
         batches = []
         while not all(dict(reader.stats.served).get(one.address) for one in made):
             batches.append(next(stream))
-        source.end_after(300)
+        source.end(300)
         liar.lies = True
         while not reader.stats.liars:
             batches.append(next(stream))
@@ -274,7 +243,7 @@ def test_of_an_ensemble_only_the_liars_part_is_made_anew(stack: ExitStack) -> No
 
 
 def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
-    there, late, source = teachers(stack, Teacher(), Teacher()), absent(), Endless()
+    there, late, source = teachers(stack, Teacher(), Teacher()), absent(), endless()
     with DistilReader(
         source, service="s", teachers=[*there, late.address], upper_bytes=20_000
     ) as reader:
@@ -282,10 +251,10 @@ def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
         batches = []
         while not all(dict(reader.stats.served).get(name) for name in there):
             batches.append(next(stream))
-        source.end_after(2000)
+        source.end(2000)
         liar = Teacher(lies=True, port=port_of(late))
         teachers(stack, liar)
-        wait_until(lambda: liar.address in reader.stats.teachers, 30.0)
+        wait_until(lambda: liar.address in reader.stats.teachers)
         while not reader.stats.liars:
             batches.append(next(stream))
             time.sleep(STEP_S)
@@ -297,7 +266,7 @@ def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
 
 
 def test_noise_is_no_lie_however_batches_are_cut(stack: ExitStack) -> None:
-    source = Batches(200)
+    source = Batches(200, (ROWS, 3), logits_of)
     addresses = teachers(stack, *(Teacher(noise=1e-3 * n) for n in range(3)))
     with DistilReader(
         source, service="s", teachers=addresses, canaries=EVERYTHING, teacher_batch_size=6
@@ -312,18 +281,18 @@ def test_noise_is_no_lie_however_batches_are_cut(stack: ExitStack) -> None:
 
 def test_of_two_that_differ_a_third_decides(stack: ExitStack) -> None:
     liar, honest, late = Teacher(lies=True), Teacher(), absent()
-    source = Endless()
+    source = endless()
     addresses = [*teachers(stack, liar, honest), late.address]
     with DistilReader(source, service="s", teachers=addresses, upper_bytes=20_000) as reader:
         stream = iter(reader)
         wait_until(lambda: next(stream) is not None and liar.requests > 0 and honest.requests > 0)
-        source.end_after(2000)
+        source.end(2000)
         assert reader.stats.liars == 0, "who of the two is not known"
         wait_until(lambda: "another one is needed to tell who is wrong" in reader.stats.dispute)
         for word in (liar.address, honest.address, "'s'", "of its greatest value", "'logits'"):
             assert word in reader.stats.dispute
         teachers(stack, Teacher(port=port_of(late)))
-        wait_until(lambda: late.address in reader.stats.teachers, 30.0)
+        wait_until(lambda: late.address in reader.stats.teachers)
         while not reader.stats.liars:
             next(stream)
             time.sleep(STEP_S)

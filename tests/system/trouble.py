@@ -25,13 +25,9 @@ from edl.tests.system.teacher_process import ANSWER_S, Teacher
 
 Code = grpc.StatusCode
 
-#: Of numpy: a predictor in half a second.
-STEERED = "edl.tests.teacher.functions:steered"
 #: What allocators may keep of memory that was given back: with large messages in turn, that much
 #: comes and goes.
 LEAK_BYTES = 64 << 20
-#: A good client's longest wait while others make trouble, on a machine that is busy.
-SOON_S = 5.0
 _PAUSE_S = 0.005
 
 
@@ -127,30 +123,25 @@ def again_and_again(
 
 
 @contextmanager
-def labelled_throughout(
-    teacher: Teacher, *allowed: Code, soon_s: float = SOON_S
-) -> Iterator[Counter[Code]]:
-    """Ask again and again while the body runs: no label is wrong, and no answer late.
+def labelled_throughout(teacher: Teacher, *allowed: Code) -> Iterator[Counter[Code]]:
+    """Ask again and again while the body runs: every call is answered, and no label is wrong.
 
     Args:
         teacher: of `STEERED`.
         allowed: statuses besides OK that a good client may meet.
-        soon_s: seconds within which each call ends.
 
     Yields:
         How the calls have ended.
     """
     codes: Counter[Code] = Counter()
     over, rng = threading.Event(), random.Random(7)
-    longest_s, wrong = 0.0, ""
+    wrong = ""
 
     def work() -> None:
-        nonlocal longest_s, wrong
+        nonlocal wrong
         while not over.is_set() and not wrong:
             x = rows(rng.random(), rng.random(), rng.randrange(1, 9))
-            began = time.monotonic()
             code, labels = attempt(teacher, x)
-            longest_s = max(longest_s, time.monotonic() - began)
             codes[code] += 1
             if code is Code.OK:
                 assert labels is not None
@@ -168,7 +159,6 @@ def labelled_throughout(
         thread.join()
     assert not wrong, wrong
     assert codes[Code.OK] > 0, codes
-    assert longest_s < soon_s, f"a good client waited {longest_s:.1f} s"
 
 
 def attempt(teacher: Teacher, x: Array, timeout_s: float = ANSWER_S) -> tuple[Code, Array | None]:

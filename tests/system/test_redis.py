@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as raw
+import trustme
+from redis.exceptions import NoPermissionError
 
 from edl.coordinator import Heartbeat
 from edl.coordinator.calling.discovery import live_managers
@@ -18,10 +22,10 @@ from edl.coordinator.queue import Progress, Wish
 from edl.coordinator.queue.redis_board import RedisQueue
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect, keys
 from edl.coordinator.registry.redis_registry import RedisRegistry
-from edl.errors import Forbidden, RegistryUnavailable, Unauthenticated
+from edl.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
 from edl.scheduler.students.shards import Shard
-from edl.tests.ground.programs import wait_for
-from edl.tests.system.redis_servers import redis_server
+from edl.tests.system.redis_servers import TlsProxy, Watched, redis_server, watched_redis
+from edl.tests.waiting import wait_until
 
 PASSWORDS = {
     "edl-teacher-s": "for-teachers",
@@ -31,7 +35,7 @@ PASSWORDS = {
     "edl-fleet": "for-fleets",
     "edl-manager": "m/:@",
 }
-TTL_S = 1.5
+TTL_S = 5.0
 FACTS = {"incarnation": "1", "address": "h:1", "state": "serving"}
 
 
@@ -46,6 +50,10 @@ class Users:
     agent: RedisRegistry
     fleet: RedisRegistry
     manager: RedisRegistry
+
+    def client(self, user: str) -> Any:
+        """A plain client, logged in as a user."""
+        return raw.Redis(port=self.port, username=user, password=PASSWORDS[user], protocol=2)
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +91,12 @@ def test_a_teacher_lives_drains_and_leaves(users: Users) -> None:
     )  # fmt: skip
     heart.start()
     facts["in_flight"] = "3"
-    wait_for(lambda: users.manager.members("teachers", "s")[0].facts.get("in_flight") == "3")
-    deadline = users.manager.time_ms() + TTL_S * 3000
-    wait_for(lambda: users.manager.time_ms() > deadline)
-    assert [m.member for m in users.manager.members("teachers", "s")] == ["t"]
+    wait_until(lambda: users.manager.members("teachers", "s")[0].facts.get("in_flight") == "3")
+    facts["in_flight"] = "4"  # another beat
+    wait_until(lambda: users.manager.members("teachers", "s")[0].facts.get("in_flight") == "4")
     assert heart.answering
     assert users.manager.request_drain("s", "t")
-    wait_for(lambda: bool(drained))
+    wait_until(lambda: bool(drained))
     heart.stop()
     assert users.manager.names("teachers", "s") == set()
     assert users.manager.changes("teachers", "s", 1).left == ("t",)
@@ -189,7 +196,8 @@ def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users
     manager.deploy(deployment.withdrawal)
     assert manager.forget("x#1", "s")
     manager.resign("x#1")
-    users.manager._redis.delete(keys.events("s"))
+    with users.client("edl-manager") as client:
+        client.delete(keys.events("s"))
     agent.close()
     manager.close()
 
@@ -211,7 +219,7 @@ def test_a_manager_does_all_that_managers_do(users: Users) -> None:
     assert manager.set_plan("s", Plan("c1"), 0)
     assert manager.move_plan("s", "m#1", (6, 0), Plan("c2", version=1), LogEntry("a", "b", "c"))
     assert manager.plan("s").content_id == "c2"
-    wait_for(lambda: manager.sweep("teachers", "s") == ["t"])
+    wait_until(lambda: manager.sweep("teachers", "s") == ["t"])
     assert manager.changes("teachers", "s").lost == ("t",)
     assert manager.resign("s", "m#1")
     assert manager.server_info()["role"] == "master"
@@ -248,32 +256,33 @@ OF_STUDENTS: dict[str, Deed] = {
 }
 
 
+def refuses(registry: RedisRegistry, deed: Deed) -> None:
+    with pytest.raises(Forbidden, match=r"user .* may not do this") as error:
+        deed(registry)
+    assert "edl coordinator acl" in str(error.value)
+    assert not any(password in str(error.value) for password in PASSWORDS.values())
+
+
 @pytest.mark.parametrize("deed", OF_TEACHERS)
 def test_a_teacher_is_refused_everything_else(users: Users, deed: str) -> None:
     users.teacher.register("teachers", "s", "t", FACTS, 30.0)
-    with pytest.raises(Forbidden, match=r"user .* may not do this") as error:
-        OF_TEACHERS[deed](users.teacher)
-    assert "edl coordinator acl" in str(error.value)
-    assert "for-teachers" not in str(error.value)
+    refuses(users.teacher, OF_TEACHERS[deed])
 
 
 @pytest.mark.parametrize("deed", [name for name in OF_TEACHERS if name != "another service"])
 def test_an_agent_is_refused_everything_else(users: Users, deed: str) -> None:
     users.agent.register("teachers", "s", "t", FACTS, 30.0)
-    with pytest.raises(Forbidden, match=r"user .* may not do this"):
-        OF_TEACHERS[deed](users.agent)
+    refuses(users.agent, OF_TEACHERS[deed])
 
 
 @pytest.mark.parametrize("deed", OF_READERS)
 def test_a_reader_is_refused_everything_else(users: Users, deed: str) -> None:
-    with pytest.raises(Forbidden, match=r"user .* may not do this"):
-        OF_READERS[deed](users.reader)
+    refuses(users.reader, OF_READERS[deed])
 
 
 @pytest.mark.parametrize("deed", OF_STUDENTS)
 def test_a_node_of_a_training_is_refused_everything_else(users: Users, deed: str) -> None:
-    with pytest.raises(Forbidden, match=r"user .* may not do this"):
-        OF_STUDENTS[deed](users.student)
+    refuses(users.student, OF_STUDENTS[deed])
 
 
 @pytest.mark.parametrize(
@@ -285,19 +294,16 @@ def test_a_node_of_a_training_is_refused_everything_else(users: Users, deed: str
         ("HGET", "edl:{s}:student:j/0", "secret"), ("SET", "edl:{s}:teachers", "x"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("user", ["teacher", "reader", "student", "agent"])
+@pytest.mark.parametrize("user", ["edl-teacher-s", "edl-reader", "edl-student", "edl-agent"])
 def test_commands_that_are_nobodys_job(users: Users, user: str, command: tuple[str, ...]) -> None:
-    registry: RedisRegistry = getattr(users, user)
-    client: Any = registry._redis
-    with pytest.raises(Forbidden), registry._translated():
+    with users.client(user) as client, pytest.raises(NoPermissionError):
         client.execute_command(*command)
 
 
-def test_a_manager_is_kept_to_the_keys_of_the_mesh(users: Users) -> None:
-    with pytest.raises(Forbidden), users.manager._translated():
-        users.manager._redis.set("somebody-elses", "x")
-    with pytest.raises(Forbidden), users.manager._translated():
-        users.manager._redis.flushall()
+@pytest.mark.parametrize("command", [("SET", "somebody-elses", "x"), ("FLUSHALL",)])
+def test_a_manager_is_kept_to_the_keys_of_the_mesh(users: Users, command: tuple[str, ...]) -> None:
+    with users.client("edl-manager") as client, pytest.raises(NoPermissionError):
+        client.execute_command(*command)
 
 
 def test_a_wrong_password_and_none_are_told_apart_from_a_silent_server(users: Users) -> None:
@@ -332,6 +338,182 @@ def test_a_password_that_was_rotated_is_taken_at_the_next_connection(
 
 
 def test_a_stolen_teacher_may_name_a_service_and_it_is_forgotten(users: Users) -> None:
-    users.teacher._redis.zadd(keys.SERVICES, {"junk": 1})
-    assert "junk" not in users.manager.services()
-    assert users.manager._run("forget", [keys.SERVICES], "junk", 0) == 0
+    with users.client("edl-teacher-s") as client, users.client("edl-manager") as manager:
+        client.zadd(keys.SERVICES, {"junk": 1})
+        assert "junk" not in users.manager.services()
+        assert manager.zscore(keys.SERVICES, "junk") is None
+
+
+#: Of sentinels that watch a master which nobody kills: no stall is to have them fail over.
+PATIENT_MS = 3000
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with watched_redis(tmp_path_factory.mktemp("unharmed"), down_after_ms=PATIENT_MS) as watched:
+        yield watched
+
+
+@contextmanager
+def connect_to(port: int) -> Iterator[Registry]:
+    registry = connect(f"redis://127.0.0.1:{port}")
+    yield registry
+    registry.close()
+
+
+def answers(registry: Registry) -> bool:
+    try:
+        registry.lead("s", "m#1", 30.0)
+    except EdlError:
+        return False
+    return True
+
+
+def test_after_a_fail_over_the_registry_follows_the_new_master(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    watched = stack.enter_context(watched_redis(tmp_path))
+    registry = connect(watched.url)
+    stack.callback(registry.close)
+    heart = Heartbeat(registry, "teachers", "s", "t", lambda: {"incarnation": "1"}, TTL_S)
+    heart.start()
+    before = registry.lead("s", "m#1", 30.0)
+    assert registry.write("s", "m#1", (0, 0), (5, 1), {"j/0": Row(("t",))})
+    with connect_to(watched.ports[1]) as replica:
+        wait_until(lambda: replica.table("s").epoch == (5, 1))
+
+    watched.kill_master()
+    with pytest.raises(RegistryUnavailable):
+        registry.lead("s", "m#1", 30.0)
+    wait_until(lambda: answers(registry))
+    after = registry.lead("s", "m#1", 30.0)
+    assert after.registry_id != before.registry_id
+    assert after.epoch == (5, 1)
+    assert registry.table("s").rows == {"j/0": Row(("t",))}
+    wait_until(lambda: [m.member for m in registry.members("teachers", "s")] == ["t"])
+    wait_until(lambda: heart.answering)
+    heart.stop()
+
+
+def test_a_replica_refuses_to_be_written(unharmed: Watched) -> None:
+    with (
+        connect_to(unharmed.ports[1]) as replica,
+        pytest.raises(RegistryUnavailable, match="is a replica"),
+    ):
+        replica.register("teachers", "s", "t", {"incarnation": "1"}, 5.0)
+
+
+def test_a_sentinel_that_is_away_is_passed_over(unharmed: Watched) -> None:
+    port = unharmed.sentinels[0]
+    registry = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/mesh")
+    assert answers(registry)
+    registry.close()
+
+
+def test_a_master_that_the_sentinels_do_not_know(unharmed: Watched) -> None:
+    registry = connect(f"redis+sentinel://127.0.0.1:{unharmed.sentinels[0]}/other")
+    with pytest.raises(RegistryUnavailable, match="No master found for 'other'"):
+        registry.time_ms()
+    registry.close()
+
+
+PASSWORD = "p@ss/word"
+
+
+@dataclass
+class Tls:
+    """A server with a password, its authority's file, and proxies before it."""
+
+    port: int
+    authority: trustme.CA
+    folder: Path
+    proxy: Callable[..., TlsProxy]
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.pem"
+
+    def url(self, proxy: TlsProxy, *parameters: str, host: str = "127.0.0.1") -> str:
+        query = "&".join([f"ssl_ca_certs={self.ca}", *parameters])
+        return f"rediss://:p%40ss%2Fword@{host}:{proxy.port}/1?{query}"
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[Tls]:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with ExitStack() as stack:
+        _, port = stack.enter_context(redis_server("--requirepass", PASSWORD))
+
+        def proxy(**options: object) -> TlsProxy:
+            made = TlsProxy(port, authority, **options)  # type: ignore[arg-type]
+            stack.callback(made.close)
+            return made
+
+        yield Tls(port, authority, tmp_path, proxy)
+
+
+def test_leases_over_tls(tls: Tls) -> None:
+    registry = connect(tls.url(tls.proxy()))
+    assert registry.url.startswith("rediss://***@127.0.0.1:")
+    heart = Heartbeat(registry, "teachers", "s", "t", lambda: {"incarnation": "1"}, TTL_S)
+    heart.start()
+    wait_until(lambda: [m.member for m in registry.members("teachers", "s")] == ["t"])
+    heart.stop()
+    assert registry.names("teachers", "s") == set()
+    registry.close()
+
+
+def test_an_authority_that_is_not_ours_is_not_trusted(tls: Tls) -> None:
+    proxy = tls.proxy()
+    trustme.CA().cert_pem.write_to_path(str(tls.ca))
+    registry = connect(tls.url(proxy))
+    with pytest.raises(RegistryUnavailable, match="ssl_ca_certs=FILE") as error:
+        registry.time_ms()
+    assert "certificate verify failed" in str(error.value)
+    assert "p%40ss" not in str(error.value)
+    registry.close()
+
+
+def test_a_certificate_of_another_host_is_refused_unless_that_is_wanted(tls: Tls) -> None:
+    proxy = tls.proxy(name="redis.example")
+    registry = connect(tls.url(proxy))
+    with pytest.raises(RegistryUnavailable, match="certificate verify failed"):
+        registry.time_ms()
+    registry.close()
+    lenient = connect(tls.url(proxy, "ssl_check_hostname=false"))
+    assert lenient.time_ms() > 0
+    lenient.close()
+
+
+def test_a_server_that_asks_for_a_certificate_gets_ours(tls: Tls) -> None:
+    proxy = tls.proxy(client_authority=tls.authority)
+    own = tls.authority.issue_cert("teacher")
+    own.private_key_pem.write_to_path(str(tls.folder / "key.pem"))
+    own.cert_chain_pems[0].write_to_path(str(tls.folder / "cert.pem"))
+    files = [f"ssl_certfile={tls.folder / 'cert.pem'}", f"ssl_keyfile={tls.folder / 'key.pem'}"]
+    registry = connect(tls.url(proxy, *files))
+    assert registry.time_ms() > 0
+    registry.close()
+    bare = connect(tls.url(proxy))
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        bare.time_ms()
+    bare.close()
+
+
+def test_tls_to_a_server_without_it_and_the_other_way_round(tls: Tls) -> None:
+    over = connect(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}", timeout_s=0.5)
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        over.time_ms()
+    over.close()
+    plain = connect(f"redis://127.0.0.1:{tls.proxy().port}", timeout_s=0.5)
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        plain.time_ms()
+    plain.close()
+
+
+def test_files_that_are_not_there_are_told_at_once(tls: Tls) -> None:
+    with pytest.raises(UsageError, match="ssl_ca_certs of rediss://h:1 is no file: /nowhere"):
+        connect("rediss://h:1?ssl_ca_certs=/nowhere")
+    with pytest.raises(UsageError, match="no ssl_certfile"):
+        connect(f"rediss://h:1?ssl_keyfile={tls.ca}")

@@ -1,0 +1,345 @@
+"""Thousands of messages that no honest peer sends, at both planes: each has its status and count.
+
+Bytes of no meaning, honest messages cut and bent, fields and tensors that cannot be, and more than
+is taken at once; while a good client is served.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import strategies as st
+
+from edl.errors import WireError
+from edl.proto import coordinator_pb2 as pb
+from edl.proto import tensors
+from edl.proto.security import open_channel
+from edl.proto.version import PROTOCOL_VERSION
+from edl.supervise import python_command, start
+from edl.tests.hostile import frames, planes
+from edl.tests.hostile.inputs import CONTROL, DATA, EDITS, TOO_LARGE, Input, bend, report
+from edl.tests.hostile.planes import (
+    AT_ONCE,
+    TIMEOUT_S,
+    Code,
+    ControlPlane,
+    GoodStudent,
+    ends_of,
+    served_throughout,
+    storm,
+)
+from edl.tests.proto.security.authority import write_secret
+from edl.tests.teacher.bench import Bench
+from edl.tests.teacher.bench_http import INFER, LENGTH, infer, rows, url_of
+from edl.tests.teacher.fakes import array
+from edl.tests.waiting import wait_until
+
+#: What each status of a refusal is counted as.
+_COUNTED = {
+    Code.INVALID_ARGUMENT: "malformed",
+    Code.OUT_OF_RANGE: "version",
+    Code.RESOURCE_EXHAUSTED: "too_large",
+    Code.FAILED_PRECONDITION: "wrong_instance",
+}
+
+
+def test_messages_at_a_manager(control: ControlPlane) -> None:
+    ended: Counter[Code] = Counter()
+
+    with open_channel(control.address) as channel:
+
+        def hit(batch: list[Input]) -> None:
+            ends = ends_of(channel, planes.CONTROL, batch)
+            for one, (code, details) in zip(batch, ends, strict=True):
+                assert code in _expected_of_a_manager(one), (one, code, details)
+                ended[code] += 1
+
+        good = GoodStudent(control.address)
+        with served_throughout(good):
+            storm(CONTROL, hit)
+        good.close()
+    _check_counts(ended, lambda reason: control.refused[reason])
+
+
+def _expected_of_a_manager(one: Input) -> tuple[Code, ...]:
+    if one.message is TOO_LARGE:
+        return (Code.RESOURCE_EXHAUSTED,)
+    kind = "StudentReport" if one.method == "Subscribe" else f"{one.method}Request"
+    message: Any = getattr(pb, kind)()
+    try:
+        message.ParseFromString(one.message)
+    except Exception:
+        return (Code.INVALID_ARGUMENT,)
+    if one.method == "Subscribe" and message.protocol_version != PROTOCOL_VERSION:
+        return (Code.OUT_OF_RANGE,)
+    if one.method == "Watch" and message.follow:  # unless it names no service, it goes on
+        return Code.DEADLINE_EXCEEDED, Code.INVALID_ARGUMENT
+    return Code.OK, Code.INVALID_ARGUMENT, Code.ALREADY_EXISTS, Code.PERMISSION_DENIED
+
+
+def test_messages_at_a_teacher(data: Bench) -> None:
+    ended: Counter[Code] = Counter()
+
+    with open_channel(data.address) as channel:
+
+        def hit(batch: list[Input]) -> None:
+            ends = ends_of(channel, planes.DATA, batch)
+            for one, (code, details) in zip(batch, ends, strict=True):
+                assert code in _expected_of_a_teacher(one), (one, code, details)
+                ended[code] += 1
+
+        with served_throughout(lambda: _labelled_well(data)):
+            storm(DATA, hit)
+    _check_counts(ended, lambda reason: int(data.refused(reason) or 0))
+
+
+def _expected_of_a_teacher(one: Input) -> tuple[Code, ...]:
+    if one.method in ("ServerLive", "ServerMetadata"):
+        return (Code.OK,)  # there is nothing in these to be read
+    if one.message is TOO_LARGE:
+        return (Code.RESOURCE_EXHAUSTED,)
+    if one.method == "ModelInfer":
+        try:
+            request = tensors.decode_request(one.message)
+        except WireError:
+            return (Code.INVALID_ARGUMENT,)
+        if {"teacher_id", "incarnation"} & set(request.parameters):
+            return Code.OK, Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION
+    return Code.OK, Code.INVALID_ARGUMENT
+
+
+def _labelled_well(data: Bench) -> None:
+    labels = data.infer(rows=3).outputs["double"]
+    np.testing.assert_array_equal(labels, array(3, 4) * 2)
+
+
+def _check_counts(ended: Counter[Code], counted: Callable[[str], int]) -> None:
+    """As many refusals are counted, for each reason, as there were."""
+    assert {Code.OK, Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED} <= set(ended)
+    for code, reason in _COUNTED.items():
+        wait_until(lambda c=code, r=reason: counted(r) == ended[c])  # type: ignore[misc]
+
+
+_KEPT_OPEN = 50
+
+
+def test_frames_at_a_manager(control: ControlPlane) -> None:
+    path, message = f"/{planes.CONTROL}/Status".encode(), b""
+    # What is bent is a call that works.
+    assert b"grpc-status" in frames.answer(control.address, frames.call(path, message))
+    good = GoodStudent(control.address)
+    with served_throughout(good):
+        strike(control.address, frames.writings(path, report().SerializeToString()))
+    good.close()
+    wait_until(lambda: open_at(control.address) == 0)
+
+
+def test_frames_at_a_teacher(data: Bench) -> None:
+    path, message = f"/{planes.DATA}/ModelInfer".encode(), data.request(rows=1)
+    assert b"grpc-status" in frames.answer(data.address, frames.call(path, message))
+    with served_throughout(lambda: data.infer()):
+        strike(data.address, frames.writings(path, message))
+    data.channel.close()
+    wait_until(lambda: open_at(data.address) == 0)
+
+
+def strike(address: str, writings: st.SearchStrategy[bytes]) -> None:
+    """Write all of them, each on a connection of its own, of which the latest stay open a while."""
+    with ExitStack() as lingering:
+        kept = []
+
+        def hit(batch: list[bytes]) -> None:
+            for writing in batch:
+                kept.append(frames.write(address, writing))
+                lingering.callback(kept[-1].close)
+            while len(kept) > _KEPT_OPEN:
+                kept.pop(0).close()
+
+        storm(writings, hit)
+
+
+def open_at(address: str) -> int:
+    """Connections that this process holds as the server of `address`."""
+    port = int(address.rpartition(":")[2])
+    return sum(
+        one.laddr.port == port and one.status == psutil.CONN_ESTABLISHED
+        for one in psutil.Process().net_connections("tcp")
+    )
+
+
+#: What a stranger's request may be answered; 503 would be our own failure.
+_STATUSES = {200, 400, 404, 405, 411, 412, 413, 415, 417, 421, 431}
+#: For half a request, which has no answer; a whole one is answered after that, too.
+_HALF_S = 0.3
+_TENSOR = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
+
+
+@pytest.fixture
+def web() -> Iterator[Bench]:
+    bench = Bench(http="0")
+    yield bench
+    bench.close()
+
+
+def request(
+    body: bytes,
+    path: str = INFER,
+    method: str = "POST",
+    length: object = None,
+    /,
+    **headers: object,
+) -> bytes:
+    """A request, whole and honest but for what is given."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+    lines.append(f"Content-Length: {len(body) if length is None else length}")
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogatepass") + body
+
+
+_HEAD = json.dumps({"inputs": [{**_TENSOR, "parameters": {"binary_data_size": 16}}]}).encode()
+_HONEST = [
+    request(json.dumps(rows(1)).encode()),
+    request(_HEAD + bytes(16), **{LENGTH: len(_HEAD)}),
+    request(b"", "/v2/models/resnet", "GET"),
+    request(b'{"key": "edl-none", "byte_size": 8}', "/v2/systemsharedmemory/region/r/register"),
+]
+#: 413, 404 and 405: statuses that chance alone might miss.
+_REFUSED = [
+    request(_HEAD, INFER, "POST", 1 << 40),
+    request(b"{}", "/v2/models/none", "GET"),
+    request(b"{}", "/v2/models/resnet", "PUT"),
+]
+_LENGTHS = st.sampled_from([-1, 0, 1, len(_HEAD) - 1, len(_HEAD) + 17, 1 << 40, "x", "", "9" * 30])
+_DIMS = st.lists(st.sampled_from([-(1 << 70), -1, 0, 1, 4, 1 << 31, 1 << 63, 1 << 90, 0.5, None]))
+_NUMBERS = st.sampled_from([b"1e999", b"NaN", b"-0", b"9" * 5000, b"true", b"[]", b'"\\ud800"'])
+
+
+@st.composite
+def _odd(draw: st.DrawFn) -> bytes:
+    kind = draw(st.integers(0, 5))
+    if kind == 0:
+        return request(_HEAD + bytes(16), **{LENGTH: draw(_LENGTHS)})
+    if kind == 1:
+        return request(_HEAD + bytes(16), INFER, "POST", draw(_LENGTHS))
+    if kind == 2:
+        odd: dict[str, Any] = {**_TENSOR, "shape": draw(_DIMS), "data": [0.0] * 4}
+        return request(json.dumps({"inputs": [odd]}).encode())
+    if kind == 3:
+        return request(b'{"inputs": ' + draw(st.sampled_from([b"[", b'{"a":'])) * 50_000)
+    if kind == 4:
+        numbers = b",".join([draw(_NUMBERS)] * 4)
+        head = json.dumps({**_TENSOR, "data": [0]}).encode().replace(b"[0]", b"[" + numbers + b"]")
+        return request(b'{"inputs": [' + head + b"]}")
+    path = draw(
+        st.sampled_from(["/", "/v2/", "/v2/models/%00/infer", "/v2/models/" + "a" * 20_000])
+    )
+    return request(b"{}", path, draw(st.sampled_from(["GET", "POST", "PUT", "TRACE", "\x00"])))
+
+
+_INPUTS = st.one_of(
+    st.builds(bend, st.sampled_from(_HONEST), EDITS),
+    _odd(),
+    st.sampled_from(_REFUSED),
+    st.sampled_from(_HONEST),
+    st.binary(min_size=1, max_size=64),
+)
+
+
+def test_garbage_over_http(web: Bench) -> None:
+    host, port = url_of(web.server).removeprefix("http://").split(":")
+    seen: Counter[int] = Counter()
+
+    def hit(batch: list[bytes]) -> None:
+        for one, answers in zip(batch, pool.map(ask, batch), strict=True):
+            for status in answers:
+                assert status in _STATUSES, (one, status)
+                seen[status] += 1
+
+    def ask(data: bytes) -> list[int]:
+        return _answers((host, int(port)), data)
+
+    with (
+        ThreadPoolExecutor(AT_ONCE) as pool,
+        served_throughout(lambda: _labelled_well_over_http(web)),
+    ):
+        storm(_INPUTS, hit)
+    assert {200, 400, 404, 405, 413} <= set(seen), seen
+    assert web.refused("malformed") > 0
+    wait_until(lambda: web.open_calls == 0)  # no call is left open
+
+
+def _answers(address: tuple[str, int], data: bytes) -> list[int]:
+    """The statuses that some bytes are answered with; none where they are no whole request."""
+    received = b""
+    with socket.create_connection(address, TIMEOUT_S) as connection:
+        try:
+            connection.sendall(data)
+            select.select([connection], [], [], _HALF_S)  # half a request has no answer
+            connection.shutdown(socket.SHUT_WR)
+            while more := connection.recv(1 << 16):
+                received += more
+        except (ConnectionResetError, BrokenPipeError):  # it has heard enough
+            pass
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) [A-Z]", received)]
+
+
+def _labelled_well_over_http(web: Bench) -> None:
+    answer = infer(web, rows(1))
+    assert answer.json()["outputs"][1]["data"] == [0, 2, 4, 6]
+
+
+LARGE = bytes(64 << 20)
+MAX_MESSAGE_BYTES = 256 << 20
+#: What a stranger may cost: gRPC takes in some of each message before it is asked for it.
+SPARE_BYTES = 32 << 20
+CALLS = 4
+
+
+ENDS = {
+    "ServerLive": Code.OK,
+    "ServerReady": Code.OK,
+    "ServerMetadata": Code.UNAUTHENTICATED,
+    "ModelMetadata": Code.UNAUTHENTICATED,
+    "ModelInfer": Code.UNAUTHENTICATED,
+}
+
+
+def test_a_stranger_fills_no_memory(tmp_path: Path) -> None:
+    tokens = write_secret(tmp_path / "tokens", "student:resnet s3cret\n")
+    teacher = start(
+        python_command("teacher", "edl.tests.hostile.guarded_teacher", tokens, MAX_MESSAGE_BYTES)
+    )
+    try:
+        port = teacher.expect(r"^port (\d+)$", 60.0)[1]
+        with open_channel(f"127.0.0.1:{port}") as channel:
+            small = Input(
+                "ModelInfer", tensors.encode_request(model_name="m", inputs={"x": array(1, 4)})
+            )
+            assert ends_of(channel, planes.DATA, [small])[0][0] is Code.UNAUTHENTICATED
+            before = most_bytes(teacher.pid)
+            for method, expected in ENDS.items():
+                for _ in range(CALLS):
+                    code, details = ends_of(channel, planes.DATA, [Input(method, LARGE)])[0]
+                    assert code is expected, (method, details)
+                assert most_bytes(teacher.pid) - before < SPARE_BYTES, method
+    finally:
+        teacher.stop(grace_s=0.0)
+
+
+def most_bytes(pid: int) -> int:
+    """The most that the process ever held in memory."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) << 10

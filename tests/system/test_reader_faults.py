@@ -1,0 +1,352 @@
+"""Readers over real teachers that die, stop, leave or are slow: no batch is lost or mislabelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from edl.distill_reader import DistilReader
+from edl.mesh.local import LocalMesh
+from edl.tests.leaks import Belongings, without_neighbours
+from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
+from edl.tests.system.conftest import (
+    BATCH_BYTES,
+    ROWS,
+    SPEC,
+    TTL_S,
+    Batches,
+    Service,
+    keeps_what_it_gets,
+    start_teachers,
+    taken_until,
+)
+from edl.tests.system.coordinator_process import edl
+from edl.tests.system.slow_network import FACTOR_VARIABLE, FEATURES
+from edl.tests.system.teacher_process import serving
+from edl.tests.system.trouble import metric
+from edl.tests.waiting import wait_until
+
+#: A batch takes a tenth of a second.
+PACE_S = 0.1 / ROWS
+SetPace = Callable[[float], None]
+
+
+def busy_teacher(reader: DistilReader) -> str:
+    """A teacher that has requests in flight, once there is one."""
+    busy: list[str] = []
+
+    def found() -> bool:
+        busy[:] = [name for name, count in reader.stats.in_flight if count]
+        return bool(busy)
+
+    wait_until(found)
+    return busy[0]
+
+
+@pytest.mark.parametrize("wanted", [1, 2], ids=["spare not assigned", "spare assigned"])
+def test_a_killed_teachers_batches_are_answered_by_another(
+    service: Service, set_pace: SetPace, wanted: int
+) -> None:
+    service.add("a", "b")
+    set_pace(PACE_S)
+    source = Batches()
+    with service.reader(source, teachers_min=wanted, teachers_max=2) as reader:
+        iterator = iter(reader)
+        batches = [next(iterator) for _ in range(10)]
+        service.kill(busy_teacher(reader))
+        batches += taken_until(iterator, lambda: reader.stats.resends > 0)
+        batches += source.rest(iterator)
+        assert reader.stats.resends <= 2 + reader.config.window
+    source.check(batches)
+
+
+def test_resends_are_not_held_back_by_a_full_buffer(service: Service, set_pace: SetPace) -> None:
+    service.add("a", "b")
+    set_pace(3.0 / ROWS)  # none is labelled before the buffer is full
+    source = Batches(20)
+    full = {"upper_bytes": 3 * BATCH_BYTES, "lower_bytes": 0, "window": 4, "window_max": 4}
+    with service.reader(source, teachers_min=2, **full) as reader:
+        iterator = iter(reader)
+        wait_until(lambda: reader.stats.state == "blocked" and len(reader.stats.teachers) == 2)
+        yielded = reader.stats.yielded
+        service.kill(busy_teacher(reader))
+        set_pace(0.0)
+        wait_until(lambda: reader.stats.resends and not any(n for _, n in reader.stats.in_flight))
+        assert reader.stats.state == "blocked", "nothing was taken: the buffer is still full"
+        assert reader.stats.yielded == yielded, "no new batch was pulled"
+        source.check(list(iterator))
+
+
+def test_a_drained_teacher_costs_no_resend(service: Service, set_pace: SetPace) -> None:
+    drained, _ = service.add("a", "b")
+    set_pace(PACE_S / 4)
+    source = Batches()
+    with service.reader(source, teachers_min=2, upper_bytes=10_000) as reader:
+        iterator = iter(reader)
+        batches = taken_until(iterator, lambda: drained in dict(reader.stats.in_flight))
+        service.drain(drained)
+        batches += taken_until(iterator, lambda: not service.teachers[drained].alive)
+        batches += source.rest(iterator)
+        assert service.teachers[drained].returncode == 0
+        assert reader.stats.resends == 0
+    source.check(batches)
+
+
+def test_a_killed_predictor_and_a_killed_engine_lose_nothing(
+    service: Service, set_pace: SetPace
+) -> None:
+    (teacher,) = service.add("a")
+    set_pace(PACE_S / 10)
+    source = Batches()
+    with service.reader(source, upper_bytes=10_000) as reader:
+        iterator = iter(reader)
+        batches = [next(iterator) for _ in range(20)]
+        (predictor,) = psutil.Process(service.teachers[teacher].pid).children()
+        predictor.kill()
+        batches += taken_until(iterator, lambda: reader.stats.resends > 0)
+        os.kill(reader.engine_pid, signal.SIGKILL)
+        batches += taken_until(iterator, lambda: reader.stats.engine_restarts == 1)
+        batches += source.rest(iterator)
+    assert service.teachers[teacher].alive
+    source.check(batches)
+
+
+def test_a_suspended_teacher_is_left_after_its_ttl_and_taken_back(
+    service: Service, set_pace: SetPace
+) -> None:
+    victim, _ = service.add("a", "b")
+    set_pace(PACE_S / 4)
+    source = Batches()
+    with service.reader(source, teachers_min=2, upper_bytes=10_000) as reader:
+        iterator = iter(reader)
+        batches = taken_until(iterator, lambda: len(reader.stats.teachers) == 2)
+        batches += keeps_what_it_gets(service.teachers[victim], victim, reader, iterator)
+        batches += taken_until(iterator, lambda: reader.stats.resends + reader.stats.hedges > 0)
+        batches += taken_until(iterator, lambda: victim not in reader.stats.teachers)
+        service.resume(victim)
+        batches += taken_until(iterator, lambda: victim in reader.stats.teachers)
+        batches += source.rest(iterator)
+    source.check(batches)
+
+
+class Loop(threading.Thread):
+    """A training loop, in a thread of its own, until it is told to end."""
+
+    def __init__(self, reader: DistilReader, source: Batches) -> None:
+        super().__init__()
+        self._reader, self._source = reader, source
+        self.batches: list[Any] = []
+
+    def run(self) -> None:
+        for batch in self._reader:
+            self.batches.append(batch)
+
+    def __enter__(self) -> Loop:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._source.end()
+        self.join(60.0)
+
+
+def status_of(service: Service) -> tuple[str, dict[str, Any]]:
+    """What `edl status` prints, and what `edl status --json` says of the one student."""
+    words = ("status", "--service", service.name)
+    code, lines = edl(*words, url=service.url)
+    assert code == 0, lines
+    found = json.loads("".join(edl(*words, "--json", url=service.url)[1]))["services"]
+    return "\n".join(lines), dict(*found[0]["students"])
+
+
+def test_a_stopped_teacher_is_asked_past_ejected_and_let_in_again(
+    service: Service, set_pace: SetPace
+) -> None:
+    """Its lease lasts, so it is the reader that finds out; `edl status` names it."""
+    ids = service.add("a", "b", "stuck", spec=replace(SPEC, ttl_s=120.0))
+    stuck = ids[-1]
+    set_pace(PACE_S / 4)
+    source = Batches()
+    with (
+        service.reader(source, teachers_min=3, teachers_max=3, upper_bytes=10_000) as reader,
+        Loop(reader, source) as loop,
+    ):
+        try:
+            wait_until(lambda: stuck in dict(reader.stats.served))
+            service.suspend(stuck)
+            line = f"teacher {stuck} is ejected by job/0: it says nothing while others answer"
+            told: dict[str, Any] = {}
+
+            def is_the_only_one() -> bool:  # another one may have been out for a moment
+                text, student = status_of(service)
+                told.update(student)
+                return line in text and (told["ejected"], told["ejected_for"]) == (
+                    [stuck],
+                    ["silent"],
+                )
+
+            wait_until(is_the_only_one)
+            assert told["hedges"] > 0
+            assert told["starved_seconds"] > 0, "it does nothing but wait for labels"
+        finally:
+            service.resume(stuck)
+        wait_until(lambda: "ejected" not in status_of(service)[0])
+        assert status_of(service)[1]["ejections"] >= 1
+    source.check(loop.batches)
+
+
+def test_n_follows_the_device_time_that_teachers_report(
+    service: Service, set_pace: SetPace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A straggler among them is named."""
+    others = service.add("a", "b")
+    monkeypatch.setenv(FACTOR_VARIABLE, "20")
+    (slow,) = service.add("slow")
+    source = Batches()
+    with (
+        service.reader(source, teachers_min=3, upper_bytes=10_000) as reader,
+        Loop(reader, source) as loop,
+    ):
+        wait_until(lambda: status_of(service)[1]["needed"] >= 1)
+        set_pace(PACE_S / 4)
+        wait_until(lambda: reader.stats.t_t_s >= PACE_S / 4)  # a sleep is never shorter
+        wait_until(lambda: status_of(service)[1]["needed"] >= 2)
+        wait_until(lambda: f"teacher {slow} is a straggler to job/0" in status_of(service)[0])
+        assert not set(others) & set(reader.stats.stragglers)
+    source.check(loop.batches)
+
+
+def test_a_full_buffer_pauses_pulling_and_the_trace_says_why(tmp_path: Path) -> None:
+    trace, source = tmp_path / "run.json", Batches(labels=logits_of)
+    weight = ROWS * FEATURES * 4 + ROWS * 10 * 4
+    bounds = {"upper_bytes": 4 * weight, "lower_bytes": 2 * weight, "window": 2, "window_max": 2}
+    teacher = ScriptedTeacher()
+    try:
+        options: dict[str, Any] = {"service": "s", "teachers": [teacher.address], **bounds}
+        batches: list[Any] = []
+        with DistilReader(source, trace=trace, **options) as reader:
+            iterator = iter(reader)
+            for _ in range(12):  # each in its turn, so that the buffer is never empty
+                before = reader.stats.volume_bytes
+                batches.append(next(iterator))
+
+                def is_full_again(before: int = before) -> bool:
+                    stats = reader.stats
+                    return stats.state == "blocked" and stats.volume_bytes != before
+
+                wait_until(is_full_again)
+            batches += source.rest(iterator)
+    finally:
+        teacher.stop()
+    source.check(batches)
+    events: list[dict[str, Any]] = json.loads(trace.read_text())
+    volumes = [event["args"]["value"] for event in events if event["name"] == "volume (bytes)"]
+    pulls = [event["args"]["bytes"] for event in events if event["name"].startswith("pull ")]
+    heaviest = max(pulls) + ROWS * 10 * 4
+    assert 4 * weight < max(volumes) <= 4 * weight + 2 * heaviest, "one window beyond ut"
+    pauses = [event["args"] for event in events if event["name"] == "pulling pauses"]
+    assert len(pauses) >= 3
+    for pause in pauses[:2]:  # the last one may end with the epoch
+        volume, upper = numbers(r"(\d+) bytes .* above ut = (\d+)", pause["reason"])
+        assert volume > upper == 4 * weight
+        volume, lower = numbers(r"(\d+) bytes .* below lt = (\d+)", pause["goes_on"])
+        assert volume < lower == 2 * weight
+
+
+def numbers(pattern: str, text: str) -> tuple[int, ...]:
+    found = re.fullmatch(pattern, text)
+    assert found is not None, text
+    return tuple(map(int, found.groups()))
+
+
+LOCAL_MODEL = "edl.tests.teacher.functions:slow"
+LOCAL_BATCH_BYTES = 4 * 8192 * 4
+
+
+def large(count: int) -> Batches:
+    """Batches of 128 KB, which a reader lends to teachers on its host."""
+    return Batches(count, (4, 8192), lambda x: x * 2)
+
+
+def copies(reader: DistilReader) -> list[Any]:
+    """An epoch; what is held, and not copied, has the shared memory grow."""
+    return [tuple(part.copy() for part in batch) for batch in reader]
+
+
+def test_batches_are_not_sent_and_labels_are_the_same() -> None:
+    source, received = large(100), "edl_teacher_received_bytes_total"
+    with serving("--metrics-listen", "0", model=LOCAL_MODEL) as teacher:
+        before = Belongings.now().segments
+        with DistilReader(source, service="m", teachers=[teacher.address]) as reader:
+            source.check(copies(reader))
+        assert metric(teacher, received) < LOCAL_BATCH_BYTES, "less than one of them"
+        assert without_neighbours(Belongings.now().segments - before) == frozenset()
+        options: dict[str, Any] = {"service": "m", "teachers": [teacher.address]}
+        with DistilReader(source, shared_memory=False, **options) as reader:
+            source.check(copies(reader))
+        assert metric(teacher, received) > source.count * LOCAL_BATCH_BYTES
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
+    how: signal.Signals,
+) -> None:
+    source = large(60)
+    with serving(model=LOCAL_MODEL) as first, serving(model=LOCAL_MODEL) as second:
+        options: dict[str, Any] = {"request_timeout_s": 5.0, "upper_bytes": 10 * LOCAL_BATCH_BYTES}
+        addresses = [first.address, second.address]
+        with DistilReader(source, service="m", teachers=addresses, **options) as reader:
+            iterator = iter(reader)
+            batches = taken_until(iterator, lambda: first.address in dict(reader.stats.served))
+            batches += keeps_what_it_gets(first.process, first.address, reader, iterator)
+            first.process.send_signal(how)
+            batches += [tuple(part.copy() for part in batch) for batch in iterator]
+            if how == signal.SIGSTOP:  # its slots have long been given to other batches
+                first.process.send_signal(signal.SIGCONT)
+                source.check(copies(reader))
+            assert reader.stats.resends + reader.stats.hedges > 0
+        source.check(batches)
+
+
+def test_a_teacher_lets_go_of_the_memory_of_a_reader_that_is_gone() -> None:
+    with serving(model=LOCAL_MODEL) as teacher:
+        server = psutil.Process(teacher.process.pid)
+
+        def holds_it() -> bool:
+            return any("edl-lent" in kept.path for kept in server.memory_maps())
+
+        with DistilReader(large(20), service="m", teachers=[teacher.address]) as reader:
+            next(iter(reader))
+            assert holds_it()
+        wait_until(lambda: not holds_it())
+
+
+def test_the_next_engine_goes_on_with_the_teachers_of_the_one_that_died(
+    set_pace: SetPace, tmp_path: Path
+) -> None:
+    """Coordinator and Redis are gone, and then the engine dies, twice."""
+    both, source = {"a", "b"}, Batches()
+    with LocalMesh(log_dir=tmp_path, coordinator_options=["--ttl", str(TTL_S)]) as mesh:
+        start_teachers(mesh, *both)
+        options: dict[str, Any] = {"teachers_min": 2, "upper_bytes": 4096}
+        with DistilReader(source, service="slow", coordinator=mesh.url, **options) as reader:
+            iterator = iter(reader)
+            batches = taken_until(iterator, lambda: set(reader.stats.teachers) == both)
+            mesh.coordinator.kill()
+            for death in (1, 2):  # the second engine knows them from the first one alone
+                batches += [next(iterator) for _ in range(20)]
+                os.kill(reader.engine_pid, signal.SIGKILL)
+                batches += taken_until(iterator, lambda n=death: reader.stats.engine_restarts == n)  # type: ignore[misc]
+                batches += taken_until(iterator, lambda: set(reader.stats.teachers) == both)
+            batches += source.rest(iterator)
+    source.check(batches)
