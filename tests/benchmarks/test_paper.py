@@ -55,7 +55,7 @@ def failed(report: Reproduced) -> list[str]:
     return [goal.name for goal in report.goals if not goal.holds]
 
 
-def test_what_agrees_holds_and_each_goal_can_fail() -> None:
+def test_matching_figures_hold_and_each_goal_can_fail() -> None:
     about = two_lines()
     assert failed(compare(about, Outcome(values(about)))) == []
     (worst,) = failed(compare(about, Outcome(values(about, r0_A=1.2))))
@@ -78,13 +78,13 @@ def test_a_calibrated_cell_is_not_judged_and_a_contested_one_neither() -> None:
                           Outcome(values(few)))) == ["free cells"]  # fmt: skip
 
 
-def test_what_the_paper_has_tied_may_stand_in_any_order() -> None:
+def test_figures_that_the_paper_ties_may_be_in_any_order() -> None:
     about = two_lines(b_last=30.5)
     assert crossings(about, published(about)) == []
     assert misplaced(about, values(about, r2_B=0.95))[0] == []
 
 
-def test_a_crossing_is_named_with_who_passes_whom_and_where() -> None:
+def test_a_crossing_names_both_lines_and_the_place() -> None:
     about = two_lines()
     assert crossings(about, published(about)) == [("A", "B", "r1", "r2")]
 
@@ -127,7 +127,7 @@ def test_the_tables_are_copied_right_as_their_printed_gains_follow_from_them(tab
         assert 100 * (edl_dist / online - 1) == pytest.approx(gain, abs=0.006)
 
 
-def test_what_is_said_of_the_printed_figures_is_so() -> None:
+def test_derived_figures_follow_from_the_printed_ones() -> None:
     for rate in (*table1.N_TRAINING, *table2.N_TRAINING):
         step_s = round(64 / rate, 2)
         assert round(64 / step_s, 2) == rate  # of steps of whole hundredths of a second
@@ -154,7 +154,7 @@ def test_what_is_said_of_the_printed_figures_is_so() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_kept_is_of_the_experiment_as_it_is_now(name: str) -> None:
+def test_kept_results_are_of_the_current_experiment(name: str) -> None:
     kept = json.loads((page.RESULTS / f"paper-{name}.json").read_text())
     about = module(name).EXPERIMENT
     ours = {(row["row"], row["column"]): row["ours"] for row in kept["rows"]}
@@ -169,7 +169,7 @@ def test_what_is_kept_is_of_the_experiment_as_it_is_now(name: str) -> None:
     assert (page.RESULTS / f"paper-{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_page_is_made_of_what_is_kept() -> None:
+def test_the_page_is_made_of_the_kept_results() -> None:
     assert page.PAGE.read_text("utf-8") == page.markdown(page.documents())
 
 
@@ -222,7 +222,9 @@ def app() -> typer.Typer:
         (["paper.table2", "--simulate", "--teachers", "12"], "has no --teachers"),
     ],
 )
-def test_what_cannot_be_run_is_said(app: typer.Typer, arguments: list[str], message: str) -> None:
+def test_options_that_cannot_be_combined_are_refused(
+    app: typer.Typer, arguments: list[str], message: str
+) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, UsageError)
     with pytest.raises(UsageError, match=message):

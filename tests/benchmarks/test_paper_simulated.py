@@ -69,7 +69,7 @@ def test_the_printed_averages_of_the_controllers_pending_time_are_divided_by_ele
     )
 
 
-def test_the_seventh_job_starts_when_the_kept_series_say() -> None:
+def test_the_seventh_job_starts_as_in_the_kept_series() -> None:
     """The one figure of autoscaling that the model is fitted to."""
     seventh = edl_controller.run(True, 2.0).run("job06")
     assert seventh.pending_s(1e9) == pytest.approx(65.5)
@@ -83,7 +83,7 @@ def test_elastic_jobs_end_sooner_than_gang_scheduled_ones_and_the_second_waits_l
         assert elastic.mean_pending_s() < 0.1 * gang.mean_pending_s()
 
 
-def test_the_second_job_has_what_the_first_leaves_and_then_all() -> None:
+def test_the_second_job_gets_the_rest_and_then_everything() -> None:
     found = elasticdl.overlap("elastic", "cpu")
     held = {moment.held.get("cpu", 0.0) for moment in found.moments if moment.at_s < 394}
     assert max(held) == 21  # 13 and 8 of 24: a second worker of 5 would not fit

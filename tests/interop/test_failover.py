@@ -110,7 +110,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 
 
 @pytest.mark.parametrize("victim", POOL)
-def test_the_stream_is_whole_whoever_is_killed(pool: Pool, victim: str) -> None:
+def test_the_stream_is_complete_when_any_teacher_is_killed(pool: Pool, victim: str) -> None:
     source = KnownBatches(BATCHES)
     with DistilReader(
         source, service=MODEL, coordinator=pool.mesh.url, teachers_min=len(POOL), upper_bytes=50_000

@@ -242,7 +242,7 @@ def sidecar(mesh: LocalMesh, address: str) -> Process:
     return start(python_command("register", "edl", "teacher", "register", *words))
 
 
-def test_a_server_that_others_keep_is_a_teacher(
+def test_an_unmanaged_server_is_a_teacher(
     network: Network, mesh: LocalMesh, tmp_path: Path
 ) -> None:
     with pipeline_server(tmp_path, network.folder, "ours", "tensors") as address:

@@ -57,9 +57,7 @@ def test_messages_and_methods_are_those_that_are_shipped(path: str, ours: FileDe
 
 
 @pytest.mark.parametrize(("number", "dtype"), [(0, "int64"), (1, "float32"), (2, "int32")])
-def test_the_real_client_is_answered_in_its_own_words(
-    tmp_path: Path, number: int, dtype: str
-) -> None:
+def test_the_original_client_is_answered(tmp_path: Path, number: int, dtype: str) -> None:
     x = (np.arange(30).reshape(5, 6) - 7).astype(dtype)
     np.save(tmp_path / "x.npy", x)
     (tmp_path / "conf.prototxt").write_text(CONFIG % number)

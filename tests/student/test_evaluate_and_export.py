@@ -104,7 +104,7 @@ def saved(paddle: Any, spec: JobSpec, folder: Path) -> tuple[Any, str]:
     return parts.model, str(folder / "checkpoints")
 
 
-def test_an_evaluation_is_what_one_has_by_hand(paddle: Any, folder: Path) -> None:
+def test_an_evaluation_equals_one_by_hand(paddle: Any, folder: Path) -> None:
     spec = job(folder)
     model, place = saved(paddle, spec, folder)
     x, y = (np.concatenate(parts) for parts in zip(*spec.feed("eval"), strict=True))
@@ -123,7 +123,7 @@ def test_an_evaluation_is_what_one_has_by_hand(paddle: Any, folder: Path) -> Non
     assert found.line().startswith("step 12  23 rows  loss ")
 
 
-def test_without_labels_there_is_no_loss_to_tell(paddle: Any, folder: Path) -> None:
+def test_without_labels_no_loss_is_reported(paddle: Any, folder: Path) -> None:
     bare = JOB.replace(", Y[at : at + 10])", ",)").replace('"accuracy": Accuracy(),', "")
     spec = job(folder, bare)
     _, place = saved(paddle, spec, folder)
@@ -193,7 +193,7 @@ def test_an_exported_model_answers_as_the_student(paddle: Any, folder: Path) -> 
     assert parameters < 4 * (4 * 6 + 6 + 6 * 3 + 3 + 6 * 9), "the projector is in it"
 
 
-def test_what_cannot_be_exported_is_refused(paddle: Any, folder: Path) -> None:
+def test_an_export_that_cannot_work_is_refused(paddle: Any, folder: Path) -> None:
     spec = job(folder)
     _, place = saved(paddle, spec, folder)
     with pytest.raises(UsageError, match="formats are paddle and onnx"):

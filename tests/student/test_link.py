@@ -1,4 +1,4 @@
-"""Between a supervisor and a rank: every word arrives as it was, every ask is answered."""
+"""The connection of a supervisor and a rank: messages arrive, requests are answered."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ends() -> Iterator[tuple[RankPort, RankLink]]:
     link.close()
 
 
-def test_words_survive_the_line(ends: tuple[RankPort, RankLink]) -> None:
+def test_messages_arrive_as_they_were_sent(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
     assert port.send(ORDER)
     assert link.order() == ORDER
@@ -60,7 +60,7 @@ def test_words_survive_the_line(ends: tuple[RankPort, RankLink]) -> None:
     assert from_supervisor(Answer(3, [1, 2]).to_json()) == Answer(3, [1, 2])
 
 
-def test_asks_are_answered_whoever_asks_meanwhile(ends: tuple[RankPort, RankLink]) -> None:
+def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
     port.send(ORDER)
     link.order()
@@ -85,7 +85,7 @@ def test_asks_are_answered_whoever_asks_meanwhile(ends: tuple[RankPort, RankLink
     assert (done.what, done.epoch, done.start, done.stop) == ("done", 2, 2, 4)
 
 
-def test_a_refusal_is_raised_as_what_it_was(ends: tuple[RankPort, RankLink]) -> None:
+def test_a_refusal_is_raised_as_the_same_error(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
     port.send(ORDER)
     link.order()
@@ -102,7 +102,7 @@ def test_a_refusal_is_raised_as_what_it_was(ends: tuple[RankPort, RankLink]) -> 
     supervisor.join(5)
 
 
-def test_who_asks_a_supervisor_that_dies_does_not_wait(ends: tuple[RankPort, RankLink]) -> None:
+def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
     port.send(ORDER)
     link.order()
@@ -112,7 +112,7 @@ def test_who_asks_a_supervisor_that_dies_does_not_wait(ends: tuple[RankPort, Ran
     assert link.lost
 
 
-def test_what_is_no_word_is_refused() -> None:
+def test_malformed_messages_are_refused() -> None:
     for kind, meant in (("leave", from_rank), ("ready", from_supervisor), ("x", from_rank)):
         with pytest.raises(WireError):
             meant({"kind": kind})

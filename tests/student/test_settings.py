@@ -52,7 +52,7 @@ def test_json_both_ways() -> None:
         ({"hang_s": 0.0}, "above 0 seconds"),
     ],
 )
-def test_what_cannot_be_is_said(wrong: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         TrainSettings(**{"spec": "/jobs/a.py", "job": "a", "epochs": 1, **wrong})
 

@@ -44,7 +44,7 @@ def make(paddle: Any, loss: Any = None, **options: Any) -> Trainer:
     return Trainer(model, loss or DistillLoss(1, 0), optimizer, **options)
 
 
-def test_trains_so_many_epochs_and_says_what_came_of_it(paddle: Any) -> None:
+def test_fit_trains_the_epochs_and_reports_totals(paddle: Any) -> None:
     ticks = itertools.count(step=2.0)
     loader = Loader(5)
     result = make(paddle, clock=lambda: next(ticks)).fit(loader, epochs=8)
@@ -55,13 +55,13 @@ def test_trains_so_many_epochs_and_says_what_came_of_it(paddle: Any) -> None:
     assert loader.closed == 8
 
 
-def test_steps_begin_the_loader_anew_and_take_no_batch_too_many(paddle: Any) -> None:
+def test_steps_restart_the_loader_and_take_no_extra_batch(paddle: Any) -> None:
     loader = Loader(5)
     result = make(paddle).fit(loader, steps=7)
     assert (result.steps, loader.taken, loader.closed) == (7, 7, 2)
 
 
-def test_steps_and_epochs_together_end_by_whichever_comes_first(paddle: Any) -> None:
+def test_fit_ends_by_steps_or_epochs_whichever_is_first(paddle: Any) -> None:
     assert make(paddle).fit(Loader(5), epochs=1, steps=7).steps == 5
     assert make(paddle).fit(Loader(5), epochs=9, steps=7).steps == 7
 
@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_no_gradient_and_closes_the_epoch(paddle: Any) -> None:
     assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
 
 
-def test_what_cannot_be_trained_is_refused(paddle: Any) -> None:
+def test_a_training_without_length_or_batches_is_refused(paddle: Any) -> None:
     with pytest.raises(UsageError, match="for how long"):
         make(paddle).fit(Loader(1))
     with pytest.raises(UsageError, match="no batches"):

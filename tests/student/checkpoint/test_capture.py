@@ -195,7 +195,7 @@ def test_a_scaler(paddle: Any) -> None:
         ({"scheduled": True}, "fixed learning rate, the job's has a schedule"),
     ],
 )
-def test_what_does_not_fit_is_named_and_changes_nothing(
+def test_a_mismatch_is_named_and_changes_nothing(
     paddle: Any, change: dict[str, Any], match: str
 ) -> None:
     trained = made(paddle, "Adam", False)

@@ -1,4 +1,4 @@
-"""`edl checkpoint`: what operators see of a place, and what they may remove."""
+"""`edl checkpoint`: list, verify and prune."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_list(place: Path) -> None:
         assert words in shown
 
 
-def test_list_says_what_is_not_whole(place: Path) -> None:
+def test_list_shows_damaged_checkpoints(place: Path) -> None:
     (place / "step-000000000020" / "state.json").unlink()
     assert [one["problem"] for one in told("list", place)] == ["", "state.json is missing", ""]
     assert "no: " in run("list", place).stdout

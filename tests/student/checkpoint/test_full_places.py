@@ -1,4 +1,4 @@
-"""Places that are full or refuse: said in one line, and what was there stays."""
+"""Saving to places that are full, refuse or are slow; the thread that writes snapshots."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def persisting(tmp_path: Path) -> Iterator[tuple[Persister, Slow, SnapshotWriter
             persister.stop(DEADLINE_S)
 
 
-def test_what_is_told_is_written_once(tmp_path: Path) -> None:
+def test_each_snapshot_is_written_once(tmp_path: Path) -> None:
     with persisting(tmp_path) as (persister, repository, writer, _):
         assert persister.persist_now(DEADLINE_S) is None, "there is nothing"
         writer.write(contents_of(1))
@@ -239,7 +239,9 @@ def test_the_end_waits_for_the_last_snapshot(tmp_path: Path) -> None:
     assert found.step == 5
 
 
-def test_a_wish_has_a_deadline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_for_a_write_has_a_deadline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with persisting(tmp_path) as (persister, repository, writer, _):
         repository.may_save.clear()
         writer.write(contents_of(1))
@@ -257,7 +259,7 @@ def test_a_wish_has_a_deadline(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         (RuntimeError("what nobody thought of"), "RuntimeError: what nobody thought of"),
     ],
 )
-def test_what_fails_is_told_once_and_tried_again(
+def test_a_failed_write_is_logged_once_and_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, said: str
 ) -> None:
     with persisting(tmp_path) as (persister, repository, writer, _):

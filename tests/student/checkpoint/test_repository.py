@@ -1,4 +1,4 @@
-"""A repository in a folder and behind fsspec: what is saved comes back, what is damaged never."""
+"""A repository in a folder and behind fsspec: checkpoints come back whole or not at all."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ DAMAGES: list[tuple[str, Callable[[bytes], bytes | None]]] = [
 ]
 
 
-def test_what_is_saved_comes_back(url: str) -> None:
+def test_a_checkpoint_is_saved_and_restored(url: str) -> None:
     repository = Repository(url)
     assert repository.newest_valid() is None
     assert list(repository.list()) == []
@@ -124,7 +124,7 @@ def test_a_damaged_newest_is_passed_over_and_named(
     assert [one.step for one in repository.list()] == [3]
 
 
-def test_a_newest_that_only_looks_whole_pushes_nothing_out(url: str) -> None:
+def test_a_damaged_newest_checkpoint_evicts_no_valid_one(url: str) -> None:
     """The training goes on from the one before, and saves at lower steps; in another process."""
     older = Repository(url).save(contents_of(1))
     newer = Repository(url).save(contents_of(9))
@@ -137,7 +137,7 @@ def test_a_newest_that_only_looks_whole_pushes_nothing_out(url: str) -> None:
     assert older.name not in {one.name for one in Repository(url).list()}
 
 
-def test_what_was_just_saved_is_never_pruned(url: str) -> None:
+def test_a_checkpoint_just_saved_is_never_pruned(url: str) -> None:
     Repository(url, keep=1).save(contents_of(9))
     saved = Repository(url, keep=1).save(contents_of(2))
     check(Repository(url).load(saved))
@@ -254,7 +254,7 @@ def test_places_that_cannot_be(place: str, match: str) -> None:
         Repository(place, keep=0 if place.startswith("memory") else 1)
 
 
-def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
+def test_the_manifest_lists_the_files(tmp_path: Path) -> None:
     saved = Path(Repository(str(tmp_path)).save(contents_of(1)).location)
     told = json.loads((saved / "MANIFEST.json").read_text())
     sizes = {path.name: path.stat().st_size for path in saved.iterdir()}

@@ -1,4 +1,4 @@
-"""Snapshots: whole ones only, whoever dies, and never written over while they are read."""
+"""Snapshots are whole, survive their writer, and are not overwritten while they are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def newest(owner: SnapshotOwner) -> Contents | None:
         return None if found is None else found[1].copied()
 
 
-def test_the_newest_comes_back() -> None:
+def test_the_newest_snapshot_is_restored() -> None:
     with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
         assert newest(owner) is None
         assert owner.newest_step() is None
@@ -63,7 +63,7 @@ def test_all_ranks_of_a_node_read_the_newest_at_once() -> None:
                 slot.close()
 
 
-def test_what_is_read_is_not_written_over() -> None:
+def test_a_snapshot_being_read_is_not_overwritten() -> None:
     with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
         writer.write(contents_of(1))
         writer.write(contents_of(2))
@@ -77,7 +77,9 @@ def test_what_is_read_is_not_written_over() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_who_dies_in_the_copy_spoils_one_slot(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_dies_in_the_copy_spoils_one_slot(
+    first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
         if not first:
             writer.write(contents_of(1))
@@ -153,7 +155,7 @@ def test_memory_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) -
         assert owner.newest_step() == 1
 
 
-def test_memory_of_nobody() -> None:
+def test_memory_without_an_owner_is_refused() -> None:
     with SnapshotOwner() as owner:
         keys = list(owner.keys)
     with pytest.raises(UsageError, match="snapshots"):

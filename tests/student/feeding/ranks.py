@@ -158,7 +158,7 @@ def source_of(
         publish(board := MemoryBoard(), 1)
         link = BoardLink(board, 1, rank)
     sampler = getattr(feed, "batch_sampler", None)
-    batch = int(settings.total_batch or getattr(sampler, "batch_size", 4))
+    batch: Any = settings.total_batch or getattr(sampler, "batch_size", 4)
     return source_for(
         feed,
         settings=settings,

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a feed; which checkpoints are refused; which feeds are."""
+"""The state of a feed in a checkpoint; checkpoints and feeds that are refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Stateful(Plain):
         self.place = state["place"]
 
 
-def test_what_ranks_trained_is_put_together_and_comes_back() -> None:
+def test_trained_ranges_of_ranks_are_merged_and_restored() -> None:
     ranks = world_of(MemoryBoard(), batched(50, 8), settings_of(), world=3)
     trained: set[int] = set()
     for rank in ranks:
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_feed_is_refused(feed: Any, seed: int, why: str)
 
 @pytest.mark.parametrize("feed", [Plain(), Stateful(), list(Plain())])
 @pytest.mark.parametrize("after", [0, 2, 6, 9, 12])
-def test_a_feed_without_ids_goes_on_behind_what_was_trained(feed: Any, after: int) -> None:
+def test_a_feed_without_ids_continues_after_the_trained_batches(feed: Any, after: int) -> None:
     def run(saved: dict[str, Any] | None, epoch: int, count: int) -> tuple[list[float], Any, int]:
         mine = source_of(feed, saved=saved)
         assert isinstance(mine, UnshardedSource)
@@ -147,7 +147,7 @@ def test_a_feed_without_ids_goes_on_behind_what_was_trained(feed: Any, after: in
     assert restored(saved) == {}
 
 
-def test_a_rank_that_had_ended_its_epoch_before_the_others_has_nothing_of_it() -> None:
+def test_a_rank_that_finished_the_epoch_gets_no_more_of_it() -> None:
     feed = Plain()
     mine = source_of(feed)
     for _ in DirectReader(mine):
@@ -161,7 +161,7 @@ def test_a_rank_that_had_ended_its_epoch_before_the_others_has_nothing_of_it() -
     reader.close()
 
 
-def test_ranks_of_a_fixed_world_have_parts_of_what_can_be_divided() -> None:
+def test_ranks_of_a_fixed_world_get_parts_of_a_divisible_feed() -> None:
     feed, fixed = Divided(), settings_of(nodes=(2, 2))
     parts = []
     for rank in range(2):
@@ -186,7 +186,7 @@ def test_a_feed_without_ids_needs_a_fixed_number_of_nodes(feed: Any) -> None:
     check_feed(batched(9, 2), settings_of(32, nodes=(1, 4)))
 
 
-def test_a_data_set_gets_batches_of_the_size_that_is_told() -> None:
+def test_a_data_set_needs_a_total_batch() -> None:
     with pytest.raises(UsageError, match=r"--total-batch ROWS"):
         source_of(Numbers(10))
     mine = source_of(Numbers(10), settings_of(4))

@@ -120,7 +120,7 @@ class UnevenWorld:
 def test_steps_stay_full_while_shares_change(rng: random.Random, shard_rows: int) -> None:
     """With shards of one row no rank holds a rest: only an epoch's last step is not full."""
     changes = 0
-    for _ in range(6):
+    for _ in range(8):
         world = UnevenWorld(rng, shard_rows)
         full = [
             min(world.total, world.samples - begin)

@@ -110,7 +110,7 @@ def test_labels_samples_and_positions_belong_together(
     direct.close()
 
 
-def test_what_a_step_gets_of_a_batch(address: str) -> None:
+def test_a_step_gets_inputs_labels_and_positions(address: str) -> None:
     source, settings = taught(feed_of("batched", 0), address)
     with make_reader(source, DISTILL, settings, rank=0) as reader:  # type: ignore[union-attr]
         for batch in reader:

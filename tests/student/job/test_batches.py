@@ -1,4 +1,4 @@
-"""What is input, label, position and soft label of a batch, and how one is cut."""
+"""How a batch is split into inputs, labels, positions and soft labels, and into micro-batches."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_soft_labels_that_did_not_come_are_none() -> None:
     assert split((X, Y, None), [""]).soft == {"": None}
 
 
-def test_bfloat16_becomes_what_paddle_calls_so(paddle: Any) -> None:
+def test_bfloat16_becomes_the_type_of_paddle(paddle: Any) -> None:
     label = split((X, Y, SOFT.astype(ml_dtypes.bfloat16)), [""]).soft[""]
     assert label.dtype == paddle.bfloat16
     assert float(label.sum()) == SOFT.sum()
@@ -123,7 +123,7 @@ def test_the_micro_batches_together_are_the_batch() -> None:
     assert whole.part(0, ROWS) is whole
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_fields_are_named() -> None:
     with pytest.raises(UsageError, match="lacks the soft label 'logits'"):
         split({"x": X, "label": Y}, ["logits"])
     with pytest.raises(UsageError, match="2 fields, 2 of which should be soft labels"):

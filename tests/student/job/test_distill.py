@@ -1,4 +1,4 @@
-"""What a job says of its teachers: what readers are told of it, and what cannot be."""
+"""`Distill`: the options that readers get from it, and what it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def options(distill: Distill) -> dict[str, Any]:
     return distill.reader_options()
 
 
-def test_a_reader_takes_all_that_it_is_told() -> None:
+def test_a_reader_accepts_all_its_options() -> None:
     known = set(inspect.signature(DistilReader).parameters)
     assert set(options(Distill("teachers"))) <= known
     told = options(
@@ -47,13 +47,13 @@ def test_hints_come_as_the_model_gives_them() -> None:
     assert told["temperature"] == {"logits": 4}
 
 
-def test_what_labels_are_follows_from_who_makes_them() -> None:
+def test_labels_are_logits_unless_teachers_send_probabilities() -> None:
     assert Distill("teachers").labels_are == "logits"
     assert Distill("teachers", teacher_temperature=2).labels_are == "probabilities"
     assert Distill({"a": 0.5, "b": 0.5}).labels_are == "probabilities"
 
 
-def test_weights_of_services_come_behind_the_labels() -> None:
+def test_weights_of_services_follow_the_labels() -> None:
     mixed = Distill({"a": 1, "b": 1}, options={"ensemble": EnsemblePolicy(with_weights=True)})
     assert mixed.label_names == ("", "ensemble_weights")
 

@@ -55,14 +55,14 @@ def test_each_function_works_alone(write_job: Write, paddle: Any) -> None:
     assert [len(spec.feed(split)[0][0]) for split in ("train", "eval")] == [6, 2]
 
 
-def test_what_is_left_out_has_a_plain_meaning(write_job: Write) -> None:
+def test_optional_functions_have_defaults(write_job: Write) -> None:
     spec = load_job(write_job(GOOD))
     assert (spec.metrics(), spec.distill()) == ({}, None)
     assert not spec.has("on_scale")
     spec.on_scale(2, 3)
 
 
-def test_what_is_optional_is_called(write_job: Write) -> None:
+def test_optional_functions_are_called(write_job: Write) -> None:
     text = GOOD + (
         "from edl.student import Distill\n"
         "seen = []\n"
@@ -230,7 +230,7 @@ def test_a_wrong_return_type(
     assert expected in found
 
 
-def test_what_distill_itself_refuses_has_its_line_too(write_job: Write) -> None:
+def test_an_error_of_distill_is_reported_with_its_line(write_job: Write) -> None:
     path = write_job(
         GOOD + "from edl.student import Distill\n"
         "def distill():\n"
@@ -264,9 +264,7 @@ def test_a_data_set_is_told_from_batches(paddle: Any) -> None:
     assert not is_dataset(iter([1]))
 
 
-def test_what_arises_in_code_of_the_file_is_blamed_on_it_whoever_called(
-    write_job: Write, paddle: Any
-) -> None:
+def test_an_exception_raised_in_the_file_is_attributed_to_it(write_job: Write, paddle: Any) -> None:
     text = replaced("paddle.nn.Linear(4, 3)", "Broken()") + (
         "\n\nclass Broken(paddle.nn.Layer):\n"
         "    def forward(self, x):\n        return x + missing\n"
@@ -285,7 +283,7 @@ def test_what_arises_in_code_of_the_file_is_blamed_on_it_whoever_called(
     assert shown[-1] == "NameError: name 'missing' is not defined"
 
 
-def test_what_arises_elsewhere_is_not_blamed_on_the_file(write_job: Write) -> None:
+def test_an_exception_raised_elsewhere_is_not_attributed_to_the_file(write_job: Write) -> None:
     path = str(write_job(GOOD))
     for error in (ValueError("elsewhere"), KeyboardInterrupt(), UsageError("a setting")):
         with pytest.raises(type(error)) as caught:
@@ -359,7 +357,7 @@ def test_a_job_without_labels_only_distils(write_job: Write) -> None:
         ("    return [(", "    return [] and [(", "has no batches"),
     ],
 )
-def test_what_does_not_fit_is_found(write_job: Write, old: str, new: str, message: str) -> None:
+def test_mismatches_of_a_job_are_found(write_job: Write, old: str, new: str, message: str) -> None:
     assert old in GOOD
     spec = load_job(write_job(GOOD.replace(old, new)))
     with pytest.raises(UsageError, match=message) as caught:
@@ -367,13 +365,13 @@ def test_what_does_not_fit_is_found(write_job: Write, old: str, new: str, messag
     assert "\n" not in str(caught.value)
 
 
-def test_a_metric_that_is_no_number_is_told(write_job: Write) -> None:
+def test_a_metric_that_is_no_number_is_reported(write_job: Write) -> None:
     text = GOOD + "\n\ndef metrics():\n    return {'all': lambda o, y: 'many'}\n"
     with pytest.raises(JobError, match=r"in metrics\(\): 'all' must give a number"):
         rehearsed(write_job, text)
 
 
-def test_scores_are_means_over_rows_and_begin_anew(write_job: Write, paddle: Any) -> None:
+def test_scores_are_means_over_rows_and_can_be_reset(write_job: Write, paddle: Any) -> None:
     text = GOOD + (
         "\n\ndef metrics():\n    return {'mean': lambda o, y: o.mean(),"
         " 'both': Twice(topk=(1, 2))}\n\n\nclass Twice(paddle.metric.Accuracy):\n"

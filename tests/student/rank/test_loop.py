@@ -103,13 +103,13 @@ def test_the_end_of_the_last_epoch_is_saved_once() -> None:
     assert told.saved == [2, 4, 6]
 
 
-def test_who_leaves_behind_a_step_that_was_saved_does_not_save_it_again() -> None:
+def test_a_rank_that_leaves_after_a_saved_step_does_not_save_it_again() -> None:
     told = Told([4, 4], evaluates=False)
     assert run(told, leave_at=4, epochs=2) == "left"
     assert told.saved == [2, 4]
 
 
-def test_who_leaves_before_its_first_step_is_saved() -> None:
+def test_a_rank_that_leaves_before_its_first_step_saves() -> None:
     """The change of the world that it has begun with is in no other checkpoint."""
     told = Told([0], evaluates=False)
     assert run(told, leave_at=0, epochs=1) == "left"
@@ -138,7 +138,7 @@ def test_the_beginning_of_an_epoch_waits_for_nothing() -> None:
     assert mine.promise(100) == 163 + MARGIN
 
 
-def test_what_lies_beyond_the_promise_is_read_once_more_is_agreed() -> None:
+def test_rows_beyond_the_promise_wait_for_the_next_agreement() -> None:
     mine = shares()
     mine.begin(0)
     assert mine.promise(0) == MARGIN
@@ -158,7 +158,7 @@ def test_what_lies_beyond_the_promise_is_read_once_more_is_agreed() -> None:
     assert read[0] < 10
 
 
-def test_who_waits_is_let_go_at_the_end() -> None:
+def test_a_waiting_reader_is_released_by_close() -> None:
     mine = shares()
     mine.begin(0)
     mine.promise(0)

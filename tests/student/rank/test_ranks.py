@@ -113,7 +113,7 @@ def test_a_world_leaves_and_another_goes_on(tmp_path: Path) -> None:
     assert metrics["accuracy"] > 0.4
 
 
-def test_ranks_that_wait_say_so_and_can_leave() -> None:
+def test_ranks_that_wait_report_it_and_can_leave() -> None:
     """Rank 1's data set hangs in its 40th row; others are not cut off, and all leave when told."""
     blocked = {"EDL_TEST_ROWS": "400", "EDL_TEST_BLOCK": "1:40"}
     with SnapshotOwner() as owner:

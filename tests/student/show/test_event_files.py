@@ -76,7 +76,7 @@ def test_a_node_without_rank_0_writes_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_holds_nobody_up_and_is_tried_again(
+def test_a_full_disk_blocks_no_training_and_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened: list[str] = []

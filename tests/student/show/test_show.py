@@ -1,4 +1,4 @@
-"""What a user sees of a training: plain lines, or a picture at a terminal."""
+"""The progress of a training: plain lines, or a picture at a terminal."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_plain_lines_come_now_and_then() -> None:
     assert len(lines) == 4
 
 
-def test_plain_lines_say_once_what_is_waited_for_long() -> None:
+def test_plain_lines_report_a_long_wait_once() -> None:
     lines: list[str] = []
     clock = Clock()
     plain = Plain(lines.append, every_s=100, clock=clock)
@@ -123,7 +123,7 @@ def test_plain_lines_say_once_what_is_waited_for_long() -> None:
     assert [heard(now, replace(waits, step=11)) for now in (9.2, 14.1, 14.3)] == [[], [], said]
 
 
-def test_plain_lines_say_at_once_what_the_node_waits_for() -> None:
+def test_plain_lines_report_the_wait_of_a_node_at_once() -> None:
     lines: list[str] = []
     plain = Plain(lines.append, clock=Clock())
     plain.waiting("2 nodes, 1 is here")

@@ -89,7 +89,7 @@ def test_a_rank_that_crashes_on_one_step_three_times_stops_the_job(fleet: Fleet)
     assert fleet.generation() == 3
 
 
-def test_why_the_job_failed_is_said_also_where_the_last_checkpoint_cannot_be_written(
+def test_a_failure_is_reported_even_if_the_last_checkpoint_cannot_be_written(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*_: object) -> None:
@@ -109,7 +109,7 @@ def test_a_rank_that_crashes_twice_is_started_again(fleet: Fleet) -> None:
     assert fleet.generation() == 3
 
 
-def test_what_cannot_work_is_not_tried_again(fleet: Fleet) -> None:
+def test_a_usage_error_is_not_retried(fleet: Fleet) -> None:
     fleet.job = {"usage": "job.py:3, in model(): no layers"}
     node = fleet.start("a")
     fleet.end()
@@ -118,7 +118,7 @@ def test_what_cannot_work_is_not_tried_again(fleet: Fleet) -> None:
     assert fleet.generation() == 1
 
 
-def test_who_is_told_to_stop_leaves_with_a_checkpoint_and_goes_on_later(fleet: Fleet) -> None:
+def test_a_stopped_job_leaves_a_checkpoint_and_continues_later(fleet: Fleet) -> None:
     fleet.settings = {"ranks_per_node": 2, "save_every_steps": None}
     fleet.job = BEFORE_THE_END
     node = fleet.start("a")

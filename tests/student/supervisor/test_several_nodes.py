@@ -170,7 +170,7 @@ def test_training_goes_on_while_the_board_is_away(
     assert fleet.generation() == 1
 
 
-def test_a_lease_whose_answer_was_lost_is_trained_nevertheless(fleet: Fleet) -> None:
+def test_a_lease_with_a_lost_answer_is_still_trained(fleet: Fleet) -> None:
     board: Any = fleet.board
     leases, lost = itertools.count(), list[Any]()
 
