@@ -42,8 +42,8 @@ def learn(job: Assembly, soft: Callable[..., Any], steps: int) -> list[dict[str,
         terms.total.backward()
         job.optimizer.step()
         job.optimizer.clear_grad()
-        # Private, as Paddle has no other way to it.
-        if isinstance(rate := job.optimizer._learning_rate, LRScheduler):
+        # Paddle has no public way to it.
+        if isinstance(rate := job.optimizer._learning_rate, LRScheduler):  # noqa: SLF001
             rate.step()
         told.append({name: float(value) for name, value in terms.named.items()})
     return told

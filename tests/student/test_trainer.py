@@ -59,9 +59,6 @@ def test_steps_restart_the_loader_and_take_no_extra_batch(paddle: Any) -> None:
     loader = Loader(5)
     result = make(paddle).fit(loader, steps=7)
     assert (result.steps, loader.taken, loader.closed) == (7, 7, 2)
-
-
-def test_fit_ends_by_steps_or_epochs_whichever_is_first(paddle: Any) -> None:
     assert make(paddle).fit(Loader(5), epochs=1, steps=7).steps == 5
     assert make(paddle).fit(Loader(5), epochs=9, steps=7).steps == 7
 

@@ -155,7 +155,7 @@ def test_master_weights_have_names_of_the_network(paddle: Any) -> None:
         if name == "0.weight":
             copy = paddle.to_tensor(parameter.numpy() + 1)
             # Private, as Paddle makes them only on a GPU.
-            trained.optimizer._master_weights = {parameter.name: copy}
+            trained.optimizer._master_weights = {parameter.name: copy}  # noqa: SLF001
     contents = capture(trained, step=1, world=1, state={}).copied()
     restore(other, contents)
     (found,) = other.optimizer.state_dict()["master_weights"].items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -184,18 +183,7 @@ def test_elsewhere_there_are_plain_lines() -> None:
     assert not isinstance(display, Terminal)
 
 
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (count(3.14159), "3.1"),
-        (count(999), "999"),
-        (count(4096), "4.1k"),
-        (count(2e6), "2.0M"),
-        (size(12), "12 B"),
-        (size(5 << 20), "5 MiB"),
-        (duration(59.6), "1:00"),
-        (duration(3723), "1:02:03"),
-    ],
-)
-def test_figures_are_short(made: Any, text: str) -> None:
-    assert made == text
+def test_figures_are_short() -> None:
+    assert [count(n) for n in (3.14159, 999, 4096, 2e6)] == ["3.1", "999", "4.1k", "2.0M"]
+    assert [size(n) for n in (12, 5 << 20)] == ["12 B", "5 MiB"]
+    assert [duration(s) for s in (59.6, 3723)] == ["1:00", "1:02:03"]

@@ -256,7 +256,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
         checkpoint=str(tmp_path / "checkpoints"),
     )  # fmt: skip
     supervisor = Supervisor(settings, board, "a", LOOPBACK, Teller(Plain(lambda line: None)))
-    write_snapshot(supervisor._keeping, 100)  # private: else a rank has to train
+    write_snapshot(supervisor._keeping, 100)  # noqa: SLF001 - else a rank has to train
     board.join(JOB, "b", {}, 3600.0)
     assert board.lead(JOB, "b", 3600.0)
     world = World(3, ("b",), restored, keeper)
