@@ -162,11 +162,6 @@ class TestBatching:
         assert sent(decide(rule, waiting(2, 2, 2, 2, 2), [lane()], 0.0)) == [(0, 1, 2, 3)]
         assert sent(decide(rule, waiting(2, 3), [lane()], 0.0)) == []
 
-    def test_shapes_are_not_mixed(self) -> None:
-        requests = [*waiting(4, shape="a"), *waiting(4, shape="b", first=1), *waiting(4, first=2)]
-        decision = decide(BatchRule(8, 0.0), requests, [lane(3)], 1.0)
-        assert sent(decision) == [(0, 2), (1,)]
-
     @pytest.mark.parametrize(
         "make",
         [
@@ -243,7 +238,7 @@ class TestLanes:
             lanes[index].finish_s(samples) <= lane.finish_s(samples) for lane in lanes if lane.room
         )
 
-    def test_fast_device_takes_more(self) -> None:
+    def test_devices(self) -> None:
         lanes = [Lane(9, 0, 0.1), Lane(9, 0, 0.35)]
         taken = []
         for _ in range(6):
@@ -252,6 +247,12 @@ class TestLanes:
             taken.append(index)
             lanes[index] = lanes[index].given(8)
         assert taken == [0, 0, 0, 1, 0, 0]
+        told = list(
+            itertools.accumulate(
+                range(5), lambda last, _: promise_s(10.0, last, 0.5, 3), initial=0.0
+            )
+        )
+        assert told[1:] == [10.5, 11.0, 11.5, 11.5, 11.5]
 
     @given(
         st.lists(st.floats(0, 1), min_size=2, max_size=30), st.floats(0.01, 1), st.integers(1, 9)
@@ -267,14 +268,6 @@ class TestLanes:
             if number and told < now + slots * interval_s:
                 assert told >= before + interval_s * 0.999
 
-    def test_refused_come_back_one_by_one(self) -> None:
-        told = list(
-            itertools.accumulate(
-                range(5), lambda last, _: promise_s(10.0, last, 0.5, 3), initial=0.0
-            )
-        )
-        assert told[1:] == [10.5, 11.0, 11.5, 11.5, 11.5]
-
 
 DTYPES = {
     "float16": np.dtype(np.float16),
@@ -285,15 +278,6 @@ DTYPES = {
 
 
 class TestPrecision:
-    def test_order_does_not_matter(self) -> None:
-        for one, two, three in product(DTYPES, repeat=3):
-            assert widest(one, one) == one
-            left, right = widest(one, two), widest(two, three)
-            assert left is not None
-            assert right is not None
-            assert left == widest(two, one)
-            assert widest(left, three) == widest(one, right)
-
     @pytest.mark.parametrize(("one", "other"), [*product(DTYPES, DTYPES)])
     @given(bits=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=20))
     def test_no_value_loses_a_bit(self, one: str, other: str, bits: list[int]) -> None:
@@ -306,10 +290,17 @@ class TestPrecision:
             back = values.astype(DTYPES[name]).astype(dtype)
             np.testing.assert_array_equal(back.view(np.uint8), values.view(np.uint8))
 
-    def test_narrowest_type(self) -> None:
+    def test_types(self) -> None:
         assert widest("float16", "float32") == "float32"
         assert widest("float16", "bfloat16") == "float32"
         assert widest("bfloat16", "float64") == "float64"
+        for one, two, three in product(DTYPES, repeat=3):
+            assert widest(one, one) == one
+            left, right = widest(one, two), widest(two, three)
+            assert left is not None
+            assert right is not None
+            assert left == widest(two, one)
+            assert widest(left, three) == widest(one, right)
 
     @pytest.mark.parametrize("other", ["int32", "int64", "bool", "complex64"])
     def test_other_types_are_not_joined(self, other: str) -> None:

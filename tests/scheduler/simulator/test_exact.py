@@ -116,11 +116,15 @@ class TestRates:
         assert student.starved_s == 0.0
         assert (student.batches, student.samples, student.want) == (20, 160, 0)
 
-    def test_overheads(self) -> None:
+    def test_overheads_and_connections(self) -> None:
         (student,) = run(students(needs_labels=False, overhead_s=0.03), None).students
         assert student.batches_per_s == pytest.approx(1 / (STEP_S + 0.03))
         result = run(students(), teachers(batch_overhead_s=0.05))
         assert result.virtual_s == pytest.approx(BEGIN_S + 20 * (WORK_S + 0.05) + STEP_S)
+        group = students(teachers_min=4, connection_s=0.005)
+        result = run(group, teachers(4))
+        step_s = STEP_S + 4 * 0.005
+        assert result.virtual_s == pytest.approx(BEGIN_S + 2 * WORK_S + 19 * step_s)
 
     def test_one_teacher_labels_without_a_pause(self) -> None:
         result = run(students(), teachers())
@@ -136,12 +140,6 @@ class TestRates:
         # The first teacher that can be sent to gets the first two batches: both fit its window.
         assert result.virtual_s == pytest.approx(BEGIN_S + 2 * WORK_S + 19 * STEP_S)
         assert result.students[0].blocked_s == 0.0
-
-    def test_connections_cost_time(self) -> None:
-        student = students(teachers_min=4, connection_s=0.005)
-        result = run(student, teachers(4))
-        step_s = STEP_S + 4 * 0.005
-        assert result.virtual_s == pytest.approx(BEGIN_S + 2 * WORK_S + 19 * step_s)
 
     def test_lanes_work_side_by_side(self) -> None:
         result = run(students(), teachers(lanes=2))

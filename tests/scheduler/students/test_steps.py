@@ -179,16 +179,13 @@ class TestProportion:
         ranks.run(60, 100)
         assert ranks.rows == (20, 20, 20)
 
-    def test_noise_changes_nothing(self, rng: random.Random) -> None:
+    def test_noise_and_fixed_costs(self, rng: random.Random) -> None:
         ranks = Ranks(210, [0.01, 0.01, 0.03], 0.0, rng)
         ranks.run(0, 100, noise=0.04)
         after = ranks.changes
         ranks.run(100, 300, noise=0.04)
         assert ranks.changes == after <= 2
         assert ranks.rows[2] == pytest.approx(30, abs=3)
-
-    def test_fixed_costs_are_shared(self, rng: random.Random) -> None:
-        """Steps end together where rows do not cost all: 0.5 + 90 x 0.01 = 0.5 + 30 x 0.03."""
         ranks = Ranks(210, [0.01, 0.01, 0.03], 0.5, rng)
         ranks.run(0, 400)
         times = [0.5 + rows * row_s for rows, row_s in zip(ranks.rows, ranks.row_s, strict=True)]
