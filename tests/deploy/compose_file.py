@@ -60,7 +60,6 @@ def prepared(folder: Path, hosts: str = "") -> Path:
 
 
 def environment(service: Mapping[str, Any]) -> dict[str, str]:
-    """Its variables, as its process gets them: as text."""
     return {key: str(value) for key, value in (service.get("environment") or {}).items()}
 
 

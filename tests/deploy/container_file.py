@@ -1,11 +1,11 @@
-"""Container files: what stands in one, and its steps carried out without a container engine.
+"""Parses container files, and runs their steps without a container engine.
 
     file = ContainerFile.read(path)
     image = Build(file, context, folder).stage("cpu")
 
-A build gets a folder in the place of `/`: every absolute path in a RUN or COPY step is turned into
-one below it. Steps find no programs but those that are given to them; what would change a system
-(`apt-get`, `useradd`) is only noted.
+A folder takes the place of `/`: absolute paths in RUN and COPY steps are moved below it. Steps find
+only the programs that they are given; those that would change a system (`apt-get`, `useradd`) are
+noted and not run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from fnmatch import translate
 from pathlib import Path
 from typing import Self
 
-#: Of a system, and of no use to what is tested: noted, and taken for done.
 NOTED = ("apt-get", "groupadd", "useradd")
-#: What steps may run of this machine. `python` is added: that of the tests.
+#: Programs of this machine that steps may run, besides the Python of the tests.
 _FOUND = ("sh", "rm", "mkdir", "sed")
 #: An absolute path: no part of a word, a URL or an option's name stands before it.
 _ABSOLUTE = re.compile(r"(?<![\w./}{$)~-])/(?=[a-z])")
@@ -126,15 +125,14 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class Build:
-    """Carries out the steps of stages.
+    """Runs the steps of stages.
 
     Attributes:
-        file: the container file.
         context: the folder that is built from.
-        folder: empty; everything happens below it.
-        arguments: `--build-arg`s.
-        environment: of this machine's, what steps may see.
-        noted: the commands that were only noted, as they were called.
+        folder: an empty one for everything that is made.
+        arguments: of `--build-arg`.
+        environment: variables of this machine that steps may see.
+        noted: commands that were not run.
     """
 
     file: ContainerFile
@@ -146,11 +144,11 @@ class Build:
 
     @property
     def root(self) -> Path:
-        """In the place of `/`, of the stage that was built last."""
+        """The `/` of the stage that was built last."""
         return self.folder / "root"
 
     def stage(self, name: str) -> Path:
-        """Build a stage, and whatever it needs, unless that was built before; its root."""
+        """Build a stage and those that it needs; returns its root."""
         for needed in (*self._needs(name), name):
             if not self._kept(needed).exists():
                 self._build(self.file.stages[needed])
@@ -160,7 +158,7 @@ class Build:
         return self.root
 
     def _needs(self, name: str) -> list[str]:
-        """Other stages that are needed, those first that others need."""
+        """The stages that a stage needs, in the order in which they are built."""
         stage = self.file.stages[name]
         direct = [stage.base] if stage.base in self.file.stages else []
         direct += re.findall(r"--from=(\S+)", " ".join(step.text for step in stage.steps))
@@ -196,7 +194,6 @@ class Build:
         self._clone(self.root, self._kept(stage.name))
 
     def path(self, inside: str) -> Path:
-        """Where an absolute path of the image lies."""
         return self.root / inside.lstrip("/")
 
     def text(self, inside: str) -> str:

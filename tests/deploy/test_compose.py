@@ -89,7 +89,7 @@ def test_prepare_makes_each_secret_for_its_owner_alone(prepared: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_service_may_do_as_little_as_it_can(name: str) -> None:
+def test_services_are_hardened(name: str) -> None:
     service = SERVICES[name]
     registry, _, image = service["image"].rpartition("/")
     assert "." not in registry
@@ -114,7 +114,7 @@ def test_commands_and_variables_are_those_of_edl(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_whoever_names_a_secret_is_given_it(name: str) -> None:
+def test_services_get_the_secrets_that_they_name(name: str) -> None:
     service = SERVICES[name]
     named = re.findall(rf"{SECRETS}[\w.-]+", json.dumps(service.get("environment")))
     assert named
@@ -176,7 +176,7 @@ def waits_for(service: dict[str, Any], name: str) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_who_is_told_to_stop_has_time_for_it(name: str) -> None:
+def test_services_have_time_to_stop(name: str) -> None:
     values = check(["edl", *SERVICES[name]["command"]], environment(SERVICES[name]))
     given_s = seconds(SERVICES[name]["stop_grace_period"])
     assert given_s >= values.get("grace", 0.0) + 5

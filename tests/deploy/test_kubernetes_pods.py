@@ -91,7 +91,7 @@ def test_each_command_line_is_one_that_edl_takes(name: str) -> None:
 
 
 @builds
-def test_files_that_a_command_names_are_on_a_volume_and_what_it_writes_can_be_written(
+def test_files_of_a_command_are_on_volumes(
     name: str,
 ) -> None:
     objects = build(name)
@@ -110,9 +110,7 @@ def test_files_that_a_command_names_are_on_a_volume_and_what_it_writes_can_be_wr
 
 
 @builds
-def test_redis_urls_name_users_with_passwords_and_servers_that_are_there(
-    name: str, tmp_path: Path
-) -> None:
+def test_redis_urls_name_existing_users_and_servers(name: str, tmp_path: Path) -> None:
     objects = build(name)
     found = 0
     for pod, container in ours(objects):
@@ -187,7 +185,7 @@ def test_pods_are_restricted_and_say_what_they_need(name: str) -> None:
 
 
 @builds
-def test_servers_are_asked_for_their_health_where_they_tell_it(name: str) -> None:
+def test_probes_ask_the_health_endpoints(name: str) -> None:
     objects = build(name)
     with_tls = bool(of_kind(objects, "Certificate"))
     for pod, container in ours(objects):
@@ -211,7 +209,7 @@ def test_servers_are_asked_for_their_health_where_they_tell_it(name: str) -> Non
 
 
 @builds
-def test_a_teacher_that_is_told_to_go_has_time_to_drain(name: str) -> None:
+def test_teachers_have_time_to_drain(name: str) -> None:
     objects = build(name)
     for pod, container in ours(objects):
         if container != pod.main or pod.labels[COMPONENT] != "teacher":

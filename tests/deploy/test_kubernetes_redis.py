@@ -87,7 +87,6 @@ class Mesh:
         self.running[node] = process
 
     def info(self, node: str) -> dict[str, Any]:
-        """`INFO replication`, as the sentinels' user; nothing while it does not answer."""
         host, _, port = node.rpartition(":")
         password = (self.folder / "secrets" / "sentinel-password").read_text().strip()
         try:
@@ -98,7 +97,6 @@ class Mesh:
             return {}
 
     def masters(self) -> set[str]:
-        """Who is the master, as each sentinel says."""
         return {master_of(node).get("ip:port", "") for node in self.sentinels}
 
 
@@ -140,7 +138,7 @@ def mesh_of(folder: Path, secrets: dict[str, dict[str, bytes]], sentinels: int) 
         yield mesh
 
 
-def test_pods_that_start_together_find_one_master_and_members_find_it(
+def test_pods_that_start_together_agree_on_one_master(
     tmp_path: Path, secrets: dict[str, dict[str, bytes]]
 ) -> None:
     with mesh_of(tmp_path, secrets, sentinels=1) as mesh:
@@ -209,9 +207,7 @@ def test_each_user_of_the_urls_has_a_secret(secrets: dict[str, dict[str, bytes]]
 
 @pytest.mark.parametrize("tls", [True, False])
 @pytest.mark.parametrize("script", ["redis.sh", "sentinel.sh"])
-def test_with_tls_there_is_no_plain_port_and_everybody_is_asked_by_tls(
-    script: str, tls: bool, tmp_path: Path
-) -> None:
+def test_with_tls_there_is_no_plain_port(script: str, tls: bool, tmp_path: Path) -> None:
     """By what the scripts write and ask; the server of these tests is built without TLS."""
     server, cli = tmp_path / "server", tmp_path / "cli"
     server.write_text('#!/bin/sh\ncat "$1"\n')

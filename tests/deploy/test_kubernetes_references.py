@@ -74,7 +74,7 @@ def test_selectors_find_pods(name: str) -> None:
 
 
 @builds
-def test_policies_select_pods_or_say_whose(name: str) -> None:
+def test_policies_select_existing_pods(name: str) -> None:
     """Each selector of a policy takes pods of this build, or of one that has more components."""
     everywhere = [pod.labels for build_ in BUILDS for pod in pods(build(build_))]
     for policy in of_kind(build(name), "NetworkPolicy"):
@@ -122,7 +122,7 @@ def test_ports_have_names_that_containers_give(name: str) -> None:
 
 
 @builds
-def test_scalers_scale_what_is_there_and_nobody_else_sets_the_number(name: str) -> None:
+def test_scaled_objects_exist_and_have_no_fixed_replicas(name: str) -> None:
     objects = build(name)
     for scaler in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
         target = scaler["spec"]["scaleTargetRef"]
@@ -169,7 +169,7 @@ def printed() -> dict[str, set[str]]:
 
 
 @builds
-def test_what_is_mounted_is_made_by_something(name: str, printed: dict[str, set[str]]) -> None:
+def test_mounted_objects_exist(name: str, printed: dict[str, set[str]]) -> None:
     objects = build(name)
     secrets = secrets_of(objects, printed)
     maps = {one["metadata"]["name"]: {*one["data"]} for one in of_kind(objects, "ConfigMap")}
@@ -219,7 +219,7 @@ def test_each_volume_is_mounted_and_each_mount_is_a_volume(name: str) -> None:
             assert len(places) == len({*places}), pod.owner
 
 
-def test_a_monitor_covers_no_label_of_ours() -> None:
+def test_monitors_keep_our_labels() -> None:
     """Of a Service, Prometheus notes its name as `service`, which is a label of ours."""
     (monitor,) = of_kind(build("whole"), "ServiceMonitor")
     for endpoint in monitor["spec"]["endpoints"]:

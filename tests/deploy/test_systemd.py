@@ -129,7 +129,7 @@ def test_commands_and_variables_are_those_of_edl(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=NAMES)
-def test_who_is_told_to_stop_has_time_for_it(unit: Path) -> None:
+def test_services_have_time_to_stop(unit: Path) -> None:
     service = settings(unit)
     assert service["KillSignal"] == ["SIGTERM"]
     assert service["KillMode"] == ["mixed"]

@@ -143,7 +143,7 @@ def parse(text: str, name: str) -> Page:
                 pairs = (one.partition("=") for one in rest.split())
                 (ports if word == "ports" else variables).update((a, b) for a, _, b in pairs)
             elif word == "run":
-                steps.append(Run(line, textwrap.dedent(rest), hidden=True, **options))
+                steps.append(_run(line, textwrap.dedent(rest), hidden=True, **options))
                 options = {}
             else:
                 options |= _option(word, rest, f"{name}:{line}")
@@ -188,14 +188,16 @@ def _commands(body: str, line: int, options: dict[str, Any], name: str) -> list[
             found[-1][2].append(text)
     if not found:
         raise PageError(f"{name}:{line}: a console block without a command")
-    runs = []
-    for at, words, shown in found:
-        command = "\n".join(words).rstrip()
-        background = command.endswith("&") and not command.endswith("&&")
-        if background:
-            command = command.removesuffix("&").rstrip()
-        runs.append(Run(at, command, tuple(shown), background, **options))
-    return runs
+    return [
+        _run(at, "\n".join(words).rstrip(), shown=tuple(shown), **options)
+        for at, words, shown in found
+    ]
+
+
+def _run(line: int, command: str, **options: Any) -> Run:
+    background = command.endswith("&") and not command.endswith("&&")
+    command = command.removesuffix("&").rstrip() if background else command
+    return Run(line, command, background=background, **options)
 
 
 def put(text: str, ports: Mapping[str, int]) -> str:

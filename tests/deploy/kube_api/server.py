@@ -33,8 +33,8 @@ class ApiServer:
     Attributes:
         store: its objects.
         requests: method and path of each request so far.
-        closing: it ends; watches have to end, too.
-        refuses: every request is answered with this.
+        closing: watches have to end.
+        refuses: the answer to every request; None: they are served.
     """
 
     def __init__(self) -> None:

@@ -192,13 +192,15 @@ class Store:
     def apply(self, known: Known, namespace: str, body: Object) -> Object:
         """Server-side apply by one manager that owns all that it has ever applied."""
         with self.lock:
-            name, key = body["metadata"]["name"], (*known.key, namespace, body["metadata"]["name"])
+            name = body["metadata"]["name"]
+            key = (*known.key, namespace, name)
             if (namespace, name) not in self._all(known):
                 found = self.create(known, namespace, body)
             else:
                 former = self._applied.get(key, {})
-                edit: Edit = lambda found: dict(_applied(found, former, body))  # noqa: E731
-                found = self.change(known, namespace, name, edit)
+                found = self.change(
+                    known, namespace, name, lambda found: dict(_applied(found, former, body))
+                )
             self._applied[key] = _copy(body)
             return found
 
@@ -339,18 +341,22 @@ _TERM = re.compile(r"([\w./-]+)(?:(=|!=)([\w.:/-]*))?")
 
 def selecting(labels: str, fields: str = "") -> Callable[[Object], bool]:
     """Whether an object has these labels (`a=b` or `a`) and fields (`a=b` or `a!=b`)."""
-    own, inside = ([_TERM.fullmatch(one) for one in text.split(",") if one]
-                   for text in (labels, fields))  # fmt: skip
+    own, inside = _terms(labels), _terms(fields)
 
     def selected(found: Object) -> bool:
         there = found["metadata"].get("labels", {})
-        return all(
-            match and match[1] in there and match[3] in (None, there[match[1]]) for match in own
-        ) and all(
-            match and (at(found, match[1]) == match[3]) == (match[2] == "=") for match in inside
+        return all(key in there and value in (None, there[key]) for key, _, value in own) and all(
+            (at(found, key) == value) == (sign == "=") for key, sign, value in inside
         )
 
     return selected
+
+
+def _terms(text: str) -> list[tuple[str, str | None, str | None]]:
+    found = [_TERM.fullmatch(one) for one in text.split(",") if one]
+    if None in found:
+        raise Refusal(400, "BadRequest", f"unable to parse requirement: {text}")
+    return [(one[1], one[2], one[3]) for one in found if one is not None]
 
 
 def at(found: Object, path: str) -> Any:

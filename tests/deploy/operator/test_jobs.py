@@ -69,7 +69,7 @@ def test_two_jobs_under_pressure(world: JobsWorld) -> None:
     assert [len(world.nodes(name)) for name in ("first", "second")] == [3, 3]
 
 
-def test_what_others_hold_and_teachers_want_is_not_the_jobs(world: JobsWorld) -> None:
+def test_jobs_leave_room_for_other_pods_and_for_teachers(world: JobsWorld) -> None:
     world.cluster.node("m1", cpu="4")
     world.submit("a", 1, 9)
     world.rest()
@@ -128,7 +128,7 @@ def test_a_job_ends_well_and_its_pods_are_kept_to_be_read(world: JobsWorld) -> N
     assert world.pods("a") == []
 
 
-def test_a_node_that_fails_is_tried_again_and_then_the_job_has_failed(world: JobsWorld) -> None:
+def test_a_failed_node_is_restarted_until_no_retries_are_left(world: JobsWorld) -> None:
     world.cluster.node("m1", cpu="4")
     world.submit("a", 1, 1, retries=1)
     world.rest()
@@ -179,7 +179,7 @@ def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(
     assert ("NodeLost", "node 3 was ended: Evicted: low on memory") in world.events("a")
 
 
-def test_what_cannot_be_placed_holds_nobody_up(world: JobsWorld) -> None:
+def test_unschedulable_nodes_do_not_block_other_jobs(world: JobsWorld) -> None:
     world.cluster.node("m1", cpu="3")
     world.cluster.node("m2", cpu="3")  # 6 together, and room for one node of 2 on each
     world.submit("wide", 1, 3, cpu="2")
@@ -205,7 +205,7 @@ def test_what_cannot_be_placed_holds_nobody_up(world: JobsWorld) -> None:
     assert "placeable" not in world.status("wide")
 
 
-def test_a_job_that_comes_after_one_of_its_name_has_its_own_pods(world: JobsWorld) -> None:
+def test_a_job_recreated_under_its_name_gets_new_pods(world: JobsWorld) -> None:
     world.cluster.node("m1", cpu="9")
     world.submit("a", 1, 2)
     world.rest()
@@ -342,7 +342,7 @@ def test_a_training_tells_how_far_it_is() -> None:
     trainings.close()
 
 
-def test_a_redis_that_is_silent_is_left_alone_for_a_while(
+def test_a_silent_redis_is_not_asked_again_for_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked, now = [], [0.0]

@@ -131,7 +131,7 @@ def test_a_job_that_is_changed_meanwhile_is_looked_at_again(cluster: Cluster) ->
     assert len(changed) == 1
 
 
-def test_a_node_that_ends_as_it_is_about_to_be_told_is_taken_note_of(cluster: Cluster) -> None:
+def test_a_node_that_ends_while_it_is_deleted_counts_as_done(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="2")
     world.submit("a", 1, 2)
@@ -149,7 +149,7 @@ def test_a_node_that_ends_as_it_is_about_to_be_told_is_taken_note_of(cluster: Cl
     assert world.nodes("a") == [1]
 
 
-def test_a_pod_that_the_cluster_does_not_take_fails_the_job_in_the_end(cluster: Cluster) -> None:
+def test_a_refused_pod_fails_the_job_after_its_retries(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="2")
     world.submit("a", 2, 2, retries=1)
@@ -163,7 +163,7 @@ def test_a_pod_that_the_cluster_does_not_take_fails_the_job_in_the_end(cluster: 
     assert "NodeRefused" in [word for word, _ in world.events("a")]
 
 
-def test_a_quota_holds_a_node_up_and_fails_nothing(cluster: Cluster) -> None:
+def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="2")
     world.submit("a", 1, 2)
@@ -188,7 +188,7 @@ def test_a_quota_holds_a_node_up_and_fails_nothing(cluster: Cluster) -> None:
     assert world.status("a")["state"] == "running"
 
 
-def test_what_a_quota_keeps_from_a_job_is_others(cluster: Cluster) -> None:
+def test_room_that_a_quota_denies_a_job_goes_to_others(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="4")
     world.submit("a", 1, 4)
@@ -215,7 +215,7 @@ def test_what_a_quota_keeps_from_a_job_is_others(cluster: Cluster) -> None:
     assert world.nodes("a") == [1]
 
 
-def test_without_an_api_server_a_turn_is_an_error_and_the_next_goes_on(cluster: Cluster) -> None:
+def test_a_reconcile_without_an_api_server_fails_and_the_next_continues(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="2")
     world.submit("a", 1, 2)
@@ -266,7 +266,7 @@ def test_a_cluster_that_grows_gets_pods_that_wait_and_a_patience(cluster: Cluste
     assert world.nodes("a") == [1, 2]
 
 
-def test_others_are_read_now_and_then_and_jobs_each_time(cluster: Cluster) -> None:
+def test_jobs_are_read_each_time_and_other_objects_at_intervals(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="1")
     world.submit("a", 1, 2)
@@ -287,7 +287,7 @@ def test_others_are_read_now_and_then_and_jobs_each_time(cluster: Cluster) -> No
     jobs.close()
 
 
-def test_without_a_job_nothing_else_is_looked_at(cluster: Cluster) -> None:
+def test_without_jobs_nothing_else_is_read(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     asked: list[str] = []
 
@@ -308,7 +308,7 @@ def test_without_a_job_nothing_else_is_looked_at(cluster: Cluster) -> None:
     cluster.collect_garbage()
 
 
-def test_what_hinders_one_job_again_and_again_is_said_once(
+def test_a_repeated_error_of_a_job_is_logged_once(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = JobsWorld(cluster)

@@ -141,7 +141,7 @@ def test_what_cannot_be_run_says_why(spec: dict[str, Any], says: str) -> None:
 
 
 @given(POD_SPECS, JUNK, JUNK)
-def test_whatever_a_template_says_jobs_can_be_decided_about(
+def test_any_template_can_be_scheduled_or_is_refused(
     spec: dict[str, Any], meta: Any, amount: Any
 ) -> None:
     resource = job(

@@ -91,7 +91,7 @@ def _count(registry: CollectorRegistry, part: str, result: str) -> float:
     return registry.get_sample_value("edl_operator_turns_total", labels) or 0.0
 
 
-def test_one_parts_trouble_is_not_the_others() -> None:
+def test_a_failing_part_does_not_stop_the_others() -> None:
     metrics, clock = OperatorMetrics(lambda: True), Time()
     well, ill = Noted(), Noted(KubernetesUnavailable("away"), ValueError("never thought of"))
     loop = _loop(clock, {"ill": ill, "well": well}, metrics=metrics)
@@ -133,7 +133,7 @@ def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
         looks(ill)
 
 
-def test_what_has_failed_is_tried_again_though_nothing_wakes_the_loop() -> None:
+def test_a_failed_part_is_retried_without_a_wake_up() -> None:
     ill, well = Noted(*[KubernetesUnavailable("away")] * 2), Noted()
     parts, rests = {"ill": ill, "well": well}, Random(0)
     rests.random = lambda: 0.001  # type: ignore[method-assign]
@@ -142,7 +142,7 @@ def test_what_has_failed_is_tried_again_though_nothing_wakes_the_loop() -> None:
         wait_until(lambda: ill.turns == 3)
 
 
-def test_who_leads_again_begins_without_a_rest() -> None:
+def test_backoff_ends_when_the_lead_is_regained() -> None:
     clock, wake, ill, leads, asked = Time(), Wake(), Away(), [True], [0]
 
     def may() -> bool:
@@ -160,7 +160,7 @@ def test_who_leads_again_begins_without_a_rest() -> None:
         wait_until(lambda: ill.turns == 2)
 
 
-def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lasting_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     clock, again = Time(), [KubernetesUnavailable("away")] * 2
     loop = _loop(clock, {"part": Noted(*again, KubernetesUnavailable("still"))})
     with caplog.at_level(logging.INFO):
@@ -227,7 +227,7 @@ def test_definitions_that_are_created_later_are_watched(tmp_path: Path) -> None:
         assert not watching.alive
 
 
-def test_an_api_that_is_away_for_a_while_is_waited_for(cluster: Cluster) -> None:
+def test_the_loop_survives_an_outage_of_the_api(cluster: Cluster) -> None:
     cluster.node("m1")
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)

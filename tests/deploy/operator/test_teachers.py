@@ -126,7 +126,7 @@ def test_the_coordinators_number_is_followed_within_bounds(cluster: Cluster) -> 
     assert operator.said.asked == {("redis://head:6379", "resnet101")}
 
 
-def test_no_more_teachers_than_the_cluster_carries(cluster: Cluster) -> None:
+def test_teachers_are_limited_by_the_room_of_the_cluster(cluster: Cluster) -> None:
     cluster.node("m1", cpu="4")
     other: Object = {"resources": {"requests": {"cpu": "1500m"}}, "name": "x", "image": "x"}
     cluster.create(POD, "other", {"containers": [other]})
@@ -149,7 +149,7 @@ def test_no_more_teachers_than_the_cluster_carries(cluster: Cluster) -> None:
     assert growing.service()["status"]["desired"] == 6
 
 
-def test_what_others_change_is_put_right_and_what_is_theirs_stays(cluster: Cluster) -> None:
+def test_changes_by_others_are_reverted_but_their_own_fields_stay(cluster: Cluster) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
     operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
@@ -175,7 +175,7 @@ def test_what_others_change_is_put_right_and_what_is_theirs_stays(cluster: Clust
     assert deployment(cluster)["spec"]["replicas"] == 2
 
 
-def test_a_changed_spec_is_carried_out_and_what_it_says_no_more_goes(cluster: Cluster) -> None:
+def test_a_changed_spec_is_applied_and_removed_fields_go(cluster: Cluster) -> None:
     cluster.node("m1")
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1))
     extras: Object = {
@@ -206,7 +206,7 @@ def test_a_changed_spec_is_carried_out_and_what_it_says_no_more_goes(cluster: Cl
     assert operator.service()["status"]["observedGeneration"] == 2
 
 
-def test_a_change_is_not_done_before_the_cluster_has_carried_it_out(cluster: Cluster) -> None:
+def test_a_change_is_progressing_until_its_rollout_is_complete(cluster: Cluster) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
     operator = Operator(cluster, CoordinatorNumbers(resnet101=2))
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
@@ -245,7 +245,7 @@ def test_a_change_is_not_done_before_the_cluster_has_carried_it_out(cluster: Clu
         ({"podTemplate": {"spec": {"overhead": {"cpu": "-9"}}}}, "cannot request -8 cpu"),
     ],
 )
-def test_what_no_schema_catches_is_said_and_what_runs_goes_on(
+def test_an_invalid_spec_is_reported_and_running_teachers_stay(
     cluster: Cluster, changes: Object, words: str
 ) -> None:
     cluster.node("m1")
@@ -266,7 +266,7 @@ def test_what_no_schema_catches_is_said_and_what_runs_goes_on(
     assert "InvalidSpec" not in conditions(operator.settle())
 
 
-def test_rules_between_fields_are_held_by_the_server_or_the_operator(cluster: Cluster) -> None:
+def test_rules_between_fields(cluster: Cluster) -> None:
     wrong = {**SPEC, "minReplicas": 5, "maxReplicas": 4}
     if cluster.knows_rules:
         with pytest.raises(ManifestRefused, match=r"maxReplicas: expects spec\.minReplicas"):
@@ -280,7 +280,7 @@ def test_rules_between_fields_are_held_by_the_server_or_the_operator(cluster: Cl
         assert conditions(operator.service())["InvalidSpec"] == ("True", "InvalidSpec")
 
 
-def test_a_name_that_is_somebody_elses_is_left_alone(cluster: Cluster) -> None:
+def test_a_deployment_of_somebody_else_is_not_changed(cluster: Cluster) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1))
     theirs: Object = {
         "replicas": 3,
@@ -369,7 +369,7 @@ def test_nodes_of_elastic_jobs_leave_room_for_teachers(cluster: Cluster) -> None
     assert conditions(service)["Available"] == ("False", "NoneReady")
 
 
-def test_students_that_no_operator_moves_keep_their_room(cluster: Cluster) -> None:
+def test_pods_of_other_controllers_keep_their_room(cluster: Cluster) -> None:
     cluster.node("m1", cpu="4")
     holder(cluster, "plain-job", "3", {"edl-dist.io/job": "plain"})
     cluster.play()

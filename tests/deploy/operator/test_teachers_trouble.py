@@ -88,7 +88,7 @@ def test_killed_between_any_two_calls_it_comes_to_the_same_end(
     assert calls > 20
 
 
-def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster) -> None:
+def test_a_quota_is_reported_and_does_not_block_other_services(cluster: Cluster) -> None:
     hook = refusing("PATCH", f"/deployments/{NAME}", Forbidden("exceeded quota"))
     cluster.node("m1", cpu="4")  # no more than the first of them wants
     operator = Operator(cluster, CoordinatorNumbers(resnet101=4, other=1))
@@ -103,7 +103,7 @@ def test_what_a_quota_forbids_is_said_and_holds_nobody_else_up(cluster: Cluster)
     assert deployment(cluster)["spec"]["replicas"] == 4
 
 
-def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
+def test_a_former_leader_does_not_overwrite_its_successor(
     cluster: Cluster,
 ) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1), growing_cluster=True)
@@ -125,7 +125,7 @@ def test_one_that_slept_through_its_lead_writes_nothing_over_its_successor(
     assert deployment(cluster)["spec"]["replicas"] == 4
 
 
-def test_what_could_not_be_written_down_is_not_told(cluster: Cluster) -> None:
+def test_no_event_is_sent_for_a_status_that_was_not_written(cluster: Cluster) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     hook = refusing("PATCH", "/status", ObjectChanged("it has been changed"))
@@ -136,7 +136,7 @@ def test_what_could_not_be_written_down_is_not_told(cluster: Cluster) -> None:
     assert [reason for reason, _ in events(cluster)] == ["Scaled"]
 
 
-def test_what_hinders_one_service_again_and_again_is_said_once(
+def test_a_repeated_error_of_a_service_is_logged_once(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1, other=1))
@@ -176,7 +176,7 @@ def test_a_service_that_never_was_valid_is_not_available(cluster: Cluster) -> No
     assert found["Available"] == ("True", "ScaledToZero"), "as was decided before"
 
 
-def test_without_the_right_to_see_machines_room_is_no_bound(cluster: Cluster) -> None:
+def test_without_the_right_to_read_nodes_room_is_unlimited(cluster: Cluster) -> None:
     def hook(method: str, path: str) -> None:
         if path.endswith(("/nodes", "/pods")):
             raise Forbidden("nodes is forbidden")
@@ -189,9 +189,7 @@ def test_without_the_right_to_see_machines_room_is_no_bound(cluster: Cluster) ->
 
 
 @given(POD_SPECS, JUNK, JUNK)
-def test_whatever_a_template_says_it_is_taken_or_refused(
-    pod: dict[str, Any], meta: Any, found: Any
-) -> None:
+def test_any_template_is_accepted_or_refused(pod: dict[str, Any], meta: Any, found: Any) -> None:
     own = {"name": NAME, "namespace": "lab", "uid": "u"}
     spec = {**SPEC, "minReplicas": 0, "port": 1, "graceSeconds": 1, "scaleToZero": True}
     template = {"metadata": meta, "spec": pod}
@@ -211,7 +209,7 @@ def test_whatever_a_template_says_it_is_taken_or_refused(
     covers(there, wanted)
 
 
-def test_what_nobody_has_thought_of_is_not_the_others_trouble(
+def test_an_unexpected_error_does_not_block_other_services(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def odd(resource: Object) -> Object:
