@@ -278,6 +278,7 @@ def test_a_predictor_config_survives_json() -> None:
     assert PredictorConfig.from_json(config.to_json()) == config
 
 
+@pytest.mark.system
 def test_importing_the_package_loads_no_framework() -> None:
     process = start(python("import sys, edl.teacher; print(*sys.modules)"))
     try:

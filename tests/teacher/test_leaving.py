@@ -9,43 +9,30 @@ from collections.abc import Iterator
 import pytest
 
 from edl import __version__
-from edl.coordinator.heartbeat import Heartbeat
 from edl.coordinator.registry import Registry, connect
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import LeaseSuperseded
-from edl.proto.security import Gate
 from edl.teacher import drain as draining
-from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
+from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.drain import drain
-from edl.teacher.front.server import Server
-from edl.teacher.identity import Identity
-from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.registration import new_incarnation, new_registration
-from edl.teacher.servicer import Servicer
-from edl.teacher.traffic import Traffic
-from edl.tests.teacher.fakes import SPEC, FakeLabeller
-from edl.tests.waiting import wait_until
+from edl.tests.teacher.bench import Bench
+from edl.tests.teacher.fakes import SPEC
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 CONFIG = TeacherConfig("resnet", PredictorConfig("models/resnet"), ttl_s=30.0)
 
 
-class Bench:
+class Teacher:
     """A registered teacher, all in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, bench: Bench) -> None:
         self.registry: Registry = connect(f"memory://{uuid.uuid4()}")
-        self.identity = Identity("resnet", "t1", 41)
-        self.labeller = FakeLabeller()
-        self.traffic = Traffic()
-        servicer = Servicer(self.identity, self.labeller, self.traffic)
-        self.server = Server(ServerConfig(), servicer, Gate(None), TeacherMetrics())
-        self.server.start()
+        self.identity, self.traffic = bench.identity, bench.traffic
+        self.labeller, self.server = bench.labeller, bench.server
         self.superseded: list[LeaseSuperseded] = []
         self.asked_to_drain = threading.Event()
-        self.heartbeat = self.register()
-
-    def register(self) -> Heartbeat:
-        heartbeat = new_registration(
+        self.heartbeat = new_registration(
             self.registry,
             CONFIG,
             self.identity,
@@ -55,28 +42,29 @@ class Bench:
             on_superseded=self.superseded.append,
             on_drain=self.asked_to_drain.set,
         )
-        heartbeat.start()
-        return heartbeat
+        self.heartbeat.start()
 
     def facts(self) -> dict[str, str]:
         (member,) = self.registry.members("teachers", "resnet")
         assert member.member == "t1"
         return dict(member.facts)
 
+    def drain(self, grace_s: float) -> None:
+        drain(self.identity, self.traffic, self.server, self.heartbeat, grace_s)
+
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.heartbeat.stop()
-    bench.server.stop(0)
-    bench.registry.close()
+def teacher(bench: Bench) -> Iterator[Teacher]:
+    teacher = Teacher(bench)
+    yield teacher
+    teacher.heartbeat.stop()
+    teacher.registry.close()
 
 
-def test_facts_of_a_teacher(bench: Bench) -> None:
-    facts = bench.facts()
+def test_facts_of_a_teacher(teacher: Teacher) -> None:
+    facts = teacher.facts()
     assert facts.pop("host")
-    assert facts.pop("instance_key") == bench.identity.key
+    assert facts.pop("instance_key") == teacher.identity.key
     assert facts == {
         "incarnation": "41",
         "address": "127.0.0.1:7",
@@ -96,50 +84,47 @@ def test_facts_of_a_teacher(bench: Bench) -> None:
     }
 
 
-def test_facts_follow_the_traffic(bench: Bench) -> None:
-    bench.traffic.count_answer(samples=10, device_seconds=0.12345)
-    bench.labeller.t_t_s, bench.labeller.lanes = 0.012345, 2
-    with bench.traffic.request():
-        bench.heartbeat.update()
-        wait_until(lambda: bench.facts()["in_flight"] == "1")
-    facts = bench.facts()
+def test_facts_follow_the_traffic(teacher: Teacher) -> None:
+    teacher.traffic.count_answer(samples=10, device_seconds=0.12345)
+    teacher.labeller.t_t_s, teacher.labeller.lanes = 0.012345, 2
+    with teacher.traffic.request():
+        teacher.heartbeat.update()
+        wait_until(lambda: teacher.facts()["in_flight"] == "1")
+    facts = teacher.facts()
     assert (facts["t_t_seconds"], facts["lanes"]) == ("0.012", "2")
     assert float(facts["samples_per_second"]) > 0
 
 
-def test_a_drain_waits_for_quiet(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_waits_for_quiet(teacher: Teacher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "QUIET_S", 0.05)
-    with bench.traffic.request():
-        thread = threading.Thread(
-            target=drain,
-            args=(bench.identity, bench.traffic, bench.server, bench.heartbeat, 30.0),
-        )
+    with teacher.traffic.request():
+        thread = threading.Thread(target=teacher.drain, args=(600.0,))
         thread.start()
-        wait_until(lambda: bench.facts()["state"] == "draining")
-        assert bench.identity.draining
+        wait_until(lambda: teacher.facts()["state"] == "draining")
+        assert teacher.identity.draining
         assert thread.is_alive()
-    thread.join(20)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
-    assert bench.registry.members("teachers", "resnet") == []
+    assert teacher.registry.members("teachers", "resnet") == []
 
 
-def test_a_drain_ends_after_its_grace(bench: Bench) -> None:
-    with bench.traffic.request():
-        drain(bench.identity, bench.traffic, bench.server, bench.heartbeat, 0.05)
-        assert bench.registry.members("teachers", "resnet") == []
+def test_a_drain_ends_after_its_grace(teacher: Teacher) -> None:
+    with teacher.traffic.request():
+        teacher.drain(0.05)
+        assert teacher.registry.members("teachers", "resnet") == []
 
 
-def test_a_newer_teacher_of_the_same_id_is_noticed(bench: Bench) -> None:
-    facts = {**bench.facts(), "incarnation": "42"}
-    bench.registry.register("teachers", "resnet", "t1", facts, 30.0)
-    bench.heartbeat.update()
-    wait_until(lambda: bool(bench.superseded))
+def test_a_newer_teacher_of_the_same_id_is_noticed(teacher: Teacher) -> None:
+    facts = {**teacher.facts(), "incarnation": "42"}
+    teacher.registry.register("teachers", "resnet", "t1", facts, 30.0)
+    teacher.heartbeat.update()
+    wait_until(lambda: bool(teacher.superseded))
 
 
-def test_a_requested_drain_is_heard_by_the_heartbeat(bench: Bench) -> None:
-    assert bench.registry.request_drain("resnet", "t1")
-    bench.heartbeat.update()
-    assert bench.asked_to_drain.wait(20)
+def test_a_requested_drain_is_heard_by_the_heartbeat(teacher: Teacher) -> None:
+    assert teacher.registry.request_drain("resnet", "t1")
+    teacher.heartbeat.update()
+    assert teacher.asked_to_drain.wait(DEADLINE_S)
 
 
 def test_incarnations_follow_the_clock_of_the_registry() -> None:

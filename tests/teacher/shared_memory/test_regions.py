@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -241,35 +242,38 @@ def test_a_full_disk_is_retryable(
         memory.write(HERE, Place("r", 0, 8), memoryview(b"x"))
 
 
-def test_a_place_of_its_generation_is_used(memory: SharedMemory, owned: Object) -> None:
+@pytest.fixture
+def place(memory: SharedMemory, owned: Object) -> Place:
+    """A place of generation 7 in the region "r"."""
     register(memory, owned)
     owned.mark(7, AT)
+    return Place("r", AT, 6, generation=7)
+
+
+def test_a_place_of_its_generation_is_used(
+    memory: SharedMemory, owned: Object, place: Place
+) -> None:
     owned.put(b"inputs", AT)
-    place = Place("r", AT, 6, generation=7)
     assert bytes(memory.read(HERE, place)) == b"inputs"
     memory.write(HERE, place, memoryview(b"labels"))
     assert owned.get(6, AT) == b"labels"
-    assert owned.take_back(8, AT), "the lock is let go"
+    assert owned.take_back(8, AT), "the lock is released"
 
 
-def test_a_place_of_another_generation_is_left_alone(memory: SharedMemory, owned: Object) -> None:
-    register(memory, owned)
-    owned.mark(7, AT)
+def test_a_place_of_another_generation_is_left_alone(
+    memory: SharedMemory, owned: Object, place: Place
+) -> None:
     assert owned.take_back(8, AT)
     owned.put(b"others", AT)
-    place = Place("r", AT, 6, generation=7)
-    with pytest.raises(RetryableError, match="its generation is 8, 7 was named"):
-        memory.read(HERE, place)
-    with pytest.raises(RetryableError, match="its generation is 8, 7 was named"):
-        memory.write(HERE, place, memoryview(b"labels"))
+    for use in (memory.read, partial(memory.write, data=memoryview(b"labels"))):
+        with pytest.raises(RetryableError, match="its generation is 8, 7 was named"):
+            use(HERE, place)
     assert owned.get(6, AT) == b"others"
 
 
 def test_a_generation_that_changes_during_a_copy_is_refused(
-    memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
+    memory: SharedMemory, owned: Object, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register(memory, owned)
-    owned.mark(7, AT)
     read = os.preadv
 
     def read_then_reuse(fd: int, buffers: list[memoryview], at: int) -> int:
@@ -279,36 +283,30 @@ def test_a_generation_that_changes_during_a_copy_is_refused(
 
     monkeypatch.setattr(os, "preadv", read_then_reuse)
     with pytest.raises(RetryableError, match="its generation is 8"):
-        memory.read(HERE, Place("r", AT, 6, generation=7))
+        memory.read(HERE, place)
 
 
 def test_a_place_is_locked_while_it_is_written(
-    memory: SharedMemory, owned: Object, monkeypatch: pytest.MonkeyPatch
+    memory: SharedMemory, owned: Object, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register(memory, owned)
-    owned.mark(7, AT)
     taken: list[bool] = []
     write = os.pwrite
 
-    def stopped_then_write(fd: int, data: memoryview, at: int) -> int:
+    def take_then_write(fd: int, data: memoryview, at: int) -> int:
         taken.append(owned.take_back(8, AT))  # here, checked already, the teacher was stopped
         return write(fd, data, at)
 
-    monkeypatch.setattr(os, "pwrite", stopped_then_write)
+    monkeypatch.setattr(os, "pwrite", take_then_write)
     # Only the teacher's own writing is looked at, not that of the owner's mark.
     monkeypatch.setattr(Object, "mark", lambda *_: pytest.fail("the lock was not held"))
-    memory.write(HERE, Place("r", AT, 6, generation=7), memoryview(b"labels"))
+    memory.write(HERE, place, memoryview(b"labels"))
     assert taken == [False]
-
-
-def test_a_locked_place_is_not_written(memory: SharedMemory, owned: Object) -> None:
-    register(memory, owned)
-    owned.mark(7, AT)
+    monkeypatch.undo()
     with owned.taking_back(AT) as got:
         assert got
         with pytest.raises(RetryableError, match="is being taken back"):
-            memory.write(HERE, Place("r", AT, 6, generation=7), memoryview(b"labels"))
-    assert owned.get(6, AT) == bytes(6)
+            memory.write(HERE, place, memoryview(b"others"))
+    assert owned.get(6, AT) == b"labels"
 
 
 @pytest.mark.parametrize(
