@@ -56,7 +56,6 @@ def open_stream(
 
 
 def next_assignment(call: Any) -> pb.Assignment:
-    """What comes down next."""
     return pb.Assignment.FromString(next(call))
 
 

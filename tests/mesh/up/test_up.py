@@ -29,7 +29,9 @@ from edl.scheduler.mesh_startup import Part
 from edl.supervise import Identity, identity_of, start
 from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python
 from edl.tests.mesh.up.test_place import STRANGER, place_of, state_of
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.system
 
 
 class Kept:
@@ -67,7 +69,7 @@ class Kept:
         return self.over()
 
     def over(self) -> View:
-        self._thread.join(WAIT_S)
+        self._thread.join(DEADLINE_S)
         assert self.ended is not None, self.said
         return self.ended
 
@@ -116,13 +118,6 @@ def test_it_ends_when_its_students_have(tmp_path: Path) -> None:
         f"u is given up after 2 starts: it ended with exit code 7; its last line: no data ({log})",
         "all students have ended: teachers and coordinator leave",
     ]
-
-
-def test_it_stays_when_it_is_kept(tmp_path: Path) -> None:
-    with running_mesh(tmp_path, coordinator(), student("print('learned')"), keep=True) as mesh:
-        mesh.until("^u is done; its last line: learned")
-        mesh.until("^up in")
-        assert mesh.end().mesh.exit_code == 0
 
 
 def test_what_could_not_be_written_down_is_offered_again_though_nothing_has_changed(
@@ -176,39 +171,35 @@ def test_the_lines_of_named_processes_are_shown() -> None:
         Follow(["x"], members)
 
 
-def test_the_table_has_a_row_for_each_process(tmp_path: Path) -> None:
-    with running_mesh(
-        tmp_path, coordinator(), teacher(), student("print('[b]3 % \\x1b[31m')")
-    ) as mesh:
-        view = mesh.over()
-    console = Console(width=100, record=True, force_terminal=True, file=(tmp_path / "x").open("w"))
+def test_a_terminal_has_a_table_with_a_row_for_each_process_below_the_lines(tmp_path: Path) -> None:
+    noisy = student("print('[b]3 % \\x1b[31m')")
+    with running_mesh(tmp_path, coordinator(), teacher(), noisy, keep=True) as mesh:
+        mesh.until("^u is done")
+        mesh.until("^up in")
+        view = mesh.end()
+    assert view.mesh.exit_code == 0
+    console = Console(width=100, record=True, force_terminal=True, file=StringIO())
     console.print(drawn(view, "mesh.yaml"))
     told = console.export_text().splitlines()
-    console.file.close()
     assert told[0].split() == ["mesh.yaml", "ending", "1", "of", "3", "processes", "redis://r:1"]
     words = [line.split()[:2] for line in told[1:]]
     assert words == [["coordinator", "left"], ["t", "left"], ["u", "done"]]
-    assert told[3].rstrip().endswith("[b]3 % [31m"), "nothing of others is obeyed"
-
-
-def test_at_a_terminal_lines_stand_above_the_table(tmp_path: Path) -> None:
-    with running_mesh(tmp_path, coordinator(), student("print('learned')")) as mesh:
-        view = mesh.over()
-    screen = StringIO()
-    console = Console(width=100, force_terminal=True, file=screen)
-    with opened(console, "mesh.yaml", Follow([], {"u": "u"}), mesh.said.append) as display:
+    assert told[3].rstrip().endswith("[b]3 % [31m"), "output of programs is no markup"
+    screen, said = StringIO(), list[str]()
+    follow = Follow([], {"u": "u"})
+    terminal = Console(width=100, force_terminal=True, file=screen)
+    with opened(terminal, "mesh.yaml", follow, said.append) as display:
         display.show(view)
         display.heard("u", "[b] epoch 3")
-    told = screen.getvalue()
-    assert "u | [b] epoch 3" in told
-    assert told.index("epoch 3") < told.rindex("coordinator")
-    with opened(Console(file=screen), "x", Follow([], {"u": "u"}), mesh.said.append) as display:
+    text = screen.getvalue()
+    assert "u | [b] epoch 3" in text
+    assert text.index("epoch 3") < text.rindex("coordinator")
+    with opened(Console(file=screen), "x", follow, said.append) as display:
         display.show(view)
         display.say("plain")
-    assert mesh.said[-1] == "plain"
+    assert said[-1] == "plain"
 
 
-pytestmark = pytest.mark.system
 SERVES = """
     import signal, sys, time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
