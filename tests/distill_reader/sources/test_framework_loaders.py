@@ -18,6 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from edl.distill_reader.sources import Source, source_of
 from edl.distill_reader.sources.ending import close_iterator, leave_garbage_to_the_parent
+from edl.distill_reader.sources.json_state import decoded, encoded
 from edl.distill_reader.sources.map_style import MapSource
 from edl.distill_reader.sources.plain import PlainSource
 from edl.distill_reader.sources.stateful import StatefulSource
@@ -301,3 +302,12 @@ def test_no_iterator_needs_a_way_to_be_closed() -> None:
     next(begun)
     close_iterator(begun)
     assert went == ["closed"]
+
+
+def test_the_state_of_a_torch_generator_comes_back() -> None:
+    generator = torch.Generator()
+    generator.manual_seed(7)
+    state = decoded(json.loads(json.dumps(encoded({"rng": generator.get_state()}))))
+    drawn = torch.rand(3, generator=generator)
+    generator.set_state(state["rng"])
+    assert torch.equal(torch.rand(3, generator=generator), drawn)

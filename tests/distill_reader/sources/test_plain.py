@@ -185,16 +185,6 @@ def test_numbers_of_numpy_keep_their_type() -> None:
     assert back == np.float32(0.1)
 
 
-def test_the_state_of_a_torch_generator_comes_back() -> None:
-    torch = pytest.importorskip("torch")
-    generator = torch.Generator()
-    generator.manual_seed(7)
-    state = there_and_back({"rng": generator.get_state()})
-    drawn = torch.rand(3, generator=generator)
-    generator.set_state(state["rng"])
-    assert torch.equal(torch.rand(3, generator=generator), drawn)
-
-
 def test_a_state_is_a_copy() -> None:
     live = {"at": [1]}
     state = encoded(live)

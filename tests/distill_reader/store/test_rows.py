@@ -174,23 +174,22 @@ def entry_in(form: Form | None) -> Entry:
 
 
 ENTRIES = {form: entry_in(form) for form in ALL}
+#: A form, and one that it covers.
+COVERING = [(a, b) for a in ALL for b in ALL if covers(ENTRIES[a], b)]
 
 
-@given(FORMS, FORMS, FORMS)
-def test_covering_is_a_partial_order(a: Form | None, b: Form | None, c: Form | None) -> None:
-    assert covers(ENTRIES[a], a)
-    if covers(ENTRIES[a], b) and covers(ENTRIES[b], c):
-        assert covers(ENTRIES[a], c)
-    if covers(ENTRIES[a], b) and covers(ENTRIES[b], a):
-        assert a == b
+def test_covering_is_a_partial_order() -> None:
+    assert all(covers(ENTRIES[form], form) for form in ALL)
+    for a, b in COVERING:
+        assert a == b or not covers(ENTRIES[b], a)
+        assert all(covers(ENTRIES[a], c) for other, c in COVERING if other == b)
 
 
-@given(FORMS, FORMS, st.lists(st.integers(0, 1000), min_size=1, max_size=4))
+@given(st.sampled_from(COVERING), st.lists(st.integers(0, 1000), min_size=1, max_size=4))
 def test_what_is_derived_is_what_the_teacher_would_have_sent(
-    kept: Form | None, wanted: Form | None, numbers: list[int]
+    forms: tuple[Form | None, Form | None], numbers: list[int]
 ) -> None:
-    if not covers(ENTRIES[kept], wanted):
-        return
+    kept, wanted = forms
     rows = rows_in(kept, numbers)
     made = derived(rows[0].layout.entries[0], unpack(rows), wanted)
     logits = logits_of(inputs_of(numbers))

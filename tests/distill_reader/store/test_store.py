@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import random
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.database import PAGE_BYTES, Database
+from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.rows import Content, Model, Row
 from edl.distill_reader.store.store import PAUSE_S, Store
-from edl.distill_reader.store.table import ROW_BYTES
 from edl.errors import UsageError
 from edl.proto.forms import Form
-from edl.scheduler.eviction import USE_STEP_S
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
 
 SLACK_BYTES = 32 << 20
@@ -44,24 +40,6 @@ def settings_(tmp_path: Path) -> LabelStore:
 
 def fill(store: Store, numbers: range, form: Form | None = None) -> None:
     store.put_many(sample_keys(numbers), rows_in(form, numbers))
-
-
-def large(row: Row, nbytes: int) -> Row:
-    """One of about so many bytes, of an output as `row` has it."""
-    (entry,) = row.layout.entries
-    pieces = (entry.pieces[0]._replace(shape=(nbytes // 4,)),)
-    layout = replace(row.layout, entries=(replace(entry, pieces=pieces),))
-    return Row(layout, bytes(layout.nbytes))
-
-
-def brim_over(path: str, max_bytes: int) -> None:
-    """Have others take the last free pages of a store."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute(f"PRAGMA max_page_count = {max_bytes // PAGE_BYTES}")
-        junk = [(number, bytes([number]) * 3000) for number in range(9, 200)]
-        insert = "INSERT INTO layouts VALUES (?, ?)"
-        with pytest.raises(sqlite3.OperationalError, match="full"):
-            connection.executemany(insert, junk)
 
 
 def bytes_on_disk(path: str) -> int:
@@ -139,116 +117,6 @@ def test_the_model_of_a_service_is_remembered(settings_: LabelStore) -> None:
         store.remember("other", Model(Content("x")))
     with Store(settings_) as store:
         assert store.recall("s") == model
-
-
-@pytest.mark.parametrize("step_s", [0, 1, 7, 30, 120, 2 * USE_STEP_S])
-def test_the_file_stays_full_and_within_its_budget_and_every_row_is_right(
-    tmp_path: Path, rng: random.Random, step_s: int
-) -> None:
-    """Rows of several sizes come and go, some used lately and some not: ten times the budget."""
-    settings = LabelStore(tmp_path / f"labels-{step_s}", MIB)
-    forms = [None, None, Form.parse("topk:5")]  # of which no two stand side by side
-    clock = Clock()
-    with Store(settings, clock) as store:
-        for _ in range(150):
-            clock.now += step_s
-            form, begin = rng.choice(forms), rng.randrange(20_000)
-            numbers = range(begin, begin + rng.randrange(1, 500))
-            fill(store, numbers, form)
-            assert os.stat(settings.path).st_size <= MIB
-            assert bytes_on_disk(settings.path) <= MIB + SLACK_BYTES
-            looked = rng.sample(numbers, k=min(20, len(numbers)))
-            for found, number in zip(store.get_many(sample_keys(looked)), looked, strict=True):
-                assert found is None or found in [rows_in(one, [number])[0] for one in forms]
-        assert store.figures.evicted > 5_000
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
-        held = [row for row in store.get_many(sample_keys(range(20_500))) if row is not None]
-    assert sum(len(row.data) + ROW_BYTES for row in held) > 0.6 * MIB
-
-
-def test_a_file_without_a_single_free_page_makes_room_all_the_same(tmp_path: Path) -> None:
-    settings = LabelStore(tmp_path / "labels", MIB)
-    with Store(settings) as store:
-        fill(store, range(6000))
-        brim_over(settings.path, MIB)
-        fill(store, range(6000, 7000))
-        assert None not in store.get_many(sample_keys(range(6000, 7000)))
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
-
-
-def test_rows_of_many_pages_make_room_for_small_ones_and_the_other_way_round(
-    tmp_path: Path, rng: random.Random
-) -> None:
-    settings = LabelStore(tmp_path / "labels", 4 * MIB)
-    (row,) = rows_in(None, [1])
-    with Store(settings) as store:
-        for _ in range(60):
-            nbytes = rng.choice([100, 5_000, 9_000, 300_000])
-            some = [
-                large(row, nbytes) for _ in range(rng.randrange(1, 1 + min(500, MIB // nbytes)))
-            ]
-            keys = [rng.randbytes(16) for _ in some]
-            store.put_many(keys, some)
-            assert store.get_many(keys) == some
-            assert os.stat(settings.path).st_size <= 4 * MIB
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
-
-
-def test_a_full_store_of_equal_rows_holds_most_of_its_budget(tmp_path: Path) -> None:
-    with Store(LabelStore(tmp_path / "labels", MIB)) as store:
-        for begin in range(0, 8000, 250):
-            fill(store, range(begin, begin + 250))
-        rows = store.get_many(sample_keys(range(8000)))
-    held = sum(len(row.data) + ROW_BYTES for row in rows if row is not None)
-    assert held > 0.65 * MIB
-
-
-def test_what_was_used_lately_stays(tmp_path: Path) -> None:
-    clock = Clock()
-    dear = range(200)
-    with Store(LabelStore(tmp_path / "labels", MIB), clock) as store:
-        fill(store, dear)
-        for begin in range(200, 15_000, 250):
-            fill(store, range(begin, begin + 250))
-            clock.now += USE_STEP_S
-            assert None not in store.get_many(sample_keys(dear))
-        assert store.figures.evicted > 5_000
-
-
-def test_of_two_rows_in_a_page_the_one_that_was_used_lately_stays(tmp_path: Path) -> None:
-    clock = Clock()
-    row = large(rows_in(None, [1])[0], 4000)
-    keys = [number.to_bytes(16, "little") for number in range(6000)]
-    with Store(LabelStore(tmp_path / "labels", 8 * MIB), clock) as store:
-        for begin in range(0, 6000, 200):
-            store.put_many(keys[begin : begin + 200], [row] * 200)
-            clock.now += USE_STEP_S
-            assert None not in store.get_many(keys[0 : min(begin, 800) : 2])
-        assert store.figures.evicted > 3_000
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
-
-
-def test_a_smaller_budget_makes_the_file_smaller(tmp_path: Path) -> None:
-    path = tmp_path / "labels"
-    numbers = range(10_000)
-    rows = rows_in(None, numbers)
-    with Store(LabelStore(path, 8 * MIB)) as store:
-        store.put_many(sample_keys(numbers), rows)
-    assert path.stat().st_size > 2 * MIB
-    with Store(LabelStore(path, MIB)) as store:
-        assert path.stat().st_size <= MIB
-        found = store.get_many(sample_keys(numbers))
-        assert 1000 < sum(one is not None for one in found) < 5000
-        assert all(one in (None, row) for one, row in zip(found, rows, strict=True))
-
-
-def test_a_row_that_is_too_large_for_the_store_is_not_kept(tmp_path: Path) -> None:
-    with Store(LabelStore(tmp_path / "labels", MIB)) as store:
-        (row,) = rows_in(None, [1])
-        store.put_many([b"k" * 16], [large(row, 1_200_000)])
-        assert store.figures.dropped == 1
-        assert "too large" in store.figures.trouble
-        assert store.get_many([b"k" * 16]) == [None]
 
 
 # --- what else may stand at the path
@@ -361,19 +229,3 @@ def test_a_store_that_still_holds_labels_of_a_liar_says_so_at_the_end(
         store.disown("liar")
         store.close()
     assert "still holds labels of liar: edl store disown" in caplog.text
-
-
-def test_rows_that_no_key_leads_to_are_the_first_that_make_room(tmp_path: Path) -> None:
-    """As where a damaged key was written anew: whatever was used lately, they were not."""
-    path, numbers = tmp_path / "labels", range(2000)
-    with Store(LabelStore(path, 64 * MIB)) as store:
-        fill(store, range(10_000, 16_000))
-        damage(str(path), "DELETE FROM keys")
-        fill(store, numbers)
-    assert path.stat().st_size > 1.5 * MIB
-    with Store(LabelStore(path, MIB)) as store:
-        assert path.stat().st_size <= MIB
-        assert store.get_many(sample_keys(numbers)) == rows_in(None, numbers)
-        fill(store, range(2000, 4000))
-        assert None not in store.get_many(sample_keys(range(3500, 4000)))
-        assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
-import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,10 +15,10 @@ import pytest
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.rows import Content, Model
-from edl.distill_reader.store.store import PAUSE_S, Store
-from edl.errors import StoreDamaged, StoreUnavailable, UsageError
+from edl.distill_reader.store.store import Store
+from edl.errors import StoreUnavailable
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
-from edl.tests.distill_reader.store.test_store import MIB, Clock, fill
+from edl.tests.distill_reader.store.test_store import MIB, fill
 
 
 @pytest.fixture
@@ -99,37 +97,6 @@ def test_a_damaged_layout_gives_no_label(settings_: LabelStore) -> None:
         assert store.figures.damaged == 10
 
 
-def test_bytes_that_flip_anywhere_never_make_a_wrong_label(
-    settings_: LabelStore, rng: random.Random
-) -> None:
-    numbers = range(400)
-    keys, rows = sample_keys(numbers), rows_in(None, numbers)
-    with Store(settings_) as store:
-        store.put_many(keys, rows)
-    good = Path(settings_.path).read_bytes()
-    refused = lost = 0
-    for _ in range(40):
-        bad = bytearray(good)
-        for _ in range(rng.randrange(1, 40)):
-            bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
-        if rng.random() < 0.3:
-            del bad[rng.randrange(len(bad)) :]
-        Path(settings_.path).write_bytes(bad)
-        try:
-            with Store(settings_) as store:
-                found = store.get_many(keys)
-                store.put_many(keys, rows)
-                found += store.get_many(keys)
-        except (StoreDamaged, StoreUnavailable, UsageError):
-            refused += 1
-        else:
-            lost += found.count(None)
-            assert all(one in (None, row) for one, row in zip(found, rows * 2, strict=True))
-        for end in ("-wal", "-shm"):
-            Path(settings_.path + end).unlink(missing_ok=True)
-    assert lost or refused
-
-
 def test_a_file_that_breaks_while_it_is_open_is_left_alone(settings_: LabelStore) -> None:
     with Store(settings_) as store:
         fill(store, range(2000))
@@ -150,17 +117,6 @@ def test_a_file_that_breaks_while_it_is_open_is_left_alone(settings_: LabelStore
 
 
 NOBODY = 65534
-
-
-@contextlib.contextmanager
-def no_file_grows_beyond(limit_bytes: int) -> Iterator[None]:
-    """The system refuses to write more, as a disk without room does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextlib.contextmanager
@@ -189,29 +145,6 @@ def shelf() -> Iterator[Path]:
 def lock_up(shelf: Path) -> None:
     for path in (*shelf.iterdir(), shelf):
         path.chmod(0o555)
-
-
-def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(tmp_path: Path) -> None:
-    clock = Clock()
-    with Store(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
-        fill(store, range(1000))
-        with no_file_grows_beyond(3 * MIB):
-            for begin in range(1000, 20_000, 1000):
-                fill(store, range(begin, begin + 1000))
-            assert store.figures.dropped > 0
-            assert "cannot be used now" in store.figures.trouble
-            assert store.get_many(sample_keys(range(1000))) == rows_in(None, range(1000))
-            dropped = store.figures.dropped
-            clock.now += PAUSE_S - 1
-            fill(store, range(100))
-            assert store.figures.dropped == dropped + 100, "a disk that has refused is left alone"
-        clock.now += 1
-        fill(store, range(19_000, 20_000))
-        assert store.figures.dropped == dropped + 100
-        numbers = range(20_000)
-        found, rows = store.get_many(sample_keys(numbers)), rows_in(None, numbers)
-        assert found[19_000:] == rows[19_000:]
-        assert all(one in (None, row) for one, row in zip(found, rows, strict=True))
 
 
 def test_a_store_that_cannot_be_written_is_read(shelf: Path) -> None:
