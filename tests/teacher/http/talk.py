@@ -68,6 +68,7 @@ class Talk:
     def __init__(self, bench: Bench, tls: ssl.SSLContext | None = None, **options: Any) -> None:
         host, port = url_of(bench.server).rpartition("//")[2].split(":")
         plain = socket.create_connection((host, int(port)), WAIT_S, **options)
+        self.name: tuple[str, int] = plain.getsockname()
         self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
 
     def __enter__(self) -> Self:

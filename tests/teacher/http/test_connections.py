@@ -35,8 +35,10 @@ RECEIVE_S = 10.0
 IDLE_S = 10.0
 
 
-def living(kind: type[Any]) -> list[Any]:
-    return [one for one in gc.get_objects() if type(one) is kind]
+def served(talk: Talk) -> list[Connection]:
+    """The server's side of a connection, while it is in memory."""
+    living = (one for one in gc.get_objects() if type(one) is Connection)
+    return [one for one in living if one.client == talk.name]
 
 
 @pytest.fixture
@@ -338,7 +340,7 @@ def test_many_that_owe_their_bodies_keep_nobody_out(bench: Bench) -> None:
 def test_an_idle_connection_is_closed(bench: Bench) -> None:
     with Talk(bench) as talk:
         talk.say(GET[:-20])  # and no more
-        wait_until(lambda: living(Connection))
+        wait_until(lambda: served(talk))
         bench.advance(IDLE_S + 1)
         assert talk.is_over()
 
@@ -356,7 +358,7 @@ def test_the_longest_idle_makes_room(bench: Bench, monkeypatch: pytest.MonkeyPat
 
 def fill_buffers(bench: Bench, talk: Talk, request: bytes) -> None:
     """Ask, and read no answers, until the server cannot send one."""
-    (connection,) = living(Connection)
+    (connection,) = served(talk)
     talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     ours = connection.transport.get_extra_info("socket")
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -373,7 +375,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(bench: Bench, count: 
     with Talk(bench) as talk:
         talk.ask(batch(X))
         fill_buffers(bench, talk, batch(numbers(count)))
-        bench.advance_until(lambda: not living(Connection), IDLE_S + 1)
+        bench.advance_until(lambda: not served(talk), IDLE_S + 1)
 
 
 # --- clients that vanish
@@ -382,8 +384,8 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(bench: Bench, count: 
 def test_a_half_sent_head_is_freed(bench: Bench, no_garbage_collector: None) -> None:
     with Talk(bench) as talk:
         talk.say(head(9)[:-2])
-        wait_until(lambda: len(living(Connection)) == 1)
-    wait_until(lambda: not living(Connection))
+        wait_until(lambda: served(talk))
+    wait_until(lambda: not served(talk))
 
 
 def test_a_client_that_vanishes_within_a_body_leaves_nothing(bench: Bench, kept: list[int]) -> None:
@@ -402,7 +404,7 @@ def test_a_client_that_vanishes_with_its_head_leaves_nothing(bench: Bench) -> No
     """Its answer is cancelled before it has begun to be made."""
     with Talk(bench) as talk:
         talk.ask(batch(X))
-        (connection,) = living(Connection)
+        (connection,) = served(talk)
         began: list[int] = []
 
         def vanish() -> None:
