@@ -50,6 +50,12 @@ class TestAssignment:
         )
         assert changes["late/0"].reason.endswith("1 of 2 wanted, as 3 teachers serve 2 students")
 
+    def test_student_that_wants_none_returns_all(self) -> None:
+        service = Service(*up("ab"), wants("a/0", 2), wants("b/0", 0))
+        assert service.counts == [2, 0]
+        service.see(wants("a/0", 0))
+        assert service.counts == [0, 0]
+
     def test_loss_is_reported_and_replaced(self) -> None:
         service = Service(*up("abc"), wants("a/0", 2))
         change = service.see(TeacherDown("a", lost=True))["a/0"]

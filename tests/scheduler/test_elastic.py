@@ -168,6 +168,8 @@ class TestSeveralJobs:
         low = ElasticJob("low", 1, 8, nodes=8)
         high = ElasticJob("high", 2, 7, priority=1, submitted_s=9)
         assert settled(Pool.of_slots(8), [low, high]) == [1, 7]
+        gives = ask(10, low, replace(high, nodes=2))["low"]
+        assert gives.reason.endswith("to high, of a higher priority")
         high = ElasticJob("high", 3, 3, priority=1, submitted_s=9)
         found = ask(4, ElasticJob("low", 2, 4, nodes=2), high)["low"]
         assert (found.nodes, found.reason) == (0, "stopped for high, of a higher priority")
