@@ -45,6 +45,8 @@ def there_and_back(array: Any, binary: bool) -> Any:
 def test_bytes_that_are_no_text_have_to_be_asked_for_as_bytes() -> None:
     noise = np.array([b"\xff"], dtype=object)
     assert there_and_back(noise, binary=True).tolist() == [b"\xff"]
+    text = np.array([b"one", "z\u00e9ro".encode()], dtype=object)
+    assert there_and_back(text, binary=False).tolist() == text.tolist()
     with pytest.raises(RequestRefused, match="ask for it with 'binary_data': true"):
         there_and_back(noise, binary=False)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edl.errors import (
+    BadAnswer,
     DeadlineExceeded,
     EdlError,
     RequestRefused,
@@ -99,6 +100,13 @@ def test_an_error_number_is_an_error_though_grpc_says_ok(pipeline: tuple[Pipelin
         client.infer(Request({"picture": X}), WAIT_S)
     servicer.answer = lambda: pb.Response(err_no=6000, err_msg="too late")
     with pytest.raises(RetryableError, match="err_no 6000: too late"):
+        client.infer(Request({"x": X}), WAIT_S)
+
+
+def test_text_is_a_bad_answer(pipeline: tuple[Pipeline, Client]) -> None:
+    servicer, client = pipeline
+    servicer.answer = lambda: pb.Response(key=["y"], value=["array([[1.0]], dtype=float32)"])
+    with pytest.raises(BadAnswer, match="answers with text"):
         client.infer(Request({"x": X}), WAIT_S)
 
 
