@@ -41,7 +41,7 @@ def ready(process: Process) -> Coordinator:
 def edl(*arguments: object, url: str = "") -> tuple[int, list[str]]:
     """Run `edl ...`; returns its exit code and the lines of its output."""
     words = (*arguments, *(("--coordinator", url) if url else ()))
-    process = start(python_command("edl", "edl", *words, env={"COLUMNS": "200"}))
+    process = start(python_command("edl", "edl", *words, env={"COLUMNS": "1000"}))
     code = process.wait(START_S)
     assert code is not None, process.tail()
     return code, process.tail(2000)

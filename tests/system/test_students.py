@@ -82,7 +82,7 @@ def test_one_message_for_each_mistake(nodes: Nodes, tmp_path: Path) -> None:
         waits = nodes.start(*elastic[2:])
         found = {name: message(process) for name, process in started.items()}
         # Teachers may come: that is waited for, with a reason, and can be ended.
-        waits.expect(r"waiting for rank 0: soft labels: 0 of 0 teachers live", START_S)
+        waits.expect(r"0 of 0 teachers live", START_S)
         waits.send_signal(signal.SIGINT)
         assert waits.wait(END_S) == 128 + signal.SIGINT
     for name, (_, expected) in WRONG.items():
