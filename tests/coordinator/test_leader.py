@@ -94,21 +94,22 @@ def test_a_leader_paused_between_computing_and_writing_cannot_write(
 ) -> None:
     settled(world, teachers=5)
     (old,) = world.leading
-    write, paused = world.registry.write, list[Any]()
+    write, written = world.registry.write, list[bool]()
 
     def pause(*args: Any) -> bool:
-        paused.append(args)
-        return unwritable()
+        monkeypatch.undo()
+        world.kill(old)  # it sleeps, with this in its hands
+        world.run(LEADER_TTL_S + 1, until=lambda: bool(world.leading))
+        stands = world.registry.table(SERVICE)
+        written.append(write(*args))
+        assert world.registry.table(SERVICE) == stands
+        return written[-1]
 
-    with monkeypatch.context() as patch:
-        patch.setattr(world.registry, "write", pause)
-        world.student("late/0", want=1)
-        world.run(1, until=lambda: bool(paused))
-    world.kill(old)
-    world.run(LEADER_TTL_S + 1, until=lambda: bool(world.leading))
-    stands = world.registry.table(SERVICE)
-    assert not write(*paused[0])
-    assert world.registry.table(SERVICE) == stands
+    monkeypatch.setattr(world.registry, "write", pause)
+    world.student("late/0", want=1)
+    world.run(1, until=lambda: bool(written))
+    assert written == [False]
+    assert old.leader.view is None
     old.alive = True
     world.run(1)
     (leader,) = world.leading
