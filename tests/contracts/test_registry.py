@@ -329,8 +329,9 @@ def test_a_reading_says_when_the_next_deadline_passes(registries: Registries) ->
 def test_plain_beats_end_with_the_lease_of_another_or_none(registries: Registries) -> None:
     registry = registries.one
     enter(registry, "t1", 1)
-    assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
-    assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    for ttl_s in (LONG_S, LONG_S, SHORT_S):  # the last one comes late for its time to live
+        assert registry.beat("teachers", "s", "t1", ttl_s, incarnation=1)
+        registries.pass_s(SHORT_S / 2)
     registry.leave("teachers", "s", "t1")
     assert not registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
     ghost = registries.another
