@@ -271,6 +271,9 @@ def test_a_roster_has_the_teachers_that_a_manager_names(monkeypatch: pytest.Monk
         def start(self, on_message: Callable[[pb.Assignment], None]) -> None:
             told.append(on_message)
 
+        def stop(self) -> None:
+            told.clear()
+
     monkeypatch.setattr("edl.coordinator.Subscription", Subscription)
     heard: list[Assigned] = []
     config = ReaderConfig("s", coordinator="memory://nobody")
@@ -289,6 +292,8 @@ def test_a_roster_has_the_teachers_that_a_manager_names(monkeypatch: pytest.Monk
     names = [[one.teacher_id for one in assigned.peers] for assigned in heard]
     assert names == [["a"], [], ["a", "foreign"]]
     assert heard[0].peers == (OLD,)
+    roster.stop()
+    assert told == []
 
 
 # --- a deterministic stream is of one numerics
