@@ -81,7 +81,7 @@ def test_every_batch_arrives_once_and_in_order_whatever_fails(
                 coordinator_options=("--ttl", str(TTL_S)),
             )
         )
-        registry = connect(mesh_url)
+        registry = connect(mesh_url, timeout_s=DEADLINE_S)
         stack.callback(registry.close)
         for name in ("a", "b", "c"):
             mesh.start_teacher(name, SPEC)
