@@ -105,7 +105,15 @@ class UnavailableError(EdlError):
 
 
 class RegistryUnavailable(UnavailableError):
-    """Redis does not answer."""
+    """Redis does not answer.
+
+    Attributes:
+        timed_out: it is there, but gave no answer in time: the same call may succeed soon.
+    """
+
+    def __init__(self, message: str = "", timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 class CoordinatorUnavailable(UnavailableError):

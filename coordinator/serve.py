@@ -30,7 +30,7 @@ from .manager.manager import Manager
 from .manager.prober import GrpcProber
 from .mesh_source import MeshSource
 from .metrics import CoordinatorMetrics
-from .registry import Registry, connect
+from .registry import Registry, connect, with_patience
 from .scaling import Settings, count_of, page
 from .service import CoordinatorServer
 
@@ -118,7 +118,7 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
         url = config.redis or _start_redis(config, undo)
         registry = connect(url)
         undo.callback(registry.close)
-        started_ms = registry.time_ms()
+        started_ms = with_patience(registry.time_ms)
         metrics = CoordinatorMetrics()
         gate = Gate(config.security, metrics.refused)
         ended: list[str] = []
@@ -141,7 +141,7 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
         if config.http is not None:
             _serve_page(config.http, config, MeshSource(manager, registry), gate, undo)
         lease = _lease(registry, address, started_ms, config.manager.ttl_s)
-        lease.start()
+        with_patience(lease.start)
         undo.callback(lease.stop)
         announce(registry.url, address)
         stop.wait()

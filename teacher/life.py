@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .. import __version__
 from ..coordinator.config import join_address
 from ..coordinator.heartbeat import Heartbeat
-from ..coordinator.registry import Registry
+from ..coordinator.registry import Registry, with_patience
 from ..errors import EdlError, ProcessFailed
 from ..lifecycle import Stop
 from ..metrics import MetricsServer
@@ -110,7 +110,7 @@ class Teacher:
                 on_superseded=self._fail,
                 on_drain=self._asked_to_drain,
             )
-            heartbeat.start()
+            with_patience(heartbeat.start)
             self._heartbeat = heartbeat
         if self._server.url is not None:
             self._on_progress(f"HTTP on {self._server.url}/v2")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from .. import __version__
 from ..coordinator.heartbeat import Heartbeat
-from ..coordinator.registry import Registry
+from ..coordinator.registry import Registry, with_patience
 from ..errors import LeaseSuperseded
 from .config import TeacherConfig
 from .identity import Identity
@@ -80,4 +80,4 @@ def new_registration(
 
 def new_incarnation(registry: Registry | None) -> int:
     """Greater than those of earlier starts, by the one clock of all who may start under an id."""
-    return time.time_ns() // 1_000_000 if registry is None else registry.time_ms()
+    return time.time_ns() // 1_000_000 if registry is None else with_patience(registry.time_ms)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
-from ...errors import UsageError
+from ...errors import RegistryUnavailable, UsageError
 from .noted import concerns_managers
 from .records import (
     Beat,
@@ -23,6 +23,8 @@ from .records import (
     Table,
 )
 from .redis_url import is_redis_url, masked
+
+_T = TypeVar("_T")
 
 __all__ = [
     "FACTS_TTLS",
@@ -44,6 +46,7 @@ __all__ = [
     "concerns_managers",
     "connect",
     "masked",
+    "with_patience",
 ]
 
 #: Seconds, in TTLs, for which a member's beats do no more than raise its deadline, as far as there
@@ -51,6 +54,8 @@ __all__ = [
 PLAIN_TTLS: Final = 1.85
 #: Facts outlive the deadline by this factor of the TTL, so that the dead can be named.
 FACTS_TTLS: Final = 5
+#: Calls of a starting process to a Redis that does not answer in time.
+START_ATTEMPTS: Final = 15
 
 
 class Registry(Protocol):
@@ -275,6 +280,25 @@ class Registry(Protocol):
     def close(self) -> None:
         """Let go of connections. A closed registry opens them again when it is used."""
         ...
+
+
+def with_patience(call: Callable[[], _T], attempts: int = START_ATTEMPTS) -> _T:
+    """Make a call that a process needs to start, again if Redis is there but slow to answer.
+
+    Args:
+        call: what to do; it must be harmless to repeat, as a late answer may follow a success.
+        attempts: how often; each takes the timeout of the connection, a second by default.
+
+    Raises:
+        RegistryUnavailable: Redis cannot be reached, or gave no answer to any attempt.
+    """
+    for _ in range(attempts - 1):
+        try:
+            return call()
+        except RegistryUnavailable as error:
+            if not error.timed_out:
+                raise
+    return call()
 
 
 def connect(url: str, timeout_s: float = 1.0) -> Registry:

@@ -117,7 +117,8 @@ class RedisSession:
             ) from None
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise RegistryUnavailable(
-                f"Redis at {self._url} does not answer ({_brief(error)}); {_advice(error)}"
+                f"Redis at {self._url} does not answer ({_brief(error)}); {_advice(error)}",
+                timed_out=isinstance(error, (redis.TimeoutError, TimeoutError)),
             ) from None
         except redis.RedisError as error:
             text = _brief(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,42 @@ from redis.crc import key_slot
 
 import edl.coordinator
 from edl.coordinator import MemoryRegistry, connect
-from edl.coordinator.registry import Kind, acl, keys, masked
+from edl.coordinator.registry import Kind, acl, keys, masked, with_patience
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.coordinator.registry.redis_url import open_client, parse, read_password
 from edl.errors import RegistryUnavailable, UsageError
+
+
+@pytest.mark.parametrize(("timed_out", "calls"), [(True, 3), (False, 1)])
+def test_a_start_waits_for_a_slow_redis_but_not_for_a_missing_one(
+    timed_out: bool, calls: int
+) -> None:
+    answers = iter([RegistryUnavailable(timed_out=timed_out)] * 2)
+    made = []
+
+    def call() -> str:
+        made.append(1)
+        for error in answers:
+            raise error
+        return "answer"
+
+    if timed_out:
+        assert with_patience(call) == "answer"
+    else:
+        with pytest.raises(RegistryUnavailable):
+            with_patience(call)
+    assert len(made) == calls
+
+
+def test_a_redis_that_stands_still_times_out() -> None:
+    server = socket.create_server(("127.0.0.1", 0))  # accepts connections, and never answers
+    silent = connect(f"redis://127.0.0.1:{server.getsockname()[1]}", 0.05)
+    missing = connect("redis://127.0.0.1:1", 0.05)
+    for registry, timed_out in ((silent, True), (missing, False)):
+        with closing(registry), pytest.raises(RegistryUnavailable) as caught:
+            registry.time_ms()
+        assert caught.value.timed_out is timed_out
+    server.close()
 
 
 def test_memory_registries_of_one_name_are_one() -> None:
