@@ -47,6 +47,7 @@ coverage: install ## line and branch coverage of both tiers, child processes inc
 
 .PHONY: mutants
 mutants: install ## seeded mutants of the ledger and of flow control, and which of them tests kill
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
 	$(BIN)/python tests/mutants.py
 
 .PHONY: tables

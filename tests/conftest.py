@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 from hypothesis import Phase
 
-from edl.tests.leaks import Belongings, leaked_since, watch_descendants
+from edl.tests.leaks import Belongings, leaked_since, shared_by_tests, watch_descendants
 
 #: The tier that runs; empty when pytest was started by hand, which runs whatever it is told to.
 TIER = os.environ.get("EDL_TEST_TIER", "")
@@ -69,10 +69,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _in_system_folder(item.path):
             item.add_marker("system")
+        if _shares_a_fixture(item):  # on one worker, so that it is made once
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def _in_system_folder(path: Path) -> bool:
     return path.relative_to(Path(__file__).parent).parts[0] in SYSTEM_FOLDERS
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    """Whether a test uses a fixture that is made once for its module."""
+    if not isinstance(item, pytest.Function):
+        return False
+    fixtures = item._fixtureinfo.name2fixturedefs  # noqa: SLF001 - pytest has no public access
+    return any(
+        definitions[-1].scope in ("module", "package", "class")
+        for name, definitions in fixtures.items()
+        if name != "module_leaves_nothing_behind"
+    )
 
 
 def pytest_report_header() -> str:
@@ -90,7 +104,8 @@ def valkey_url() -> Iterator[str]:
     """A Valkey that the tests of one worker share: use unique service names, and never flush it."""
     from edl.coordinator.embedded import start_embedded
 
-    process, url = start_embedded()
+    with shared_by_tests():
+        process, url = start_embedded()
     yield url
     process.stop()
 

@@ -50,18 +50,34 @@ class Belongings:
 
     def since(self, before: Belongings) -> list[str]:
         """Describe what exists now, did not exist `before`, and should be gone."""
-        frames = sys._current_frames()
+        frames = sys._current_frames()  # noqa: SLF001 - the only way to see the stacks of threads
         threads = [
             f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}"
-            for thread in self.threads - before.threads
+            for thread in self.threads - before.threads - _shared.threads
             if thread.is_alive()
             and (not thread.daemon or _runs_our_code(frames.get(thread.ident or 0)))
         ]
-        processes = [_describe(pid) for pid in self.children - before.children]
+        processes = [_describe(pid) for pid in self.children - before.children - _shared.children]
         segments = [
             f"shared memory {SHARED_MEMORY / name}" for name in self.segments - before.segments
         ]
         return sorted(threads) + sorted(text for text in processes if text) + sorted(segments)
+
+
+@contextlib.contextmanager
+def shared_by_tests() -> Iterator[None]:
+    """What starts within belongs to all tests of this process, and is no leak of one of them."""
+    global _shared
+    before = Belongings.now()
+    yield
+    now = Belongings.now()
+    _shared = Belongings(
+        _shared.threads | now.threads - before.threads,
+        _shared.children | now.children - before.children,
+    )
+
+
+_shared = Belongings()
 
 
 def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
@@ -81,7 +97,7 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
     else:
         return []
     leaks = found.since(before)
-    for pid in found.children - before.children:
+    for pid in found.children - before.children - _shared.children:
         if _describe(pid):
             with contextlib.suppress(psutil.Error):  # it ended by itself
                 psutil.Process(pid).kill()

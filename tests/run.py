@@ -108,7 +108,7 @@ def _make(environments: tuple[str, ...]) -> int:
 
 def _pytest(arguments: list[str], tier: str, limit_s: float) -> int:
     slowest = f"--durations={SLOWEST}"
-    spread = ("--dist", "worksteal") if "-n" in arguments else ()
+    spread = ("--dist", "loadgroup") if "-n" in arguments else ()
     return _python(
         "pytest", slowest, *spread, "-m", *arguments, limit_s=limit_s, EDL_TEST_TIER=tier
     )

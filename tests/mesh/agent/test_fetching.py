@@ -244,4 +244,4 @@ def server(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "a\0b"])
 def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(ModelError):
-        download._safe(name, "s3://b/m")  # private: only a hostile bucket has such names
+        download._safe(name, "s3://b/m")  # noqa: SLF001 - only a hostile bucket has such names

@@ -65,13 +65,13 @@ def submit(queue: MemoryQueue, folder: Path, name: str, command: str, **more: in
 
 def lose(queue: MemoryQueue) -> None:
     """Redis comes back empty."""
-    queue._jobs.clear()  # private: a queue has no other way to lose jobs
+    queue._jobs.clear()  # noqa: SLF001 - a queue has no other way to lose jobs
 
 
 def put_another(queue: MemoryQueue, folder: Path, at_ms: int) -> None:
     """Redis comes back with another job of the name `a`, so much younger than the one before."""
     spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=folder)
-    jobs = queue._jobs  # private: as above; one assignment, which the runner sees whole
+    jobs = queue._jobs  # noqa: SLF001 - as above; one assignment, which the runner sees whole
     former = jobs["a"]
     jobs["a"] = _Job(former.number, json.dumps(spec.to_json()), former.at_ms + at_ms)
 

@@ -1,0 +1,119 @@
+"""Check that tests notice changes: seeded mutants of the ledger and of flow control.
+
+    python tests/mutants.py [--count N] [--seed N] [--root CHECKOUT] [--json FILE]
+
+cosmic-ray changes one operator, constant or branch at a time in a copy of the checkout. A mutant is
+killed if the tests of the rules fail. Equal checkouts and seeds give equal mutants, so two versions
+of the tests can be compared (`--root`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from edl.tests.run import ROOT
+
+SUBJECTS = ("scheduler/ledger", "scheduler/flow.py", "scheduler/flow_values.py")
+#: Tests of the subjects, quick ones first: a run ends with the first failure.
+TESTS = (
+    "tests/scheduler/ledger",
+    "tests/scheduler/test_flow*.py",
+    "tests/properties/test_ledger_machine.py",
+    "tests/properties/test_flow_machine.py",
+    "tests/properties/test_mesh_machine.py",
+    "tests/properties/test_paced_flow.py",
+)
+TIMEOUT_S = 240.0
+SHARDS = 2  # copies that run side by side
+CONFIG = """[cosmic-ray]
+module-path = {modules}
+timeout = {timeout}
+excluded-modules = []
+test-command = "{command}"
+[cosmic-ray.distributor]
+name = "local"
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the mutants, and print the share that the tests kill."""
+    parser = argparse.ArgumentParser(prog="tests/mutants.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--root", type=Path, default=ROOT, help="checkout to test")
+    parser.add_argument("--json", type=Path, help="write each mutant and its fate to this file")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="edl-mutants-") as folder:
+        copies = [Path(folder) / str(number) for number in range(SHARDS)]
+        with ThreadPoolExecutor(SHARDS) as pool:
+            runs = [
+                pool.submit(_shard, copy, number, options) for number, copy in enumerate(copies)
+            ]
+            fates = [fate for run in runs for fate in run.result()]
+    killed = sum(fate["killed"] for fate in fates)
+    for fate in fates:
+        if not fate["killed"]:
+            print(f"survived: {fate['mutant']}")
+    print(f"{killed} of {len(fates)} mutants killed ({killed / len(fates):.1%})")
+    if options.json is not None:
+        options.json.write_text(json.dumps(sorted(fates, key=lambda f: f["mutant"]), indent=1))
+    return 0
+
+
+def _shard(copy: Path, number: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run every SHARDS-th of the sampled mutants in a copy of the checkout."""
+    from cosmic_ray.work_db import use_db
+
+    subprocess.run(["git", "clone", "-q", str(options.root), str(copy)], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "EDL_TEST_SEED": "1"}
+    tests = [str(path.relative_to(copy)) for glob in TESTS for path in sorted(copy.glob(glob))]
+    command = f"{sys.executable} -P -m pytest -x -q -p no:cacheprovider {' '.join(tests)}"
+    config, session = copy / "mutants.toml", copy / "mutants.sqlite"
+    config.write_text(
+        CONFIG.format(modules=json.dumps(SUBJECTS), timeout=TIMEOUT_S, command=command)
+    )
+
+    def cosmic_ray(*arguments: str) -> None:
+        program = str(Path(sys.executable).with_name("cosmic-ray"))
+        subprocess.run([program, *arguments], cwd=copy, env=environment, check=True)
+
+    if subprocess.run([*command.split()], cwd=copy, env=environment, check=False).returncode:
+        raise SystemExit("the tests fail without any mutant")
+    cosmic_ray("init", config.name, session.name)
+    with use_db(session) as database:
+        items = {_name(item): item for item in database.work_items if _matters(item)}
+        names = random.Random(options.seed).sample(sorted(items), options.count)[number::SHARDS]
+        database.clear()
+        database.add_work_items([items[name] for name in names])
+    cosmic_ray("exec", config.name, session.name)
+    with use_db(session) as database:
+        job_names = {items[name].job_id: name for name in names}
+        return [
+            {"mutant": job_names[job], "killed": result.is_killed}
+            for job, result in database.results
+        ]
+
+
+def _name(item: Any) -> str:
+    (mutation,) = item.mutations
+    line, column = mutation.start_pos
+    operator = mutation.operator_name.removeprefix("core/")
+    return f"{mutation.module_path}:{line}:{column} {operator} {mutation.occurrence}"
+
+
+def _matters(item: Any) -> bool:
+    """Whether a mutant can change what the code does: `|` stands in annotations here."""
+    return "ReplaceBinaryOperator_BitOr" not in item.mutations[0].operator_name
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
