@@ -80,6 +80,11 @@ def shared_by_tests() -> Iterator[None]:
 _shared = Belongings()
 
 
+def own_threads() -> set[threading.Thread]:
+    """Threads of this process, except those of servers that its tests share."""
+    return set(threading.enumerate()) - _shared.threads
+
+
 def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
     """Describe what a test left behind after `before`, and kill the processes among it.
 

@@ -32,6 +32,7 @@ from edl.scheduler.shard_plan import Shard
 from edl.supervise import Process
 from edl.tests.distill_reader.readers import NOBODY, Batches, check_epoch, numbers_of, reader_of
 from edl.tests.ground.programs import wait_gone
+from edl.tests.leaks import own_threads
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.waiting import wait_until
 
@@ -243,7 +244,7 @@ class Holdings:
 
     def now(self) -> tuple[int, list[str]]:
         gc.collect()
-        names = [thread.name for thread in threading.enumerate()]
+        names = [thread.name for thread in own_threads()]
         return len(os.listdir("/proc/self/fd")), [n for n in names if n.startswith("edl-")]
 
     def are_back(self) -> bool:
