@@ -100,7 +100,7 @@ def covers(found: Any, wanted: Any, key: str = "") -> bool:
 def _is_same(found: Any, wanted: Any, by: str) -> bool:
     """Whether an item is the one of this name, and has all that is wanted of it."""
     if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
-        return False
+        return bool(found == wanted)
     return bool(found.get(by) == wanted.get(by)) and covers(found, wanted)
 
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from edl.deploy.operator.capacity import checked_requests_of
 from edl.deploy.operator.config import OperatorConfig
@@ -189,6 +189,7 @@ def test_without_the_right_to_read_nodes_room_is_unlimited(cluster: Cluster) -> 
 
 
 @given(POD_SPECS, JUNK, JUNK)
+@example(pod={"resources": {"env": [1, 2]}}, meta=None, found=None)
 def test_any_template_is_accepted_or_refused(pod: dict[str, Any], meta: Any, found: Any) -> None:
     own = {"name": NAME, "namespace": "lab", "uid": "u"}
     spec = {**SPEC, "minReplicas": 0, "port": 1, "graceSeconds": 1, "scaleToZero": True}
