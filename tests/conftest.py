@@ -10,8 +10,9 @@ import os
 import random
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -43,9 +44,22 @@ for profile, examples, phases in (
 hypothesis.settings.load_profile(TIER if TIER in ("test-system", "nightly") else "test")
 
 
+class SessionFixtures:
+    """A plugin, as fixtures of the session do not call the hooks of a conftest in a folder."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        """What they start is no leak of the test that happens to need it first."""
+        if fixturedef.scope != "session":
+            return (yield)
+        with shared_by_tests():
+            return (yield)
+
+
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
     watch_descendants()
+    config.pluginmanager.register(SessionFixtures())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background job ignores Ctrl-C, and so would every program that a test starts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -104,8 +118,7 @@ def valkey_url() -> Iterator[str]:
     """A Valkey that the tests of one worker share: use unique service names, and never flush it."""
     from edl.coordinator.embedded import start_embedded
 
-    with shared_by_tests():
-        process, url = start_embedded()
+    process, url = start_embedded()
     yield url
     process.stop()
 

@@ -17,9 +17,6 @@ from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
 
-# The server has to be there before the module's first test, as the check for leaks wants it.
-pytestmark = pytest.mark.usefixtures("valkey_url")
-
 
 @pytest.fixture
 def registry(valkey_url: str) -> Iterator[RedisRegistry]:

@@ -18,8 +18,6 @@ from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.tests.waiting import DEADLINE_S, wait_until
 
-# The server has to be there before the module's first test, as the check for leaks wants it.
-pytestmark = pytest.mark.usefixtures("valkey_url")
 TTL_S = 3.0
 BEAT_S = TTL_S / BEATS_PER_TTL
 

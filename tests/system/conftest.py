@@ -19,7 +19,6 @@ from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.arena import Array
 from edl.supervise import Process, stop_all
-from edl.tests.leaks import shared_by_tests
 from edl.tests.system.coordinator_process import Coordinator, Members, ready, serve
 from edl.tests.system.slow_network import FEATURES, MODEL, SECONDS_VARIABLE, labels_of
 from edl.tests.waiting import wait_until
@@ -169,10 +168,7 @@ class Service:
 @pytest.fixture(scope="session", autouse=True)
 def shared_mesh(valkey_url: str) -> Iterator[LocalMesh]:
     """One manager for the tests of one worker: do not end it; see `service`."""
-    with ExitStack() as stack:
-        with shared_by_tests():
-            options = ["--ttl", str(TTL_S)]
-            mesh = stack.enter_context(LocalMesh(redis=valkey_url, coordinator_options=options))
+    with LocalMesh(redis=valkey_url, coordinator_options=["--ttl", str(TTL_S)]) as mesh:
         yield mesh
 
 
