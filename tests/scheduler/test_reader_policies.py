@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import fsum, inf, nan
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl.scheduler import flow
@@ -118,19 +118,23 @@ class TestNoTeacher:
         st.sampled_from([Policy(), Policy("wait", 2.0), FAIL, HARD_ONLY]),
         st.lists(st.tuples(st.integers(0, 2), st.booleans(), EIGHTHS, st.booleans()), min_size=1),
     )
-    def test_policies_act_after_an_unbroken_wait(
+    @example(HARD_ONLY, [(0, True, 0.0, False), (0, True, 3.0, False), (2, True, 0.0, False),
+                         (0, True, 1.0, False), (0, True, 2.0, False)])  # fmt: skip
+    def test_policies_act_after_waiting_without_a_teacher(
         self, policy: Policy, looks: list[tuple[int, bool, float, bool]]
     ) -> None:
+        """A teacher that comes stops the clock; labels, or a student that has some, reset it."""
         student = Student(policy)
-        waited_s, unbroken, given = 0.0, False, False
+        waited_s, alone, given = 0.0, False, False
         for usable, waits, after_s, label in looks:
-            student.answers += label and usable > 0
-            given = given and not (label and usable > 0)
+            labelled = label and usable > 0
+            student.answers += labelled
+            given = given and not labelled
             action = student.look(usable, waits, after_s)
-            unbroken_before, unbroken = unbroken, waits and not usable
-            waited_s = waited_s + after_s if unbroken and unbroken_before else 0.0
+            waited_s = 0.0 if labelled or not waits else waited_s + after_s * alone
+            alone = waits and not usable
             due = policy.after_s is not None and waited_s >= policy.after_s
-            if not unbroken:
+            if not alone:
                 assert action == "wait"
             elif policy.name == "hard_only":
                 assert (action == "go_unlabelled") == (due or given)
