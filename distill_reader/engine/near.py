@@ -79,11 +79,6 @@ class Near:
         self._added: deque[NearLine] = deque()  # and not used yet
         self._closed = False
 
-    @property
-    def has_room(self) -> bool:
-        """Whether there is a line for another request."""
-        return self._free() is not None
-
     def ask(self, job: Job, wording: Wording, timeout_s: float) -> bool:
         """Send a request before anything is waited for; False: it takes a thread.
 

@@ -12,7 +12,6 @@ from edl.supervise import Command
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 WAIT_S = DEADLINE_S
-wait_for = wait_until
 
 
 def python(code: str, *args: object, name: str = "child", **options: Any) -> Command:

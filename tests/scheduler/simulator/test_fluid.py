@@ -187,9 +187,9 @@ class TestFluid:
         labelled = sum(teacher.batches for teacher in result.teachers)
         trained = sum(student.batches for student in result.students)
         buffered = sum((student.most_volume + 1) for student in result.students)
-        # The fluid plane forgets the begun batch of a teacher that leaves: at most a share of it.
-        forgotten = 0.05 * len(result.teachers)
-        assert trained - forgotten <= labelled <= trained + buffered
+        # After a drain 0.03 of 49 batches were trained, not counted as labelled; cause unknown.
+        uncounted = 0.05 * len(result.teachers)
+        assert trained - uncounted <= labelled <= trained + buffered
         for student in result.students:
             there_s = student.ended_s - student.began_s
             assert student.batches <= (group.batches or 10**9)
