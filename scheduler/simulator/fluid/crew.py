@@ -65,6 +65,7 @@ class Crew:
         begins_s = max(now + self._scenario.connect_s, device.free_at)
         hold.from_s = begins_s + hold.travel_s + hold.device_s
         device.holds[self._user.student.name] = self.holds[name] = hold
+        device.users[self._user.student.name] = self._user
         self._fresh.add(name)
         self._measures.begin(hold, begins_s)
 

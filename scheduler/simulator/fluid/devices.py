@@ -33,12 +33,14 @@ class Device:
     Attributes:
         teacher: as the control plane knows it.
         holds: of the students that send to it.
+        users: all students that it ever had, by name.
         free_at: until then it is busy with what students left that were told to leave it.
         busy_s, batches: what it has done, in lane-seconds and batches.
     """
 
     teacher: Teacher
     holds: dict[str, Hold] = field(default_factory=dict)
+    users: dict[str, User] = field(default_factory=dict)
     free_at: float = 0.0
     busy_s: float = 0.0
     batches: float = 0.0

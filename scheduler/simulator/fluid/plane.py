@@ -211,8 +211,8 @@ class FluidPlane:
         device = self._devices.get(teacher.name)
         if device is None:
             return Work(0.0, 0.0)
-        for hold in device.holds.values():
-            stream = self._streams[hold.user.student.name]
-            stream.advance(self._clock.now)
-            stream.crew.credit()
+        for (
+            user
+        ) in device.users.values():  # also those that have left: it may have finished their batches
+            self._now(user.student).crew.credit()
         return device.work

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl.scheduler.simulator import Change, Fault, Link, Result, Scenario, simulate
@@ -181,15 +181,22 @@ class TestFluid:
         assert shares[1] == pytest.approx(shares[0], abs=0.05)
 
     @given(MESHES)
+    @example(  # the student dies while its former teacher finishes
+        Scenario(
+            (students(source_s=0.4),),
+            (teachers(1, leave_per_minute=0.5, leaves_by="drain", start_s=2.0),),
+            duration_s=60.0,
+            seed=90,
+            faults=(Fault(20, "s", "crash"),),
+        )
+    )
     def test_nothing_is_made_or_lost(self, scenario: Scenario) -> None:
         result = simulate(scenario, random.Random, "fluid")
         (group,) = scenario.students
         labelled = sum(teacher.batches for teacher in result.teachers)
         trained = sum(student.batches for student in result.students)
         buffered = sum((student.most_volume + 1) for student in result.students)
-        # After a drain 0.03 of 49 batches were trained, not counted as labelled; cause unknown.
-        uncounted = 0.05 * len(result.teachers)
-        assert trained - uncounted <= labelled <= trained + buffered
+        assert trained - 0.01 <= labelled <= trained + buffered
         for student in result.students:
             there_s = student.ended_s - student.began_s
             assert student.batches <= (group.batches or 10**9)
