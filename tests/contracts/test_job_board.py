@@ -162,9 +162,7 @@ def test_latest_events_are_kept(boards: Boards) -> None:
     assert [event.body["number"] for event in kept] == list(range(5, EVENTS_KEPT + 5))
 
 
-def test_job_ends_once_and_restarts_when_a_node_joins_an_empty_one(
-    boards: Boards,
-) -> None:
+def test_job_ends_once_and_restarts_when_a_node_joins_an_empty_one(boards: Boards) -> None:
     begin(boards.one)
     assert boards.one.outcome(JOB) is None
     assert boards.one.finish(JOB, {"finished": True})
@@ -311,9 +309,7 @@ def test_thousands_of_shards_are_laid_out_at_once(boards: Boards) -> None:
     assert [boards.one.lease(JOB, 1, 0, 0) for _ in range(3)] == shards[:3]
 
 
-def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(
-    boards: Boards,
-) -> None:
+def test_a_question_that_is_asked_again_is_answered_by_the_same_shard(boards: Boards) -> None:
     begin(boards.one)
     boards.one.fill(JOB, 1, 0, cut(Ranges.of([(0, 12)]), 3))
     assert boards.one.lease(JOB, 1, 0, 0, 4) == (0, 3)

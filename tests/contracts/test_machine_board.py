@@ -123,9 +123,7 @@ def test_one_leads_and_only_it_gives_orders(machines: Machines) -> None:
     assert machines.one.lead("one", LONG_S) == "gained"
 
 
-def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(
-    machines: Machines,
-) -> None:
+def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(machines: Machines) -> None:
     other = replace(DEPLOYED, service="bert", options=())
     machines.one.deploy(DEPLOYED)
     machines.one.deploy(other)

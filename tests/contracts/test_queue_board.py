@@ -60,9 +60,7 @@ def test_a_wish_is_kept_for_a_job_that_goes(queues: Queues) -> None:
     assert queues.one.jobs()[0].wish == Wish(nodes=3, stop=True)
 
 
-def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(
-    queues: Queues,
-) -> None:
+def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Queues) -> None:
     assert queues.one.runner() is None
     assert queues.one.take("r1", {"slots": 2}, LONG_S)
     assert queues.one.take("r1", {"slots": 3}, LONG_S)
@@ -82,9 +80,7 @@ def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(
     assert queues.one.take("r1", {}, LONG_S)
 
 
-def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(
-    queues: Queues,
-) -> None:
+def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues: Queues) -> None:
     number = queues.one.submit("a", {}) or 0
     progress = Progress("running", 2, 1, "one is starting", 17, failures=1, slots=(0, 3))
     assert not queues.one.tell("r", "a", number, progress), "nobody has the queue"

@@ -39,30 +39,6 @@ def test_a_student_without_a_teacher_wakes_the_service_at_once() -> None:
     assert scaled(world) == ["3 teachers are desired, not 0: 1 student and no teacher: wants 3"]
 
 
-def test_it_follows_students_that_starve_and_ends_without_any() -> None:
-    world = World(autoscale=BRISK)
-    student = world.student("j/0", want=2)
-    world.run(1.0, until=lambda: desired(world) == 2)
-    began = world.now
-    for name in ("t1", "t2"):
-        world.teacher(name)
-    student.fields |= {"want": 9, "state": "starved"}
-    world.run(15.0, until=lambda: desired(world) == BRISK.max)
-    assert world.now - began >= BRISK.freeze_s, "two changes in one freeze window"
-    found = world.registry.desired(SERVICE)
-    assert found is not None
-    assert found.reason.endswith("max is 6")
-    assert student.manager is not None
-    student.manager.desk.ended(student.stream, "j/0", clean=True)
-    world.students.clear()
-    world.run(30.0, until=lambda: desired(world) == 0)
-    assert [text.split(":")[0] for text in scaled(world)] == [
-        "2 teachers are desired, not 0",
-        "6 teachers are desired, not 2",
-        "0 teachers are desired, not 6",
-    ]
-
-
 def test_another_leader_goes_on_with_the_same_freeze_window() -> None:
     world = World(managers=2, autoscale=replace(BRISK, freeze_s=3 * LEADER_TTL_S + GRACE_S))
     world.teacher("t1")

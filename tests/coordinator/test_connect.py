@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -81,12 +82,17 @@ def test_redis_urls_connect_only_when_they_are_used(url: str) -> None:
         "redis+sentinel://h,/mesh", "redis://h:99999", "redis://h?password_file=/nowhere",
         "redis://h?socket_timeout=3", "redis://h?db", "rediss://h?ssl_check_hostname=maybe",
         "sentinel://h/mesh",
+        # Passwords that break the URL.
+        "redis://:PASS#WORD@h:6379", "redis://:PASS/WORD@h:6379", "redis://:PASS?WORD@h:6379",
+        "redis://:PASS@WORD@h:port", "redis://:PASS://WORD@h:port", "redis://:PASS[WORD@h:6379",
+        "http://:PASS#WORD@h", ":PASS@h:6379", "redis+sentinel://u:PASS#WORD@h/mesh",
+        "redis+sentinel://u:PASS/WORD@h/mesh/x", "rediss+sentinel://u:PASS?WORD@h",
     ],
 )  # fmt: skip
-def test_other_urls_are_refused_in_one_sentence(url: str) -> None:
+def test_other_urls_are_refused_in_one_sentence_without_passwords(url: str) -> None:
     with pytest.raises(UsageError) as error:
         connect(url)
-    assert "\n" not in str(error.value)
+    assert not re.search(r"\n|PASS|WORD", str(error.value))
 
 
 @pytest.mark.parametrize(
@@ -103,22 +109,6 @@ def test_other_urls_are_refused_in_one_sentence(url: str) -> None:
 def test_passwords_are_masked(url: str, shown: str) -> None:
     assert masked(url) == shown
     assert connect(url).url == shown
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://:sec#ret@h:6379", "redis://:sec/ret@h:6379", "redis://:sec?ret@h:6379",
-        "redis://:sec@ret@h:port", "redis://:sec://ret@h:port", "redis://:sec[ret@h:6379",
-        "http://:sec#ret@h", ":secret@h:6379", "redis+sentinel://u:sec#ret@h/mesh",
-        "redis+sentinel://u:sec/ret@h/mesh/x", "rediss+sentinel://u:sec?ret@h",
-    ],
-)  # fmt: skip
-def test_a_password_that_breaks_the_url_is_not_shown_either(url: str) -> None:
-    with pytest.raises(UsageError) as error:
-        connect(url)
-    assert "sec" not in str(error.value)
-    assert "ret" not in str(error.value)
 
 
 def test_a_url_is_taken_apart(tmp_path: Path) -> None:
@@ -243,15 +233,3 @@ def test_what_is_no_place_in_the_log_is_refused(odd: str) -> None:
 def test_places_in_the_log_are_ordered_by_number() -> None:
     ids = ["", "9-0", "10-2", "10-10"]
     assert sorted(ids, key=keys.event_place) == ids
-
-
-@pytest.mark.parametrize("name", ["", "a:b", "a}b", "a b", "a/b", "x" * 129, "ß", "a\n"])
-def test_a_service_that_cannot_stand_in_a_key_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="the name of a service"):
-        keys.check_service(name)
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a*", "{a}", "x" * 201, "a\n"])
-def test_a_member_that_cannot_stand_in_a_key_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="the id of a teacher"):
-        keys.check_member("teachers", name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from edl.coordinator.manager.claims import Claimant
 from edl.coordinator.manager.facts import MANAGER
+from edl.errors import Forbidden, LeaseSuperseded, RetryableError
 
 from .world import GRACE_S, SERVICE, STEP_S, TTL_S, World
 
@@ -64,6 +64,32 @@ def test_what_concerns_the_leader_is_written_at_once_and_the_rest_in_time(world:
     assert kept("volume_bytes") == "7"
     world.run(TTL_S / 2)
     assert kept("volume_bytes") == "8"
+
+
+def test_a_newer_stream_or_start_of_a_student_replaces_the_former(world: World) -> None:
+    student, (manager, _) = world.student("j/0"), world.managers
+    world.run(GRACE_S)
+    first = student.stream
+    student.subscribe(manager)
+    world.run(1)
+    assert isinstance(first.error, RetryableError)
+    manager.desk.ended(first, "j/0", clean=True)  # the end of the old one is not the student's
+    second, student.fields["incarnation"] = student.stream, 2
+    student.subscribe(manager)
+    world.run(1, until=lambda: isinstance(second.error, LeaseSuperseded))
+    world.run(1)
+    assert world.registry.members("students", SERVICE)[0].incarnation == 2
+    assert student.stream.error is None
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_stranger_cannot_take_a_students_place(world: World, at: int) -> None:
+    owner = world.student("j/0")
+    world.run(1)
+    stranger = world.student("j/0", at=at, incarnation=2, caller=Claimant("another", "guess"))
+    world.run(1, until=lambda: isinstance(stranger.stream.error, Forbidden))
+    assert not stranger.stream.assignments
+    assert owner.stream.error is None
 
 
 def test_the_clean_end_of_an_old_stream_does_not_end_a_student_that_has_moved(world: World) -> None:
@@ -132,28 +158,3 @@ def test_a_teacher_that_moved_while_its_manager_was_cut_off_for_a_minute_is_told
     world.run(GRACE_S)
     told = {t.teacher_id: t for t in student.stream.assignments[-1].teachers}
     assert (told["a"].incarnation, told["a"].address) == (2, "elsewhere:1")
-
-
-PROMISED_S = 15.0
-LOW_MIN, HIGH_N = 2, 4
-
-
-def test_it_has_its_n_in_time_and_others_keep_their_min() -> None:
-    world = World(managers=2)
-    for number in range(24):
-        world.teacher(f"t{number}")
-    low = [world.student(f"low{n}/0", at=n % 2, want=8, min=LOW_MIN) for n in range(4)]
-    world.run(GRACE_S + 1)
-    assert [len(student.stream.teachers or []) for student in low] == [6] * 4, "it is full"
-    wants: dict[str, Any] = {"want": HIGH_N, "needed": HIGH_N, "min": 1, "priority": 5}
-    high = [world.student(f"high/{rank}", at=rank % 2, **wants) for rank in range(4)]
-
-    def all_have_their_n() -> bool:
-        assert all(len(student.stream.teachers or []) >= LOW_MIN for student in low)
-        return all(len(student.stream.teachers or []) == HIGH_N for student in high)
-
-    world.run(PROMISED_S, until=all_have_their_n)
-    world.run(PROMISED_S)
-    assert all_have_their_n()
-    assert [len(student.stream.teachers or []) for student in low] == [LOW_MIN] * 4
-    assert not world.log("lost")

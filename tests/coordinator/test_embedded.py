@@ -20,20 +20,6 @@ from .conftest import held_port
 pytestmark = pytest.mark.system
 
 
-def test_it_answers_on_loopback_keeps_nothing_and_ends(tmp_path: Path) -> None:
-    process, url = start_embedded()
-    registry = connect(url)
-    try:
-        assert url.startswith("redis://127.0.0.1:")
-        assert registry.time_ms() > 0
-    finally:
-        registry.close()
-        process.stop()
-    assert not process.alive
-    with pytest.raises(RegistryUnavailable):
-        registry.time_ms()
-
-
 def test_a_port_in_use_is_said_in_words() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(AddressInUse, match="--redis-port"):

@@ -204,20 +204,6 @@ def test_members_that_left_or_died_are_not_shown(mesh: Mesh) -> None:
     assert [t.teacher_id for t in mesh.overview.status().services[0].teachers] == ["late"]
 
 
-def test_a_member_that_came_while_nobody_asked_is_shown_at_once(mesh: Mesh) -> None:
-    mesh.overview.status()
-    mesh.now += 1
-    mesh.registry.register("teachers", "s", "late", {"incarnation": "1", "state": "serving"}, 600)
-    mesh.now += 50
-    mesh.registry.sweep("teachers", "s")
-    mesh.now += 70
-    for number in range(40):  # so many that the registry forgets what is older than a minute
-        mesh.teacher(f"brief{number}")
-        mesh.registry.leave("teachers", "s", f"brief{number}")
-    (service,) = mesh.overview.status().services
-    assert [teacher.teacher_id for teacher in service.teachers] == ["late"]
-
-
 GRACE_S = 8.0
 
 

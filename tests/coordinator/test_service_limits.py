@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from edl.coordinator.limits import Limits, Places, TooLarge
+from edl.coordinator.limits import Limits, TooLarge
 from edl.scheduler.limits import Rate
 from edl.tests.coordinator.calls import ask, end_of, next_assignment, open_stream, report, subscribe
 from edl.tests.coordinator.scripted_manager import Served, served
@@ -119,14 +119,6 @@ def test_calls_on_top_of_those_that_are_answered_are_turned_away() -> None:
         first.join(20.0)
         assert ended == [("OK", "")]
         assert mesh.refused == ["overloaded"]
-
-
-def test_a_place_comes_free_when_its_holder_fails() -> None:
-    places = Places("streams", 1, 1)
-    with pytest.raises(KeyError), places.one("a"):
-        raise KeyError
-    with places.one("b"):
-        assert places.taken == 1
 
 
 def test_a_message_may_be_as_large_as_the_limit() -> None:

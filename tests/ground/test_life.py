@@ -49,11 +49,13 @@ def test_a_killed_parent_takes_its_child_along(guard: bool) -> None:
     wait_gone([child])
 
 
-def test_a_child_that_ignores_sigterm_is_killed_after_the_grace() -> None:
-    parent, child = parent_of(*inner(STUBBORN, 0.3))
-    parent.expect("ready", WAIT_S)
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(guard: bool) -> None:
+    argv = SHELL if guard else inner(STUBBORN, 0.3)
+    parent, child = parent_of(*argv, guard=guard, grace_s=0.3)
+    said = parent.expect(r"^(?:ready|program (\d+))", WAIT_S)
     parent.kill()
-    wait_gone([child])
+    wait_gone([child, int(said[1])] if guard else [child])
 
 
 def test_a_child_whose_interpreter_hangs_is_killed_by_the_kernel() -> None:
@@ -70,13 +72,6 @@ def test_a_child_whose_interpreter_hangs_is_killed_by_the_kernel() -> None:
     parent.expect("ready", WAIT_S)
     parent.send_signal(signal.SIGKILL)
     wait_gone([child])
-
-
-def test_a_guarded_program_that_ignores_sigterm_is_killed_after_the_grace() -> None:
-    parent, shim = parent_of(*SHELL, guard=True, grace_s=0.3)
-    program = int(parent.expect(r"^program (\d+)", WAIT_S)[1])
-    parent.kill()
-    wait_gone([shim, program])
 
 
 def test_what_a_guarded_program_leaves_behind_ends_with_the_parent() -> None:
@@ -156,16 +151,11 @@ def test_a_child_handles_sigint_though_its_parent_ignores_it(guard: bool) -> Non
     assert child.wait(WAIT_S) == -signal.SIGINT
 
 
-def test_a_program_started_by_hand_lives_without_a_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_without_the_pipe_of_a_parent_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDL_LIFE_FD", raising=False)
     assert not end_with_parent()
-
-
-def test_a_variable_that_was_passed_on_without_its_pipe_is_ignored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     with open(os.devnull) as file:
-        for fd in (file.fileno(), 9999):
+        for fd in (file.fileno(), 9999):  # the variable was passed on, the pipe was not
             monkeypatch.setenv("EDL_LIFE_FD", str(fd))
             assert not end_with_parent()
             assert "EDL_LIFE_FD" not in os.environ
