@@ -1,4 +1,4 @@
-"""Teachers in the process of the tests."""
+"""Teachers in the process of the tests, or in one of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from edl.supervise import python_command, start
 from edl.tests.scripted_teacher import Behaviour, ScriptedTeacher, label
 
 StartTeacher = Callable[..., ScriptedTeacher]
@@ -33,3 +34,11 @@ def teacher(start_teacher: StartTeacher) -> ScriptedTeacher:
 @pytest.fixture
 def second(start_teacher: StartTeacher) -> ScriptedTeacher:
     return start_teacher()
+
+
+@pytest.fixture(scope="module")
+def teacher_address() -> Iterator[str]:
+    """A teacher in a process of its own: DataLoader forks this one, which gRPC must not see."""
+    process = start(python_command("teacher", "edl.tests.scripted_teacher"))
+    yield process.expect(r"ready on (\S+)", timeout_s=30).group(1)
+    process.stop()

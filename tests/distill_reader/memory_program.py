@@ -1,7 +1,6 @@
 """A training whose memory ends: `memory_program LIMIT_MIB WHO TEACHER`.
 
-The limit is that of a file's size, which holds for memory files too. It is that of the trainer, of
-its engine, or of both from before the engine is started.
+The limit is that of a file's size, which holds for memory files too; WHO is `trainer` or `engine`.
 """
 
 from __future__ import annotations
@@ -31,15 +30,13 @@ class Batches:
 
 def main(limit_mib: int, who: str, teacher: str) -> None:
     limit = (limit_mib << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    if who == "both":
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     with DistilReader(
         Batches(), service="s", teachers=[teacher], upper_bytes=1 << 30, shared_memory=False
     ) as reader:
         print("engine", reader.engine_pid, flush=True)
         if who == "trainer":
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        elif who == "engine":
+        else:
             resource.prlimit(reader.engine_pid, resource.RLIMIT_FSIZE, limit)
         kept = []  # nothing is let go of
         for x, number, soft in reader:

@@ -62,9 +62,7 @@ def test_the_only_output_of_a_foreign_server_may_have_a_name_of_its_own() -> Non
         ({**GOOD, "content_id": "d"}, BadAnswer),
     ],
 )
-def test_another_instance_or_content_is_not_taken(
-    parameters: dict[str, Any], error: type[Exception]
-) -> None:
+def test_other_instances_are_refused(parameters: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         soft_labels(answer({"logits": LOGITS}, parameters), EXPECTED)
 
@@ -192,7 +190,7 @@ def test_labels_can_stay_in_parts_with_indices_that_frameworks_take() -> None:
     ("form", "temperature"),
     [("topk:2", None), ("topk:2", 4.0), ("float16", None), ("bfloat16", 2.0), (None, 2.0)],
 )
-def test_a_server_that_knows_no_forms_gives_the_same_labels(
+def test_servers_without_forms_give_equal_labels(
     form: str | None, temperature: float | None
 ) -> None:
     expected = asked_for(form, temperature)

@@ -54,6 +54,7 @@ def test_it_survives_the_way_to_the_engine() -> None:
         ({"window": 0}, "window"),
         ({"request_timeout_s": 0}, "request_timeout_s"),
         ({"job": "a/b"}, "job"),
+        ({"deterministic": True, "teacher_batch_size": "auto"}, "whole batches"),
         ({"rank": -1}, "rank"),
         (
             {"fetches": ("logits",), "labels": LabelForms.given({"logit": "float16"}, None, True)},
@@ -88,9 +89,7 @@ def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
         ("float16", True, "a temperature is a number"),
     ],
 )
-def test_forms_that_do_not_exist_are_refused_at_once(
-    form: Any, temperature: Any, message: str
-) -> None:
+def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         LabelForms.given(form, temperature, True)
 
@@ -107,15 +106,10 @@ def test_forms_that_do_not_exist_are_refused_at_once(
         ({"ensemble": EnsemblePolicy()}, "ensemble= is for several services"),
         ({"service": {"a": 1.0}, "teachers": {}, "ensemble": "wait"}, "an EnsemblePolicy"),
         ({"teachers": "127.0.0.1:9"}, r"teachers is a list of texts, as in teachers=\['host:port"),
-        ({"teachers": None}, "teachers is a list of texts"),
-        ({"coordinator": 6379, "teachers": ()}, "coordinator is text, not 6379"),
         ({"feeds": 0}, r"feeds is a list of fields.*not 0"),
-        ({"feeds": {0: "x"}}, "feeds is a list of fields"),
         ({"fetches": "logits"}, r"as in fetches=\['logits'\], not 'logits'"),
         ({"upper_bytes": "256 MB"}, "upper_bytes is a whole number, not '256 MB'"),
-        ({"window": 2.5}, "window is a whole number"),
         ({"rank": True}, "rank is a whole number, not True"),
-        ({"request_timeout_s": None}, "request_timeout_s is a finite number, not None"),
         ({"wait_timeout_s": float("nan")}, "wait_timeout_s is a finite number"),
         ({"ordered": "no"}, "ordered is True or False, not 'no'"),
         ({"metrics_listen": 9102}, "metrics_listen is text, not 9102"),
@@ -124,7 +118,6 @@ def test_forms_that_do_not_exist_are_refused_at_once(
         ({"callbacks": Callback()}, r"callbacks is a list, as in callbacks=\["),
         ({"callbacks": [print]}, "subclasses of Callback, not <built-in function print>"),
         ({"teacher_batch_size": 0}, "teacher_batch_size"),
-        ({"teacher_batch_size": -1}, "teacher_batch_size"),
         ({"teacher_batch_size": "most"}, "teacher_batch_size"),
         ({"no_teacher": "give_up"}, "no_teacher='give_up'"),
         ({"service": {"a": 1, "b": 0}, "teachers": TEACHERS}, "weights above 0"),
@@ -136,9 +129,7 @@ def test_forms_that_do_not_exist_are_refused_at_once(
         ({"trace": "/nowhere/run.json"}, "the trace cannot be written.*nowhere"),
         ({"trace": "run.json", "trace_max_bytes": 10}, "trace_max_bytes is at least"),
         *(({file: "nowhere.pem"}, "no file 'nowhere") for file in SECRET_FILES),
-        ({"trace": 3}, "trace is a path, not 3"),
         ({"tls_ca": 3}, "tls_ca is a path, not 3"),
-        ({"token_file": "/nowhere/token"}, "no file '/nowhere/token'.*as token_file"),
     ],
 )
 def test_what_is_of_a_wrong_type_is_named(options: dict[str, Any], message: str) -> None:

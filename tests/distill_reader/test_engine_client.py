@@ -21,6 +21,7 @@ from edl.distill_reader.progress import Place
 from edl.distill_reader.ring import Ring
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
+from edl.errors import EngineLost
 from edl.proto.arena import Arena
 from edl.proto.channel import Channel
 from edl.supervise import Command
@@ -120,6 +121,8 @@ class Side:
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines]:
     engines = Engines()
     monkeypatch.setattr(engine_client, "start", engines.start)
+    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)
+    monkeypatch.setattr(engine_client, "FIGURES_S", LONG_S)
     yield engines
     engines.close()
 
@@ -133,7 +136,9 @@ def side(engines: Engines) -> Iterator[Side]:
     side.ring.close()
 
 
-def test_what_was_taken_is_told_once_and_not_by_who_takes(engines: Engines, side: Side) -> None:
+def test_taken_batches_are_reported_once_and_by_another_thread(
+    engines: Engines, side: Side
+) -> None:
     for _ in range(3):
         engines.label(side.pull())
     engines.hear()
@@ -148,54 +153,36 @@ def test_what_was_taken_is_told_once_and_not_by_who_takes(engines: Engines, side
     del kept
 
 
-def test_while_batches_follow_each_other_what_was_taken_is_left_to_the_next_announcement(
-    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)
-    engines.label(side.pull())
-    engines.hear()
-    side.take()
-    assert not side.later
-    side.pull()
-    assert engines.hear() == [("taken", 0), ("batch", 1)]
-
-
-@pytest.mark.parametrize("kind", ["rests", "ended"])
-def test_it_is_not_left_to_an_announcement_that_does_not_come(
+@pytest.mark.parametrize("kind", ["batch", "rests", "ended", "late"])
+def test_reports_wait_for_the_next_announcement_while_one_is_expected(
     engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)
     for _ in range(2):
         engines.label(side.pull())
     engines.hear()
     side.take()
-    if kind == "rests":
-        side.engine.rests()
-    else:
-        side.engine.source_ended(side.epoch)
-    assert engines.hear() == [("taken", 0), *([("ended",)] if kind == "ended" else [])]
+    assert not side.later
+    match kind:
+        case "batch":
+            side.pull()
+        case "rests":
+            side.engine.rests()
+        case "ended":
+            side.engine.source_ended(side.epoch)
+        case "late":  # the source takes its time: the next message from the engine will do
+            monkeypatch.setattr(engine_client, "SOON_S", -1.0)
+            engines.say("allow", limit=7)
+    told = {"batch": [("batch", 2)], "ended": [("ended",)]}.get(kind, [])
+    assert engines.hear_until("taken") == [("taken", 0), *told]
     side.take()
     side.do_what_is_left()
-    assert engines.hear() == [("taken", 1)]
-
-
-def test_where_the_source_takes_its_time_the_next_message_has_it_told(
-    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)
-    for _ in range(2):
-        engines.label(side.pull())
-    engines.hear()
-    side.take()
-    assert not side.later
-    monkeypatch.setattr(engine_client, "SOON_S", -1.0)
-    engines.say("allow", limit=7)
-    assert engines.hear_until("taken") == [("taken", 0)]
-    assert not side.later
+    assert engines.hear() == ([] if kind == "batch" else [("taken", 1)])
 
 
 @pytest.mark.parametrize("kind", ["waiting", "ended", "batch", "reset"])
-def test_it_is_told_before_whatever_is_told_next(engines: Engines, side: Side, kind: str) -> None:
+def test_taken_batches_are_reported_before_anything_else(
+    engines: Engines, side: Side, kind: str
+) -> None:
     engines.label(side.pull())
     engines.hear()
     side.take()
@@ -214,11 +201,11 @@ def test_it_is_told_before_whatever_is_told_next(engines: Engines, side: Side, k
     assert engines.hear() == []
 
 
-def test_what_is_taken_while_others_tell_is_not_forgotten(engines: Engines, side: Side) -> None:
-    """Whoever tells has looked already, and a new errand is asked for."""
+def test_batches_taken_during_a_report_are_not_forgotten(engines: Engines, side: Side) -> None:
     count = 200
     for _ in range(count):
         engines.label(side.pull())
+    side.engine.rests()
     ends = threading.Event()
 
     def tell() -> None:
@@ -235,10 +222,7 @@ def test_what_is_taken_while_others_tell_is_not_forgotten(engines: Engines, side
     assert told == list(range(count))
 
 
-def test_a_recall_of_what_is_taken_does_not_win(
-    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_client, "SOON_S", LONG_S)  # it is told with the recall, not before
+def test_taken_batches_cannot_be_recalled(engines: Engines, side: Side) -> None:
     first, second = side.pull(), side.pull()
     engines.label(first)
     engines.label(second)
@@ -251,11 +235,9 @@ def test_a_recall_of_what_is_taken_does_not_win(
     assert engines.hear_until("recalled") == [("taken", first), ("recalled", second)]
 
 
-def test_label_memory_goes_back_once_its_last_view_is_gone(
-    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_client, "SOON_S", -1.0)  # each is told by itself
+def test_label_memory_is_freed_with_its_last_view(engines: Engines, side: Side) -> None:
     offsets = [engines.label(side.pull()) for _ in range(2)]
+    side.engine.rests()
     kept = side.take()
     side.do_what_is_left()
     side.take()
@@ -285,9 +267,18 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
     assert told == [("taken", first), ("taken", second)], "the first one it does not know"
 
 
-def test_figures_that_do_not_come_are_waited_for_once(
-    side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_requested_figures_are_awaited(engines: Engines, side: Side, dies: bool) -> None:
+    """The next engine answers for one that died."""
+    side.engine.ask_for_figures()
+    if dies:
+        engines.die()
+        wait_until(lambda: side.engine.restarts == 1)
+    engines.say("stats", asked=1, want=7)
+    assert side.engine.figures()["want"] == 7
+
+
+def test_missing_figures_are_awaited_once(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     side.engine.ask_for_figures()
     monkeypatch.setattr(engine_client, "FIGURES_S", 0.01)
     assert side.engine.figures() == {}
@@ -295,10 +286,13 @@ def test_figures_that_do_not_come_are_waited_for_once(
     assert side.engine.figures() == {}
 
 
-def test_figures_that_were_asked_for_are_waited_for(
+def test_defects_of_the_receiver_are_raised(
     engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_client, "FIGURES_S", LONG_S)
-    side.engine.ask_for_figures()
-    engines.say("stats", asked=1, want=7)
-    assert side.engine.figures()["want"] == 7
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect of ours")
+
+    monkeypatch.setattr(side.stream, "settle", fail)
+    engines.label(side.pull())
+    with pytest.raises(EngineLost, match="a defect of ours"):
+        side.stream.take(side.epoch, 10.0)

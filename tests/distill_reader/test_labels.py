@@ -86,9 +86,7 @@ def test_rows_come_together_in_any_order_and_any_cut(data: st.DataObject) -> Non
     st.lists(st.sampled_from(["float16", "bfloat16", "float32", "float64"]), min_size=1),
     st.booleans(),
 )
-def test_rows_of_floats_of_any_precision_stand_together_as_they_came(
-    names: list[str], returned: bool
-) -> None:
+def test_rows_of_mixed_precision_keep_their_values(names: list[str], returned: bool) -> None:
     """As teachers of unlike precision answer; also those of a batch that was handed back."""
     with closing(World([len(names)])) as world:
         for row, name in enumerate(names):

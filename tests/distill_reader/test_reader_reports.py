@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import socket
@@ -20,13 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edl.distill_reader import Callback, EnsemblePolicy, LabelStore
 from edl.distill_reader.trace_file import older
-from edl.errors import AddressInUse, PoisonBatch, RequestRefused, UsageError
+from edl.errors import AddressInUse, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.supervise import python_command, start
-from edl.tests.distill_reader.conftest import StartTeacher
 from edl.tests.distill_reader.readers import (
-    NOBODY,
     ROWS,
     Batches,
     answer_nan,
@@ -64,34 +60,69 @@ class Recorder(Callback):
         return [arguments for called, arguments in [*self.calls] if called == name]
 
 
-def test_callbacks_hear_of_batches_and_teachers(
-    teacher: ScriptedTeacher, second: ScriptedTeacher
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.json"
+
+
+def test_teachers_come_and_go(
+    teacher: ScriptedTeacher, second: ScriptedTeacher, address: str
 ) -> None:
-    recorder, source = Recorder(), Batches(20)
-    with reader_of(source, teacher, second, callbacks=[recorder]) as reader:
+    recorder, source = Recorder(), Batches(40)
+    addresses = {teacher.address, second.address}
+    options: dict[str, Any] = {"metrics_listen": address, "callbacks": [recorder]}
+    with reader_of(source, teacher, second, **options) as reader:
+        wait_until(lambda: len(scrape(address).get("teacher_window", {})) == 2)
         check_epoch(source, list(reader))
-        assert [samples for samples, _ in recorder.of("on_batch")] == [ROWS] * 20
-        assert all(waited_s >= 0 for _, waited_s in recorder.of("on_batch"))
+        wait_until(lambda: value_of(address, "batches_delivered_total") == 40)
+        seen = scrape(address)
+        for name in ("samples_per_second", "requests_in_flight", "window"):
+            assert seen[f"teacher_{name}"].keys() == {("s", one) for one in addresses}, name
+        assert min(seen["teacher_samples_per_second"].values()) > 0
+        assert min(seen["teacher_window"].values()) >= 2
+        quantiles = seen["teacher_turnaround_seconds"]
+        levels = ("0.5", "0.95", "0.99")
+        assert quantiles.keys() == {("s", q, one) for one in addresses for q in levels}
+        for one in addresses:
+            assert 0 < quantiles["s", "0.5", one] <= quantiles["s", "0.99", one]
+        assert [samples for samples, _ in recorder.of("on_batch")] == [ROWS] * 40
         wait_until(lambda: len(recorder.of("on_teacher_joined")) == 2)
         second.stop()
         check_epoch(source, list(reader))  # a teacher that is asked nothing is not missed
         wait_until(lambda: recorder.of("on_teacher_lost") == [(second.address,)])
-    joined = {name for (name,) in recorder.of("on_teacher_joined")}
-    assert joined == {teacher.address, second.address}
+        wait_until(lambda: len(scrape(address).get("teacher_window", {})) == 1)
+        for name, values in scrape(address).items():
+            assert not any(second.address in labels for labels in values), name
+    assert {name for (name,) in recorder.of("on_teacher_joined")} == addresses
     assert recorder.threads == {threading.main_thread().name, "edl-reader-callbacks"}
 
 
-def test_callbacks_hear_of_an_ejection(teacher: ScriptedTeacher, second: ScriptedTeacher) -> None:
-    asked, recorder, lies = threading.Event(), Recorder(), itertools.count()
-
-    def lie_at_first(request: InferRequest) -> dict[str, Array]:
-        asked.set()  # only what is asked at once is a lie: it is ejected a single time
-        return answer_nan(request) if next(lies) < 2 else label(request)
-
-    second.behaviour, teacher.is_ready = lie_at_first, lambda: asked.wait(60)
-    with reader_of(Batches(30), teacher, second, callbacks=[recorder]) as reader:
-        list(reader)
-        wait_until(lambda: recorder.of("on_teacher_ejected") == [(second.address, "wrong")])
+@pytest.mark.parametrize(("cause", "behaviour"), [("wrong", answer_nan), ("failed", fail)])
+def test_an_ejection_is_told_counted_and_drawn(
+    teacher: ScriptedTeacher,
+    second: ScriptedTeacher,
+    address: str,
+    path: Path,
+    cause: str,
+    behaviour: Callable[[InferRequest], dict[str, Array]],
+) -> None:
+    source, recorder = Batches(10), Recorder()
+    second.behaviour = behaviour
+    options = {"metrics_listen": address, "trace": path, "callbacks": [recorder]}
+    with reader_of(source, teacher, second, **options) as reader:
+        while not reader.stats.ejected:
+            check_epoch(source, list(reader))
+        wait_until(lambda: (second.address, cause) in recorder.of("on_teacher_ejected"))
+        wait_until(lambda: value_of(address, "ejections_total", cause) >= 1)
+        ejections = {c: n for (_, c), n in scrape(address)["ejections_total"].items() if n}
+        assert ejections.keys() == {cause}
+        second.behaviour = label
+        wait_until(lambda: value_of(address, "readmissions_total") >= 1)
+    events = events_of(path)
+    failed = [event for event in events if event["name"].startswith("failed: batch")]
+    assert failed
+    assert all(event["args"]["error"] for event in failed)
+    assert any("let in again" in event["name"] for event in events)
 
 
 def test_callbacks_hear_that_the_loop_waits_for_labels(teacher: ScriptedTeacher) -> None:
@@ -113,7 +144,7 @@ def test_callbacks_hear_that_the_loop_waits_for_labels(teacher: ScriptedTeacher)
         thread.join()
 
 
-def test_what_callbacks_raise_is_logged_and_stops_nothing(
+def test_exceptions_of_callbacks_are_logged(
     teacher: ScriptedTeacher, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Callback):
@@ -185,22 +216,29 @@ def value_of(address: str, name: str, *labels: str, service: str = "s") -> float
     return scrape(address).get(name, {}).get((service, *labels), -1.0)
 
 
-def test_metrics_of_an_epoch(teacher: ScriptedTeacher, address: str) -> None:
-    source = Batches(20)
-    with reader_of(source, teacher, metrics_listen=address) as reader:
+def test_metrics_of_two_epochs(teacher: ScriptedTeacher, address: str, tmp_path: Path) -> None:
+    teacher.parameters = {"content_id": "model-1"}
+    store, source = LabelStore(tmp_path / "labels.edl", 64 << 20), Batches(20)
+    with reader_of(source, teacher, metrics_listen=address, store=store) as reader:
         check_epoch(source, list(reader))
-        wait_until(lambda: value_of(address, "batches_delivered_total") == 20)
+        wait_until(lambda: value_of(address, "store_written_total") == 20 * ROWS)
+        check_epoch(source, list(reader))
+        wait_until(lambda: value_of(address, "batches_delivered_total") == 40)
         seen = scrape(address)
     whole = {name: values[("s",)] for name, values in seen.items() if ("s",) in values}
-    assert whole["samples_delivered_total"] == 20 * ROWS
+    assert whole["samples_delivered_total"] == 40 * ROWS
+    assert whole["store_hits_total"] == 20 * ROWS
+    assert whole["store_misses_total"] <= 20 * ROWS
+    assert whole["store_bytes"] >= Path(store.path).stat().st_size > 0
     assert whole["request_seconds_count"] == 20
     assert whole["request_seconds_sum"] > 0
-    assert whole["data_epoch"] == 1
+    assert whole["data_epoch"] == 2
     assert whole["volume_bytes"] == whole["label_bytes"] == 0
     assert whole["requests_in_flight"] == whole["stragglers"] == 0
     for counted in (
         *("resends", "discards", "hedges", "readmissions", "forgone_batches", "poison_batches"),
         *("relabelled_batches", "unlabelled_batches", "partly_labelled_batches"),
+        *("store_evicted", "store_damaged", "store_dropped"),
     ):
         assert whole[f"{counted}_total"] == 0, counted
     for waited in ("starved", "blocked", "source_wait"):
@@ -213,96 +251,10 @@ def test_metrics_of_an_epoch(teacher: ScriptedTeacher, address: str) -> None:
     assert sum(seen["state"].values()) == 1
     causes = ("failed", "silent", "wrong", "lied")
     assert seen["ejections_total"] == {("s", cause): 0 for cause in causes}
-    assert not [name for name in seen if name.startswith(("store_", "ensemble_"))]
+    assert not [name for name in seen if name.startswith("ensemble_")]
 
 
-def test_series_of_a_teacher_end_with_it(
-    teacher: ScriptedTeacher, second: ScriptedTeacher, address: str
-) -> None:
-    source = Batches(40)
-    names = ("samples_per_second", "requests_in_flight", "window")
-    with reader_of(source, teacher, second, metrics_listen=address) as reader:
-        wait_until(lambda: len(scrape(address).get("teacher_window", {})) == 2)
-        check_epoch(source, list(reader))
-        wait_until(lambda: value_of(address, "batches_delivered_total") == 40)
-        seen = scrape(address)
-        addresses = {teacher.address, second.address}
-        for name in names:
-            assert seen[f"teacher_{name}"].keys() == {("s", one) for one in addresses}, name
-        assert min(seen["teacher_samples_per_second"].values()) > 0
-        assert min(seen["teacher_window"].values()) >= 2
-        quantiles = seen["teacher_turnaround_seconds"]
-        assert quantiles.keys() == {
-            ("s", q, one) for one in addresses for q in ("0.5", "0.95", "0.99")
-        }
-        for one in addresses:
-            assert 0 < quantiles["s", "0.5", one] <= quantiles["s", "0.99", one]
-        second.stop()
-        check_epoch(source, list(reader))  # a teacher that is asked nothing is not missed
-        wait_until(lambda: len(scrape(address).get("teacher_window", {})) == 1)
-        seen = scrape(address)
-        for name in (*names, "turnaround_seconds"):
-            assert {labels[-1] for labels in seen[f"teacher_{name}"]} == {teacher.address}, name
-
-
-@pytest.mark.parametrize(("cause", "behaviour"), [("wrong", answer_nan), ("failed", fail)])
-def test_ejections_by_cause_and_readmissions(
-    teacher: ScriptedTeacher,
-    second: ScriptedTeacher,
-    address: str,
-    cause: str,
-    behaviour: Callable[[InferRequest], dict[str, Array]],
-) -> None:
-    source = Batches(10)
-    second.behaviour = behaviour
-    with reader_of(source, teacher, second, metrics_listen=address) as reader:
-        while not reader.stats.ejected:
-            check_epoch(source, list(reader))
-        wait_until(lambda: value_of(address, "ejections_total", cause) >= 1)
-        ejections = {c: n for (_, c), n in scrape(address)["ejections_total"].items() if n}
-        assert ejections.keys() == {cause}
-        second.behaviour = label
-        wait_until(lambda: value_of(address, "readmissions_total") >= 1)
-
-
-def test_poison_batches_and_those_without_labels(teacher: ScriptedTeacher, address: str) -> None:
-    source = Batches(10)
-
-    def refuse_one(request: InferRequest) -> dict[str, Array]:
-        if request.inputs["x"].flat[0] == source.at(3).flat[0]:
-            raise RequestRefused("it does not like this one")
-        return label(request)
-
-    teacher.behaviour = refuse_one
-    with reader_of(source, teacher, metrics_listen=address) as reader:
-        with pytest.raises(PoisonBatch):
-            list(reader)
-        wait_until(lambda: value_of(address, "poison_batches_total") == 1)
-    policy = {"no_teacher": "hard_only", "no_teacher_grace_s": 0.1}
-    with reader_of(source, NOBODY, metrics_listen=address, **policy) as reader:
-        assert len(list(reader)) == 10
-        wait_until(lambda: value_of(address, "unlabelled_batches_total") == 10)
-        assert value_of(address, "forgone_batches_total") == 10
-
-
-def test_metrics_of_a_store(teacher: ScriptedTeacher, address: str, tmp_path: Path) -> None:
-    teacher.parameters = {"content_id": "model-1"}
-    store, source = LabelStore(tmp_path / "labels.edl", 64 << 20), Batches(10)
-    with reader_of(source, teacher, metrics_listen=address, store=store) as reader:
-        check_epoch(source, list(reader))
-        wait_until(lambda: value_of(address, "store_written_total") == 10 * ROWS)
-        check_epoch(source, list(reader))
-        wait_until(lambda: value_of(address, "store_hits_total") == 10 * ROWS)
-        seen = scrape(address)
-    assert seen["store_misses_total"][("s",)] <= 10 * ROWS
-    assert seen["store_bytes"][("s",)] >= Path(store.path).stat().st_size > 0
-    for counted in ("evicted", "damaged", "dropped"):
-        assert seen[f"store_{counted}_total"] == {("s",): 0}
-
-
-def test_the_weights_of_an_ensemble(
-    teacher: ScriptedTeacher, second: ScriptedTeacher, address: str
-) -> None:
+def test_ensemble_weights(teacher: ScriptedTeacher, second: ScriptedTeacher, address: str) -> None:
     options: dict[str, Any] = {
         "service": {"a": 0.7, "b": 0.3},
         "teachers": {"a": [teacher.address], "b": [second.address]},
@@ -324,9 +276,7 @@ def test_the_weights_of_an_ensemble(
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_an_address_that_cannot_be_used_is_an_error_of_the_loop(
-    teacher: ScriptedTeacher, taken: bool
-) -> None:
+def test_unusable_address_is_an_error_of_the_loop(teacher: ScriptedTeacher, taken: bool) -> None:
     """A port that is taken, or one that other machines may read without credentials."""
     listen = teacher.address if taken else "0.0.0.0:0"
     error, words = (AddressInUse, "metrics") if taken else (UsageError, "insecure")
@@ -338,11 +288,6 @@ def test_an_address_that_cannot_be_used_is_an_error_of_the_loop(
 
 
 # --- the timeline
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.json"
 
 
 def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None:
@@ -415,9 +360,7 @@ def test_pauses_are_drawn_with_their_reason(teacher: ScriptedTeacher, path: Path
     assert any(p["ts"] > pauses[0]["ts"] + pauses[0]["dur"] for p in pulls), "it went on"
 
 
-def test_a_late_request_is_drawn_with_its_hedge(
-    teacher: ScriptedTeacher, second: ScriptedTeacher, path: Path
-) -> None:
+def test_hedges_are_drawn(teacher: ScriptedTeacher, second: ScriptedTeacher, path: Path) -> None:
     """One teacher falls silent: what it has is asked of the other, and it is ejected."""
     labels = threading.Event()
 
@@ -469,40 +412,7 @@ def test_batches_of_an_epoch_that_was_left_are_drawn(teacher: ScriptedTeacher, p
     assert set(outcomes) == {"delivered", "left"}
 
 
-def test_an_interrupted_training_leaves_a_whole_trace(teacher: ScriptedTeacher, path: Path) -> None:
-    """Ctrl-C, with the reader in a `with`."""
-    program = "edl.tests.distill_reader.traced_program"
-    trainer = start(python_command("trainer", program, teacher.address, str(path)))
-    try:
-        trainer.expect("^trains$", 60.0)
-        trainer.send_signal(signal.SIGINT)
-        trainer.wait(60.0)
-    finally:
-        trainer.stop(0.0)
-    events = events_of(path)
-    check(events)
-    assert events[-1]["name"] == "the end"
-    assert slices(events, "student: training loop")
-
-
-def test_a_failure_is_drawn_with_its_error(start_teacher: StartTeacher, path: Path) -> None:
-    asked = threading.Event()
-
-    def lie(request: InferRequest) -> dict[str, Array]:
-        asked.set()
-        return {"other": label(request)["logits"]}
-
-    liar, good = start_teacher(lie), start_teacher()
-    good.is_ready = lambda: asked.wait(60)
-    with reader_of(Batches(10), liar, good, fetches=["logits"], trace=path) as reader:
-        list(reader)
-    failed = [e for e in events_of(path) if e["name"].startswith("failed: batch")]
-    assert any("logits" in e["args"]["error"] for e in failed)
-
-
-def test_the_next_engine_goes_on_with_the_trace_of_a_killed_one(
-    teacher: ScriptedTeacher, path: Path
-) -> None:
+def test_the_next_engine_continues_the_trace(teacher: ScriptedTeacher, path: Path) -> None:
     source, batches = Batches(100), []
     with reader_of(source, teacher, trace=path, upper_bytes=1000) as reader:
         for batch in reader:

@@ -111,31 +111,15 @@ def test_another_world_size_needs_the_states_of_all_ranks() -> None:
         load([state, other], rows(), world_size=1)
 
 
-def test_one_rank_alone_is_all_there_are() -> None:
-    state = state_of(rows(), Progress(1, 2, 4, MARK))
-    assert load(state, rows(), rank=2, world_size=3) == Progress(1, mark={**MARK, "start": 2})
-
-
-def test_an_epoch_that_all_have_ended_is_over_for_any_number() -> None:
-    states = [state_of(rows(), Progress(2), rank=rank, world_size=2) for rank in range(2)]
-    assert load(states, rows(), world_size=3) == Progress(2)
-
-
-def test_ranks_of_which_some_have_ended_stand_at_its_last_step() -> None:
-    """Of 5 batches among 2 ranks: the second has no third one."""
+def test_ranks_at_other_steps_fail() -> None:
     mark = {**MARK, "of": 5}
-    last = state_of(rows(10), Progress(1, 3, 6, mark), rank=0, world_size=2)
     ended = state_of(rows(10), Progress(2), rank=1, world_size=2)
-    assert load([last, ended], rows(10), world_size=3) == Progress(2)
     behind = state_of(rows(10), Progress(1, 1, 2, mark), rank=0, world_size=2)
     with pytest.raises(UsageError, match=r"same step.*\[\[1, 1\], \[2, 0\]\]"):
         load([behind, ended], rows(10), world_size=3)
-
-
-def test_ranks_out_of_order_have_no_common_step() -> None:
-    state = state_of(rows(), Progress(1, 2, 6, MARK, {4: MARK}))
+    out_of_order = state_of(rows(), Progress(1, 2, 6, MARK, {4: MARK}))
     with pytest.raises(UsageError, match="same step"):
-        load(state, rows(), world_size=2)
+        load(out_of_order, rows(), world_size=2)
 
 
 def test_what_cannot_be_dealt_anew_keeps_its_number_of_ranks() -> None:

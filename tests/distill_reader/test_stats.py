@@ -14,6 +14,7 @@ from edl.distill_reader.callbacks import calls_for
 
 NONE = ReaderStats()
 A_IS_OUT = {"ejected": ("a",), "ejected_for": ("failed",)}
+A_AND_B_ARE_OUT = {"ejected": ("a", "b"), "ejected_for": ("failed", "lied")}
 SECONDS = st.floats(0, 1e8)
 
 
@@ -82,29 +83,31 @@ def test_the_line_is_as_long_whatever_the_figures(
 @pytest.mark.parametrize(
     ("before", "after", "calls"),
     [
-        ({}, {"teachers": ("a", "b")}, [("joined", "a"), ("joined", "b")]),
-        ({"teachers": ("a", "b")}, {"teachers": ("b",)}, [("lost", "a")]),
-        ({"teachers": ("a",)}, A_IS_OUT, [("ejected", "a")]),
-        ({}, A_IS_OUT, [("ejected", "a")]),
+        ({}, {"teachers": ("a", "b")}, [("teacher_joined", "a"), ("teacher_joined", "b")]),
+        ({"teachers": ("a", "b")}, {"teachers": ("b",)}, [("teacher_lost", "a")]),
+        ({"teachers": ("a",)}, A_IS_OUT, [("teacher_ejected", "a", "failed")]),
+        ({}, A_IS_OUT, [("teacher_ejected", "a", "failed")]),
         (A_IS_OUT, A_IS_OUT, []),
-        ({"teachers": ("a",)}, {"teachers": ("a",), **A_IS_OUT}, [("ejected", "a")]),
-        ({"teachers": ("a",), **A_IS_OUT}, {"teachers": ("a",)}, [("joined", "a")]),
+        (A_IS_OUT, A_AND_B_ARE_OUT, [("teacher_ejected", "b", "lied")]),
+        (
+            {"teachers": ("a",)},
+            {"teachers": ("a",), **A_IS_OUT},
+            [("teacher_ejected", "a", "failed")],
+        ),
+        ({"teachers": ("a",), **A_IS_OUT}, {"teachers": ("a",)}, [("teacher_joined", "a")]),
         ({"teachers": ("a",)}, {"teachers": ("a",)}, []),
+        (
+            {"want": 1},
+            {"want": 3, "engine_restarts": 2},
+            [("engine_restarted", 2), ("want_changed", 3, 1)],
+        ),
     ],
 )
-def test_calls_for_teachers(
-    before: dict[str, Any], after: dict[str, Any], calls: list[tuple[str, str]]
+def test_calls_follow_what_changed(
+    before: dict[str, Any], after: dict[str, Any], calls: list[tuple[Any, ...]]
 ) -> None:
-    told = list(calls_for(replace(NONE, **before), replace(NONE, **after)))
-    assert [(name, teacher) for name, (teacher, *_) in told] == [
-        (f"on_teacher_{what}", name) for what, name in calls
-    ]
-
-
-def test_a_call_for_an_ejected_teacher_has_the_cause() -> None:
-    after = replace(NONE, ejected=("a", "b"), ejected_for=("silent", "lied"))
-    before = replace(NONE, ejected=("a",), ejected_for=("silent",))
-    assert list(calls_for(before, after)) == [("on_teacher_ejected", ("b", "lied"))]
+    told = calls_for(replace(NONE, **before), replace(NONE, **after))
+    assert [(name.removeprefix("on_"), *values) for name, values in told] == calls
 
 
 def test_calls_for_states() -> None:
@@ -113,14 +116,6 @@ def test_calls_for_states() -> None:
         assert list(calls_for(NONE, after)) == [(f"on_{state}", (after,))]
         assert list(calls_for(after, after)) == []
         assert list(calls_for(after, NONE)) == [], "that all is well is not worth a call"
-
-
-def test_calls_for_wants_and_engines() -> None:
-    after = replace(NONE, want=3, engine_restarts=2)
-    assert list(calls_for(replace(NONE, want=1), after)) == [
-        ("on_engine_restarted", (2,)),
-        ("on_want_changed", (3, 1)),
-    ]
 
 
 def test_every_method_of_a_callback_is_called() -> None:

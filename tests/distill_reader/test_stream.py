@@ -8,15 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from edl.distill_reader.labelled import Labelled, Labels
-from edl.distill_reader.progress import Place, Progress
+from edl.distill_reader.labelled import Labels
+from edl.distill_reader.progress import Place
 from edl.distill_reader.ring import Leases, Ring
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
-from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch, UsageError
+from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch
 from edl.proto.arena import Arena, Array, Record
 
 X = np.arange(4.0).reshape(2, 2)
@@ -57,26 +55,8 @@ def stream() -> Played:
     return Played()
 
 
-def test_batches_are_taken_in_order_whatever_order_labels_come_in(stream: Played) -> None:
-    numbers = stream.pull(3)
-    stream.label(*reversed(numbers))
-    assert [stream.taken() for _ in numbers] == numbers
-
-
-def test_without_an_order_the_first_that_is_labelled_is_taken() -> None:
-    stream = Played(ordered=False)
-    _, second, third = stream.pull(3)
-    assert stream.taken() is None
-    for number in (third, second):
-        stream.label(number)
-        assert stream.taken() == number
-    assert (stream.progress.batches, sorted(stream.progress.ahead)) == (0, [1, 2])
-
-
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_recalled_batch_waits_for_other_labels_and_in_order_so_do_later_ones(
-    ordered: bool,
-) -> None:
+def test_recalled_batches_wait_for_other_labels(ordered: bool) -> None:
     stream = Played(ordered=ordered)
     first, second = stream.pull(2)
     assert not stream.recall(first), "it has no labels"
@@ -87,34 +67,6 @@ def test_a_recalled_batch_waits_for_other_labels_and_in_order_so_do_later_ones(
     stream.label(first)
     assert stream.taken() == first
     assert not stream.recall(first), "it is taken"
-
-
-def test_an_error_is_not_recalled(stream: Played) -> None:
-    (number,) = stream.pull()
-    stream.label(number, labels=PoisonBatch("ugly"))
-    assert not stream.recall(number)
-
-
-@pytest.mark.parametrize("error", [None, KeyError("the source's own")])
-def test_an_epoch_ends_behind_its_batches(stream: Played, error: BaseException | None) -> None:
-    (number,) = stream.pull()
-    stream.end(stream.epoch, error)
-    assert stream.taken() is None
-    stream.label(number)
-    assert stream.taken() == number
-    with pytest.raises(StopIteration if error is None else KeyError) as raised:
-        stream.taken()
-    assert error is None or raised.value is error
-
-
-def test_poison_is_raised_in_its_place(stream: Played) -> None:
-    first, second = stream.pull(2)
-    stream.label(second, labels=PoisonBatch("batch 1"))
-    assert stream.taken() is None
-    stream.label(first)
-    assert stream.taken() == first
-    with pytest.raises(PoisonBatch):
-        stream.taken()
 
 
 def test_a_lost_engine_is_raised_behind_what_is_ready_and_in_every_epoch(stream: Played) -> None:
@@ -250,83 +202,7 @@ def test_recalled_labels_belong_to_the_engine_again(stream: Played) -> None:
     arena.close()
 
 
-def labelled(stream: Played, batch: object) -> Labelled:
-    pulled = stream.add(stream.epoch, RECORD, [X], take_apart(batch), at(0))
-    assert pulled is not None
-    stream.label(pulled.number)
-    taken = stream.take(stream.epoch, 0)
-    assert taken is not None
-    return taken
-
-
-def test_the_batch_is_made_before_the_training_loop_asks(stream: Played) -> None:
-    taken = labelled(stream, X)
-    assert taken.batch() is taken.made
-    x, soft = taken.batch()
-    assert (x is X, soft is SOFT) == (True, True)
-
-
-def test_a_batch_that_cannot_be_made_is_an_error_of_the_training_loop(stream: Played) -> None:
-    taken = labelled(stream, {"y": X})
-    with pytest.raises(UsageError, match="the name of a field"):
-        taken.batch()
-
-
 # --- progress
-
-
-def test_only_what_was_taken_counts_as_delivered(stream: Played) -> None:
-    stream.label(*stream.pull(3))
-    stream.taken()
-    assert stream.progress == Progress(0, 1, 2, {"behind": 1})
-    stream.begin(empty=True)
-    assert stream.progress == Progress(0, 1, 2, {"behind": 1}), "left, not forgotten"
-
-
-@pytest.mark.parametrize("error", [None, KeyError("the source's own")])
-def test_an_epoch_is_over_when_its_end_is_taken(
-    stream: Played, error: BaseException | None
-) -> None:
-    stream.stand(Progress(4, 7, 70))
-    stream.end(stream.epoch, error, {"next": 5})
-    assert stream.progress.epoch == 4
-    with pytest.raises(StopIteration if error is None else KeyError):
-        stream.taken()
-    with pytest.raises(StopIteration):
-        stream.taken()
-    assert stream.progress == (
-        Progress(5, mark={"next": 5}) if error is None else Progress(4, 7, 70)
-    )
-
-
-def test_what_was_delivered_before_is_known_when_it_comes_again(stream: Played) -> None:
-    stream.stand(Progress(0, 1, 6, {}, {2: None}))
-    assert not stream.had_before(stream.epoch, at(1))
-    assert stream.had_before(stream.epoch, at(2))
-    assert stream.progress == Progress(0, 1, 6, {}, {2: {"behind": 3}})
-    assert not stream.had_before(stream.epoch + 1, at(2))
-
-
-@given(st.permutations(range(12)), st.integers(0, 12))
-def test_the_mark_is_behind_the_first_batches_without_a_gap(order: list[int], count: int) -> None:
-    progress = Progress()
-    for ordinal in order[:count]:
-        progress = progress.delivered(at(ordinal), 2)
-    gapless = next(n for n in range(13) if n not in order[:count])
-    assert progress.batches == gapless
-    assert progress.mark == ({"behind": gapless} if gapless else None)
-    assert sorted(progress.ahead) == sorted(n for n in order[:count] if n > gapless)
-    assert progress.samples == 2 * count
-
-
-@given(st.sets(st.integers(1, 11)))
-def test_batches_delivered_before_a_resume_count_when_they_are_read_again(ahead: set[int]) -> None:
-    progress = Progress(ahead=dict.fromkeys(ahead))
-    for ordinal in range(12):
-        assert progress.batches == ordinal
-        progress = progress.delivered(at(ordinal), 0 if ordinal in ahead else 1)
-    assert (progress.batches, dict(progress.ahead)) == (12, {})
-    assert progress.samples == 12 - len(ahead)
 
 
 # --- the ring
@@ -349,17 +225,6 @@ def put(ring: Ring, *arrays: Array) -> list[Array]:
     return ring.put(arrays)[1]
 
 
-def test_views_hold_what_was_put(ring: Ring) -> None:
-    arrays: list[Array] = [
-        np.arange(6, dtype=np.int16).reshape(2, 3),
-        np.zeros((0, 4)),
-        np.array([1.5], np.float32),
-    ]
-    for view, array in zip(put(ring, *arrays), arrays, strict=True):
-        np.testing.assert_array_equal(view, array)
-        assert view.dtype == array.dtype
-
-
 def test_memory_is_given_back_with_the_last_view(ring: Ring) -> None:
     views = put(ring, np.zeros(100), np.ones(100))
     kept = views[1][10:20].reshape(2, 5)  # a view of a view holds the record too
@@ -368,21 +233,6 @@ def test_memory_is_given_back_with_the_last_view(ring: Ring) -> None:
     np.testing.assert_array_equal(kept, 1.0)
     del kept
     assert used_after_reclaim(ring) == 0
-
-
-def test_a_kept_batch_is_not_overwritten(ring: Ring) -> None:
-    kept = put(ring, np.full(1000, 7))
-    for value in range(50):
-        del value
-        put(ring, np.zeros(1000, dtype=np.int64))
-    np.testing.assert_array_equal(kept[0], 7)
-
-
-def test_memory_is_used_again(ring: Ring) -> None:
-    before = ring.arena.size_bytes
-    for _ in range(1000):
-        put(ring, np.zeros(64 << 10, np.uint8))
-    assert ring.arena.size_bytes == before
 
 
 def test_a_batch_that_cannot_be_copied_leaves_no_record(ring: Ring) -> None:

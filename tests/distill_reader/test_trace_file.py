@@ -90,9 +90,7 @@ def test_every_part_of_a_trace_is_a_file_like_the_first(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == older(path).stat().st_mode & 0o777 == 0o644
 
 
-def test_a_part_that_cannot_be_followed_by_another_ends_the_trace_once(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_rotation_ends_the_trace_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     begin(path)
     trace = TraceFile(path, 4000)
     older(path).mkdir()

@@ -1,9 +1,10 @@
-"""A training loop that ends in the way it is told: `trainer_program ENDING WHERE SOURCE`.
+"""A training loop that ends as it is told: `trainer_program ENDING WHERE SOURCE [FOLDER]`.
 
-Its teacher is at WHERE; or a coordinator is there, by a Redis URL, and ENDING is the job's name.
+WHERE is the address of a teacher, or the Redis URL of a coordinator; then ENDING names the job.
 
-It ends in its third epoch, in each of which the workers of a `DataLoader` are forked anew. Prints
-the pids of its descendants once it has a batch of that epoch, so that a test can see them go.
+It ends in its third epoch; each epoch forks the workers of a `DataLoader` anew. Prints the pids of
+its descendants once it has a batch of that epoch. With a FOLDER for files, it has more readers,
+which are in other states when it ends.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from edl.distill_reader import DistilReader
+from edl.distill_reader import Batched, Callback, DistilReader, LabelStore
 from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
-from edl.tests.distill_reader.readers import Batches
+from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
+from edl.tests.waiting import wait_until
 
 #: The exit code of each ending.
 EXIT_CODES = {
@@ -63,22 +66,6 @@ class Samples:
         return np.full(3, index, np.float32), np.int64(index)
 
 
-class Plain(Batches):
-    """Any iterable that breaks in its third epoch, if it is to."""
-
-    def __init__(self, breaks: bool) -> None:
-        super().__init__(COUNT)
-        self.samples = Samples(breaks)
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(super().__iter__()):
-            self.samples[number]
-            yield batch
-
-    def set_epoch(self, epoch: int) -> None:
-        self.samples.set_epoch(epoch)
-
-
 def paddle_loader(breaks: bool) -> Any:
     import paddle
 
@@ -93,7 +80,7 @@ def torch_loader(breaks: bool) -> Any:
 
 
 SOURCES: dict[str, Callable[[bool], Any]] = {
-    "plain": Plain,
+    "plain": lambda breaks: Batched(Samples(breaks), BATCH),
     "paddle": paddle_loader,
     "torch": torch_loader,
 }
@@ -105,7 +92,28 @@ def mesh_of(where: str, job: str) -> dict[str, Any]:
     return in_mesh if "://" in where else {"teachers": [where]}
 
 
-def main(ending: str, where: str, source: str) -> None:
+def readers_in_other_states(teacher: str, folder: Path) -> list[Any]:
+    """Readers, and the iterators that keep them in their states."""
+    with_all_options = reader_of(
+        Batches(500),
+        service={"a": 0.7, "b": 0.3},
+        teachers={name: [teacher] for name in "ab"},
+        store=LabelStore(folder / "labels.edl", 1 << 20),
+        trace=folder / "run.json",
+        callbacks=[Callback()],
+    )
+    blocked = reader_of(Batches(500), teacher, upper_bytes=2000, lower_bytes=500)
+    waiting = reader_of(Batches(500), NOBODY)
+    readers = [with_all_options, blocked, waiting]
+    iterators = [iter(reader) for reader in readers]
+    for iterator in iterators[:2]:
+        next(iterator)
+    wait_until(lambda: blocked.stats.state == "blocked" and waiting.stats.yielded > 0)
+    starting = reader_of(Batches(500), teacher)
+    return [*readers, *iterators, starting]
+
+
+def main(ending: str, where: str, source: str, folder: str = "") -> None:
     given = SOURCES[source](ending == "source raises")
     reader = DistilReader(given, service="s", profiles=None, **mesh_of(where, ending))
     for _ in range(2):
@@ -113,6 +121,7 @@ def main(ending: str, where: str, source: str) -> None:
             pass
     iterator = iter(reader)
     next(iterator)
+    others = readers_in_other_states(where, Path(folder)) if folder else []
     told = [child.pid for child in psutil.Process().children(recursive=True)]
     print("descendants", *told, flush=True)
     match ending:
@@ -123,15 +132,17 @@ def main(ending: str, where: str, source: str) -> None:
                 pass
         case "exits":
             sys.exit(3)
-        case "interrupted" | "killed" | "killed with all":
-            threading.Event().wait(30)  # until the signal comes
         case "closes":
             reader.close()
         case "breaks":
             for _ in iterator:
                 break
         case "deletes":
-            del iterator, reader
+            del iterator, reader, others
+        case "falls off":
+            pass
+        case _:
+            threading.Event().wait(30)  # until the signal comes
     print("ends", flush=True)
 
 

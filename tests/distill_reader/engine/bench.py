@@ -10,11 +10,13 @@ import numpy as np
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.engine import Engine
 from edl.distill_reader.engine.member import Member
+from edl.distill_reader.engine.metric_table import FAMILIES, Seen
 from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
 from edl.distill_reader.engine.roster import Assigned
 from edl.distill_reader.engine.shelf_keeper import Identity
 from edl.distill_reader.engine.stored import Stocked
 from edl.distill_reader.engine.teacher_link import TeacherLink
+from edl.distill_reader.engine.teacher_times import TeacherTimes
 from edl.distill_reader.store.rows import Content
 from edl.errors import EdlError
 from edl.proto.arena import Arena, Array, ArrayRef
@@ -157,6 +159,14 @@ class Bench:
         self, name: str, error: EdlError, number: int | None = None, service: str | None = None
     ) -> None:
         self.outcome(name, Broke(self.job(name, number, service), error), service)
+
+    # --- what it reports
+
+    def metric(self, name: str, *labels: str) -> float:
+        """The value of a metric of the first member."""
+        seen = Seen(self.member, TeacherTimes(), None, 0, 0, 0.0)
+        (family,) = (one for one in FAMILIES if one.name == name)
+        return dict(family.samples(seen))[labels]
 
     # --- the store
 

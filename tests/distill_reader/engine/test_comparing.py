@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edl.distill_reader.canaries import CanaryPolicy
 from edl.distill_reader.config import ReaderConfig
@@ -142,32 +145,6 @@ def test_one_that_joins_is_given_a_copy_of_what_is_in_flight() -> None:
     assert desk.on_trial == []
 
 
-def test_a_liar_from_the_start_never_gets_in() -> None:
-    desk = Desk()
-    desk.join("a")
-    desk.join("b")
-    for _ in range(5):
-        desk.queue()
-        desk.answer_all(b=-TRUE)
-        assert desk.on_trial == ["b"]
-    assert desk.liars == [], "of two that differ nobody is proved to lie"
-    desk.join("c")
-    desk.queue()
-    desk.answer_all(b=-TRUE)
-    assert desk.liars == ["b"]
-    assert desk.on_trial == ["b"]
-
-
-def test_the_first_one_may_be_the_liar() -> None:
-    desk = Desk()
-    for name in "abc":
-        desk.join(name)
-    desk.queue()
-    desk.answer_all(a=-TRUE)
-    assert desk.liars == ["a"]
-    assert desk.on_trial == ["a"]
-
-
 def test_two_that_agree_do_not_wait_for_a_slow_third() -> None:
     desk = Desk()
     for name in "abc":
@@ -178,29 +155,6 @@ def test_two_that_agree_do_not_wait_for_a_slow_third() -> None:
     assert desk.on_trial == []
     desk.answer(1, "a", -TRUE)
     assert desk.liars == ["a"]
-
-
-def test_a_copy_that_lapsed_is_made_again() -> None:
-    """It waits for room, and meanwhile the request is answered."""
-    desk = trusted("a", "b")
-    for _ in range(6):
-        desk.queue()
-    full = len(desk.sent)
-    assert full == 4, "two windows"
-    desk.answer_all()
-    assert desk.cases == []
-
-
-def test_who_fails_gets_no_copies_until_it_is_probed() -> None:
-    desk = Desk()
-    desk.join("a")
-    desk.join("b")
-    desk.queue()
-    desk.fail(1, "b")
-    desk.queue()
-    assert desk.sent == [(1, "a"), (2, "a")]
-    desk.join("b")
-    assert (2, "b") in desk.sent or (1, "b") in desk.sent
 
 
 def test_what_a_lost_teacher_said_does_not_count() -> None:
@@ -226,22 +180,6 @@ def test_a_late_answer_may_be_of_other_samples_and_says_nothing() -> None:
     desk.answer(request, second)
     desk.answer(request, first, -TRUE)
     assert desk.liars == []
-
-
-def test_somebody_on_trial_stands_in_when_nobody_trusted_answers() -> None:
-    desk = Desk()
-    desk.join("a")
-    desk.join("b")
-    desk.carry_out(desk.comparing.look({"a", "b"}, 0.0))
-    desk.carry_out(desk.comparing.look({"b"}, 1.0))
-    desk.carry_out(desk.comparing.look({"a", "b"}, 1.9))
-    desk.carry_out(desk.comparing.look({"b"}, 2.0))
-    desk.carry_out(desk.comparing.look({"b"}, 2.9))
-    assert desk.on_trial == ["b"]
-    desk.carry_out(desk.comparing.look({"b"}, 3.0))
-    assert desk.on_trial == []
-    desk.queue()  # and at the next occasion they are compared
-    assert {teacher for _, teacher in desk.sent} == {"a", "b"}
 
 
 def test_without_canaries_everybody_is_believed() -> None:
@@ -278,3 +216,92 @@ def test_of_two_that_differ_it_says_so_and_wants_a_third() -> None:
 def test_settings_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="share"):
         CanaryPolicy(**wrong)
+
+
+# --- whatever teachers do
+
+
+class Machine(RuleBasedStateMachine):
+    """Teachers come, answer in any order, fail and go; some lie, each in a way of its own."""
+
+    @initialize(share=st.sampled_from([0.0, 0.5, 1.0]))
+    def begin(self, share: float) -> None:
+        self.desk = Desk(replace(CONFIG, canaries=CanaryPolicy(share=share)))
+        self.names = iter(range(10_000))
+        self.there: dict[str, Array] = {}
+        self.now = 0.0
+
+    @rule(lies=st.booleans())
+    def join(self, lies: bool) -> None:
+        if len(self.there) < 5:
+            self.add(lies)
+
+    def add(self, lies: bool) -> None:
+        number = next(self.names)
+        name = f"liar-{number}" if lies else f"honest-{number}"
+        self.there[name] = TRUE * np.float32(2 * 1.1**number) if lies else TRUE
+        self.desk.join(name)
+
+    @rule()
+    def queue(self) -> None:
+        self.desk.queue()
+
+    @precondition(lambda self: self.desk.sent)
+    @rule(data=st.data(), fate=st.sampled_from(["answers"] * 4 + ["fails", "is lost"]))
+    def something_comes_of_a_request(self, data: st.DataObject, fate: str) -> None:
+        desk = self.desk
+        request, name = data.draw(st.sampled_from(desk.sent))
+        if fate == "answers":
+            desk.answer(request, name, self.there[name])
+        elif fate == "fails":
+            desk.fail(request, name)
+            on_trial = desk.comparing.joined(name, "cpu")
+            desk.tell(replace(ev.TeacherJoined(name, 2), on_trial=on_trial))
+        else:
+            desk.lose(name)
+            del self.there[name]
+
+    @rule(data=st.data())
+    def time_goes_by(self, data: st.DataObject) -> None:
+        self.now += 0.7
+        answering = {name for name in self.there if data.draw(st.booleans())}
+        self.desk.carry_out(self.desk.comparing.look(answering, self.now))
+
+    @rule()
+    def the_epoch_is_left(self) -> None:
+        self.desk.comparing.clear()
+        self.desk.tell(ev.Reset())
+
+    @invariant()
+    def books_agree(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        desk = self.desk
+        desk.ledger.validate()
+        assert not self.there or set(desk.on_trial) != set(self.there), "somebody is believed"
+        in_flight = {request for request, _ in desk.sent}
+        assert set(desk.cases) <= in_flight, "nothing is kept of what is over"
+        assert all(name.startswith("liar") for name in desk.liars), "the honest are not convicted"
+        assert set(desk.liars) & set(self.there) <= set(desk.on_trial), "a liar gets nothing more"
+
+    def teardown(self) -> None:
+        """In the end the honest are trusted, and nobody else."""
+        if not hasattr(self, "desk"):
+            return
+        desk = self.desk
+        while sum(name.startswith("honest") for name in self.there) < 2:
+            self.add(lies=False)
+        desk.answer_all(**self.there)
+        for _ in range(20):
+            desk.queue()
+            desk.answer_all(**self.there)
+        assert desk.cases == []
+        trusted = set(self.there) - set(desk.on_trial)
+        assert trusted == {name for name in self.there if name.startswith("honest")}
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)

@@ -53,15 +53,6 @@ def check_all_is_freed(two: Bench) -> None:
     assert two.arena.used_bytes == 0
 
 
-def test_labels_of_one_service_stay_when_its_model_is_exchanged(two: Bench) -> None:
-    """Its ledger has delivered the batch, and labels it no more."""
-    answer(two, "a")
-    two.member.labels.clear()
-    two.member.carrying.handle(ev.Relabel())
-    answer(two, "b")
-    assert [*two.labelled()] == [0]
-
-
 def test_a_missing_service_is_not_waited_for_because_another_answers() -> None:
     """The first batch has waited its time; those behind it go as soon as they are waited for."""
     with closing(bench_of(no_teacher="hard_only", no_teacher_grace_s=5.0)) as two:
@@ -82,6 +73,7 @@ def test_a_batch_that_one_service_refuses_is_poison_and_freed(two: Bench) -> Non
     two.fail("b", RetryableError("for a while"), service="b")
     two.fail("a", REFUSED, service="a")
     assert "not for me" in two.told("poison")[0]["text"]
+    assert two.metric("poison_batches") == 1
     two.outcome("b", Ready(("x",)), "b")  # it is still asked of the other service
     answer(two, "b")
     assert two.arena.used_bytes == 0
@@ -114,44 +106,3 @@ def test_only_the_liars_part_of_a_mixed_batch_is_made_anew(two: Bench) -> None:
     np.testing.assert_array_equal(two.labelled()[0], before)
     assert two.arena.used_bytes == used
     check_all_is_freed(two)
-
-
-def test_both_services_may_have_lied(two: Bench) -> None:
-    answer(two, "a", "b")
-    disbelieve(two, "a", "b")
-    assert [message["number"] for message in two.told("recall")] == [0]
-    two.say("recalled", number=0)
-    answer(two, "b", "a")
-    assert [*two.labelled()] == [0]
-    check_all_is_freed(two)
-
-
-def test_labels_that_wait_for_the_other_service_come_back_at_once(two: Bench) -> None:
-    answer(two, "a")
-    disbelieve(two, "a")
-    answer(two, "a", "b")
-    assert [*two.labelled()] == [0]
-
-
-def test_a_recall_that_comes_too_late_changes_nothing(two: Bench) -> None:
-    answer(two, "a", "b")
-    assert [*two.labelled()] == [0]
-    disbelieve(two, "b")
-    check_all_is_freed(two)
-    two.reset(2, pulled=1)
-    two.say("recalled", number=0)
-    assert two.jobs("b", "b") == []
-
-
-def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both() -> None:
-    """The labels of one service cannot be told from those of the other."""
-    with closing(bench_of()) as two:
-        two.batch(0, "held", labels_nbytes=32, makers={"a": ["liar"], "b": ["b"]})
-        two.member.carrying.handle(ev.Disbelieve("liar"))
-        assert [message["number"] for message in two.told("recall")] == [0]
-        two.say("recalled", number=0)
-        answer(two, "a")
-        assert two.labelled() == {}
-        answer(two, "b")
-        assert [*two.labelled()] == [0]
-        check_all_is_freed(two)

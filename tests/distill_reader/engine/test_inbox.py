@@ -63,9 +63,7 @@ def test_a_post_wakes_who_waits(inbox: Inbox) -> None:
     assert woken.is_set()
 
 
-def test_messages_are_heard_until_the_trainer_says_stop(
-    inbox: Inbox, trainer: tuple[Channel, list[Message]]
-) -> None:
+def test_messages_are_read_until_stop(inbox: Inbox, trainer: tuple[Channel, list[Message]]) -> None:
     channel, heard = trainer
     with channel.together():
         channel.send("one")
@@ -78,7 +76,7 @@ def test_messages_are_heard_until_the_trainer_says_stop(
 
 
 @pytest.mark.parametrize("last", [b"", b"no message\n"])
-def test_it_ends_with_the_trainer(
+def test_ends_with_the_trainer(
     inbox: Inbox, trainer: tuple[Channel, list[Message]], last: bytes
 ) -> None:
     channel, heard = trainer

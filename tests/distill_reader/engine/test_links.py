@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
+from edl.proto.arena import Array
 from edl.proto.clients import Client, open_client
 from edl.proto.clients.near_line import NearLine
 from edl.proto.clients.oip_grpc import OipGrpcClient
@@ -27,6 +27,7 @@ from edl.proto.clients.same_host import SameHostClient
 from edl.proto.lent_arena import LentArena
 from edl.scheduler.ledger.instructions import Span
 from edl.tests.foreign_server import MODEL, ForeignGrpc
+from edl.tests.scripted_teacher import logits_of
 from edl.tests.teacher.bench import Bench
 from edl.tests.teacher.fakes import array
 
@@ -85,7 +86,7 @@ def test_only_teachers_of_ours_are_offered_memory(
     assert [type(client) for client in opened] == [kind]
 
 
-def test_a_probe_that_fails_is_reported_and_made_again(
+def test_failed_probes_repeat(
     server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = iter([MemoryError("no room")])
@@ -126,9 +127,7 @@ def vague() -> Iterator[Vague]:
 JOB = Job(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2)
 
 
-def test_outputs_that_nobody_describes_have_the_names_that_came_twice(
-    vague: Vague, link: Link
-) -> None:
+def test_undescribed_outputs_have_the_names_that_came_twice(vague: Vague, link: Link) -> None:
     vague.names = ("y", "y", "x", "y")
     made, posted = link(Peer("t", vague.address, MODEL, inputs=("x",)))
     assert posted.get(timeout=WAIT_S) == Ready(("x",))
@@ -139,6 +138,41 @@ def test_outputs_that_nobody_describes_have_the_names_that_came_twice(
         assert vague.requests == requests
         if isinstance(outcome, Broke):
             assert "lacks 'y'" in str(outcome.error)
+
+
+def answer_nan(x: Array) -> Array:
+    return logits_of(x) * np.float32(np.nan)
+
+
+def out_of_memory(x: Array) -> Array:
+    raise MemoryError("out of device memory")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "x", "error", "words"),
+    [
+        (out_of_memory, np.ones((2, 6)), RetryableError, "memory"),
+        (out_of_memory, np.ones((2, 7)), RequestRefused, "declared as [-1, 6]"),
+        (answer_nan, np.ones((2, 6)), BadAnswer, "not finite"),
+        (answer_nan, np.full((2, 6), np.nan), RequestRefused, "input 'x' holds values"),
+    ],
+)
+def test_a_batch_that_does_not_fit_or_is_not_finite_is_blamed_for_a_failure(
+    server: ForeignGrpc,
+    link: Link,
+    behaviour: Callable[[Array], Array],
+    x: Array,
+    error: type[Exception],
+    words: str,
+) -> None:
+    server.behaviour = behaviour
+    made, posted = link(Peer("t", server.address, MODEL))
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+    made.send(JOB._replace(inputs={"x": x.astype(np.float32)}))
+    broke = posted.get(timeout=WAIT_S)
+    assert isinstance(broke, Broke)
+    assert isinstance(broke.error, error)
+    assert words in str(broke.error)
 
 
 def test_a_server_that_gives_two_names_is_not_believed(vague: Vague, link: Link) -> None:
@@ -153,8 +187,6 @@ def test_a_server_that_gives_two_names_is_not_believed(vague: Vague, link: Link)
 
 
 # --- local connections, by which the engine's thread asks
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="sockets without a file")
 
 
 class Neighbour:
@@ -267,7 +299,6 @@ def break_next(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.setattr(NearLine, method, fail_once)
 
 
-@linux
 def test_no_thread_sends_once_a_connection_is_open(near: Neighbour) -> None:
     before = near.by_threads
     for number in range(20):
@@ -277,8 +308,7 @@ def test_no_thread_sends_once_a_connection_is_open(near: Neighbour) -> None:
     assert near.by_threads == before
 
 
-@linux
-def test_requests_made_before_anything_is_waited_for_go_out_by_one_call(
+def test_waiting_requests_go_out_by_one_call(
     near: Neighbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[NearLine] = []
@@ -297,9 +327,8 @@ def test_requests_made_before_anything_is_waited_for_go_out_by_one_call(
     assert len(calls) == 2
 
 
-@linux
 @pytest.mark.parametrize("method", ["send", "hear"])
-def test_requests_of_a_connection_that_breaks_are_sent_again(
+def test_broken_connections_resend(
     near: Neighbour, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     jobs = [near.send(number) for number in (5, 6)]
@@ -308,7 +337,6 @@ def test_requests_of_a_connection_that_breaks_are_sent_again(
     near.warm_up()
 
 
-@linux
 def test_a_refusal_is_looked_into_by_a_thread(near: Neighbour) -> None:
     job, before = near.send(inputs="other"), near.by_threads
     broke = near.outcome()
@@ -318,7 +346,6 @@ def test_a_refusal_is_looked_into_by_a_thread(near: Neighbour) -> None:
     near.label()
 
 
-@linux
 @pytest.mark.parametrize("out", [True, False])
 def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench, out: bool) -> None:
     with held(bench):
@@ -333,7 +360,6 @@ def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench,
     near.warm_up()
 
 
-@linux
 @pytest.mark.parametrize("out", [True, False])
 def test_a_link_that_is_closed_posts_nothing_more(near: Neighbour, bench: Bench, out: bool) -> None:
     with held(bench):

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from edl.distill_reader.sources import Source, source_of
-from edl.distill_reader.sources.ending import close_iterator, leave_garbage_to_the_parent
+from edl.distill_reader.sources.ending import leave_garbage_to_the_parent
 from edl.distill_reader.sources.json_state import decoded, encoded
 from edl.distill_reader.sources.map_style import MapSource
 from edl.distill_reader.sources.plain import PlainSource
@@ -139,9 +139,7 @@ def source() -> Iterator[Callable[[Any], Source]]:
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_the_remaining_batches_of_any_epoch_are_those_that_remained(
-    name: str, source: Callable[[Any], Source]
-) -> None:
+def test_resuming_yields_the_remaining_batches(name: str, source: Callable[[Any], Source]) -> None:
     whole, marks = [], []
     first = source(LOADERS[name]())
     for epoch in range(EPOCHS):
@@ -152,6 +150,7 @@ def test_the_remaining_batches_of_any_epoch_are_those_that_remained(
     assert whole[0] != whole[1]
     again = source(LOADERS[name]())
     had, mark = read(again.begin(0, 0, None), most=2)
+    assert read(again.begin(1, 0, None))[0] == whole[1], "an epoch that was left spoils no other"
     resumed = source(LOADERS[name]())
     rest, _ = read(resumed.begin(0, 2, mark))
     assert had + rest == whole[0]
@@ -161,31 +160,15 @@ def test_the_remaining_batches_of_any_epoch_are_those_that_remained(
     assert read(later.begin(2, 0, marks[1]))[0] == whole[2], "from the end of the epoch before"
 
 
-@pytest.mark.parametrize("name", LOADERS)
-def test_an_epoch_that_was_left_early_spoils_no_other(
-    name: str, source: Callable[[Any], Source]
-) -> None:
-    loader = source(LOADERS[name]())
-    for epoch in range(EPOCHS):
-        read(loader.begin(epoch, 0, None), most=epoch)
-    batches, _ = read(loader.begin(EPOCHS, 0, None))
-    assert sorted(i for batch in batches for i in batch) == list(range(SAMPLES))
-
-
-@pytest.mark.parametrize("name", ["paddle, workers", "torch, workers"])
+@pytest.mark.parametrize("name", ["paddle, workers", "torch, workers", "torch, own generator"])
 def test_the_users_own_loader_stays_as_it_was(name: str, source: Callable[[Any], Source]) -> None:
     loader = LOADERS[name]()
-    sampler = loader.batch_sampler
+    sampler, generator = loader.batch_sampler, getattr(loader, "generator", None)
+    before = generator and generator.get_state()
     read(source(loader).begin(0, 0, None), most=2)
     assert loader.batch_sampler is sampler
+    assert generator is None or torch.equal(generator.get_state(), before)
     assert sum(len(ids_of(batch)) for batch in loader) == SAMPLES
-
-
-def test_the_users_generator_stays_as_it_was(source: Callable[[Any], Source]) -> None:
-    loader = seeded_torch()
-    before = loader.generator.get_state()
-    read(source(loader).begin(0, 0, None))
-    assert torch.equal(loader.generator.get_state(), before)
 
 
 def test_loaders_without_ids_are_plain() -> None:
@@ -247,61 +230,27 @@ def in_child(body: Callable[[], bool]) -> bool:
     return ended[1] == 0
 
 
-@pytest.fixture
-def torn_down_by() -> Iterator[list[int]]:
+def test_a_child_collects_its_own_garbage_and_none_that_it_inherited() -> None:
     leave_garbage_to_the_parent()
     gc.collect()
-    torn: list[int] = []
-    Noted(torn.append)
-    yield torn
-    gc.collect()
+    inherited: list[int] = []
+    Noted(inherited.append)
 
-
-def test_a_child_collects_nothing_that_it_inherited(torn_down_by: list[int]) -> None:
-    def body() -> bool:
-        gc.collect()
-        return not torn_down_by and gc.isenabled()
-
-    assert in_child(body)
-    gc.collect()
-    assert torn_down_by == [os.getpid()]
-
-
-def test_a_child_collects_what_is_its_own(torn_down_by: list[int]) -> None:
-    def body() -> bool:
+    def collects_its_own() -> bool:
         own: list[int] = []
         Noted(own.append)
         gc.collect()
-        return own == [os.getpid()]
+        return own == [os.getpid()] and not inherited and gc.isenabled()
 
-    assert in_child(body)
-
-
-def test_who_has_switched_the_collector_off_finds_it_off(torn_down_by: list[int]) -> None:
+    assert in_child(collects_its_own)
     gc.disable()
     try:
         assert in_child(lambda: not gc.isenabled())
         assert not gc.isenabled()
     finally:
         gc.enable()
-    assert in_child(gc.isenabled)
-    assert gc.isenabled()
-
-
-def test_no_iterator_needs_a_way_to_be_closed() -> None:
-    close_iterator(iter([1]))
-    went: list[str] = []
-
-    def generated() -> Iterator[int]:
-        try:
-            yield 1
-        finally:
-            went.append("closed")
-
-    begun = generated()
-    next(begun)
-    close_iterator(begun)
-    assert went == ["closed"]
+    gc.collect()
+    assert inherited == [os.getpid()]
 
 
 def test_the_state_of_a_torch_generator_comes_back() -> None:

@@ -38,18 +38,6 @@ def test_samples_are_stacked_anew_in_each_epoch() -> None:
         assert (x.dtype, ids.dtype) == (np.float32, np.int64)
 
 
-def test_a_last_batch_that_is_not_full_is_dropped_where_that_is_asked_for() -> None:
-    assert len(list(of_samples(samples, 3, True, None))) == 2
-
-
-def test_lists_of_samples_are_batches_of_any_size() -> None:
-    def lists() -> Iterator[Any]:
-        yield list(samples(2))
-        yield list(samples(5))
-
-    assert shapes(of_sample_lists(lists, None)) == [(2, 2, 2), (5, 2, 2)]
-
-
 def test_batches_come_as_they_are() -> None:
     batch = {"x": np.zeros(3)}
     assert next(iter(of_batches(lambda: iter([batch])))) is batch
@@ -132,17 +120,6 @@ def test_what_is_no_source_of_samples_is_refused(make: Callable[[], Any], words:
 def test_an_empty_list_of_samples_is_refused() -> None:
     with pytest.raises(BatchError, match="yields lists of at least one sample"):
         list(of_sample_lists(lambda: [[]], None))
-
-
-def test_what_the_function_raises_comes_behind_its_batches() -> None:
-    def broken() -> Iterator[Any]:
-        yield from samples(4)
-        raise OSError("gone")
-
-    batches = iter(of_samples(broken, 2, False, None))
-    assert shapes([next(batches), next(batches)]) == [(2, 2, 2)] * 2
-    with pytest.raises(OSError, match="gone"):
-        next(batches)
 
 
 def test_the_function_is_closed_with_an_epoch_that_is_left() -> None:

@@ -48,12 +48,6 @@ def resumed(source: Source, taken: int, mark: Mark) -> Any:
     return next(PlainSource(source).begin(0, taken, mark))
 
 
-@given(st.integers(1, COUNT - 1))
-def test_it_goes_on_behind_what_was_taken(taken: int) -> None:
-    small = Source(COUNT, lambda n: np.full(2, n))
-    np.testing.assert_array_equal(resumed(small, taken, marked(small, taken)), taken)
-
-
 @given(st.data())
 def test_a_replay_that_differs_says_where(data: st.DataObject) -> None:
     taken = data.draw(st.integers(1, COUNT))
@@ -110,23 +104,6 @@ def test_what_the_source_raises_while_read_again_is_raised_itself() -> None:
     with pytest.raises(OSError, match="gone") as raised:
         resumed(Source(9, broken), 5, marked(Source(9, batch), 5))
     assert raised.value is error
-
-
-def test_it_is_told_the_epoch_before_it_begins() -> None:
-    told: list[Any] = []
-
-    class Told(Source):
-        def set_epoch(self, epoch: int) -> None:
-            told.append(epoch)
-
-        def __iter__(self) -> Iterator[Any]:
-            told.append("iter")
-            return super().__iter__()
-
-    source = PlainSource(Told(1, batch))
-    source.begin(0, 0, None)
-    source.begin(1, 0, None)
-    assert told == [0, "iter", 1, "iter"]
 
 
 @given(st.integers(0, 600))

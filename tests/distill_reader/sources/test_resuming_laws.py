@@ -193,9 +193,7 @@ def uninterrupted(case: Case) -> list[Batches]:
 
 
 @given(cases, st.integers(0, EPOCHS - 1), st.integers(0, 45), st.integers(0, 45))
-def test_what_was_had_and_what_remains_are_the_whole(
-    case: Case, epoch: int, first: int, second: int
-) -> None:
+def test_taken_and_remaining_are_the_whole(case: Case, epoch: int, first: int, second: int) -> None:
     """Cut twice in one epoch: each time, what is read ahead is not taken for delivered."""
     had: dict[int, Batches] = {}
     with case.reader() as reader:
@@ -214,19 +212,6 @@ def test_what_was_had_and_what_remains_are_the_whole(
             read_on(reader, had)
     epochs = [had[number] for number in range(EPOCHS)]
     assert in_any_order(epochs, case.ordered) == in_any_order(uninterrupted(case), case.ordered)
-
-
-@pytest.mark.parametrize("kind", ["map", "list", "plain", "stateful"])
-def test_an_epoch_of_which_nothing_was_delivered_is_resumed_too(kind: str) -> None:
-    case = Case(kind, samples=20, size=3, seed=1)
-    with case.reader() as reader:
-        epoch_of(reader)
-        epoch_of(reader, 0)
-        state = saved(reader)
-    assert (state["epoch"], state["batches"]) == (1, 0)
-    with case.reader() as reader:
-        reader.load_state_dict(state)
-        assert [epoch_of(reader) for _ in range(2)] == uninterrupted(case)[1:]
 
 
 @given(cases, st.integers(0, 12))
@@ -265,7 +250,7 @@ def test_shards_are_the_epoch(case: Case, world: int) -> None:
 
 
 @given(dealt_cases, worlds, worlds, st.integers(0, EPOCHS - 1), st.integers(0, 20))
-def test_another_number_of_ranks_goes_on(
+def test_resume_with_other_ranks(
     case: Case, before: int, after: int, epoch: int, step: int
 ) -> None:
     """From the states of all ranks, which stand at the same step."""
@@ -288,7 +273,7 @@ def test_another_number_of_ranks_goes_on(
 
 
 @given(dealt_cases, st.integers(2, 4), st.integers(1, 4), st.data())
-def test_ranks_at_different_steps_are_refused(
+def test_ranks_at_other_steps_fail(
     case: Case, before: int, after: int, data: st.DataObject
 ) -> None:
     case = replace(case, samples=8 * case.size * before, uneven="keep")
@@ -326,18 +311,3 @@ def test_readers_of_the_three_kinds_of_generators() -> None:
         with reader:
             for _ in range(2):
                 assert [len(ids) for _, ids, _ in reader] == sizes
-
-
-def test_a_reader_of_a_generator_is_resumed() -> None:
-    def make() -> DistilReader:
-        return DistilReader.from_sample_generator(
-            samples, batch_size=2, service="s", teachers=["127.0.0.1:9"]
-        )
-
-    with make() as reader:
-        had = epoch_of(reader, 2)
-        state = saved(reader)
-    with make() as reader:
-        reader.load_state_dict(state)
-        had += epoch_of(reader)
-    assert ids_of(had) == [*range(11)]

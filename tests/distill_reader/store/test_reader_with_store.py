@@ -109,29 +109,7 @@ def test_later_epochs_and_readers_ask_nobody(teacher: ScriptedTeacher, store: La
         wait_until(lambda: reader.stats.content_id == "model-1")
 
 
-def test_only_samples_that_are_missing_are_sent(
-    teacher: ScriptedTeacher, store: LabelStore
-) -> None:
-    rows: list[int] = []
-    plain = teacher.behaviour
-
-    def count(request: Any) -> dict[str, Array]:
-        rows.append(len(request.inputs["x"]))
-        return plain(request)
-
-    teacher.behaviour = count
-    source = Shuffled(range(0, SAMPLES, 2), 10)
-    with reader_of(source, teacher, store=store) as reader:
-        check(list(reader), source)
-        assert sum(rows) == SAMPLES / 2
-        source.shuffle(range(SAMPLES), 9)
-        check(list(reader), source)
-    assert sum(rows) == SAMPLES
-
-
-def test_what_the_store_lacks_waits_for_a_teacher(
-    teacher: ScriptedTeacher, store: LabelStore
-) -> None:
+def test_missing_rows_wait_for_a_teacher(teacher: ScriptedTeacher, store: LabelStore) -> None:
     fill(store, teacher, Shuffled(range(60), 10))
     teacher.stop()
     with reader_of(Shuffled(range(SAMPLES), 10), NOBODY, store=store, wait_timeout_s=3.0) as reader:
@@ -141,16 +119,7 @@ def test_what_the_store_lacks_waits_for_a_teacher(
             next(iterator)
 
 
-def test_labels_of_another_model_are_not_used(teacher: ScriptedTeacher, store: LabelStore) -> None:
-    source = Shuffled(range(60), 10)
-    fill(store, teacher, source)
-    teacher.parameters = {"content_id": "model-2"}
-    teacher.behaviour = lambda request: {"logits": logits_of(request.inputs["x"]) * 2}
-    with reader_of(source, teacher, store=store) as reader:
-        check(list(reader), source, factor=2)
-
-
-def test_labels_of_a_teacher_without_a_content_id_are_not_kept(
+def test_labels_without_a_content_id_are_not_kept(
     teacher: ScriptedTeacher, store: LabelStore
 ) -> None:
     teacher.parameters = {}
@@ -159,25 +128,6 @@ def test_labels_of_a_teacher_without_a_content_id_are_not_kept(
         for _ in range(2):
             check(list(reader), source)
     assert teacher.requests == 12
-
-
-@pytest.mark.parametrize("expand", [True, False])
-def test_poorer_forms_come_from_what_is_kept(
-    teacher: ScriptedTeacher, store: LabelStore, expand: bool
-) -> None:
-    fill(store, teacher, Shuffled(range(60), 10))
-    source = Shuffled(range(60), 12)
-    options = {"label_form": "topk:3", "temperature": 2.0, "expand_labels": expand}
-    with reader_of(source, teacher, **options) as reader:
-        sent = [batch[2:] for batch in reader]
-    teacher.stop()
-    with reader_of(source, NOBODY, store=store, **options) as reader:
-        kept = [batch[2:] for batch in reader]
-    assert len(kept) == len(sent) == 5
-    for ones, others in zip(kept, sent, strict=True):
-        for one, other in zip(ones, others, strict=True):
-            assert one.dtype == other.dtype
-            np.testing.assert_array_equal(one, other)
 
 
 def test_samples_by_the_users_ids(teacher: ScriptedTeacher, tmp_path: Path) -> None:
@@ -197,7 +147,7 @@ def test_samples_by_the_users_ids(teacher: ScriptedTeacher, tmp_path: Path) -> N
     assert teacher.requests == asked
 
 
-def test_each_service_of_several_has_rows_of_its_own(
+def test_services_have_own_rows(
     teacher: ScriptedTeacher, second: ScriptedTeacher, store: LabelStore
 ) -> None:
     second.behaviour = lambda request: {"logits": 2 * logits_of(request.inputs["x"])}
@@ -215,7 +165,7 @@ def test_each_service_of_several_has_rows_of_its_own(
 
 
 @pytest.mark.parametrize("no_teacher", ["fail", "hard_only"])
-def test_the_store_comes_before_the_policy_for_no_teacher(
+def test_store_comes_before_policy(
     teacher: ScriptedTeacher, store: LabelStore, no_teacher: str
 ) -> None:
     fill(store, teacher, Shuffled(range(60), 10))
@@ -228,31 +178,28 @@ def test_the_store_comes_before_the_policy_for_no_teacher(
 # --- errors and damage
 
 
-def test_ids_that_a_batch_does_not_have(teacher: ScriptedTeacher, tmp_path: Path) -> None:
-    store = LabelStore(tmp_path / "labels", 64 << 20, sample_ids=["index"])
-    with (
-        reader_of(Shuffled(range(60), 10), teacher, store=store) as reader,
-        pytest.raises(UsageError, match="names field 'index', a batch has the arrays"),
-    ):
-        list(reader)
-
-
-def test_a_foreign_file_is_an_error_and_stays_as_it_is(
-    teacher: ScriptedTeacher, tmp_path: Path
+@pytest.mark.parametrize(
+    ("sample_ids", "content", "words"),
+    [
+        (["index"], b"", "names field 'index', a batch has the arrays"),
+        ((), b"all my work", "is no label store"),
+    ],
+)
+def test_a_store_that_does_not_fit_is_an_error_of_the_loop(
+    teacher: ScriptedTeacher, tmp_path: Path, sample_ids: Any, content: bytes, words: str
 ) -> None:
     path = tmp_path / "thesis.txt"
-    path.write_text("all my work")
+    path.write_bytes(content)
+    store = LabelStore(path, 64 << 20, sample_ids=sample_ids)
     with (
-        reader_of(Shuffled(range(60), 10), teacher, store=LabelStore(path, 64 << 20)) as reader,
-        pytest.raises(UsageError, match="is no label store"),
+        reader_of(Shuffled(range(60), 10), teacher, store=store) as reader,
+        pytest.raises(UsageError, match=words),
     ):
         list(reader)
-    assert path.read_text() == "all my work"
+    assert not content or path.read_bytes() == content
 
 
-def test_a_broken_store_costs_teachers_and_nothing_else(
-    teacher: ScriptedTeacher, store: LabelStore
-) -> None:
+def test_a_broken_store_is_not_used(teacher: ScriptedTeacher, store: LabelStore) -> None:
     source = Shuffled(orders(1), 10)
     fill(store, teacher, source)
     with open(store.path, "r+b") as file:
@@ -263,9 +210,7 @@ def test_a_broken_store_costs_teachers_and_nothing_else(
         wait_until(lambda: "broken" in reader.stats.store_trouble)
 
 
-def test_engines_that_are_killed_leave_no_wrong_label(
-    teacher: ScriptedTeacher, store: LabelStore
-) -> None:
+def test_killed_engines_leave_no_wrong_label(teacher: ScriptedTeacher, store: LabelStore) -> None:
     source = Shuffled(orders(1), 5)
     with reader_of(source, teacher, store=store) as reader:
         for epoch in range(3):
@@ -281,9 +226,7 @@ def test_engines_that_are_killed_leave_no_wrong_label(
         check(list(reader), source)
 
 
-def test_epochs_that_are_left_leave_no_wrong_label(
-    teacher: ScriptedTeacher, store: LabelStore
-) -> None:
+def test_left_epochs_leave_no_wrong_label(teacher: ScriptedTeacher, store: LabelStore) -> None:
     """The ring's memory is used again at once: keys must be of what was labelled."""
     source = Shuffled(orders(1), 4)
     with reader_of(source, teacher, store=store, upper_bytes=4096) as reader:

@@ -180,7 +180,7 @@ class Ear:
 
 
 @pytest.mark.parametrize("trouble", ["recall", "get_many"])
-def test_an_error_that_nobody_thought_of_is_an_empty_store(
+def test_unexpected_error_empties_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     def fails(*_: object) -> None:
