@@ -15,8 +15,9 @@ dispute is told, and one more teacher is wanted for each that it keeps on trial 
 
 The first teacher of a pool has nobody to be compared with and is trusted; it is compared with each
 that comes after it. So is, at the first occasion, whoever was admitted without having agreed with
-anyone: as the last one that was left, or as those who are trusted did not answer any more. What
-cannot be found out is a largest group of liars that agree.
+anyone: as the last one that was left, or as those who are trusted did not answer any more. If
+newcomers agree with each other alone, they are compared again when an elder answers. What cannot be
+found out is a largest group of liars that agree.
 """
 
 from __future__ import annotations
@@ -230,8 +231,19 @@ def judge(
         return _undecided(panel, names)
     liars = tuple(name for name in names if name not in believed)
     readmit = tuple(name for name in names if name in believed and panel.members[name].trial)
-    panel = _with(panel, readmitted=readmit, agreed=believed, gone=liars)
+    agreed = believed if _counts(panel, names, believed) else ()
+    panel = _with(panel, readmitted=readmit, agreed=agreed, gone=liars)
     return _settled(panel, believed), Verdict(liars, (), readmit)
+
+
+def _counts(panel: Panel, names: Sequence[str], believed: Collection[str]) -> bool:
+    """Whether an agreement is final: newcomers that agree must agree with an elder as well.
+
+    Else two that joined while the elder did not answer would never be compared with it.
+    """
+    has_agreed = {name for name, member in panel.members.items() if member.agreed}
+    absent = has_agreed.intersection(panel.trusted).difference(names)
+    return bool(has_agreed.intersection(believed)) or not absent
 
 
 def _largest_group(names: Sequence[str], agree: Collection[frozenset[str]]) -> set[str]:

@@ -56,14 +56,6 @@ def agreeing(*groups: str) -> set[frozenset[str]]:
 
 
 class TestCanaries:
-    def test_first_teacher_is_trusted_and_later_ones_are_on_trial(self) -> None:
-        it, trial = join(Panel(), "a")
-        assert not trial
-        for name in "bc":
-            it, trial = join(it, name)
-            assert trial
-        assert it.trusted == ["a"]
-
     def test_copies_go_to_each_teacher_on_trial_once(self) -> None:
         it, to = copies(panel("abc", trial="bc"), "a", rng, NEVER)
         assert to == ("b", "c")
@@ -106,22 +98,6 @@ class TestCanaries:
         it, found = judge(it, list(answers), agreeing(*agree))
         assert (found, it.trusted) == (verdict, list(trusted))
 
-    def test_a_third_teacher_decides(self) -> None:
-        it, verdict = judge(panel("abc"), ["a", "b"], set())
-        assert (verdict, it.judges) == (Verdict(trial=("a", "b")), 0)
-        it, to = copies(it, "c", rng, NEVER)
-        assert to == ("a", "b")
-        it, verdict = judge(it, ["c", "a", "b"], agreeing("bc"))
-        assert verdict == Verdict(liars=("a",), readmit=("b",))
-        it, _ = judge(panel("ab"), ["b", "a"], set())
-        it, _ = join(it, "c")
-        it, to = copies(it, "a", rng, NEVER)
-        assert to == ("b", "c")
-        it, verdict = judge(it, ["a", "b", "c"], agreeing("bc"))
-        assert verdict == Verdict(liars=("a",), readmit=("b", "c")), "the elder was the liar"
-        it, verdict = judge(panel("abcd"), ["a", "b", "c", "d"], agreeing("ab", "cd"))
-        assert (verdict.liars, it.trusted) == ((), ["a"]), "two against two is no proof"
-
     def test_a_dispute_is_reported_once_and_wants_another_teacher(self) -> None:
         disputed, verdict = judge(panel("ab", trial="b"), ["b", "a"], set())
         assert (verdict, disputed.judges) == (Verdict(disputed=("a", "b")), 1)
@@ -129,15 +105,9 @@ class TestCanaries:
         assert (verdict, again.judges) == (Verdict(), 1)
         joined, _ = join(disputed, "c")
         assert joined.judges == 1, "the coordinator must not take it away again"
-        it, verdict = judge(joined, ["a", "b", "c"], agreeing("bc"))
-        assert (verdict.liars, it.judges) == (("a",), 0)
-        it, _ = judge(joined, ["a", "c"], agreeing("ac"))
-        assert it.judges == 0, "two can be asked about b now"
         for gone in "ab":
             it, _ = leave(disputed, gone)
             assert (it.judges, it.disputed) == (0, ())
-        it, verdict = judge(disputed, ["a", "b"], agreeing("ab"))
-        assert (verdict, it.judges) == (Verdict(readmit=("b",)), 0)
         it, _ = judge(panel("abc", trial="bc"), ["a", "b", "c"], set())
         assert it.judges == 2, "as many as are on trial"
 
@@ -177,6 +147,21 @@ class TestCanaries:
         it, _ = refused(it, "c")
         assert it.trusted == ["c", "d"]
         assert copies(it, "c", rng, NEVER)[1] == ("d",)
+
+    def test_newcomers_that_agree_are_still_compared_with_the_elder(self) -> None:
+        """The elder lies and is silent for a moment: newcomers vouch for each other meanwhile."""
+        it, _ = leave(panel("ab"), "b")
+        for name in "cd":
+            it, _ = join(it, name)
+        it, _ = canaries.look(it, ["c", "d"], 0.0)
+        it, verdict = canaries.look(it, ["c", "d"], ALONE_S)
+        assert verdict.readmit == ("c",)
+        it, verdict = judge(it, ["c", "d"], agreeing("cd"))
+        assert verdict.readmit == ("d",)
+        it, to = copies(it, "a", rng, NEVER)
+        assert to == ("c", "d")
+        _, verdict = judge(it, ["a", "c", "d"], agreeing("cd"))
+        assert verdict.liars == ("a",)
 
     def test_settings(self) -> None:
         config = CanaryConfig()
@@ -295,16 +280,6 @@ class TestOutliers:
         case.now += SILENCE_S
         assert case.happens("silent") == "eject"
 
-    def test_last_usable_teacher_is_ejected_only_for_wrong_labels(self) -> None:
-        assert Case(others=0).happens("wrong") == Case(others=0).happens("lied") == "eject"
-        case = Case(others=0)
-        for _ in range(50):
-            assert case.happens("failed") == "stay"
-            assert case.happens("silent") == "stay"
-            case.now += 1.0
-        case.others = 1
-        assert case.happens("failed") == "eject"
-
     @pytest.mark.parametrize("cause", CAUSES)
     def test_pauses_double_up_to_a_limit_and_are_scattered(self, cause: Cause) -> None:
         case = Case()
@@ -388,8 +363,10 @@ class TestOutliers:
                         assert case.happens("probe passed") == "readmit"
             case = cases[index]
             case.others = sum(not o.standing.ejected for o in cases if o is not case)
-            if case.happens(what) == "eject":
-                assert case.others or what in ("wrong", "lied")
+            was_in, ejected = not case.standing.ejected, case.happens(what) == "eject"
+            if what in ("wrong", "lied"):
+                assert ejected == was_in
+            assert case.others or not ejected or what in ("wrong", "lied")
 
     def test_a_look_never_ejects_the_last_reachable_teacher(self) -> None:
         quiet = Standing(silent_since=0.0)
