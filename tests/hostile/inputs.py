@@ -1,4 +1,4 @@
-"""What a hostile client sends: bytes of no meaning, messages cut, bent and blown up."""
+"""What a hostile client sends: random bytes, messages cut and bent, impossible fields."""
 
 from __future__ import annotations
 
@@ -18,21 +18,7 @@ TOO_LARGE = bytes((1 << 20) + 1)
 _INTEGERS = st.sampled_from([0, 1, 255, 1 << 31, (1 << 32) - 1, (1 << 62) + 1, (1 << 64) - 1])
 _DOUBLES = st.sampled_from([-1.0, 0.0, 1e308, float("nan"), float("inf"), -float("inf")])
 _TEXTS = st.sampled_from(
-    [
-        "",
-        "/",
-        "job/",
-        "/0",
-        "job/0",
-        "a" * 300,
-        "job/0\n",
-        "..",
-        "{s}",
-        "\x00",
-        "é/0",
-        "*",
-        "job 1/0",
-    ]
+    ["", "/", "job/", "/0", "job/0", "a" * 300, "job/0\n", "..", "{s}", "\x00", "é/0", "*", "a 1/0"]
 )
 
 
@@ -70,9 +56,7 @@ _CONTROL = {
     "Subscribe": report().SerializeToString(),
     "Status": control.StatusRequest(service="stormy", max_members=3).SerializeToString(),
     "Drain": control.DrainRequest(service="stormy", teacher_id="nobody").SerializeToString(),
-    "Upgrade": control.UpgradeRequest(
-        service="stormy", content_id="c2", at="never"
-    ).SerializeToString(),
+    "Upgrade": control.UpgradeRequest(service="stormy", content_id="c2").SerializeToString(),
     "Deploy": control.DeployRequest(
         service="stormy", model_url="s3://b/m", content_id="0" * 64, options=["threads=2"], max=2
     ).SerializeToString(),
@@ -156,9 +140,7 @@ def _odd_requests(draw: st.DrawFn) -> Input:
         inputs=[
             {
                 "name": draw(st.sampled_from(["x", "x", "y", ""])),
-                "datatype": draw(
-                    st.sampled_from(["FP32", "FP32", "FP64", "BYTES", "BOOL", "x", ""])
-                ),
+                "datatype": draw(st.sampled_from(["FP32", "FP32", "FP64", "BYTES", "x", ""])),
                 "shape": draw(st.lists(dims, max_size=5)),
             }
             for _ in range(draw(st.integers(0, 2)))

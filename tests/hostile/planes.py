@@ -45,7 +45,6 @@ class ControlPlane:
         self,
         security: ServerSecurity | None = None,
         limits: Limits | None = None,
-        patience_s: float = 10.0,
     ) -> None:
         self.refused: Counter[str] = Counter()
         self.registry = MemoryRegistry(events=_EVENTS)
@@ -53,7 +52,7 @@ class ControlPlane:
         self.registry.register("teachers", "calm", "t1", _facts(), 3600.0)
         self._manager = Manager(self.registry, config, address="here")
         self._manager.start()
-        gate = Gate(security, self._count, patience_s=patience_s)
+        gate = Gate(security, self._count)
         self._server = CoordinatorServer(
             self._manager,
             self.registry,

@@ -9,7 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import redis
@@ -23,7 +23,8 @@ from edl.tests.waiting import wait_until
 READY = r"Ready to accept connections"
 SENTINEL_READY = r"Sentinel ID is|\+monitor"
 MASTER = "mesh"
-DOWN_AFTER_MS = 400
+#: A silence after which sentinels take a master for dead; longer than a stall of a process.
+DOWN_AFTER_MS = 3000
 _ATTEMPTS = 5
 
 
@@ -44,7 +45,7 @@ def redis_server(*options: str, port: int = 0) -> Iterator[tuple[Process, int]]:
 
 
 def _started(command: Callable[[int], Command], ready: str, port: int = 0) -> tuple[Process, int]:
-    """A server that is ready, on `port`; without one on a free one, which others may take first."""
+    """A server that is ready, on `port` or on a free one: that may be taken meanwhile."""
     for attempt in range(1, _ATTEMPTS + 1):
         chosen = port or free_port()
         process = start(command(chosen))
@@ -62,66 +63,38 @@ def _started(command: Callable[[int], Command], ready: str, port: int = 0) -> tu
 
 @dataclass
 class Watched:
-    """A master, its replica, and the sentinels that watch them.
+    """A master and its replica, which a sentinel watches.
 
     Attributes:
         ports: of the master, then of the replica.
-        processes: of those.
-        sentinels: ports.
+        sentinel: its port.
     """
 
     ports: tuple[int, int]
-    processes: tuple[Process, Process]
-    sentinels: tuple[int, ...] = ()
-    folder: Path = field(default_factory=Path)
-
-    @property
-    def url(self) -> str:
-        """What a mesh would be given."""
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
-        return f"redis+sentinel://{hosts}/{MASTER}"
-
-    def kill_master(self) -> None:
-        """SIGKILL, as a machine that is gone."""
-        self.processes[0].kill()
+    master: Process
+    sentinel: int
 
 
 @contextmanager
-def watched_redis(
-    folder: Path, sentinels: int = 1, down_after_ms: int = DOWN_AFTER_MS
-) -> Iterator[Watched]:
-    """A master with a replica in step, and sentinels that know both.
-
-    Args:
-        folder: for files of theirs.
-        sentinels: how many; most of them have to agree.
-        down_after_ms: after so long a silence they take the master to be dead.
-    """
+def watched_redis(folder: Path) -> Iterator[Watched]:
+    """A master with a replica in step, and a sentinel that knows both; `folder` is for files."""
     options = ("--repl-diskless-sync-delay", "0", "--dir", str(folder))
     with ExitStack() as stack:
         master, port = stack.enter_context(redis_server(*options))
-        replica, other = stack.enter_context(
-            redis_server("--replicaof", f"127.0.0.1 {port}", *options)
-        )
+        _, other = stack.enter_context(redis_server("--replicaof", f"127.0.0.1 {port}", *options))
         wait_until(lambda: _info(other)["master_link_status"] == "up")
-        ports = tuple(
-            stack.enter_context(
-                _sentinel(folder / f"sentinel{n}.conf", port, sentinels // 2 + 1, down_after_ms)
-            )
-            for n in range(sentinels)
-        )
-        for sentinel in ports:
-            wait_until(lambda s=sentinel: _knows_all(s, sentinels))  # type: ignore[misc]
-        yield Watched((port, other), (master, replica), ports, folder)
+        sentinel = stack.enter_context(_sentinel(folder / "sentinel.conf", port))
+        wait_until(lambda: _knows_both(sentinel))
+        yield Watched((port, other), master, sentinel)
 
 
 @contextmanager
-def _sentinel(config: Path, master_port: int, quorum: int, down_after_ms: int) -> Iterator[int]:
+def _sentinel(config: Path, master_port: int) -> Iterator[int]:
     def command(port: int) -> Command:
         config.write_text(
             f"port {port}\nbind 127.0.0.1\n"
-            f"sentinel monitor {MASTER} 127.0.0.1 {master_port} {quorum}\n"
-            f"sentinel down-after-milliseconds {MASTER} {down_after_ms}\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 1\n"
+            f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n"
             f"sentinel failover-timeout {MASTER} 3000\n"
         )
         return Command("sentinel", (server_program(), str(config), "--sentinel"), guard=True)
@@ -139,10 +112,9 @@ def _info(port: int) -> dict[str, object]:
         return answer
 
 
-def _knows_all(port: int, sentinels: int) -> bool:
+def _knows_both(port: int) -> bool:
     with redis.Redis(port=port, decode_responses=True, protocol=2) as client:
-        state = client.sentinel_master(MASTER)
-    return bool(state["num-slaves"] == 1 and state["num-other-sentinels"] == sentinels - 1)
+        return bool(client.sentinel_master(MASTER)["num-slaves"] == 1)
 
 
 class TlsProxy:

@@ -8,26 +8,29 @@ import os
 import re
 import signal
 import socket
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
-from edl.coordinator import Subscription, connect, fetch_status
+from edl.coordinator import Subscription, fetch_status
+from edl.coordinator.cli import app
+from edl.coordinator.config import ManagerConfig
 from edl.coordinator.registry import acl
-from edl.distill_reader import DistilReader
-from edl.errors import EdlError, Forbidden
+from edl.coordinator.serve import ServeConfig
+from edl.coordinator.serve import serve as run
+from edl.errors import AddressInUse, EdlError, Forbidden, RegistryUnavailable, UsageError
+from edl.lifecycle import Stop
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity
+from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.supervise import python_command, start
-from edl.tests.ground.programs import python, wait_gone
+from edl.tests.ground.programs import wait_gone
 from edl.tests.proto.security.authority import Authority, write_secret
-from edl.tests.system.conftest import Batches
 from edl.tests.system.coordinator_process import (
-    SHORT_TTL_S,
     START_S,
     Coordinator,
     Members,
@@ -40,88 +43,74 @@ from edl.tests.system.redis_servers import redis_server
 from edl.tests.waiting import wait_until
 
 
-def test_it_serves_and_ends_by_sigterm_with_all_that_it_started(coordinator: Coordinator) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, 0, []), (signal.SIGINT, 130, ["edl: interrupted"]), (signal.SIGKILL, -9, [])],
+)
+def test_it_ends_by_a_signal_with_all_that_it_started(
+    coordinator: Coordinator, number: signal.Signals, code: int, said: list[str]
+) -> None:
     family = [p.pid for p in psutil.Process(coordinator.process.pid).children(recursive=True)]
     assert family  # its Redis
     assert list(fetch_status(coordinator.url).managers) == [coordinator.address]
-    assert coordinator.process.stop(grace_s=10.0) == 0
+    os.kill(coordinator.process.pid, number)
+    assert coordinator.process.wait(10.0) == code
     wait_gone(family)
-    assert coordinator.process.tail() == [
-        f"coordinator ready: {coordinator.url} manager {coordinator.address}"
-    ]
+    ready = f"coordinator ready: {coordinator.url} manager {coordinator.address}"
+    assert coordinator.process.tail() == [ready, *said]
 
 
-def test_ctrl_c_ends_it_in_one_line(coordinator: Coordinator) -> None:
-    coordinator.process.send_signal(signal.SIGINT)
-    assert coordinator.process.wait(10.0) == 130
-    assert coordinator.process.tail()[1:] == ["edl: interrupted"]
+def test_settings_that_cannot_work_are_refused(tmp_path: Path, valkey_url: str) -> None:
+    tokens = ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", "admin ruling"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        wrong: list[tuple[dict[str, Any], type[EdlError], str]] = [
+            ({"redis": "redis://127.0.0.1:1"}, RegistryUnavailable, "127.0.0.1:1 does not answer"),
+            ({"redis": "127.0.0.1:6379"}, UsageError, "named by a URL"),
+            ({"redis": valkey_url, "redis_port": 1}, UsageError, "give one of both"),
+            ({"host": "0.0.0.0"}, UsageError, "--insecure"),
+            ({"host": "0.0.0.0", "security": tokens}, UsageError, "the Redis that is started"),
+            ({"host": "no.such.host.invalid", "insecure": True}, UsageError, "cannot listen on no"),
+            ({"redis": valkey_url, "metrics_listen": str(port)}, AddressInUse, str(port)),
+            ({"redis": valkey_url, "metrics_listen": "0.0.0.0:0"}, UsageError, "--insecure"),
+            ({"redis": valkey_url, "http": "nonsense"}, UsageError, "nonsense"),
+            ({"redis": valkey_url, "port": port}, AddressInUse, "another process listens on 127"),
+            ({"redis_port": port}, AddressInUse, "--redis-port"),
+        ]
+        for settings, error, words in wrong:
+            with pytest.raises(error, match=words):
+                run(ServeConfig(**settings), Stop(), lambda *_: None)
+    for times in ({"ttl_s": 0.0}, {"leader_ttl_s": 0.0}):
+        with pytest.raises(UsageError):
+            ManagerConfig(**times)
 
 
-def test_its_redis_dies_with_it_even_by_sigkill(coordinator: Coordinator) -> None:
-    family = [p.pid for p in psutil.Process(coordinator.process.pid).children(recursive=True)]
-    os.kill(coordinator.process.pid, signal.SIGKILL)
-    wait_gone(family)
+def test_an_error_is_one_line() -> None:
+    process = serve("--tokens", "/no/such/file")
+    assert process.wait(START_S) == 2
+    (line,) = process.tail()
+    assert line.startswith("edl: ")
+    assert "/no/such/file" in line
 
 
-WRONG: list[tuple[list[str], int, str]] = [
-    (["--redis", "redis://127.0.0.1:1"], 69, "Redis at redis://127.0.0.1:1 does not answer"),
-    (["--redis", "127.0.0.1:6379"], 2, "named by a URL"),
-    (["--host", "0.0.0.0"], 2, "--insecure"),
-    (["--host", "0.0.0.0", "--tokens", "TOKENS"], 2, "the Redis that is started"),
-    (["--tokens", "/no/such/file"], 2, "/no/such/file"),
-    (["--tls-cert", "/no/such/file"], 2, "without its key"),
-    (["--tls-ca", "/no/such/file"], 2, "--tls-cert"),
-    (["--metrics-listen", "TAKEN"], 69, "TAKEN"),
-    (["--metrics-listen", "0.0.0.0:0"], 2, "--insecure"),
-    (["--http", "nonsense"], 2, "nonsense"),
-    (["--leader-ttl", "0"], 2, "leader"),
-    (["--host", "no.such.host.invalid", "--insecure"], 2, "cannot listen on no.such.host"),
-    (["--port", "TAKEN"], 69, "another process listens on 127.0.0.1:"),
-    (["--redis-port", "TAKEN"], 69, "--redis-port"),
-    (["--redis", "redis://127.0.0.1:TAKEN"], 69, "does not answer"),
-    (["--ttl", "0"], 2, "TTL"),
-    (["--ttl", "soon"], 2, "--ttl"),
-    (["--nonsense"], 2, "--nonsense"),
-]
-
-
-def test_what_cannot_work_is_said_in_one_line(tmp_path: Path) -> None:
-    tokens = str(write_secret(tmp_path / "tokens", "admin ruling"))
-    started = []
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = str(silent.getsockname()[1])
-        for args, code, said in WRONG:
-            if "--redis" not in args and "--redis-port" not in args:
-                args = [*args, "--redis-port", "0"]
-            words = [arg.replace("TAKEN", port).replace("TOKENS", tokens) for arg in args]
-            started.append((serve(*words), code, said.replace("TAKEN", port)))
-        for process, code, said in started:
-            assert (process.wait(START_S), said) == (code, said), process.tail()
-            (line,) = [line for line in process.tail() if "WARNING" not in line]
-            assert line.startswith("edl: ")
-            assert said in line
-
-
-def test_metrics_and_the_page_are_served_where_it_says() -> None:
-    process = serve("--redis-port", 0, "--metrics-listen", 0, "--http", 0)
-    metrics = process.expect(r"metrics at (http://\S+)", START_S)[1]
-    page = process.expect(r"page of the mesh is at (http://\S+)", START_S)[1]
-    ready(process)
-    assert "edl_coordinator_" in httpx.get(metrics, timeout=10.0).text
-    assert "<html" in httpx.get(page, timeout=10.0).text
-    assert process.stop(grace_s=10.0) == 0
-
-
-def test_it_is_ready_while_redis_answers_and_alive_all_the_time() -> None:
+def test_metrics_health_and_page_are_served_where_it_says(tmp_path: Path) -> None:
+    tokens = write_secret(tmp_path / "tokens", "admin:root ruling\n")
     with redis_server() as (redis, port):
-        process = serve("--redis", f"redis://127.0.0.1:{port}", "--metrics-listen", 0)
+        listen = ("--metrics-listen", 0, "--http", 0, "--tokens", tokens)
+        process = serve("--redis", f"redis://127.0.0.1:{port}", *listen)
         metrics = process.expect(r"metrics at (http://\S+)/metrics", START_S)[1]
+        page = process.expect(r"page of the mesh is at (http://[^/\s]+)", START_S)[1]
         ready(process)
 
         def told(health: str) -> int:
             return httpx.get(f"{metrics}/health/{health}", timeout=10.0).status_code
 
         wait_until(lambda: told("ready") == 200)
+        assert "edl_coordinator_" in httpx.get(f"{metrics}/metrics", timeout=10.0).text
+        assert "<title>EDL mesh</title>" in httpx.get(page, timeout=10.0).text
+        drain = partial(httpx.post, f"{page}/api/drain", json={"service": "s", "teacher": "t"})
+        assert drain().status_code == 401
+        assert drain(headers={"Authorization": "Bearer ruling"}).status_code == 400  # no such one
         redis.kill()
         wait_until(lambda: told("ready") == 503)
         assert told("live") == 200
@@ -157,30 +146,12 @@ def test_certificates_and_tokens_are_asked_for(tmp_path: Path) -> None:
 
 def test_acl_prints_users_with_hashes_and_no_password(tmp_path: Path) -> None:
     teacher = write_secret(tmp_path / "teacher", "a-teachers-password\n")
-    code, lines = edl("coordinator", "acl", "--service", "s", "--teacher-password-file", teacher)
-    assert code == 0
+    words = ["acl", "--service", "s", "--teacher-password-file", str(teacher)]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    lines = result.output.splitlines()
     assert [line.split()[1] for line in lines] == list(acl.users("s"))
     assert hashlib.sha256(b"a-teachers-password").hexdigest() in lines[0]
-    assert not any("a-teachers-password" in line for line in lines)
-
-
-def test_status_of_what_is_not_there_is_one_line(coordinator: Coordinator, valkey_url: str) -> None:
-    with socket.socket() as reserved:  # bound and not listening: nobody else gets the port
-        reserved.bind(("127.0.0.1", 0))
-        code, lines = edl("status", url=f"redis://127.0.0.1:{reserved.getsockname()[1]}")
-    assert (code, len(lines)) == (69, 1)
-    assert "does not answer" in lines[0]
-    for form in ([], ["--json"]):
-        code, lines = edl("status", "--service", "nope", *form, url=coordinator.url)
-        assert code == 2
-        assert any("no service 'nope'" in line for line in lines)
-
-
-def test_status_without_a_manager_says_how_to_start_one() -> None:
-    with redis_server() as (_, port):
-        code, lines = edl("status", url=f"redis://127.0.0.1:{port}")
-    assert (code, len(lines)) == (69, 1)
-    assert "edl coordinator serve" in lines[0]
+    assert "a-teachers-password" not in result.output
 
 
 def test_status_shows_the_mesh_as_a_table_and_as_json(
@@ -198,126 +169,20 @@ def test_status_shows_the_mesh_as_a_table_and_as_json(
     assert code == 0
     (service,) = json.loads("".join(lines))["services"]
     assert [t["serves"] for t in service["teachers"]] == [["j/0"], ["j/0"]]
+    code, lines = edl("status", "--service", "nope", url=coordinator.url)
+    assert (code, len(lines)) == (2, 1)
+    assert "no service 'nope'" in lines[0]
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_watching_prints_one_table_after_another_until_ctrl_c(
-    coordinator: Coordinator, form: list[str]
-) -> None:
-    arguments = ("status", "--coordinator", coordinator.url, "--watch", *form)
+def test_watching_prints_one_table_after_another_until_ctrl_c(coordinator: Coordinator) -> None:
+    arguments = ("status", "--coordinator", coordinator.url, "--watch")
     terminal = {"FORCE_COLOR": "1"}  # lets rich believe in one
-    process = start(python_command("status", "edl", *arguments, env=terminal))
-    line = re.compile(r"^\{.*\}$" if form else "service managers")
-    wait_until(lambda: sum(bool(line.search(said)) for said in process.tail(500)) >= 2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(START_S) == 0
-    assert not any("Traceback" in line for line in process.tail(100))
-
-
-def test_redis_killed_and_back_empty_takes_no_teacher_away(
-    coordinator: Coordinator, members: Members
-) -> None:
-    """One teacher is really dead: when that is found out, nobody else is taken for dead."""
-    for name in ("t1", "t2", "t3"):  # their beats tell the new Redis of them
-        members.teacher(name, ttl_s=SHORT_TTL_S)
-    dead = members.teacher("dead", ttl_s=SHORT_TTL_S)
-    student = members.student(want=4)
-    wait_until(lambda: student.teachers == ["dead", "t1", "t2", "t3"])
-    before = len(student.told)
-    dead.stop(leave=False)
-    (redis,) = [
-        child
-        for child in psutil.Process(coordinator.process.pid).children(recursive=True)
-        if child.name().startswith(("valkey", "redis"))
-    ]
-    redis.kill()
-    wait_until(lambda: student.teachers == ["t1", "t2", "t3"])
-    for told in student.told[before:]:
-        assert {"t1", "t2", "t3"} <= {teacher.teacher_id for teacher in told.teachers}
-        assert set(told.lost) <= {"dead"}
-    members.teacher("t4")
-    wait_until(lambda: student.teachers == ["t1", "t2", "t3", "t4"])
-
-
-def test_a_manager_that_hangs_is_left_for_another(
-    coordinator: Coordinator, members: Members
-) -> None:
-    members.teacher("t1")
-    student = members.student(want=1)
-    wait_until(lambda: student.teachers == ["t1"])
-    first = student.told[-1].term
-    other = ready(serve("--redis", coordinator.url))
-    # Its Redis is a process of its own, and goes on.
-    coordinator.process.send_signal(signal.SIGSTOP)
-    members.teacher("t2")
-    student.report(want=2)
-    wait_until(lambda: student.teachers == ["t1", "t2"])
-    assert student.told[-1].term > first
-    coordinator.process.send_signal(signal.SIGCONT)
-    assert other.process.stop() == 0
-
-
-def test_several_managers_over_one_redis_share_its_students(
-    coordinator: Coordinator, members: Members
-) -> None:
-    other = ready(serve("--redis", coordinator.url))
-    addresses = {coordinator.address, other.address}
-    wait_until(lambda: set(fetch_status(coordinator.url).managers) == addresses)
-    members.teacher("t1")
-    students = [members.student(f"j/{number}", want=1) for number in range(8)]
-    wait_until(lambda: all(student.teachers == ["t1"] for student in students))
-
-    def whole() -> bool:  # a manager reads for all who ask, so what it says is a little old
-        services = fetch_status(coordinator.url).services
-        return [(len(s.students), s.leader in addresses) for s in services] == [(8, True)]
-
-    wait_until(whole)
-    assert other.process.stop() == 0
-    wait_until(lambda: list(fetch_status(coordinator.url).managers) == [coordinator.address])
-    late = members.student("late/0", want=1)
-    wait_until(lambda: late.teachers == ["t1"])
-
-
-STUDENT = """
-    import signal, sys, threading, time
-    from edl.coordinator import Subscription
-    from edl.proto import coordinator_pb2 as pb
-    url, leave = sys.argv[1], threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: leave.set())
-    subscription = Subscription(url, "s", "victim/0")
-    subscription.start(lambda a: print("has", len(a.teachers)))
-    subscription.report(pb.StudentReport(incarnation=1, want=1))
-    while not leave.is_set():
-        time.sleep(0.01)
-    subscription.stop()
-    print("left")
-    time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [(signal.SIGKILL, "its lease ran out"), (signal.SIGTERM, "closed its stream")],
-)
-def test_a_student_that_ends_gives_its_teacher_back(
-    coordinator: Coordinator, members: Members, how: signal.Signals, reason: str
-) -> None:
-    """One that is killed keeps it until its lease has run out, one that leaves does not."""
-    members.teacher("t1")
-    victim = start(python(STUDENT, coordinator.url))
-    victim.expect("has 1", START_S)
-    heir = members.student("heir/0", want=2)
-    members.teacher("t2")
-    wait_until(lambda: heir.teachers == ["t2"])
-    victim.send_signal(how)
-    if how == signal.SIGTERM:
-        victim.expect("left", START_S)
-    wait_until(lambda: heir.teachers == ["t1", "t2"])
-    with closing(connect(coordinator.url)) as registry:
-        (gone,) = [e for e in registry.events("s") if (e.kind, e.subject) == ("gone", "victim/0")]
-    assert reason in gone.text
-    victim.kill()
-    victim.wait(START_S)
+    for line, form in ((re.compile(r"^\{.*\}$"), ["--json"]), (re.compile("service managers"), [])):
+        process = start(python_command("status", "edl", *arguments, *form, env=terminal))
+        wait_until(lambda p=process, li=line: len(list(filter(li.search, p.tail(500)))) >= 2)  # type: ignore[misc]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(START_S) == 0
+        assert not any("Traceback" in line for line in process.tail(100))
 
 
 def test_a_job_of_high_priority_joins_a_full_pool(
@@ -339,17 +204,3 @@ def test_a_job_of_high_priority_joins_a_full_pool(
     wait_until(lambda: sizes(low) == [2, 2, 2])
     for student, before in zip(low, seen, strict=True):
         assert min(len(told.teachers) for told in student.told[before:]) == 2
-
-
-def test_the_priority_of_a_reader_reaches_the_mesh(coordinator: Coordinator) -> None:
-    options: dict[str, Any] = {"job": "urgent", "profiles": None, "teachers_min": 2, "priority": 7}
-    with DistilReader(Batches(3), service="s", coordinator=coordinator.url, **options) as reader:
-        iter(reader)
-
-        def reports() -> list[pb.StudentReport]:
-            services = fetch_status(coordinator.url, "s").services
-            return [student.report for one in services for student in one.students]
-
-        wait_until(lambda: [one.student_id for one in reports()] == ["urgent/0"])
-        (report,) = reports()
-        assert (report.priority, report.min) == (7, 2)
