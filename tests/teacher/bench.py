@@ -167,8 +167,11 @@ class Held:
         self._go.set()
 
 
-def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+def refusal(
+    call: Callable[..., object], *arguments: Any, **names: Any
+) -> tuple[grpc.StatusCode, str]:
+    """How gRPC ends a call that fails."""
     with pytest.raises(grpc.RpcError) as caught:
-        call()
+        call(*arguments, **names)
     error: Any = caught.value
     return error.code(), error.details()

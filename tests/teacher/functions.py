@@ -1,8 +1,7 @@
 """Numpy functions that obey their input, as models for `callable`: a predictor in half a second.
 
-The first number of each row says what happens in the run that it is part of. What is waited for by
-`HOLD` is a file, so that a test decides for how long; by `SLEEP` it is the row's second number, in
-seconds.
+The first number of each row says what happens in the run that it is part of. A run that holds waits
+for a file.
 """
 
 from __future__ import annotations
@@ -15,13 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edl.errors import RequestRefused, RetryableError
 from edl.proto.arena import Array
 
 HOLD_VARIABLE = "EDL_TEST_HOLD"
-KILL, HOLD, NAN, REFUSE, SLEEP = 1001.0, 1002.0, 1003.0, 1004.0, 1006.0
-#: From then on every run fails, until the process ends.
-LOSE = 1005.0
+KILL, HOLD, NAN = 1001.0, 1002.0, 1003.0
 
 Function = Callable[[Mapping[str, Array]], dict[str, Array]]
 
@@ -48,16 +44,9 @@ def dies() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-_lost: list[float] = []
-
-
 def _steered(inputs: Mapping[str, Array]) -> dict[str, Array]:
     x = inputs["x"]
     orders = set(x[:, 0].tolist())
-    if LOSE in orders:
-        _lost.append(LOSE)
-    if _lost:
-        raise RetryableError("unspecified launch failure")
     if KILL in orders:
         os.kill(os.getpid(), signal.SIGKILL)
     if HOLD in orders:
@@ -65,10 +54,6 @@ def _steered(inputs: Mapping[str, Array]) -> dict[str, Array]:
         go.with_suffix(f".{os.getpid()}").touch()
         while not go.exists():
             time.sleep(0.005)
-    if REFUSE in orders:
-        raise RequestRefused("no such word")
-    if SLEEP in orders:
-        time.sleep(float(x[0, 1]))
     spoilt = x[:, :1] == NAN
     return {"twice": np.where(spoilt, np.float32("nan"), x * 2)}
 

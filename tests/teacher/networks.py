@@ -1,15 +1,8 @@
-"""Tiny real Paddle networks: to be exported, and as factories that do what a test needs.
-
-`steered` obeys its input: the first number of a batch says what happens (`KILL`, `HOLD`, ...). What
-it waits for is a file, so that a test decides for how long.
-"""
+"""Tiny Paddle networks, to be exported and as factories."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +10,6 @@ from edl.teacher.backends.paddle_runtime import import_paddle
 
 paddle = import_paddle()
 Layer: Any = paddle.nn.Layer
-
-HOLD_VARIABLE = "EDL_TEST_HOLD"
-KILL, HOLD, NAN, REFUSE, FAIL = 1001.0, 1002.0, 1003.0, 1004.0, 1005.0
 
 
 class Convolution(Layer):  # type: ignore[misc]
@@ -36,27 +26,13 @@ class Convolution(Layer):  # type: ignore[misc]
         return self.linear(features), features
 
 
-class Steered(Layer):  # type: ignore[misc]
+class Linear(Layer):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         paddle.seed(3)
         self.linear = paddle.nn.Linear(4, 3)
 
     def forward(self, x: Any) -> Any:
-        order = float(x[0, 0])
-        if order == KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif order == HOLD:
-            go = Path(os.environ[HOLD_VARIABLE])
-            go.with_suffix(".held").touch()
-            while not go.exists():
-                time.sleep(0.005)
-        elif order == NAN:
-            x = x * float("nan")
-        elif order == REFUSE:
-            raise ValueError("no such word")
-        elif order == FAIL:
-            raise MemoryError("out of device memory")
         return {"logits": self.linear(x), "twice": x * 2}
 
 
@@ -64,24 +40,16 @@ def _spec(*shape: int | None, dtype: str = "float32", name: str | None = None) -
     return paddle.static.InputSpec(list(shape), dtype, name)
 
 
-def convolution() -> Any:
-    return Convolution(), [_spec(None, 1, 8, 8)]
-
-
 def steered() -> Any:
-    return Steered(), [_spec(None, 4)]
+    return Linear(), [_spec(None, 4)]
 
 
 def bare() -> Any:
-    return Steered()
+    return Linear()
 
 
 def not_a_layer() -> Any:
     return 3
-
-
-def raises() -> Any:
-    raise KeyError("weights.pdparams")
 
 
 class _Function(Layer):  # type: ignore[misc]
@@ -95,14 +63,6 @@ class _Function(Layer):  # type: ignore[misc]
 
 def nothing() -> Any:
     return _Function(lambda x: {}), [_spec(None, 4)]
-
-
-def dies() -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def always_nan() -> Any:
-    return _Function(lambda x: x * float("nan")), [_spec(None, 4)]
 
 
 def mean_of_batch() -> Any:

@@ -95,6 +95,10 @@ def too_much() -> Any:
     return double, [X], [], 4
 
 
+def raises() -> Any:
+    raise KeyError("weights.npz")
+
+
 def without_words() -> Any:
     return double, [3.5]
 
@@ -122,13 +126,15 @@ def test_what_a_factory_declares_is_what_is_served() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("nope", "no factory .*has no attribute 'nope'"),
+        ("raises", "raised KeyError: 'weights.npz'"),
         ("double", "inputs of .*:double are not known: declare them with --input"),
         ("too_much", r"returned a tuple of 4: expected \(model, \[inputs\]\)"),
         ("without_words", "3.5 declares no tensor: write NAME:DATATYPE:DIMS"),
         ("twins", "each tensor needs a name of its own"),
     ],
 )
-def test_wrong_declarations_are_refused(name: str, words: str) -> None:
+def test_unusable_factories_are_refused(name: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         open_backend(f"{HERE}:{name}")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RequestRefused, RetryableError
+from edl.errors import ModelError, RetryableError
 from edl.teacher.backends.kind import Settings
 from edl.teacher.backends.onnx import OnnxSession
 from edl.teacher.backends.onnx_files import files_of
@@ -144,83 +145,46 @@ def test_text_inputs_are_refused(model: Path, tmp_path: Path) -> None:
         open_backend(str(rewritten(model, tmp_path, of_text)))
 
 
-def test_values_that_do_not_fit_are_refused(model: Path) -> None:
-    with pytest.raises(RequestRefused, match="invalid dimensions"):
-        open_backend(str(model)).run({"image": np.zeros((2, 3, 8, 8), np.float32)})
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Of the next session: whether it uses a GPU, how it fails, and what it was asked to use."""
+    import onnxruntime
+
+    state = SimpleNamespace(used="CUDAExecutionProvider", error="", asked=[])
+    make = onnxruntime.InferenceSession
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(state.error)
+
+    def made(model: str, options: Any, providers: list[Any]) -> Any:
+        state.asked = providers
+        session = make(model, options, providers=["CPUExecutionProvider"])
+        session.get_providers = lambda: [state.used]
+        if state.error:
+            session.run = fail
+        return session
+
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", made)
+    return state
 
 
-class FakeRuntime:
-    """onnxruntime with a GPU, as far as opening goes; there is none here."""
-
-    __version__ = "1.0"
-
-    def __init__(self, used: str) -> None:
-        self.used = used
-        self.asked: list[Any] = []
-        self.error = ""
-
-    def get_available_providers(self) -> list[str]:
-        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
-
-    def SessionOptions(self) -> Any:
-        import onnxruntime
-
-        return onnxruntime.SessionOptions()
-
-    def InferenceSession(self, model: str, options: Any, providers: list[Any]) -> Any:
-        import onnxruntime
-
-        self.asked = providers
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        return FakeSession(session, self)
-
-
-class FakeSession:
-    def __init__(self, session: Any, runtime: FakeRuntime) -> None:
-        self._session = session
-        self._runtime = runtime
-
-    def get_providers(self) -> list[str]:
-        return [self._runtime.used]
-
-    def run(self, *arguments: Any) -> Any:
-        if self._runtime.error:
-            raise RuntimeError(self._runtime.error)
-        return self._session.run(*arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-
-def opened_on_gpu(model: Path, monkeypatch: pytest.MonkeyPatch, used: str) -> FakeRuntime:
-    runtime = FakeRuntime(used)
-    monkeypatch.setattr("edl.teacher.backends.onnx.import_onnxruntime", lambda: runtime)
-    backend = OnnxSession(model, Settings(device="gpu:1"))
-    assert "gpu" in backend.spec.numerics
-    return runtime
-
-
-def test_a_gpu_is_used_with_full_float32(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = opened_on_gpu(model, monkeypatch, "CUDAExecutionProvider")
-    name, settings = runtime.asked[0]
+def test_a_gpu_is_used_with_full_float32(model: Path, session: SimpleNamespace) -> None:
+    assert "gpu" in OnnxSession(model, Settings(device="gpu:1")).spec.numerics
+    name, settings = session.asked[0]
     assert name == "CUDAExecutionProvider"
     assert settings == {"device_id": 1, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
 
 
-def test_a_fallback_to_the_cpu_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fallback_to_the_cpu_is_refused(model: Path, session: SimpleNamespace) -> None:
+    session.used = "CPUExecutionProvider"
     with pytest.raises(ModelError, match="cannot use device gpu:1"):
-        opened_on_gpu(model, monkeypatch, "CPUExecutionProvider")
+        OnnxSession(model, Settings(device="gpu:1"))
 
 
-def test_a_runtime_without_gpus_is_refused(model: Path) -> None:
-    with pytest.raises(ModelError, match="pip install onnxruntime-gpu"):
-        open_backend(str(model), device="gpu:0")
-
-
-def test_exhausted_memory_is_retryable(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = FakeRuntime("CPUExecutionProvider")
-    monkeypatch.setattr("edl.teacher.backends.onnx.import_onnxruntime", lambda: runtime)
-    backend = OnnxSession(model, Settings())
-    runtime.error = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
+def test_exhausted_memory_is_retryable(model: Path, session: SimpleNamespace) -> None:
+    session.error = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory"
     with pytest.raises(RetryableError, match="the model failed: Failed to allocate memory"):
-        backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})
+        OnnxSession(model, Settings()).run({"image": np.zeros((2, 1, 8, 8), np.float32)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +16,6 @@ from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.teacher.backends import torch_runtime
 from edl.teacher.backends.open import open_backend
-from edl.teacher.backends.torch_archive import is_exported
 from edl.teacher.backends.torch_copies import Copies
 from edl.teacher.model import TensorSpec
 from edl.tests.teacher import same_network
@@ -78,10 +78,6 @@ def sequence() -> Any:
     return Network(), ["ids:INT64:-1,-1"]
 
 
-def test_example_tensors_declare_inputs() -> None:
-    assert open_backend(f"{same_network.NAME}:by_torch").spec.inputs == (IMAGE,)
-
-
 def test_several_inputs_and_dtypes() -> None:
     backend = open_backend(f"{HERE}:several_inputs")
     assert [tensor.name for tensor in backend.spec.inputs] == ["ids", "weights"]
@@ -140,8 +136,6 @@ def test_files_without_a_model_are_refused(tmp_path: Path) -> None:
 def test_the_format_of_a_file_is_found_by_its_content(tmp_path: Path) -> None:
     script = same_network.write_script(tmp_path).rename(tmp_path / "script.pt2")
     exported = same_network.write_exported(tmp_path).rename(tmp_path / "exported.pt")
-    assert not is_exported(script)
-    assert is_exported(exported)
     assert open_backend(str(script), inputs=[IMAGE]).spec.platform == "torch_script"
     assert open_backend(str(exported)).spec.platform == "torch_export"
 
@@ -154,12 +148,6 @@ def test_a_file_of_a_newer_torch_is_refused(tmp_path: Path, inner: str) -> None:
     with pytest.raises(ModelError, match="pip install --upgrade torch") as caught:
         open_backend(str(file), inputs=[IMAGE])
     assert "\n" not in str(caught.value)
-
-
-def test_values_that_do_not_fit_are_refused() -> None:
-    backend = open_backend(f"{same_network.NAME}:by_torch")
-    with pytest.raises(RequestRefused, match="the model failed: Given groups=1"):
-        backend.run({"image": np.zeros((2, 3, 8, 8), np.float32)})
 
 
 @pytest.mark.parametrize(
@@ -195,55 +183,32 @@ def test_arrays_of_every_dtype_survive_copies(dtype: str) -> None:
     assert not np.shares_memory(back, torch_runtime.as_array(torch, tensor))
 
 
-class Recording:
-    """What copies to a GPU use of torch, where there is none: what was asked for, in order."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self.asked: list[str] = []
-        self.cuda = self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._torch, name)
-
-    def empty(self, shape: Any, *, dtype: Any, pin_memory: bool) -> Any:
-        self.asked.append(f"empty pinned={pin_memory}")
-        return Tensor(self._torch.empty(shape, dtype=dtype), self.asked)
-
-    def current_stream(self, device: Any) -> Any:
-        return self
-
-    def synchronize(self) -> None:
-        self.asked.append("synchronize")
-
-
-class Tensor:
-    """A tensor on no GPU that writes down how it is copied."""
-
-    def __init__(self, tensor: Any, asked: list[str]) -> None:
-        self.tensor = tensor
-        self.asked = asked
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tensor, name)
-
-    def to(self, device: Any, *, non_blocking: bool) -> Any:
-        self.asked.append(f"to {device} non_blocking={non_blocking}")
-        return self.tensor
-
-    def copy_(self, tensor: Any, *, non_blocking: bool) -> Any:
-        self.asked.append(f"copy_ non_blocking={non_blocking}")
-        return self.tensor.copy_(tensor)
-
-
 def test_copies_to_a_gpu_use_pinned_memory() -> None:
-    real = torch_runtime.import_torch()
-    torch = Recording(real)
-    copies = Copies(torch, real.device("cuda", 1))
+    """Without a GPU: what is asked of torch, in order."""
+    torch = torch_runtime.import_torch()
+    asked: list[str] = []
+
+    class Tensor(torch.Tensor):  # type: ignore[misc, name-defined]
+        def to(self, device: Any, *, non_blocking: bool) -> Any:
+            asked.append(f"to {device} non_blocking={non_blocking}")
+            return self
+
+        def copy_(self, tensor: Any, *, non_blocking: bool) -> Any:
+            asked.append(f"copy_ non_blocking={non_blocking}")
+            return super().copy_(tensor)
+
+    def empty(shape: Any, *, dtype: Any, pin_memory: bool) -> Any:
+        asked.append(f"empty pinned={pin_memory}")
+        return torch.empty(shape, dtype=dtype).as_subclass(Tensor)
+
+    stream = SimpleNamespace(synchronize=lambda: asked.append("synchronize"))
+    cuda = SimpleNamespace(current_stream=lambda device: stream)
+    recording = SimpleNamespace(**{**vars(torch), "empty": empty, "cuda": cuda})
+    copies = Copies(recording, torch.device("cuda", 1))
     given = np.arange(6, dtype=np.float32)
     tensor = copies.to_device(given)
     answer = copies.to_host({"a": tensor, "b": tensor})
-    assert torch.asked == [
+    assert asked == [
         "empty pinned=True",
         "to cuda:1 non_blocking=True",
         *["empty pinned=True", "copy_ non_blocking=True"] * 2,
@@ -253,18 +218,9 @@ def test_copies_to_a_gpu_use_pinned_memory() -> None:
         np.testing.assert_array_equal(array, given)
 
 
-def test_a_missing_gpu_is_refused() -> None:
-    with pytest.raises(ModelError, match="finds no CUDA"):
-        open_backend(f"{same_network.NAME}:by_torch", device="gpu:0")
-
-
 @pytest.mark.parametrize(
     ("steps", "wire"),
-    [
-        (["nhwc", "unit"], "image:UINT8:-1,8,8,1"),
-        ([HALVED], "image:UINT8:-1,1,8,8"),
-        ([], "image:FP32:-1,1,8,8"),
-    ],
+    [(["nhwc", "unit"], "image:UINT8:-1,8,8,1"), ([HALVED], "image:UINT8:-1,1,8,8")],
 )
 def test_undescribed_models_get_what_preprocessing_makes(
     tmp_path: Path, steps: list[str], wire: str
@@ -272,7 +228,7 @@ def test_undescribed_models_get_what_preprocessing_makes(
     """TorchScript has names alone, and a function has not even these."""
     declared = TensorSpec.parse(wire)
     image = np.random.default_rng(1).integers(0, 256, (4, *declared.shape[1:]), np.uint8)
-    given = {"image": image if steps else image.astype(np.float32)}
+    given = {"image": image}
     models = [same_network.write_script(tmp_path), f"{NAME}:label", f"{HERE}:undeclared"]
     opened = [open_backend(str(model), inputs=[declared], preprocess=steps) for model in models]
     answers = [list(backend.run(given).values()) for backend in opened]

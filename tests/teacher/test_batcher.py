@@ -161,26 +161,19 @@ def bench(
         made.close()
 
 
-def test_requests_are_not_merged_by_default() -> None:
-    with bench() as b:
-        x = array(3, 4)
-        asked = [b.ask(x + i) for i in range(4)]
-        for _ in asked:
-            b.pool.go.release()
-        for i, future in enumerate(asked):
-            np.testing.assert_array_equal(future.result(WAIT_S), (x + i) * 2)
-        assert b.pool.runs == [(0, [3])] * 4
-        assert b.pool.released == 4
-
-
 def test_a_device_has_one_job_ahead_and_no_more() -> None:
+    """Requests are not merged by default."""
     with bench() as b:
-        for _ in range(5):
-            b.ask(array(2, 4))
+        asked = [b.ask(array(2, 4) + i) for i in range(5)]
         wait_until(lambda: b.pool.at_device == READ_AHEAD == 2)
         b.pool.go.release()
         wait_until(lambda: len(b.pool.runs) == 3)
         assert b.pool.at_device == READ_AHEAD
+        b.pool.go.release(4)
+        for i, future in enumerate(asked):
+            np.testing.assert_array_equal(future.result(WAIT_S), (array(2, 4) + i) * 2)
+        assert b.pool.runs == [(0, [2])] * 5
+        assert b.pool.released == 5
 
 
 def test_merged_requests_get_their_own_rows() -> None:
@@ -198,33 +191,6 @@ def test_merged_requests_get_their_own_rows() -> None:
         assert b.meter.batches == [1, 1, 8, 1]
         assert len(b.meter.waits_s) == 6
         assert b.pool.released == 6
-
-
-def test_other_dtypes_and_shapes_are_not_merged() -> None:
-    with bench(rule=BatchRule(64)) as b:
-        for _ in range(2):
-            b.ask(array(1, 4))
-        kinds = [array(1, 4), array(1, 5), array(1, 4, dtype="f8"), array(1, 4)]
-        asked = [b.ask(x) for x in kinds]
-        for _ in range(6):
-            b.pool.go.release()
-        for future, x in zip(asked, kinds, strict=True):
-            np.testing.assert_array_equal(future.result(WAIT_S), x * 2)
-        assert sorted(sizes for _, sizes in b.pool.runs[2:]) == [[1], [1], [1, 1]]
-
-
-def test_a_request_waits_for_others_until_the_delay_is_over() -> None:
-    with bench(rule=BatchRule(8, 0.05)) as b:
-        b.pool.go.release()
-        b.label(array(2, 4))
-        assert b.meter.waits_s[0] >= 0.05
-
-
-def test_a_preferred_size_does_not_wait() -> None:
-    with bench(rule=BatchRule(64, 30.0, frozenset({4}))) as b:
-        for _ in range(2):
-            b.ask(array(2, 4))
-        wait_until(lambda: b.pool.runs == [(0, [2, 2])])
 
 
 def test_a_request_beyond_the_slots_is_refused_with_a_time_to_retry() -> None:
@@ -309,25 +275,8 @@ def test_a_request_that_expires_in_a_merged_batch_is_not_computed() -> None:
         assert b.meter.expired_count == 1
 
 
-def test_of_a_merged_batch_only_the_bad_request_is_refused() -> None:
-    def picky(inputs: dict[str, Array]) -> dict[str, Array]:
-        if (inputs["x"] < 0).any():
-            raise RequestRefused("below zero")
-        return {"double": inputs["x"] * 2, "sum": inputs["x"].sum(axis=1)}
-
-    with bench(rule=BatchRule(4, 30.0)) as b:
-        b.pool.backend.function = picky  # type: ignore[assignment]
-        good, bad = b.ask(array(2, 4)), b.ask(array(2, 4) - 9)
-        b.pool.go.release()
-        with pytest.raises(RequestRefused, match="below zero"):
-            bad.result(WAIT_S)
-        np.testing.assert_array_equal(good.result(WAIT_S), array(2, 4) * 2)
-
-
 @pytest.mark.parametrize("error", [RetryableError("it ended"), MemoryError("no memory")])
-def test_a_failed_job_fails_its_requests_only(
-    error: Exception,
-) -> None:
+def test_a_failed_job_fails_its_requests_only(error: Exception) -> None:
     with bench(rule=BatchRule(4, 30.0)) as b:
         b.pool.error = error
         lost = [b.ask(array(2, 4)), b.ask(array(2, 4))]
@@ -338,16 +287,6 @@ def test_a_failed_job_fails_its_requests_only(
         b.pool.error = None
         b.pool.go.release()
         b.label(array(4, 4))
-
-
-def test_jobs_go_to_the_device_that_is_done_first() -> None:
-    with bench(0.01, 0.015) as b:
-        for _ in range(4):
-            b.ask(array(2, 4))
-            wait_until(lambda: len(b.pool.runs) == len(b.asked))  # in the order of the decisions
-        wait_until(lambda: b.pool.at_device == 4)
-        assert sorted(lane for lane, _ in b.pool.runs) == [0, 0, 1, 1]
-        assert b.pool.runs[:2] == [(0, [2]), (1, [2])]
 
 
 def test_a_restarting_device_gets_no_jobs() -> None:
@@ -364,22 +303,17 @@ def test_a_restarting_device_gets_no_jobs() -> None:
 
 
 def test_without_a_device_requests_fail_at_once() -> None:
-    with bench() as b:
-        held = [b.ask(array(1, 4)) for _ in range(3)]
+    with bench() as b, bench() as stopped:
+        held, others = ([each.ask(array(1, 4)) for _ in range(3)] for each in (b, stopped))
         b.pool.alive[0] = False
         b.batcher.devices_changed()
         with pytest.raises(RetryableError, match="restarting"):
             held[2].result(WAIT_S)
         with pytest.raises(RetryableError, match="restarting"):
             b.label(array(1, 4))
-
-
-def test_a_stop_fails_waiting_requests() -> None:
-    with bench() as b:
-        held = [b.ask(array(1, 4)) for _ in range(3)]
-        b.batcher.stop()
+        stopped.batcher.stop()
         with pytest.raises(RetryableError, match="has left"):
-            held[2].result(WAIT_S)
+            others[2].result(WAIT_S)
 
 
 def test_merging_has_a_numerics_id_of_its_own() -> None:

@@ -6,6 +6,7 @@ import math
 import os
 import socket
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from edl.proto.security import ServerSecurity, TlsFiles
 from edl.scheduler.batching import BatchRule
 from edl.supervise import start
 from edl.teacher import cli, over_http, serving
-from edl.teacher.advertise import advertised, split
+from edl.teacher.advertise import advertised
 from edl.teacher.cli import app, model_name
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.devices import Device, check_cores, parse_devices
@@ -50,58 +51,79 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_the_defaults_serve_on_loopback_alone(served: list[TeacherConfig]) -> None:
-    run("--model", "models/resnet101/")
-    server = ServerConfig("127.0.0.1", 0, 4, 256 << 20, 256, 64, 10.0, None, "127.0.0.1:0")
-    predictor = PredictorConfig("models/resnet101/", "cpu", 1, 8, ())
-    assert served == [TeacherConfig("resnet101", predictor, server, ttl_s=6.0, grace_s=30.0)]
+SERVER = ServerConfig("127.0.0.1", 0, 4, 256 << 20, 256, 64, 10.0, None, "127.0.0.1:0")
+DEFAULT = TeacherConfig("f", PredictorConfig("m:f", "cpu", 1, 8, ()), SERVER, ttl_s=6.0, grace_s=30)
+DEVICES = (Device("cpu", (0, 1)), Device("cpu", (3, 5)), Device("gpu:0"))
 
 
-def test_options_of_the_model(served: list[TeacherConfig]) -> None:
-    run(
-        *("--model", "nets:make", "--backend", "paced", "--rate", "1600"),
-        *("--output", "y:FP32:-1,10", "--preprocess", "nhwc", "--preprocess", "hooks:mine"),
-        env={"EDL_PRECISION": "bf16"},
-    )
-    (config,) = served
-    assert config.predictor == PredictorConfig(
-        "nets:make",
-        outputs=(TensorSpec("y", "FP32", (-1, 10)),),
-        backend="paced",
-        precision="bf16",
-        preprocess=("nhwc", "hooks:mine"),
-        rate=1600.0,
-    )
-    assert PredictorConfig.from_json(config.predictor.to_json()) == config.predictor
+@pytest.mark.parametrize(
+    ("arguments", "env", "predictor", "others"),
+    [
+        ("", {}, {}, {}),
+        (
+            "--backend paced --rate 1600 --output y:FP32:-1,10 --preprocess nhwc --preprocess h:f",
+            {"EDL_PRECISION": "bf16"},
+            {
+                "outputs": (TensorSpec("y", "FP32", (-1, 10)),),
+                "backend": "paced",
+                "precision": "bf16",
+                "preprocess": ("nhwc", "h:f"),
+                "rate": 1600.0,
+            },
+            {},
+        ),
+        ("--canary good.canary", {}, {"canary": "good.canary"}, {}),
+        ("", {"EDL_NO_SELF_TEST": "1"}, {"self_test": False}, {}),
+        (
+            "--devices cpu:0-1,cpu:3+5,gpu:0 --threads 7 --micro-batch auto --batch-max 32 "
+            "--batch-preferred 8,16",
+            {"EDL_BATCH_DELAY": "0.02"},
+            {"threads": 7, "micro_batch": None},
+            {
+                "devices": DEVICES,
+                "batching": BatchRule(32, 0.02, frozenset({8, 16})),
+                "server": replace(SERVER, slots=12),
+            },
+        ),
+        (
+            "--slots 9 --input x:FP32:-1,4",
+            {"EDL_COORDINATOR": "redis://head:6379", "EDL_SLOTS": "7", "EDL_MICRO_BATCH": "4"},
+            {"micro_batch": 4, "inputs": (TensorSpec("x", "FP32", (-1, 4)),)},
+            {"coordinator": "redis://head:6379", "server": replace(SERVER, slots=9)},
+        ),
+        (
+            "--deterministic --devices cpu:0-1,cpu:2-3",
+            {},
+            {},
+            {
+                "deterministic": True,
+                "devices": (Device("cpu", (0, 1)), Device("cpu", (2, 3))),
+                "server": replace(SERVER, slots=8),
+            },
+        ),
+    ],
+)
+def test_options_of_flags_and_environment(
+    served: list[TeacherConfig],
+    arguments: str,
+    env: dict[str, str],
+    predictor: dict[str, Any],
+    others: dict[str, Any],
+) -> None:
+    run("--model", "m:f", *arguments.split(), env=env)
+    expected = replace(DEFAULT.predictor, **predictor)
+    assert served == [replace(DEFAULT, predictor=expected, **others)]
+    for one in served[0].predictors:
+        assert PredictorConfig.from_json(one.to_json()) == one
 
 
-def test_options_of_the_self_test(served: list[TeacherConfig]) -> None:
-    run("--model", "m:f", "--canary", "good.canary")
-    run("--model", "m:f", env={"EDL_NO_SELF_TEST": "1"})
-    assert [config.predictor.self_test for config in served] == [True, False]
-    assert [config.predictor.canary for config in served] == ["good.canary", None]
-    predictor = served[0].predictor
-    assert PredictorConfig.from_json(predictor.to_json()) == predictor
-    with pytest.raises(UsageError, match="leave --no-self-test out"):
-        run("--model", "m:f", "--canary", "good.canary", "--no-self-test")
-
-
-def test_options_of_devices_and_batches(served: list[TeacherConfig]) -> None:
-    run(
-        *("--model", "m:f", "--devices", "cpu:0-1,cpu:3+5,gpu:0", "--threads", "7"),
-        *("--micro-batch", "auto", "--batch-max", "32", "--batch-preferred", "8,16"),
-        env={"EDL_BATCH_DELAY": "0.02"},
-    )
-    (config,) = served
-    assert [str(device) for device in config.devices] == ["cpu:0-1", "cpu:3+5", "gpu:0"]
+def test_each_device_has_a_predictor() -> None:
+    config = replace(DEFAULT, predictor=PredictorConfig("m", threads=7), devices=DEVICES)
     assert [(p.device, p.cores, p.threads) for p in config.predictors] == [
         ("cpu", (0, 1), 2),
         ("cpu", (3, 5), 2),
         ("gpu:0", (), 7),
     ]
-    assert config.predictor.micro_batch is None
-    assert config.batching == BatchRule(32, 0.02, frozenset({8, 16}))
-    assert config.server.slots == 12
 
 
 @pytest.mark.parametrize(
@@ -117,6 +139,7 @@ def test_options_of_devices_and_batches(served: list[TeacherConfig]) -> None:
         ("--deterministic", "--micro-batch", "auto"),
         ("--deterministic", "--batch-max", "8"),
         ("--deterministic", "--devices", "cpu:0-1,cpu:2"),
+        ("--canary", "good.canary", "--no-self-test"),
     ],
 )
 def test_wrong_sizes_and_devices_are_refused(
@@ -125,26 +148,6 @@ def test_wrong_sizes_and_devices_are_refused(
     with pytest.raises(UsageError):
         run("--model", "m:f", *arguments)
     assert not served
-
-
-def test_equal_devices_may_be_deterministic(
-    served: list[TeacherConfig],
-) -> None:
-    run("--model", "m:f", "--deterministic", "--devices", "cpu:0-1,cpu:2-3")
-    assert served[0].deterministic
-
-
-def test_flags_override_the_environment(
-    served: list[TeacherConfig],
-) -> None:
-    env = {"EDL_COORDINATOR": "redis://head:6379", "EDL_SLOTS": "7", "EDL_MICRO_BATCH": "4"}
-    run("--model", "m:f", "--slots", "9", "--input", "x:FP32:-1,4", env=env)
-    (config,) = served
-    assert config.service == "f"
-    assert config.coordinator == "redis://head:6379"
-    assert config.server.slots == 9
-    assert config.predictor.micro_batch == 4
-    assert config.predictor.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +198,7 @@ def test_beyond_loopback_needs_insecure_or_credentials(served: list[TeacherConfi
     ]
 
 
-def test_secrets_are_files(
-    served: list[TeacherConfig],
-) -> None:
+def test_secrets_are_files(served: list[TeacherConfig]) -> None:
     run("--model", "m", env={"EDL_TOKENS": "t", "EDL_TLS_CERT": "c", "EDL_TLS_KEY": "k"})
     assert served[0].server.security == ServerSecurity(TlsFiles(Path("c"), Path("k")), Path("t"))
     for half in (("--tls-cert", "c"), ("--tls-ca", "ca")):
@@ -227,10 +228,6 @@ def test_the_default_name_of_a_model(model: str, name: str) -> None:
     assert model_name(model) == name
 
 
-def _teacher(**settings: Any) -> TeacherConfig:
-    return TeacherConfig("s", PredictorConfig("m:f"), **settings)
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -241,10 +238,8 @@ def _teacher(**settings: Any) -> TeacherConfig:
         {"advertise": "host:http"},
     ],
 )
-def test_wrong_names_are_refused_at_once(
-    names: dict[str, str],
-) -> None:
-    config = replace(_teacher(coordinator="redis://127.0.0.1:1"), **names)  # type: ignore[arg-type]
+def test_wrong_names_are_refused_at_once(names: dict[str, str]) -> None:
+    config = replace(DEFAULT, coordinator="redis://127.0.0.1:1", **names)  # type: ignore[arg-type]
     progress: list[str] = []
     with pytest.raises(UsageError):
         serving.serve(config, Stop(), on_ready=progress.append, on_progress=progress.append)
@@ -260,22 +255,11 @@ def test_wrong_configurations_are_refused() -> None:
         lambda: ServerConfig(max_calls=0),
         lambda: ServerConfig(max_calls_per_peer=0),
         lambda: ServerConfig(receive_s=math.nan),
+        *(partial(replace, DEFAULT, ttl_s=seconds) for seconds in (-1.0, math.nan, math.inf)),
+        *(partial(replace, DEFAULT, grace_s=seconds) for seconds in (-1.0, math.nan, math.inf)),
     ):
         with pytest.raises(UsageError):
             make()
-
-
-@pytest.mark.parametrize("setting", ["ttl_s", "grace_s"])
-@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
-def test_wrong_times_are_refused(setting: str, seconds: float) -> None:
-    with pytest.raises(UsageError, match="seconds, not"):
-        _teacher(**{setting: seconds})
-
-
-def test_a_predictor_config_survives_json() -> None:
-    inputs = (TensorSpec("x", "FP32", (-1, 4)),)
-    config = PredictorConfig("m", "gpu:1", 2, None, inputs, cores=(0, 3))
-    assert PredictorConfig.from_json(config.to_json()) == config
 
 
 @pytest.mark.system
@@ -293,22 +277,21 @@ def address(advertise: str | None = None, host: str = "127.0.0.1") -> str:
     return advertised(config, 7000)
 
 
-def test_the_bound_address_is_advertised_by_default() -> None:
-    assert address() == "127.0.0.1:7000"
-    assert address(host="0.0.0.0") == f"{socket.gethostname()}:7000"
-    assert address("gpu7") == "gpu7:7000"
-    assert address("gpu7", host="0.0.0.0") == "gpu7:7000"
-
-
-def test_an_advertised_port_is_kept() -> None:
-    assert address("proxy.example:443") == "proxy.example:443"
-    assert address("[2001:db8::7]:443") == "[2001:db8::7]:443"
-
-
-@pytest.mark.parametrize("text", ["2001:db8::7", "[2001:db8::7]"])
-def test_an_ipv6_address_without_a_port(text: str) -> None:
-    assert split(text) == (text, 0)
-    assert address(text) == "[2001:db8::7]:7000"
+@pytest.mark.parametrize(
+    ("advertise", "expected"),
+    [
+        (None, "127.0.0.1:7000"),
+        ("gpu7", "gpu7:7000"),
+        ("proxy.example:443", "proxy.example:443"),
+        ("[2001:db8::7]:443", "[2001:db8::7]:443"),
+        ("2001:db8::7", "[2001:db8::7]:7000"),
+        ("[2001:db8::7]", "[2001:db8::7]:7000"),
+    ],
+)
+def test_the_advertised_address(advertise: str | None, expected: str) -> None:
+    assert address(advertise) == expected
+    own = f"{socket.gethostname()}:7000" if advertise is None else expected
+    assert address(advertise, host="0.0.0.0") == own
 
 
 @pytest.mark.parametrize(
@@ -370,13 +353,6 @@ def test_a_core_may_be_named_once() -> None:
     assert len(parse_devices("cpu, cpu,gpu:0,gpu:0")) == 4
     with pytest.raises(UsageError, match="core 1 stands there twice"):
         parse_devices("cpu:0-1,cpu:1-2")
-
-
-def test_cores_set_the_threads() -> None:
-    config = PredictorConfig("m", threads=3)
-    assert config.on(Device()).threads == 3
-    pinned = config.on(Device("cpu", (4, 5)))
-    assert (pinned.device, pinned.cores, pinned.threads) == ("cpu", (4, 5), 2)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no processes")

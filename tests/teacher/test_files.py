@@ -11,7 +11,7 @@ from edl.teacher.backends import content, onnx, paddle, precision, torch
 from edl.teacher.backends.factory import is_factory
 from edl.teacher.backends.files import FOREIGN, find
 from edl.teacher.backends.kind import Kind
-from edl.teacher.backends.open import KINDS, NAMES, check_model, open_backend
+from edl.teacher.backends.open import KINDS, check_model, open_backend
 from edl.tests.teacher.fakes import FakeBackend, double_and_sum
 from edl.tests.teacher.same_network import NAME
 
@@ -27,6 +27,8 @@ def save(folder: Path, name: str, suffix: str = ".json") -> Path:
 @pytest.mark.parametrize("name", ["net", "net.v2"])
 def test_a_model_is_found_by_folder_prefix_and_file(tmp_path: Path, name: str, suffix: str) -> None:
     program = save(tmp_path, name, suffix)
+    for other in ("config.json", "README"):
+        (tmp_path / other).write_text("{}")
     ways = [tmp_path, tmp_path / name, program, tmp_path / f"{name}.pdiparams"]
     for way in ways:
         found = find(str(way), KINDS)
@@ -48,27 +50,16 @@ def test_the_suffix_selects_the_backend(tmp_path: Path, suffix: str, kind: Kind)
         find(str(tmp_path), [paddle.KIND])
 
 
-def test_other_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
-    program = save(tmp_path, "net")
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "README").write_text("")
-    assert find(str(tmp_path), KINDS).file == program
-
-
-def test_two_models_in_a_folder_are_refused(tmp_path: Path) -> None:
-    save(tmp_path, "a")
-    save(tmp_path, "b")
-    with pytest.raises(ModelError, match=r"more than one model \(a.json, b.json\)"):
-        find(str(tmp_path), KINDS)
-
-
-def test_two_formats_need_a_named_backend(tmp_path: Path) -> None:
+def test_of_two_models_one_has_to_be_named(tmp_path: Path) -> None:
     save(tmp_path, "net")
     (tmp_path / "net.onnx").write_bytes(b"model")
     for way in (tmp_path, tmp_path / "net"):
         with pytest.raises(ModelError, match=r"more than one model \(net.json, net.onnx\)"):
             find(str(way), KINDS)
         assert find(str(way), [onnx.KIND]).kind is onnx.KIND
+    save(tmp_path, "a")
+    with pytest.raises(ModelError, match=r"more than one model \(a.json, net.json\)"):
+        find(str(tmp_path), [paddle.KIND])
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -148,13 +139,6 @@ def test_paths_are_no_factories(text: str) -> None:
 def test_a_path_that_is_too_long_is_refused() -> None:
     with pytest.raises(ModelError, match=r"cannot look for a model at a+: File name too long"):
         find("a" * 300, KINDS)
-
-
-def test_names_of_backends() -> None:
-    assert NAMES == ("auto", "paddle", "onnx", "torch", "callable", "paced")
-    assert len({kind.name for kind in KINDS}) == len(KINDS)
-    suffixes = [suffix for kind in KINDS if kind.files for suffix in kind.files.suffixes]
-    assert len(set(suffixes)) == len(suffixes), "a file would be of two backends"
 
 
 def test_an_unknown_backend_is_refused() -> None:

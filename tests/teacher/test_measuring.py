@@ -12,51 +12,51 @@ from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.teacher.backends.checked import Checked
 from edl.teacher.backends.example import example_batch, example_shape
-from edl.teacher.model import TensorSpec
+from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.sweep import sweep
 from edl.teacher.tuning import SIZES, fastest_micro_batch
 from edl.teacher.warm_up import warm_up
 from edl.tests.teacher.fakes import SPEC, FakeBackend, double_and_sum
 
 
-class Clock:
-    """Time that only passes while the model runs: each run takes the next of `durations`."""
+class Device:
+    """Time passes only while the model runs: `seconds_of` the rows and the number of the run."""
 
-    def __init__(self, *durations: float) -> None:
+    def __init__(self, seconds_of: Callable[[int, int], float], spec: ModelSpec = SPEC) -> None:
         self.now = 0.0
-        self._durations = list(durations)
+        self.backend = FakeBackend(self._run, spec)
+        self._seconds_of = seconds_of
 
-    def __call__(self) -> float:
+    def clock(self) -> float:
         return self.now
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        self.now += self._durations.pop(0) if len(self._durations) > 1 else self._durations[0]
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        self.now += self._seconds_of(len(inputs["x"]), len(self.backend.runs))
         return double_and_sum(inputs)
 
 
 def test_t_t_is_the_median_of_five_warm_runs() -> None:
-    clock = Clock(9.0, 8.0, 0.5, 0.4, 0.8, 0.3, 0.4)
-    backend = FakeBackend(clock.run)
-    assert warm_up(backend, 8, clock) == pytest.approx(0.4 / 8)
-    assert set(backend.runs) == {8}
-    assert len(backend.runs) >= 2 + 5
+    seconds = [9.0, 8.0, 0.5, 0.4, 0.8, 0.3, 0.4]
+    device = Device(lambda _, run: seconds[min(run, len(seconds)) - 1])
+    assert warm_up(device.backend, 8, device.clock) == pytest.approx(0.4 / 8)
+    assert set(device.backend.runs) == {8}
+    assert len(device.backend.runs) >= 2 + 5
 
 
 def test_a_slow_model_is_warmed_up_by_fewer_runs() -> None:
-    clock = Clock(60.0)
-    backend = FakeBackend(clock.run)
-    assert warm_up(backend, 4, clock) == pytest.approx(60.0 / 4)
-    assert len(backend.runs) == 3
+    device = Device(lambda *_: 60.0)
+    assert warm_up(device.backend, 4, device.clock) == pytest.approx(60.0 / 4)
+    assert len(device.backend.runs) == 3
 
 
 def test_a_fixed_batch_is_measured_at_its_size() -> None:
-    clock = Clock(0.3)
     spec = replace(
         SPEC,
         inputs=(TensorSpec("x", "FP32", (3, 4)),),
         outputs=(TensorSpec("sum", "FP32", (3,)), TensorSpec("double", "FP32", (3, 4))),
     )
-    assert warm_up(FakeBackend(clock.run, spec), 8, clock) == pytest.approx(0.1)
+    device = Device(lambda *_: 0.3, spec)
+    assert warm_up(device.backend, 8, device.clock) == pytest.approx(0.1)
 
 
 def refuse(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -102,21 +102,6 @@ def test_examples_have_usual_sizes_and_values() -> None:
     np.testing.assert_array_equal(batch["image"], example_batch((image, ids), 2)["image"])
 
 
-class TunedDevice:
-    """Time passes only while the model runs, `seconds_of` the size."""
-
-    def __init__(self, seconds_of: Callable[[int], float]) -> None:
-        self.now = 0.0
-        self._seconds_of = seconds_of
-
-    def __call__(self) -> float:
-        return self.now
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        self.now += self._seconds_of(len(inputs["x"]))
-        return double_and_sum(inputs)
-
-
 @pytest.mark.parametrize(
     ("seconds_of", "best"),
     [
@@ -128,29 +113,28 @@ class TunedDevice:
 def test_the_micro_batch_is_within_5_percent_of_the_best(
     seconds_of: Callable[[int], float], best: int
 ) -> None:
-    device = TunedDevice(seconds_of)
-    chosen, per_sample_s = fastest_micro_batch(FakeBackend(device.run), device)
+    device = Device(lambda size, _: seconds_of(size))
+    chosen, per_sample_s = fastest_micro_batch(device.backend, device.clock)
     least = min(seconds_of(size) / size for size in SIZES)
     assert chosen == best
     assert per_sample_s[chosen] <= 1.05 * least
 
 
 def test_a_slow_model_is_measured_briefly() -> None:
-    device = TunedDevice(lambda size: 1.5 * size)
-    chosen, per_sample_s = fastest_micro_batch(FakeBackend(device.run), device)
+    device = Device(lambda size, _: 1.5 * size)
+    chosen, per_sample_s = fastest_micro_batch(device.backend, device.clock)
     assert (chosen, list(per_sample_s)) == (1, [1])
     assert device.now <= 30
 
 
 def test_sizes_that_do_not_fit_into_memory_are_left_out() -> None:
-    device = TunedDevice(lambda size: 0.01 + size * 0.001)
-
-    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        if len(inputs["x"]) > 8:
+    def seconds_of(size: int, _: int) -> float:
+        if size > 8:
             raise RetryableError("out of device memory")
-        return device.run(inputs)
+        return 0.01 + size * 0.001
 
-    chosen, per_sample_s = fastest_micro_batch(FakeBackend(run), device)
+    device = Device(seconds_of)
+    chosen, per_sample_s = fastest_micro_batch(device.backend, device.clock)
     assert chosen == 8
     assert list(per_sample_s) == [1, 2, 4, 8]
 
@@ -176,25 +160,13 @@ def test_a_fixed_batch_is_not_measured() -> None:
     assert backend.runs == []
 
 
-class SweptDevice:
-    """A run of n samples takes `seconds[n]`, and 10 times that in every tenth run of any size."""
-
-    def __init__(self, seconds: Mapping[int, float]) -> None:
-        self.now = 0.0
-        self.backend = FakeBackend(self._run)
-        self._seconds = seconds
-
-    def clock(self) -> float:
-        return self.now
-
-    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        slow = 10 if len(self.backend.runs) % 10 == 0 else 1
-        self.now += self._seconds[len(inputs["x"])] * slow
-        return double_and_sum(inputs)
+def swept(seconds: Mapping[int, float]) -> Device:
+    """Of n samples a run takes `seconds[n]`, and 10 times that in every tenth run of any size."""
+    return Device(lambda rows, run: seconds[rows] * (10 if run % 10 == 0 else 1))
 
 
 def test_the_size_with_the_least_time_per_sample_is_the_best() -> None:
-    device = SweptDevice({1: 0.1, 4: 0.2, 16: 1.6})
+    device = swept({1: 0.1, 4: 0.2, 16: 1.6})
     timings = sweep(device.backend, [1, 4, 16], 40, 1e9, device.clock)
     assert [timing.best for timing in timings] == [False, True, False]
     assert [timing.p50_s for timing in timings] == pytest.approx([0.1, 0.2, 1.6])
@@ -204,10 +176,10 @@ def test_the_size_with_the_least_time_per_sample_is_the_best() -> None:
 
 
 def test_first_runs_do_not_count_and_a_budget_ends_the_sweep() -> None:
-    device = SweptDevice({1: 1.0, 2: 1.0})
+    device = swept({1: 1.0, 2: 1.0})
     timings = sweep(device.backend, [1, 2], 1000, 50.0, device.clock)
     assert {len(timing.seconds) for timing in timings} <= set(range(10, 25))
-    slow = SweptDevice({1: 1000.0})
+    slow = swept({1: 1000.0})
     (timing,) = sweep(slow.backend, [1], 1000, 0.0, slow.clock)
     assert len(timing.seconds) == 3
     assert len(slow.backend.runs) == 5

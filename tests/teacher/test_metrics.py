@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -20,6 +22,7 @@ from edl.teacher.refusals import REASONS, Overloaded, reason_of
 from edl.teacher.statistics import Statistics
 from edl.teacher.tallies import Spread, Tally
 from edl.teacher.traffic import Traffic
+from edl.tests.waiting import DEADLINE_S
 
 #: Of counters and histograms, when they began; and the parts of histograms.
 HIDDEN = ("_created", "_sum", "_count", "_bytes_total")
@@ -87,26 +90,29 @@ def test_unknown_values_are_not_exported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"),
+    ("error", "outcome", "reason"),
     [
-        (RequestRefused("shape"), "refused"),
-        (WrongInstance("t2"), "refused"),
-        (Overloaded("4 slots"), "refused"),
-        (RetryableError("restarting"), "failed"),
-        (BadAnswer("NaN"), "bad_answer"),
-        (KeyboardInterrupt(), "abandoned"),
+        (RequestRefused("shape"), "refused", "malformed"),
+        (WrongInstance("t2"), "refused", "wrong_instance"),
+        (Overloaded("4 slots"), "refused", "overloaded"),
+        (RetryableError("restarting"), "failed", ""),
+        (BadAnswer("NaN"), "bad_answer", ""),
+        (KeyboardInterrupt(), "abandoned", ""),
     ],
 )
-def test_each_request_has_one_outcome(error: BaseException, outcome: str) -> None:
+def test_each_request_has_one_outcome(error: BaseException, outcome: str, reason: str) -> None:
     metrics = TeacherMetrics()
+    value = metrics.registry.get_sample_value
     with pytest.raises(type(error)), metrics.request(100):
         raise error
     counts = {
-        name: metrics.registry.get_sample_value("edl_teacher_requests_total", {"outcome": name})
+        name: value("edl_teacher_requests_total", {"outcome": name})
         for name in ("answered", "refused", "failed", "bad_answer", "abandoned")
     }
     assert counts == {name: float(name == outcome) for name in counts}
-    assert metrics.registry.get_sample_value("edl_teacher_request_seconds_count") == 1
+    assert value("edl_teacher_request_seconds_count") == 1
+    assert not isinstance(error, EdlError) or reason_of(error) == reason
+    assert {value("edl_teacher_refused_total", {"reason": each}) for each in REASONS} == {0}
 
 
 def test_batches_and_waits_are_counted() -> None:
@@ -133,102 +139,59 @@ def test_bad_answers_are_counted_by_output() -> None:
     assert metrics.registry.get_sample_value(name, {"output": ""}) is None
 
 
-def test_every_reason_begins_at_0() -> None:
-    metrics = TeacherMetrics()
-    for reason in REASONS:
-        labels = {"reason": reason}
-        assert metrics.registry.get_sample_value("edl_teacher_refused_total", labels) == 0
-
-
-def test_failures_are_no_refusals() -> None:
-    for error in (RetryableError("restarting"), BadAnswer("NaN"), EdlError("?")):
-        assert reason_of(error) == ""
-
-
-def test_teachers_in_one_process_count_apart() -> None:
-    one, other = TeacherMetrics(), TeacherMetrics()
-    one.labelled(8, 0.1)
-    assert one.registry.get_sample_value("edl_teacher_samples_total") == 8
-    assert other.registry.get_sample_value("edl_teacher_samples_total") == 0
-
-
-class NanosecondClock:
-    def __init__(self) -> None:
-        self.ns = 0
-
-    def __call__(self) -> int:
-        return self.ns
+@pytest.fixture
+def now() -> SimpleNamespace:
+    """Time that passes when a test says so."""
+    return SimpleNamespace(ns=0)
 
 
 def answer(
-    statistics: Statistics, clock: NanosecondClock, samples: int, device_seconds: float = 4e-9
+    statistics: Statistics, now: SimpleNamespace, samples: int, device_seconds: float = 4e-9
 ) -> None:
     """A request: 1 ns to read, 10 ns until it is labelled, 2 ns to put together."""
     with statistics.request() as stages:
-        clock.ns += 1
+        now.ns += 1
         stages.read()
-        clock.ns += 10
+        now.ns += 10
         stages.labelled(samples, device_seconds)
-        clock.ns += 2
+        now.ns += 2
 
 
-def test_times_of_requests() -> None:
-    clock = NanosecondClock()
-    statistics = Statistics(clock, unix_ms=lambda: 1234)
+def test_times_of_requests(now: SimpleNamespace) -> None:
+    statistics = Statistics(lambda: now.ns, unix_ms=lambda: 1234)
+    with suppress(BadAnswer), statistics.request():
+        now.ns += 5
+        raise BadAnswer("NaN")
+    assert statistics.message("net", "1").last_inference == 0
     for samples in (3, 8, 3):
-        answer(statistics, clock, samples)
+        answer(statistics, now, samples)
+    answer(statistics, now, 3, device_seconds=1.0)  # no more than the request took
     model = statistics.message("net", "1")
     assert (model.name, model.version, model.last_inference) == ("net", "1", 1234)
-    assert (model.inference_count, model.execution_count) == (14, 3)
+    assert (model.inference_count, model.execution_count) == (17, 4)
     stats = model.inference_stats
     spent = {
         name: (getattr(stats, name).count, getattr(stats, name).ns)
         for name in ("success", "queue", "compute_input", "compute_infer", "compute_output", "fail")
     }
     assert spent == {
-        "success": (3, 39),
-        "queue": (3, 18),
-        "compute_input": (3, 3),
-        "compute_infer": (3, 12),
-        "compute_output": (3, 6),
-        "fail": (0, 0),
+        "success": (4, 52),
+        "queue": (4, 18),
+        "compute_input": (4, 4),
+        "compute_infer": (4, 22),
+        "compute_output": (4, 8),
+        "fail": (1, 5),
     }
     assert [(size.batch_size, size.compute_infer.count) for size in model.batch_stats] == [
-        (3, 2),
+        (3, 3),
         (8, 1),
     ]
 
 
-def test_a_failed_request_counts_as_failed_only() -> None:
-    clock = NanosecondClock()
-    statistics = Statistics(clock)
-
-    def fail() -> None:
-        with statistics.request():
-            clock.ns += 5
-            raise BadAnswer("NaN")
-
-    with pytest.raises(BadAnswer):
-        fail()
-    model = statistics.message("net", "1")
-    assert (model.inference_stats.fail.count, model.inference_stats.fail.ns) == (1, 5)
-    assert model.inference_stats.success.count == model.execution_count == 0
-    assert model.last_inference == 0
-
-
-def test_device_time_is_bounded_by_the_request() -> None:
-    clock = NanosecondClock()
-    statistics = Statistics(clock)
-    answer(statistics, clock, 1, device_seconds=1.0)
-    stats = statistics.message("net", "1").inference_stats
-    assert (stats.compute_infer.ns, stats.queue.ns) == (10, 0)
-
-
-def test_no_more_than_256_batch_sizes_are_kept() -> None:
-    clock = NanosecondClock()
-    statistics = Statistics(clock)
+def test_no_more_than_256_batch_sizes_are_kept(now: SimpleNamespace) -> None:
+    statistics = Statistics(lambda: now.ns)
     for samples in range(1, 1000):
-        answer(statistics, clock, samples)
+        answer(statistics, now, samples)
     model = statistics.message("net", "1")
     assert len(model.batch_stats) == 256
     assert model.execution_count == 999
@@ -271,39 +234,22 @@ def test_a_spread_equals_a_histogram(values: list[float]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("xy"))))
 def test_a_tally_equals_a_counter(counts: list[tuple[int, str]]) -> None:
-    registry = CollectorRegistry()
-    theirs = Counter("a", "b", ["c"], registry=registry)
-    ours = Tally("a", "b", "c", ("x", "y"))
+    """With labels and without."""
+    registry, plain = CollectorRegistry(), CollectorRegistry()
+    theirs, all_theirs = (
+        Counter("a", "b", ["c"], registry=registry),
+        Counter("a", "b", registry=plain),
+    )
+    ours, all_ours = Tally("a", "b", "c", ("x", "y")), Tally("a", "b")
     for value in "xy":
         theirs.labels(value)
     for count, value in counts:
         theirs.labels(value).inc(count)
         ours.add(count, value)
+        all_theirs.inc(count)
+        all_ours.add(count)
     assert shown_figure(ours) == lines(registry)
-
-
-def test_a_tally_may_have_no_label() -> None:
-    registry = CollectorRegistry()
-    Counter("a", "b", registry=registry).inc(3)
-    ours = Tally("a", "b")
-    ours.add(3)
-    assert shown_figure(ours) == lines(registry)
-
-
-def test_requests_in_flight() -> None:
-    traffic = Traffic()
-
-    def fail() -> None:
-        with traffic.request():
-            assert traffic.in_flight == 2
-            raise ValueError
-
-    with traffic.request():
-        assert traffic.in_flight == 1
-        with pytest.raises(ValueError):
-            fail()
-        assert traffic.in_flight == 1
-    assert traffic.in_flight == 0
+    assert shown_figure(all_ours) == lines(plain)
 
 
 def test_answers_make_a_rate() -> None:
@@ -317,44 +263,16 @@ def test_answers_make_a_rate() -> None:
     assert traffic.samples_per_second == pytest.approx(20, rel=0.2)
 
 
-def test_a_callback_hears_of_each_batch() -> None:
-    told: list[tuple[int, float]] = []
-    traffic = Traffic(on_labelled=lambda samples, seconds: told.append((samples, seconds)))
-    traffic.count_answer(8, 0.25)
-    assert (told, traffic.answered) == ([(8, 0.25)], 1)
-
-
-def test_it_is_quiet_after_the_last_answer() -> None:
+def test_waiting_for_quiet() -> None:
+    """It ends after the last answer, or at its deadline."""
     traffic = Traffic()
-    arrived, go = threading.Event(), threading.Event()
-
-    def answer() -> None:
+    with ThreadPoolExecutor(1) as pool:
         with traffic.request():
-            arrived.set()
-            go.wait(10)
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    assert arrived.wait(10)
-    assert not traffic.wait_quiet(quiet_s=0.01, timeout_s=0.05)
-    go.set()
-    assert traffic.wait_quiet(quiet_s=0.01, timeout_s=10)
-    thread.join()
-
-
-def test_waiting_for_quiet_has_a_limit() -> None:
-    traffic = Traffic()
-    stop = threading.Event()
-
-    def keep_asking() -> None:
-        while not stop.is_set():
-            with traffic.request():
-                pass
-
-    thread = threading.Thread(target=keep_asking)
-    thread.start()
-    try:
-        assert not traffic.wait_quiet(quiet_s=10, timeout_s=0.05)
-    finally:
-        stop.set()
-        thread.join()
+            with suppress(ValueError), traffic.request():
+                assert traffic.in_flight == 2
+                raise ValueError
+            assert traffic.in_flight == 1
+            assert not traffic.wait_quiet(quiet_s=0.01, timeout_s=0.05)
+            quiet = pool.submit(traffic.wait_quiet, quiet_s=0.01, timeout_s=600.0)
+        assert quiet.result(DEADLINE_S)
+    assert not traffic.wait_quiet(quiet_s=600.0, timeout_s=0.05)

@@ -75,12 +75,7 @@ def test_a_canary_of_given_samples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model", "words"),
-    [
-        ("not_loaded", "is constant"),
-        ("undecided", "is uniform"),
-        ("overflowing", "NaN or infinite"),
-        ("restless", "differs from the canary"),
-    ],
+    [("not_loaded", "is constant"), ("restless", "differs from the canary")],
 )
 def test_no_canary_is_written_of_a_broken_model(tmp_path: Path, model: str, words: str) -> None:
     file = tmp_path / "canary"
@@ -103,6 +98,7 @@ def test_an_unreadable_canary_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_bench_shows_each_size_and_marks_the_best() -> None:
     said = ran("bench", "--model", f"{MODELS}:good", "--batch-sizes", "1,16", "--runs", "5").stdout
+    assert said.startswith(f"{MODELS}:good on cpu\n")
     rows = [line for line in said.splitlines() if line.startswith("│")]
     assert [row.split("│")[1].strip() for row in rows] == ["1", "16"]
     assert "best" in rows[1]
@@ -144,15 +140,11 @@ def test_a_full_disk_costs_no_measurement(
 def test_an_emulated_device_is_named() -> None:
     emulated = ("--backend", "paced", "--rate", "500")
     sizes = ("--batch-sizes", "4", "--runs", "3")
-    model = ("--model", f"{MODELS}:good")
-    where = "on emulated (500 samples/s)"
-    said = ran("bench", *model, *emulated, *sizes).stdout
-    assert said.startswith(f"{MODELS}:good {where}\n")
-    found = json.loads(ran("bench", *model, *emulated, *sizes, "--json").stdout)
-    assert found["device"] == "emulated (500 samples/s)"
+    where = "emulated (500 samples/s)"
+    said = ran("bench", "--model", f"{MODELS}:good", *emulated, *sizes, "--json").stdout
+    assert json.loads(said)["device"] == where
     said = ran("fingerprint", f"{MODELS}:good", *emulated).stdout
-    assert f"at micro-batch 8 {where}\n" in said
-    assert ran("bench", *model, *sizes).stdout.startswith(f"{MODELS}:good on cpu\n")
+    assert f"at micro-batch 8 on {where}\n" in said
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,11 +14,9 @@ import psutil
 import pytest
 
 from edl.errors import (
-    BadAnswer,
     EdlError,
     ModelError,
     ProcessFailed,
-    RequestRefused,
     RetryableError,
 )
 from edl.proto.arena import GROWTH_BYTES, Array
@@ -36,7 +33,7 @@ from edl.teacher.predictor_session import Answer, Results, surroundings
 from edl.teacher.request import Request
 from edl.teacher.wanted import Wanted
 from edl.tests.ground.programs import wait_gone
-from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, LOSE, NAN, REFUSE
+from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -92,14 +89,6 @@ def started(
         client.stop()
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[PredictorClient]:
-    """A predictor for tests that do not end it."""
-    with started() as client:
-        assert client.settled(DEADLINE_S)
-        yield client
-
-
 def submit(client: PredictorClient, x: Array) -> Results:
     return client.submit([Request({"x": x}, [Wanted("twice")])])
 
@@ -121,27 +110,18 @@ def memory_bytes() -> int:
     )
 
 
-def test_a_failed_job_costs_no_other(shared: PredictorClient) -> None:
-    with pytest.raises(RequestRefused, match="no such word"):
-        ask(shared, REFUSE)
-    with pytest.raises(BadAnswer, match="NaN"):
-        ask(shared, NAN)
-    np.testing.assert_array_equal(ask(shared, 7), batch(7) * 2)
-    assert shared.restarts == 0
-    assert shared.loaded is not None
-    assert 0 < shared.loaded.t_t_s < 1
-
-
-def test_the_memory_of_inputs_and_labels_is_used_again(shared: PredictorClient) -> None:
+def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
     x = batch(rows=GROWTH_BYTES // 64)
     sizes = []
-    for _ in range(8):
-        (answer,) = submit(shared, x).result(DEADLINE_S)
-        assert isinstance(answer, Answer)
-        assert answer.outputs["twice"].tobytes() == (x * 2).tobytes()
-        assert answer.device_seconds > 0
-        answer.release()
-        sizes.append(memory_bytes())
+    with started() as client:
+        assert client.settled(DEADLINE_S)
+        for _ in range(8):
+            (answer,) = submit(client, x).result(DEADLINE_S)
+            assert isinstance(answer, Answer)
+            assert answer.outputs["twice"].tobytes() == (x * 2).tobytes()
+            assert answer.device_seconds > 0
+            answer.release()
+            sizes.append(memory_bytes())
     assert sizes[-1] == sizes[3]
 
 
@@ -179,10 +159,7 @@ def test_repeated_crashes_end_it_for_good(monkeypatch: pytest.MonkeyPatch) -> No
             with pytest.raises(RetryableError):
                 ask(client, KILL)
         wait_until(lambda: client.failure)
-        assert isinstance(client.failure, ProcessFailed)
-        assert "died 2 times within 60 s" in str(client.failure)
-        assert "SIGKILL" in str(client.failure)
-        with pytest.raises(ProcessFailed):
+        with pytest.raises(ProcessFailed, match=r"died 2 times within 60 s.*SIGKILL"):
             client.settled(0)
 
 
@@ -204,7 +181,6 @@ def test_a_measured_micro_batch_holds_for_the_next_start() -> None:
     [
         ("always_nan", ModelError, "NaN or infinite"),
         ("dies", ProcessFailed, r"SIGKILL.*was loading .*functions:dies"),
-        ("nothing", ModelError, "nothing"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_not_retried(
@@ -214,17 +190,6 @@ def test_a_model_that_cannot_be_loaded_is_not_retried(
         with pytest.raises(error, match=words):
             client.settled(DEADLINE_S)
         assert client.restarts == 0
-
-
-def test_it_can_be_stopped_while_it_loads() -> None:
-    progress, known = threading.Event(), set(pids())
-    with started(on_progress=lambda text: progress.set()) as client:
-        assert progress.wait(DEADLINE_S)
-        own = list(set(pids()) - known)
-        client.stop()
-        wait_gone(own)
-        with pytest.raises(RetryableError, match="is restarting"):
-            ask(client)
 
 
 def test_a_model_that_changes_while_it_is_served_ends_it(
@@ -331,18 +296,6 @@ def test_a_crash_of_one_of_two_costs_its_own_jobs(hold: Path) -> None:
         bench.ask()
         every = bench.pids()
     wait_gone([victim, *every])
-
-
-def test_a_lost_device_costs_its_job_and_a_restart() -> None:
-    with running() as bench:
-        before = bench.pids()
-        with pytest.raises(RetryableError, match="unspecified launch failure"):
-            bench.ask(LOSE)
-        wait_until(lambda: bench.pool.restarts == 1)
-        wait_until(lambda: bench.pool.ready_lanes() == [True, True])
-        for _ in range(8):
-            np.testing.assert_array_equal(bench.ask(7.0), batch(7.0) * 2)
-        assert len(set(before) - set(bench.pids())) == 1
 
 
 def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

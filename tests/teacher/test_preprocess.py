@@ -13,9 +13,11 @@ from edl.proto.arena import Array
 from edl.teacher.backends.images import NAMED
 from edl.teacher.backends.open import check_model, open_backend
 from edl.teacher.backends.preprocess import preprocessed
+from edl.teacher.config import PredictorConfig
+from edl.teacher.loading import load
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.tests.teacher.fakes import FakeBackend
-from edl.tests.teacher.same_network import NAME
+from edl.tests.teacher.same_network import NAME, label
 
 HERE = "edl.tests.teacher.test_preprocess"
 SHAPE = (5, 3, 6, 4)
@@ -127,6 +129,16 @@ def test_functions_are_hooks(pixels: Array) -> None:
         answer = backend.run(given(pixels))["image"]
         np.testing.assert_array_equal(answer, pixels.astype("f4") / 2)
     assert preprocessed(echo(), [f"{HERE}:halved"]).spec.inputs == echo().spec.inputs
+
+
+def test_a_predictor_preprocesses(pixels: Array) -> None:
+    config = PredictorConfig(f"{NAME}:by_numpy", preprocess=("nhwc", "unit"))
+    backend = load(config, lambda text: None).backend
+    assert backend.spec.inputs == (TensorSpec("image", "UINT8", (-1, 8, 8, 1)),)
+    image = np.resize(pixels, (4, 8, 8, 1))
+    expected = label({"image": image.transpose(0, 3, 1, 2) / np.float32(255)})
+    for name, array in backend.run({"image": image}).items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-4)
 
 
 def test_preprocessing_is_part_of_the_content() -> None:

@@ -62,7 +62,7 @@ class LocalClient(Lender):
         super().close()
 
 
-class Guest(Lender):
+class RawClient(Lender):
     """Connects to the local listener by hand, with the token of its registration."""
 
     def __init__(self, bench: Bench, token: str = "") -> None:

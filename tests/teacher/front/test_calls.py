@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import RateLimited, WireError
+from edl.errors import RateLimited
 from edl.proto.doors import LENGTH
 from edl.teacher.front.begun import begin
 from edl.teacher.front.calls import Call, CallTable
 from edl.teacher.front.frames import Frames
 from edl.teacher.in_thread import in_thread
-from edl.teacher.refusals import TooLarge
 from edl.tests.waiting import DEADLINE_S
 
 
@@ -26,32 +25,16 @@ def begun(table: CallTable, *peers: str) -> list[Call]:
     return [table.begin(peer) for peer in peers]
 
 
-def test_calls_begin_and_end() -> None:
+@pytest.mark.parametrize(
+    ("peers", "refused", "words"),
+    [("aa", "a", "2 calls of one client"), ("abc", "d", "3 calls are open")],
+)
+def test_clients_have_a_limit_each_and_together(peers: str, refused: str, words: str) -> None:
     table = CallTable(3, 2)
-    a, b = begun(table, "a", "b")
-    table.received(a)
-    assert len(table) == 2
-    table.end(a)
-    table.end(b)
-    assert len(table) == 0
-    begun(table, "a", "a", "b")
-
-
-def test_a_client_has_a_limit() -> None:
-    table = CallTable(9, 2)
-    for call in begun(table, "a", "a"):
+    for call in begun(table, *peers):
         table.received(call)
-    with pytest.raises(RateLimited, match="2 calls of one client"):
-        table.begin("a")
-    begun(table, "b", "b")
-
-
-def test_all_clients_have_a_limit_together() -> None:
-    table = CallTable(3, 2)
-    for call in begun(table, "a", "b", "c"):
-        table.received(call)
-    with pytest.raises(RateLimited, match="3 calls are open"):
-        table.begin("d")
+    with pytest.raises(RateLimited, match=words):
+        table.begin(refused)
 
 
 def test_the_oldest_call_without_a_request_is_evicted() -> None:
@@ -82,9 +65,7 @@ class Peer(str):
     """One that a weak reference may be had of."""
 
 
-def test_limits_hold_and_ended_calls_are_forgotten(
-    rng: random.Random,
-) -> None:
+def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
     table, peers = CallTable(12, 5), [Peer(name) for name in "abcd"]
     held: list[Call] = []
     for _ in range(5000):
@@ -143,28 +124,12 @@ def test_messages_survive_framing(messages: list[bytes], piece: int, at_once: bo
     assert frames.are_empty
 
 
-def test_a_message_comes_when_it_is_whole() -> None:
-    frames = Frames(10)
-    feed(frames, LENGTH.pack(3) + b"ab", 100)
-    assert frames.message() is None
-    assert not frames.are_empty
-    feed(frames, b"c", 100)
-    assert frames.message() == b"abc"
-
-
 def test_a_length_alone_takes_no_memory() -> None:
     frames = Frames(1 << 30)
     feed(frames, LENGTH.pack(1 << 30) + bytes(10_000), 1 << 20)
     assert frames.message() is None
+    assert not frames.are_empty
     assert len(frames.room()) <= 20_000
-
-
-def test_a_message_over_the_limit_is_refused_by_its_length() -> None:
-    frames = Frames(10)
-    feed(frames, LENGTH.pack(10) + bytes(10) + LENGTH.pack(11), 100)
-    assert frames.message() == bytes(10)
-    with pytest.raises(TooLarge, match=r"11 vs\. 10"):
-        frames.message()
 
 
 def test_bytes_without_a_length_can_be_taken() -> None:
@@ -174,17 +139,7 @@ def test_bytes_without_a_length_can_be_taken() -> None:
     assert frames.take(3) == b"abc"
 
 
-def test_a_coroutine_that_does_not_wait_gives_its_result() -> None:
-    async def work() -> int:
-        return 3
-
-    async def main() -> None:
-        assert begin(work()) == 3
-
-    asyncio.run(main())
-
-
-def test_a_coroutine_that_waits_becomes_a_task() -> None:
+def test_only_a_coroutine_that_waits_becomes_a_task() -> None:
     async def main() -> None:
         steps = []
         gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -198,31 +153,20 @@ def test_a_coroutine_that_waits_becomes_a_task() -> None:
                 await asyncio.sleep(0)
             return 3
 
+        async def ends_at_once(error: Exception | None = None) -> int:
+            if error is not None:
+                raise error
+            return 3
+
+        assert begin(ends_at_once()) == 3
+        with pytest.raises(KeyError):
+            begin(ends_at_once(KeyError("no")))
         task = begin(work())
         assert isinstance(task, asyncio.Task)
         assert steps == ["begun"]
         gate.set_result(7)
         assert await task == 3
         assert steps == ["begun", "7"]
-
-    asyncio.run(main())
-
-
-def test_errors_are_raised_at_once_or_by_the_task() -> None:
-    async def work() -> int:
-        raise KeyError("no")
-
-    async def waits_first() -> int:
-        await asyncio.sleep(0)
-        return await work()
-
-    async def main() -> None:
-        with pytest.raises(KeyError):
-            begin(work())
-        task = begin(waits_first())
-        assert isinstance(task, asyncio.Task)
-        with pytest.raises(KeyError):
-            await task
 
     asyncio.run(main())
 
@@ -293,17 +237,6 @@ def test_a_task_that_never_runs_is_closed() -> None:
 
     asyncio.run(main())
     assert ended == ["closed"]
-
-
-def test_results_and_errors_of_a_thread_come_back() -> None:
-    def work(fails: bool) -> int:
-        if fails:
-            raise WireError("no")
-        return threading.get_ident()
-
-    assert asyncio.run(in_thread(work, False)) != threading.get_ident()
-    with pytest.raises(WireError):
-        asyncio.run(in_thread(work, fails=True))
 
 
 def test_a_cancelled_task_waits_for_its_thread() -> None:

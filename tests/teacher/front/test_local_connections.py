@@ -1,4 +1,4 @@
-"""The local listener: who is let in, what passes, and in which order it is answered."""
+"""The local listener: who may connect, what it refuses, and requests like an earlier one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import os
 import socket
 import sys
 import termios
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edl.errors import RateLimited, RequestRefused, RetryableError
+from edl.errors import RequestRefused, RetryableError
 from edl.proto import inference_pb2 as pb
 from edl.proto import stream_answers, tensors
 from edl.proto.arena import Array
 from edl.proto.clients import Request, door_line, oip_grpc
-from edl.proto.doors import LENGTH, TICKET_BYTES, Invitation, user_behind
+from edl.proto.doors import LENGTH, TICKET_BYTES, Invitation
 from edl.proto.places import Place
 from edl.proto.security import ServerSecurity
 from edl.teacher.model import TensorSpec
@@ -29,7 +30,7 @@ from edl.teacher.wanted import Wanted
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.front.local import Guest, LocalClient, frame, received
+from edl.tests.teacher.front.local import LocalClient, RawClient, frame, received
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sockets without a file")
@@ -39,38 +40,9 @@ SMALL = Request({"x": X})
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[Bench], LocalClient]]:
-    clients: list[LocalClient] = []
-
-    def connect(bench: Bench) -> LocalClient:
-        clients.append(LocalClient(bench.address))
-        return clients[-1]
-
-    yield connect
-    for client in clients:
-        client.close()
-
-
-Connect = Callable[[Bench], LocalClient]
-Register = Callable[..., Guest]
-
-
-@pytest.fixture
-def register() -> Iterator[Register]:
-    guests: list[Guest] = []
-
-    def register(bench: Bench, token: str = "") -> Guest:
-        guests.append(Guest(bench, token))
-        return guests[-1]
-
-    yield register
-    for guest in guests:
-        guest.close()
-
-
-@pytest.fixture
-def guest(bench: Bench, register: Register) -> Guest:
-    return register(bench)
+def client(bench: Bench) -> Iterator[RawClient]:
+    with closing(RawClient(bench)) as client:
+        yield client
 
 
 def is_labelled(client: LocalClient) -> bool:
@@ -85,7 +57,7 @@ def request_ids(connection: socket.socket, count: int) -> list[str]:
     return [answer(connection).request_id for _ in range(count)]
 
 
-# --- who is let in
+# --- who may connect
 
 
 def test_an_offer_survives_its_metadata() -> None:
@@ -96,102 +68,90 @@ def test_an_offer_survives_its_metadata() -> None:
     assert offer.address == "\0edl-x"
 
 
-def test_a_connection_without_a_valid_ticket_is_closed(bench: Bench, guest: Guest) -> None:
+def test_a_connection_without_a_valid_ticket_is_closed(bench: Bench, client: RawClient) -> None:
     for ticket in (b"0" * TICKET_BYTES, bytes(TICKET_BYTES), b"\xff" * TICKET_BYTES):
-        assert guest.is_refused(ticket + frame(bench.request()))
+        assert client.is_refused(ticket + frame(bench.request()))
     assert bench.requests("answered") == 0
 
 
-def test_a_connection_that_does_not_send_its_ticket_is_closed(bench: Bench, guest: Guest) -> None:
-    with guest.connect(b"0") as connection:
+def test_a_connection_that_does_not_send_its_ticket_is_closed(
+    bench: Bench, client: RawClient
+) -> None:
+    with client.connect(b"0") as connection:
         bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)  # it has come
         bench.advance(10.0)
         assert received(connection) == b""
 
 
-def test_no_more_than_64_connections_may_owe_their_ticket(bench: Bench, guest: Guest) -> None:
-    silent = [guest.connect(b"") for _ in range(64)]
-    assert guest.is_refused(b"0")
+def test_no_more_than_64_connections_may_owe_their_ticket(bench: Bench, client: RawClient) -> None:
+    silent = [client.connect(b"") for _ in range(64)]
+    assert client.is_refused(b"0")
     for connection in silent:
         connection.close()
-    ticket = guest.offer.ticket.encode()
-    wait_until(lambda: not guest.is_refused(ticket + frame(bench.request())))
+    ticket = client.offer.ticket.encode()
+    wait_until(lambda: not client.is_refused(ticket + frame(bench.request())))
 
 
-def test_a_ticket_is_void_once_the_memory_is_unregistered(bench: Bench, guest: Guest) -> None:
-    ticket = guest.offer.ticket.encode() + frame(bench.request())
-    assert not guest.is_refused(ticket)
-    guest.unregister()
-    assert guest.is_refused(ticket)
+def test_a_ticket_is_void_once_the_memory_is_unregistered(bench: Bench, client: RawClient) -> None:
+    ticket = client.offer.ticket.encode() + frame(bench.request())
+    assert not client.is_refused(ticket)
+    client.unregister()
+    assert client.is_refused(ticket)
 
 
-def test_a_client_has_no_more_than_64_tickets(bench: Bench, guest: Guest) -> None:
-    tickets = [guest.offer, *(guest.offered_again() for _ in range(70))]
+def test_a_client_has_no_more_than_64_tickets(bench: Bench, client: RawClient) -> None:
+    tickets = [client.offer, *(client.offered_again() for _ in range(70))]
     asked = frame(bench.request())
-    refused = [guest.is_refused(one.ticket.encode() + asked) for one in tickets]
+    refused = [client.is_refused(one.ticket.encode() + asked) for one in tickets]
     assert refused == [True] * 7 + [False] * 64
 
 
-def test_the_user_behind_a_socket_is_known() -> None:
-    near, far = socket.socketpair()
-    with near, far:
-        assert user_behind(near) == os.geteuid()
-
-
 def test_an_impostor_at_the_socket_gets_no_ticket(
-    bench: Bench, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = connect(bench)
-    monkeypatch.setattr(door_line, "user_behind", lambda _: os.geteuid() + 1)
-    monkeypatch.setattr(Invitation, "ticket", property(lambda _: pytest.fail("it was sent")))
-    assert is_labelled(client)  # by gRPC
+    with closing(LocalClient(bench.address)) as client:
+        monkeypatch.setattr(door_line, "user_behind", lambda _: os.geteuid() + 1)
+        monkeypatch.setattr(Invitation, "ticket", property(lambda _: pytest.fail("it was sent")))
+        assert is_labelled(client)  # by gRPC
     wait_until(lambda: bench.open_calls == 0)
 
 
 def test_a_client_that_cannot_connect_uses_grpc(
-    make: Make, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests that are on their way meanwhile are answered."""
+
+    def refuse(_: Invitation) -> Any:
+        raise ConnectionRefusedError("nobody is there")
+
     bench = make(slots=8)
-    client = connect(bench)
     held = bench.hold()
-    with ThreadPoolExecutor(1) as pool:
+    with closing(LocalClient(bench.address)) as client, ThreadPoolExecutor(1) as pool:
         first = pool.submit(is_labelled, client)
         held.wait()
         bench.heal()
-
-        def refuse(_: Invitation) -> Any:
-            raise ConnectionRefusedError("nobody is there")
-
-        monkeypatch.setattr(oip_grpc, "DoorLine", refuse)
-        assert is_labelled(client)
+        with monkeypatch.context() as patch:
+            patch.setattr(oip_grpc, "DoorLine", refuse)
+            assert is_labelled(client)
         held.release()
         assert first.result(WAIT_S)
-    monkeypatch.undo()
-    assert is_labelled(client)
-    assert bench.open_calls == 1, "the listener is not tried again"
+        assert is_labelled(client)
+        assert bench.open_calls == 1, "the listener is not tried again"
 
 
-# --- what passes
-
-
-def test_answers_and_refusals_are_those_of_a_stream(bench: Bench, guest: Guest) -> None:
-    with guest.enter(frame(bench.request(3, request_id="a")) + frame(b"\xff")) as connection:
-        assert request_ids(connection, 1) == ["a"]
-        with pytest.raises(RequestRefused, match="truncated"):
-            stream_answers.read(received(connection))
+# --- requests and answers
 
 
 @pytest.mark.parametrize("rest", [b"\x01", frame(b"12345")[:-1], b""])
-def test_a_half_sent_request_leaves_nothing(bench: Bench, guest: Guest, rest: bytes) -> None:
-    connection = guest.enter(rest)
+def test_a_half_sent_request_leaves_nothing(bench: Bench, client: RawClient, rest: bytes) -> None:
+    connection = client.enter(rest)
     wait_until(lambda: bench.open_calls == 1)
     connection.close()
     wait_until(lambda: bench.open_calls == 0)
 
 
-def test_a_request_over_the_limit_is_refused_unread(bench: Bench, guest: Guest) -> None:
-    with guest.enter(frame(bench.request(request_id="a"))) as connection:
+def test_a_request_over_the_limit_is_refused_unread(bench: Bench, client: RawClient) -> None:
+    with client.enter(frame(bench.request(request_id="a"))) as connection:
         connection.sendall(LENGTH.pack((1 << 20) + 1) + bytes(100))
         assert request_ids(connection, 1) == ["a"]
         with pytest.raises(RequestRefused, match="larger than max"):
@@ -200,22 +160,8 @@ def test_a_request_over_the_limit_is_refused_unread(bench: Bench, guest: Guest) 
     assert bench.refused("too_large") == 1
 
 
-def test_calls_over_the_limit_of_a_client_are_refused(make: Make, connect: Connect) -> None:
-    bench = make(max_calls_per_peer=1, slots=8)
-    client = connect(bench)
-    held = bench.hold()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(is_labelled, client)
-        held.wait()
-        with pytest.raises(RateLimited, match="calls of one client are open"):
-            client.infer(SMALL)
-        held.release()
-        assert first.result(WAIT_S)
-    assert is_labelled(client)
-
-
-def test_a_client_that_reads_no_answers_is_cut_off(bench: Bench, guest: Guest) -> None:
-    with guest.enter() as connection:
+def test_a_client_that_reads_no_answers_is_cut_off(bench: Bench, client: RawClient) -> None:
+    with client.enter() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with ThreadPoolExecutor(1) as pool:
             request = frame(bench.request(20_000))
@@ -225,38 +171,10 @@ def test_a_client_that_reads_no_answers_is_cut_off(bench: Bench, guest: Guest) -
             assert isinstance(sending.exception(WAIT_S), OSError)
 
 
-# --- the order of answers
-
-
-def test_requests_are_answered_in_their_order(make: Make, register: Register) -> None:
-    bench = make(slots=8)
-    ids = [str(number) for number in range(20)]
-    requests = b"".join(frame(bench.request(3, request_id=one)) for one in ids)
-    with register(bench).enter(requests) as connection:
-        assert request_ids(connection, 20) == ids
-        for byte in frame(bench.request(1, request_id="byte by byte")):
-            connection.sendall(bytes([byte]))
-        assert request_ids(connection, 1) == ["byte by byte"]
-    assert bench.requests("answered") == 21
-
-
-def test_no_more_than_two_requests_are_in_work(make: Make, register: Register) -> None:
-    bench = make(slots=8)
-    held = bench.hold()
-    requests = b"".join(frame(bench.request(request_id=str(number))) for number in range(5))
-    with register(bench).enter(requests) as connection:
-        held.wait(2)
-        bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)  # time for a third
-        assert not held.more
-        held.release()
-        assert request_ids(connection, 5) == list("01234")
-
-
-def test_two_unread_answers_go_out(make: Make, register: Register) -> None:
+def test_two_unread_answers_go_out(bench: Bench, client: RawClient) -> None:
     """Two of 128 KB: by default the system would take half of the second."""
-    bench = make(slots=8)
     rows, least = 8192, 2 * 8192 * 4 * 4
-    with register(bench).enter(2 * frame(bench.request(rows, request_id="a"))) as connection:
+    with client.enter(2 * frame(bench.request(rows, request_id="a"))) as connection:
 
         def unread() -> int:
             waiting = bytearray(4)
@@ -289,9 +207,9 @@ def zeros(rows: int) -> Answer:
 
 
 def test_an_answer_waits_for_those_before_it(
-    bench: Bench, guest: Guest, single_rows_wait: list[Future[Answer]]
+    bench: Bench, client: RawClient, single_rows_wait: list[Future[Answer]]
 ) -> None:
-    with guest.enter(frame(bench.request(1, request_id="first"))) as connection:
+    with client.enter(frame(bench.request(1, request_id="first"))) as connection:
         connection.sendall(frame(bench.request(2, request_id="second")))
         wait_until(lambda: bench.requests("answered") == 1)
         connection.setblocking(False)
@@ -303,9 +221,9 @@ def test_an_answer_waits_for_those_before_it(
 
 
 def test_the_request_of_a_closed_connection_is_cancelled(
-    bench: Bench, guest: Guest, single_rows_wait: list[Future[Answer]]
+    bench: Bench, client: RawClient, single_rows_wait: list[Future[Answer]]
 ) -> None:
-    connection = guest.enter(frame(bench.request(1)))
+    connection = client.enter(frame(bench.request(1)))
     wait_until(lambda: single_rows_wait)
     connection.close()
     wait_until(lambda: single_rows_wait[0].cancelled())
@@ -335,65 +253,59 @@ def encoded(place: Place, **request: Any) -> bytes:
     return tensors.encode_request(model_name="resnet", inputs={"x": X}, places=places, **request)
 
 
-def asked(guest: Guest, data: bytes) -> bytes:
-    with guest.enter(frame(data)) as connection:
+def asked(client: RawClient, data: bytes) -> bytes:
+    with client.enter(frame(data)) as connection:
         return answer(connection).outputs["double"].tobytes()
 
 
-def test_like_requests_are_parsed_once(bench: Bench, connect: Connect, decoded: list[Any]) -> None:
-    client = connect(bench)
-    for scale in range(1, 20):
-        labels = client.infer(Request({"x": X * scale})).outputs["double"]
-        assert labels.tobytes() == (X * 2 * scale).tobytes()
-    few = len(decoded)
-    assert few <= 6  # the numbers of its places have more digits, now and then
-    client.infer(Request({"x": X[:5]}))
-    assert len(decoded) == few + 1
-
-
-def test_of_like_requests_the_place_is_checked_each_time(guest: Guest, decoded: list[Any]) -> None:
+def test_of_like_requests_the_place_is_checked_each_time(
+    client: RawClient, decoded: list[Any]
+) -> None:
     for _ in range(3):
-        _, place, record = guest.put(X)
-        assert asked(guest, encoded(place)) == (X * 2).tobytes()
+        _, place, record = client.put(X)
+        assert asked(client, encoded(place)) == (X * 2).tobytes()
     assert len(decoded) < 3
-    guest.arena.free(record.offset)
+    client.arena.free(record.offset)
     with pytest.raises(RetryableError, match="not this request's any more"):
-        asked(guest, encoded(place))
+        asked(client, encoded(place))
     with pytest.raises(RequestRefused, match="not all within"):
-        asked(guest, encoded(replace(place, offset=(1 << 20) - 8)))
+        asked(client, encoded(replace(place, offset=(1 << 20) - 8)))
 
 
 def test_a_request_like_that_of_another_client_reads_none_of_its_memory(
-    make: Make, register: Register, tmp_path: Any, decoded: list[Any]
+    make: Make, tmp_path: Any, decoded: list[Any]
 ) -> None:
     tokens = write_secret(tmp_path / "tokens", "student:a s3cret\nstudent:b an0ther\n")
     bench = make(security=ServerSecurity(tokens_file=tokens))
-    first, second = register(bench, "s3cret"), register(bench, "an0ther")
-    _, place, _ = first.put(X)
-    assert asked(first, encoded(place)) == (X * 2).tobytes()
-    with pytest.raises(RequestRefused, match="no region"):
-        asked(second, encoded(place))
+    with (
+        closing(RawClient(bench, "s3cret")) as owner,
+        closing(RawClient(bench, "an0ther")) as other,
+    ):
+        _, place, _ = owner.put(X)
+        assert asked(owner, encoded(place)) == (X * 2).tobytes()
+        with pytest.raises(RequestRefused, match="no region"):
+            asked(other, encoded(place))
     assert len(decoded) == 1
 
 
-def test_a_changed_model_checks_requests_anew(bench: Bench, guest: Guest) -> None:
-    _, place, _ = guest.put(X)
-    asked(guest, encoded(place))
+def test_a_changed_model_checks_requests_anew(bench: Bench, client: RawClient) -> None:
+    _, place, _ = client.put(X)
+    asked(client, encoded(place))
     spec = bench.labeller.backend.spec
     bench.labeller.backend.spec = replace(spec, inputs=(TensorSpec("x", "FP32", (-1, 5)),))
     with pytest.raises(RequestRefused, match=r"expected \[-1, 5\]"):
-        asked(guest, encoded(place))
+        asked(client, encoded(place))
 
 
-def test_no_more_than_64_kinds_of_requests_are_kept(guest: Guest, decoded: list[Any]) -> None:
+def test_no_more_than_64_kinds_of_requests_are_kept(client: RawClient, decoded: list[Any]) -> None:
     kinds = []
     for number in range(70):
-        _, place, _ = guest.put(X)
+        _, place, _ = client.put(X)
         kinds.append(encoded(place, parameters={"odd": number}))
-        asked(guest, kinds[-1])
+        asked(client, kinds[-1])
     assert len(decoded) == 70
-    asked(guest, kinds[-1])
-    asked(guest, kinds[10])
+    asked(client, kinds[-1])
+    asked(client, kinds[10])
     assert len(decoded) == 70
-    asked(guest, kinds[0])
+    asked(client, kinds[0])
     assert len(decoded) == 71

@@ -1,24 +1,26 @@
-"""`ModelStreamInfer`: in order, each request by itself, and a stream's place among other calls."""
+"""Streams of requests, by gRPC and by the local listener: their order, limits and end."""
 
 from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
+import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.fakes import array
+from edl.tests.teacher.front.local import RawClient, frame, received
 from edl.tests.waiting import wait_until
 
-EVICTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
-
-class Stream:
-    """One stream to a server; `put` sends a request, `next` waits for the next answer."""
+class GrpcStream:
+    """One stream to a server; `put` sends requests, `next` waits for the next answer."""
 
     def __init__(self, bench: Bench) -> None:
         self._requests: queue.Queue[bytes | None] = queue.Queue()
@@ -36,24 +38,60 @@ class Stream:
         answer: pb.ModelStreamInferResponse = next(self.call)
         return answer
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._requests.put(None)
 
 
-def test_answers_come_in_the_order_of_the_requests(bench: Bench) -> None:
-    stream, ids = Stream(bench), [str(rows) for rows in range(1, 8)]
+class LocalStream:
+    """The same by the local listener."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._client = RawClient(bench)
+        self._socket = self._client.enter()
+
+    def put(self, *requests: bytes) -> None:
+        self._socket.sendall(b"".join(map(frame, requests)))
+
+    def next(self) -> pb.ModelStreamInferResponse:
+        return pb.ModelStreamInferResponse.FromString(received(self._socket))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._client.close()
+
+
+Open = Callable[[Bench], GrpcStream | LocalStream]
+
+
+@pytest.fixture(params=[GrpcStream, LocalStream])
+def open_stream(request: pytest.FixtureRequest) -> Iterator[Open]:
+    with ExitStack() as opened:
+
+        def open_stream(bench: Bench) -> GrpcStream | LocalStream:
+            stream: GrpcStream | LocalStream = request.param(bench)
+            opened.callback(stream.close)
+            return stream
+
+        yield open_stream
+
+
+def test_answers_come_in_the_order_of_the_requests(make: Make, open_stream: Open) -> None:
+    bench, ids = make(slots=8), [str(rows) for rows in range(1, 21)]
+    stream = open_stream(bench)
     stream.put(*(bench.request(int(one), request_id=one) for one in ids))
-    stream.end()
-    answers = list(stream.call)
+    answers = [stream.next() for _ in ids]
     assert [answer.infer_response.id for answer in answers] == ids
     last = tensors.decode_response(answers[-1].infer_response.SerializeToString())
-    assert last.outputs["double"].tobytes() == (array(7, 4) * 2).tobytes()
-    assert bench.requests("answered") == 7
+    assert last.outputs["double"].tobytes() == (array(20, 4) * 2).tobytes()
+    assert bench.requests("answered") == 20
+    stream.close()
     wait_until(lambda: bench.open_calls == 0)
 
 
-def test_a_wrong_request_is_refused_and_the_others_are_answered(bench: Bench) -> None:
-    stream = Stream(bench)
+def test_a_wrong_request_is_refused_and_the_others_are_answered(
+    bench: Bench, open_stream: Open
+) -> None:
+    stream = open_stream(bench)
     unknown_output = bench.request(outputs=["no"], request_id="c")
     stream.put(bench.request(request_id="a"), b"\xff", unknown_output)
     assert stream.next().infer_response.id == "a"
@@ -64,48 +102,30 @@ def test_a_wrong_request_is_refused_and_the_others_are_answered(bench: Bench) ->
     assert bench.refused("malformed") == 2
     stream.put(bench.request(request_id="d"))
     assert stream.next().infer_response.id == "d"
-    stream.end()
-    assert list(stream.call) == []
 
 
-def test_no_more_than_two_requests_are_read_ahead(make: Make) -> None:
+def test_no_more_than_two_requests_are_read_ahead(make: Make, open_stream: Open) -> None:
     bench = make(slots=8)
-    held, stream = bench.hold(), Stream(bench)
+    held, stream = bench.hold(), open_stream(bench)
     stream.put(*[bench.request()] * 5)
     held.wait(2)
     bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)  # time for a third
     assert not held.more
     held.release()
     assert [stream.next().error_message for _ in range(5)] == [""] * 5
-    stream.end()
-
-
-def test_an_idle_stream_makes_room_and_one_at_work_does_not(make: Make) -> None:
-    bench = make(max_calls_per_peer=1)
-    idle = Stream(bench)
-    idle.put(bench.request())
-    idle.next()
-    bench.infer()
-    assert refusal(idle.next) == (EVICTED, "a stream that sent nothing was ended for another call")
-    held, working = bench.hold(), Stream(bench)
-    working.put(bench.request())
-    held.wait()
-    assert refusal(bench.infer)[0] is EVICTED
-    held.release()
-    assert working.next().error_message == ""
-    working.end()
 
 
 def test_a_request_over_the_limit_ends_its_stream(bench: Bench) -> None:
-    stream = Stream(bench)
+    stream = GrpcStream(bench)
     stream.put(bytes((1 << 20) + 1))
-    assert refusal(stream.next)[0] is EVICTED
+    assert refusal(stream.next)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     wait_until(lambda: bench.refused("too_large") == 1)
     bench.infer()
 
 
 def test_a_stop_answers_what_was_sent_and_waits_for_no_idle_stream(bench: Bench) -> None:
-    idle, working = Stream(bench), Stream(bench)
+    """Of a client that does not understand GOAWAY messages."""
+    idle, working = GrpcStream(bench), GrpcStream(bench)
     idle.put(bench.request())
     idle.next()
     held = bench.hold()
@@ -120,14 +140,4 @@ def test_a_stop_answers_what_was_sent_and_waits_for_no_idle_stream(bench: Bench)
     stopping.join(WAIT_S)
     assert not stopping.is_alive()
     for stream in (idle, working):
-        stream.end()
-
-
-def test_a_cancelled_stream_leaves_nothing_open(bench: Bench) -> None:
-    stream = Stream(bench)
-    stream.put(bench.request())
-    stream.next()
-    stream.call.cancel()
-    wait_until(lambda: bench.open_calls == 0)
-    stream.end()
-    bench.infer()
+        stream.close()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from http.client import HTTPResponse
-from types import TracebackType
-from typing import Any, Self
 
 import numpy as np
 
@@ -62,24 +60,15 @@ class Reply:
         return str(json.loads(self.body)["error"])
 
 
-class Talk:
+class Talk(AbstractContextManager["Talk"]):
     """One connection to the HTTP of `bench`."""
 
-    def __init__(self, bench: Bench, tls: ssl.SSLContext | None = None, **options: Any) -> None:
+    def __init__(self, bench: Bench) -> None:
         host, port = url_of(bench.server).rpartition("//")[2].split(":")
-        plain = socket.create_connection((host, int(port)), WAIT_S, **options)
-        self.name: tuple[str, int] = plain.getsockname()
-        self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        self.socket = socket.create_connection((host, int(port)), WAIT_S)
+        self.name: tuple[str, int] = self.socket.getsockname()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     def say(self, *parts: bytes) -> None:

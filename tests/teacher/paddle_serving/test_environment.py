@@ -47,9 +47,7 @@ def test_an_environment_is_made_once(steps: Steps, tmp_path: Path) -> None:
     python = make(steps.folder, recipe(), told.append)
     assert python == steps.folder / "bin" / "python"
     assert [name for name, *_ in steps.taken] == ["venv", "pip", "pip", "pip", "check"]
-    assert "protobuf==3.20.3" in steps.taken[1]
-    assert "--no-deps" not in steps.taken[1]
-    assert {"--no-deps", "paddle-serving-server==0.9.0"} <= set(steps.taken[2])
+    assert ["--no-deps" in step for step in steps.taken[1:4]] == [False, True, True]
     site = steps.folder / "lib" / "python3.11" / "site-packages"
     assert [file.name for file in (site / "paddle_serving_client").iterdir()] == ["httpclient.py"]
     compile((site / "sitecustomize.py").read_text(), "sitecustomize.py", "exec")
@@ -58,14 +56,6 @@ def test_an_environment_is_made_once(steps: Steps, tmp_path: Path) -> None:
     assert make(steps.folder, recipe(), told.append) == python
     assert not steps.taken
     assert "up to date" in told[-1]
-
-
-def test_another_recipe_makes_it_again(steps: Steps) -> None:
-    make(steps.folder, recipe(), print)
-    steps.taken.clear()
-    make(steps.folder, recipe(gpu=True), print)
-    assert "paddle-serving-server-gpu==0.9.0.post1028" in steps.taken[2]
-    assert not any("paddle-serving-server==0.9.0" in step for step in steps.taken)
 
 
 @pytest.mark.parametrize("step", ["venv", "pip", "check"])
@@ -89,7 +79,10 @@ def test_other_folders_are_left_alone(steps: Steps) -> None:
 
 
 def test_the_command_and_its_errors(steps: Steps, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(steps.folder), "--gpu"]) == 0
+    assert main([str(steps.folder)]) == 0
+    steps.taken.clear()
+    assert main([str(steps.folder), "--gpu"]) == 0, "another recipe makes it anew"
+    assert "paddle-serving-server-gpu==0.9.0.post1028" in steps.taken[2]
     assert "paddlepaddle-gpu==2.6.2" in capsys.readouterr().out
     steps.folder = steps.folder.with_name("other")
     steps.fails = "pip"

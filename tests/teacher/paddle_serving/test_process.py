@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from edl.errors import ModelError, ProcessFailed, TeacherLost, UsageError
 from edl.lifecycle import Stop
 from edl.proto.specs import TensorSpec
 from edl.supervise import Command
+from edl.teacher.paddle_serving.configuration import Model
 from edl.teacher.paddle_serving.environment import make, recipe
 from edl.teacher.paddle_serving.model import open_model
 from edl.teacher.paddle_serving.process import ServerProcess
@@ -119,51 +120,45 @@ SAID = (
     '{"paddle": "3.3.1", "inputs": [["image", "uint8", [-1, 3, 8, 8]]], '
     '"outputs": [["y", "float32", [-1, 10]], ["z", "bfloat16", [-1]]]}'
 )
+FILES = ("net.pdmodel", "net.pdiparams")
 
 
-def interpreter(folder: Path, *lines: str) -> Path:
-    """A program that says these lines whatever it is given."""
-    file = folder / "python"
-    file.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in lines)]) + "\n")
-    file.chmod(0o755)
-    return file
-
-
-def saved(folder: Path, *names: str) -> Path:
-    for name in names:
+def opened(folder: Path, files: Sequence[str], *lines: str) -> Model:
+    """A model of these files, described by an interpreter that prints these lines."""
+    for name in files:
         (folder / name).write_text("")
-    return folder
+    python = folder / "python"
+    python.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in lines)]) + "\n")
+    python.chmod(0o755)
+    return open_model(str(folder), python)
 
 
 def test_a_model_is_described(tmp_path: Path) -> None:
-    folder = saved(tmp_path, "net.pdmodel", "net.pdiparams")
-    model = open_model(str(folder), interpreter(tmp_path, "a warning", SAID))
-    assert (model.program, model.weights) == (folder / "net.pdmodel", folder / "net.pdiparams")
+    model = opened(tmp_path, FILES, "a warning", SAID)
+    assert [model.program, model.weights] == [tmp_path / name for name in FILES]
     assert model.paddle == "3.3.1"
     assert model.inputs == (TensorSpec("image", "UINT8", (-1, 3, 8, 8)),)
     assert model.outputs == (TensorSpec("y", "FP32", (-1, 10)), TensorSpec("z", "BF16", (-1,)))
 
 
-def test_the_format_of_paddle_3_is_refused(tmp_path: Path) -> None:
-    folder = saved(tmp_path, "net.json", "net.pdiparams")
-    with pytest.raises(ModelError, match="FLAGS_enable_pir_api=0"):
-        open_model(str(folder), interpreter(tmp_path, SAID))
+@pytest.mark.parametrize(
+    ("files", "said", "words"),
+    [
+        (("net.json", "net.pdiparams"), SAID, "FLAGS_enable_pir_api=0"),
+        ((), SAID, "no model"),
+        (FILES, "No module named paddle", "No module named paddle.*make serving-env"),
+        (FILES, SAID.replace("uint8", "complex64"), "dtype complex64"),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_refused(
+    tmp_path: Path, files: Sequence[str], said: str, words: str
+) -> None:
+    with pytest.raises(ModelError, match=words):
+        opened(tmp_path, files, said)
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no model"):
-        open_model(str(tmp_path), interpreter(tmp_path, SAID))
-
-
-def test_an_interpreter_without_paddle_is_refused(tmp_path: Path) -> None:
-    folder = saved(tmp_path, "net.pdmodel", "net.pdiparams")
-    with pytest.raises(ModelError, match=r"No module named paddle.*make serving-env"):
-        open_model(str(folder), interpreter(tmp_path, "No module named paddle"))
+def test_a_missing_interpreter_is_refused(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).write_text("")
     with pytest.raises(UsageError, match="make serving-env"):
-        open_model(str(folder), tmp_path / "nowhere" / "python")
-
-
-def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
-    folder = saved(tmp_path, "net.pdmodel", "net.pdiparams")
-    with pytest.raises(ModelError, match="dtype complex64"):
-        open_model(str(folder), interpreter(tmp_path, SAID.replace("uint8", "complex64")))
+        open_model(str(tmp_path), tmp_path / "nowhere" / "python")

@@ -25,24 +25,12 @@ PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis:/
 
 
 def test_supported_options_pass() -> None:
+    inputs = (TensorSpec("x", "FP32", (-1, 4)),)
+    predictor = PredictorConfig("m", threads=3, micro_batch=16, inputs=inputs, canary="net.npz")
+    more = {"teacher_id": "t1", "advertise": "head:9292", "insecure": True}
     check(PLAIN)
-    predictor = PredictorConfig(
-        "m", threads=3, micro_batch=16, inputs=(TensorSpec("x", "FP32", (-1, 4)),), canary="net.npz"
-    )
-    check(
-        TeacherConfig(
-            "net",
-            predictor,
-            ServerConfig("::1", 9292, 8),
-            "redis://head",
-            "t1",
-            "head:9292",
-            ttl_s=1.0,
-            grace_s=3.0,
-            insecure=True,
-            devices=(Device("gpu:1"),),
-        )
-    )
+    check(replace(PLAIN, predictor=predictor, devices=(Device("gpu:1"),), **more))
+    check(replace(PLAIN, server=ServerConfig("::1", 9292, 8), ttl_s=1.0, grace_s=3.0))
 
 
 @pytest.mark.parametrize(
@@ -128,9 +116,14 @@ def model(tmp_path: Path) -> Model:
     )
 
 
-def test_files_of_a_server(model: Model, tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "server"
     folder.mkdir()
+    return folder
+
+
+def test_files_of_a_server(model: Model, folder: Path) -> None:
     file = write(folder, model, port=4321, calls=6, device="cpu", threads=3)
     config = json.loads(file.read_text())
     assert (config["rpc_port"], config["worker_num"]) == (4321, 6)
@@ -157,19 +150,14 @@ def test_files_of_a_server(model: Model, tmp_path: Path) -> None:
     assert "  fetch_type: 1" in lines
 
 
-def test_configuration_for_a_gpu(model: Model, tmp_path: Path) -> None:
-    folder = tmp_path / "server"
-    folder.mkdir()
-    config = json.loads(
-        write(folder, model, port=1, calls=1, device="gpu:2", threads=1).read_text()
-    )
+def test_configuration_for_a_gpu(model: Model, folder: Path) -> None:
+    file = write(folder, model, port=1, calls=1, device="gpu:2", threads=1)
+    config = json.loads(file.read_text())
     local = config["op"]["model"]["local_service_conf"]
     assert (local["device_type"], local["devices"], local["use_mkldnn"]) == (1, "2", False)
 
 
-def test_an_unsupported_datatype_is_refused(model: Model, tmp_path: Path) -> None:
+def test_an_unsupported_datatype_is_refused(model: Model, folder: Path) -> None:
     odd = replace(model, outputs=(TensorSpec("y", "UINT64", (-1, 2)),))
-    folder = tmp_path / "server"
-    folder.mkdir()
     with pytest.raises(ModelError, match="no UINT64, which 'y' is of"):
         write(folder, odd, port=1, calls=1, device="cpu", threads=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,7 +28,7 @@ from edl.teacher.register.voucher import Voucher
 from edl.tests.coordinator.test_prober import probe
 from edl.tests.foreign_server import MODEL, ForeignGrpc, Kind, start
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.teacher.register.test_trial import CANARY
+from edl.tests.teacher.register.test_trial import CANARY, X
 from edl.tests.waiting import wait_until
 
 
@@ -52,37 +53,27 @@ def test_the_scheme_of_grpc_is_left_out() -> None:
         ({"content_id": ""}, "--content"),
         ({"rows": 0}, "--rows must be above 0"),
         ({"timeout_s": -1.0}, "--timeout must be above 0"),
+        ({"protocol": "thrift"}, "no client speaks 'thrift'"),
+        ({"endpoint": "ftp://h:1", "teacher_id": "t"}, "is no address"),
+        ({"endpoint": "grpc://127.0.0.1"}, "names no port"),
+        ({"teacher_id": "a b"}, "the id of a teacher"),
+        ({"inputs": (TensorSpec("a b", "FP32", (-1,)),)}, "input 'a b' must hold no blanks"),
+        ({"canary": Path("/no-such-file")}, "no-such-file"),
+        (
+            {"canary": replace(CANARY, content_id="other")},
+            "the canary is of content other.*leave --content out",
+        ),
+        ({"canary": replace(CANARY, inputs={"a b": X})}, "input 'a b' must hold no blanks"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        config(**options)
-
-
-def test_wrong_settings_are_refused_before_connecting(tmp_path: Path) -> None:
-    def start(**options: Any) -> None:
+def test_wrong_options_are_refused_before_connecting(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    if isinstance(canary := options.get("canary"), Canary):
+        canary.save(tmp_path / "canary")
+        options = {"canary": tmp_path / "canary"}
+    with pytest.raises((UsageError, ModelError), match=words):
         register(config(**options), Stop(), on_ready=pytest.fail, on_progress=pytest.fail)
-
-    with pytest.raises(UsageError, match="no client speaks 'thrift'"):
-        start(protocol="thrift")
-    with pytest.raises(UsageError, match="is no address"):
-        start(endpoint="ftp://h:1", teacher_id="t")
-    with pytest.raises(UsageError, match="the id of a teacher"):
-        start(teacher_id="a b")
-    with pytest.raises(ModelError, match="no-such-file"):
-        start(canary=tmp_path / "no-such-file")
-    path = tmp_path / "canary"
-    Canary.of("other", 1e-3, CANARY.inputs, CANARY.outputs).save(path)
-    with pytest.raises(ModelError, match=r"the canary is of content other.*leave --content out"):
-        start(canary=path)
-    Canary.of("c", 1e-3, {"a b": CANARY.inputs["x"]}, CANARY.outputs).save(path)
-    blanks = "the name of input 'a b' must hold no blanks"
-    with pytest.raises(UsageError, match=blanks):
-        start(canary=path)
-    with pytest.raises(UsageError, match=blanks):
-        start(inputs=(TensorSpec("a b", "FP32", (-1,)),))
-    with pytest.raises(UsageError, match="names no port"):
-        start(endpoint="grpc://127.0.0.1")
 
 
 @pytest.fixture

@@ -1,88 +1,83 @@
-"""What a foreign server has to show: judged by its answers, whatever it speaks."""
+"""A foreign server is judged by its answers."""
 
 from __future__ import annotations
 
-import threading
+import itertools
 import time
-from collections.abc import Callable, Iterator
-from typing import get_args
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
-from edl.errors import (
-    ModelError,
-    RequestRefused,
-    RetryableError,
-    TeacherLost,
-    UsageError,
-    WrongInstance,
-)
+from edl.errors import ModelError, RequestRefused, UsageError, WrongInstance
 from edl.proto.arena import Array
-from edl.proto.clients import Answer, Found, Request, open_client
+from edl.proto.clients import Answer, Found, Request
 from edl.proto.specs import TensorSpec
 from edl.proto.stacked import whole
 from edl.teacher.canary import Canary
 from edl.teacher.register.trial import Trial
-from edl.tests.foreign_server import MODEL, MOODS, ForeignServer, Kind, start
+from edl.tests.foreign_server import MOODS
 from edl.tests.scripted_teacher import CLASSES, logits_of
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 CANARY = Canary.of("c", 1e-3, {"x": X}, {"logits": logits_of(X)})
+WIDTHS = itertools.cycle((5, 6))
 INPUT = TensorSpec("x", "FP32", (-1, 6))
 
 
-@pytest.fixture(params=get_args(Kind))
-def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer]:
-    server = start(request.param)
-    yield server
-    server.stop()
+class ScriptedClient:
+    """A client of a server that has `inputs`, and labels as `label` does."""
+
+    def __init__(self, label: Callable[[Request], Mapping[str, Array]], *inputs: TensorSpec):
+        self.label, self._inputs = label, inputs
+
+    def probe(self, timeout_s: float) -> Found:
+        return Found(self._inputs)
+
+    def infer(self, request: Request, timeout_s: float) -> Answer:
+        return Answer(dict(self.label(request)))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def trial(self, *declared: TensorSpec, canary: Canary | None = None, member: str = "") -> Trial:
+        return Trial(self, declared, canary, 4, 1.0, member)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def trial(server: ForeignServer) -> Iterator[Callable[..., Trial]]:
-    trials: list[Trial] = []
-
-    def make(canary: Canary | None = None, *declared: TensorSpec, timeout_s: float = 10.0) -> Trial:
-        client = open_client("oip", server.address, MODEL)
-        trials.append(Trial(client, declared, canary, rows=4, timeout_s=timeout_s))
-        return trials[-1]
-
-    yield make
-    for each in trials:
-        each.close()
+def logits(function: Callable[[Array], Array]) -> Callable[[Request], dict[str, Array]]:
+    return lambda request: {"logits": function(whole(request.inputs["x"]))}
 
 
-def test_a_good_server_is_measured(server: ForeignServer, trial: Callable[..., Trial]) -> None:
+def test_a_good_server_is_measured() -> None:
     def slow(x: Array) -> Array:
         time.sleep(0.1)
         return logits_of(x)
 
-    server.behaviour = slow
-    declared, compared = trial().first(), trial(CANARY).first()
-    assert (declared.verified, compared.verified) == ("declared", "canary")
-    for measured in (declared, compared):
+    client = ScriptedClient(logits(slow), INPUT)
+    for canary, verified in ((None, "declared"), (CANARY, "canary")):
+        measured = client.trial(canary=canary).first()
+        assert measured.verified == verified
         assert measured.t_t_s >= 0.1 / 8  # two batches of 4 are on their way at once
         assert measured.oddities == ()
-    server.behaviour = logits_of
-    trial(CANARY).again()
-    again = trial()
-    again.first()
-    again.again()
-    server.behaviour = lambda x: logits_of(x)[:, 1:]
+
+
+def test_a_server_that_changes_is_refused() -> None:
+    client = ScriptedClient(logits(logits_of), INPUT)
+    trial = client.trial()
+    trial.first()
+    for _ in range(2):
+        trial.again()
+    client.label = logits(lambda x: logits_of(x)[:, 1:])
     with pytest.raises(ModelError, match="than at first"):
-        again.again()
+        trial.again()
 
 
 @pytest.mark.parametrize("mood", ["nan", "short", "text", "other"])
-def test_wrong_answers_are_refused(
-    server: ForeignServer, trial: Callable[..., Trial], mood: str
-) -> None:
-    server.behaviour = MOODS[mood]
-    with pytest.raises(ModelError):
-        trial(CANARY).first()
-    with pytest.raises(ModelError):
-        trial(CANARY).again()
+def test_wrong_answers_are_refused(mood: str) -> None:
+    trial = ScriptedClient(logits(MOODS[mood]), INPUT).trial(canary=CANARY)
+    for test in (trial.first, trial.again):
+        with pytest.raises(ModelError):
+            test()
 
 
 @pytest.mark.parametrize(
@@ -90,79 +85,39 @@ def test_wrong_answers_are_refused(
     [
         (lambda x: np.ones((len(x), CLASSES), np.float32), "weights loaded"),
         (lambda x: np.tile(x[:, :1], CLASSES).astype(np.float32), "uniform"),
+        (lambda x: logits_of(x)[:, : next(WIDTHS)], "other names, shapes or dtypes"),
     ],
 )
-def test_constant_and_uniform_answers_are_refused(
-    server: ForeignServer,
-    trial: Callable[..., Trial],
-    behaviour: Callable[[Array], Array],
-    words: str,
+def test_answers_that_tell_nothing_are_refused(
+    behaviour: Callable[[Array], Array], words: str
 ) -> None:
-    server.behaviour = behaviour
     with pytest.raises(ModelError, match=words):
-        trial().first()
+        ScriptedClient(logits(behaviour), INPUT).trial().first()
 
 
-def test_answers_of_different_layouts_are_refused(
-    server: ForeignServer, trial: Callable[..., Trial]
-) -> None:
-    server.behaviour = lambda x: logits_of(x)[:, : 5 + server.requests % 2]
-    with pytest.raises(ModelError, match="other names, shapes or dtypes"):
-        trial().first()
-
-
-def test_undescribed_inputs_must_be_declared(
-    server: ForeignServer, trial: Callable[..., Trial]
-) -> None:
-    server.describes = False
+def test_undescribed_inputs_must_be_declared() -> None:
+    client = ScriptedClient(logits(logits_of))
     with pytest.raises(UsageError, match="--input"):
-        trial().first()
-    assert trial(None, INPUT).first().t_t_s > 0
-    assert trial(CANARY).first().t_t_s > 0
-
-
-def test_silence_is_no_wrong_answer(server: ForeignServer, trial: Callable[..., Trial]) -> None:
-    server.ready = False
-    with pytest.raises(RetryableError):
-        trial().ask(5.0)
-    server.ready = True
-    ended = threading.Event()
-    server.behaviour = lambda x: logits_of(x) if ended.wait(10.0) else x
-    try:
-        with pytest.raises(TeacherLost):
-            trial(CANARY, timeout_s=0.3).again()
-    finally:
-        ended.set()
-    closed = trial(CANARY)
-    closed.close()
-    with pytest.raises(TeacherLost):
-        closed.again()
-
-
-class Shuffling:
-    """A client of a server whose outputs come in any order."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def probe(self, timeout_s: float) -> object:
-        raise AssertionError("nobody asks: its inputs are declared")
-
-    def infer(self, request: Request, timeout_s: float) -> Answer:
-        x = whole(request.inputs["x"])
-        outputs = [("logits", logits_of(x)), ("hidden", x * 2)]
-        self.asked += 1
-        return Answer(dict(outputs[:: 1 if self.asked % 2 else -1]))
-
-    def close(self) -> None:
-        """Nothing is open."""
+        client.trial().first()
+    assert client.trial(INPUT).first().t_t_s > 0
+    assert client.trial(canary=CANARY).first().t_t_s > 0
 
 
 def test_outputs_may_come_in_any_order() -> None:
-    trial = Trial(Shuffling(), [INPUT], None, 4, 1.0)  # type: ignore[arg-type]
+    orders = itertools.cycle((1, -1))
+
+    def shuffled(request: Request) -> dict[str, Array]:
+        x = whole(request.inputs["x"])
+        return dict([("logits", logits_of(x)), ("hidden", x * 2)][:: next(orders)])
+
+    trial = ScriptedClient(shuffled).trial(INPUT)
     trial.first()
     for _ in range(2):
         trial.again()
+
+
+def refuse(request: Request) -> dict[str, Array]:
+    raise RequestRefused("ids beyond the vocabulary")
 
 
 @pytest.mark.parametrize(
@@ -179,59 +134,30 @@ def test_outputs_may_come_in_any_order() -> None:
 )
 def test_a_spec_without_a_batch_is_a_usage_error(spec: TensorSpec) -> None:
     with pytest.raises(UsageError, match=r"no batch can be made of x:.*--input"):
-        Trial(Refusing(), [spec], None, 4, 1.0).first()  # type: ignore[arg-type]
-
-
-class Refusing:
-    """A client of a server that takes no noise."""
-
-    def __init__(self, *inputs: TensorSpec) -> None:
-        self._inputs = inputs
-
-    def probe(self, timeout_s: float) -> Found:
-        return Found(self._inputs)
-
-    def infer(self, request: object, timeout_s: float) -> object:
-        raise RequestRefused("ids beyond the vocabulary")
-
-    def close(self) -> None:
-        """Nothing is open."""
+        ScriptedClient(refuse).trial(spec).first()
 
 
 def test_refused_noise_asks_for_a_canary() -> None:
+    client = ScriptedClient(refuse, INPUT, TensorSpec("mask", "INT64", (-1, 6)))
     with pytest.raises(ModelError, match=r"ids beyond the vocabulary.*--canary"):
-        Trial(Refusing(), [INPUT], None, 4, 1.0).first()  # type: ignore[arg-type]
+        client.trial(INPUT).first()
     with pytest.raises(ModelError, match="refuses the canary's samples"):
-        Trial(Refusing(), [INPUT], CANARY, 4, 1.0).again()  # type: ignore[arg-type]
-
-
-def test_an_unknown_input_is_a_usage_error() -> None:
-    known = Refusing(INPUT, TensorSpec("mask", "INT64", (-1, 6)))
-    with pytest.raises(ModelError, match="ids beyond the vocabulary"):
-        Trial(known, [INPUT], None, 4, 1.0).first()  # type: ignore[arg-type]
-    other = TensorSpec("y", "FP32", (-1, 6))
+        client.trial(INPUT, canary=CANARY).again()
     with pytest.raises(UsageError, match="it has no input 'y'; its inputs are x, mask"):
-        Trial(known, [other], None, 4, 1.0).first()  # type: ignore[arg-type]
-
-
-class Minding:
-    """A client of a server that refuses whatever is for an instance."""
-
-    def __init__(self, *, always: bool) -> None:
-        self._always = always
-
-    def infer(self, request: Request, timeout_s: float) -> Answer:
-        if self._always or request.parameters:
-            raise WrongInstance("teacher_id 't' was asked for; this is 'u'")
-        return Answer({"logits": logits_of(whole(request.inputs["x"]))})
+        client.trial(TensorSpec("y", "FP32", (-1, 6))).first()
 
 
 def test_our_own_teachers_are_refused() -> None:
-    def first(client: object, member: str) -> None:
-        Trial(client, [INPUT], None, 4, 1.0, member).first()  # type: ignore[arg-type]
+    def label(request: Request) -> dict[str, Array]:
+        if request.parameters:
+            raise WrongInstance("teacher_id 't' was asked for; this is 'u'")
+        return {"logits": logits_of(whole(request.inputs["x"]))}
 
+    def refuse_always(request: Request) -> dict[str, Array]:
+        raise WrongInstance("this is 'u'")
+
+    ScriptedClient(label).trial(INPUT).first()
     with pytest.raises(UsageError, match=r"an edl-teacher .*--coordinator"):
-        first(Minding(always=False), "t")
+        ScriptedClient(label).trial(INPUT, member="t").first()
     with pytest.raises(WrongInstance):
-        first(Minding(always=True), "t")
-    first(Minding(always=False), "")
+        ScriptedClient(refuse_always).trial(INPUT, member="t").first()

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,42 +94,29 @@ def test_labels_are_those_of_a_batch_that_is_sent(
     np.testing.assert_array_equal(in_place, sent)
 
 
-@pytest.mark.parametrize("rows", [slice(0, 100), slice(100, 300), slice(1, 299)])
-def test_a_run_of_rows_is_read_in_place(
-    bench: Bench, arena: LentArena, client: SameHostClient, rows: slice
-) -> None:
-    np.testing.assert_array_equal(doubled(client, put(arena)[rows]), X[rows] * 2)
-    assert sent_bytes(bench) < 300
-
-
-def test_pieces_of_several_batches_are_sent(
+def test_a_run_of_rows_is_read_in_place_and_pieces_of_several_batches_are_sent(
     bench: Bench, arena: LentArena, client: SameHostClient
 ) -> None:
+    for rows in (slice(0, 100), slice(100, 300), slice(1, 299)):
+        np.testing.assert_array_equal(doubled(client, put(arena)[rows]), X[rows] * 2)
+    assert sent_bytes(bench) < 900
     both = Stacked((put(arena)[290:], put(arena, X + 1)[:10]))
     answer = client.infer(Request({"x": both}), WAIT_S).outputs["double"]
     np.testing.assert_array_equal(answer, np.concatenate([X[290:], X[:10] + 1]) * 2)
     assert sent_bytes(bench) > both.nbytes
 
 
-def test_memory_that_grows_is_registered_again_and_two_regions_stay(
-    bench: Bench, arena: LentArena, client: SameHostClient, grow: Callable[[], object]
-) -> None:
+def test_memory_that_grows_is_registered_again_and_two_regions_stay_until_the_close(
+    bench: Bench, arena: LentArena, client: SameHostClient, grow: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     for _ in range(4):
         grow()
         np.testing.assert_array_equal(doubled(client, put(arena)), X * 2)
     assert sent_bytes(bench) < 1000, "none was sent"
     assert len(regions(bench)) == 2
     assert max(regions(bench)) == arena.size_bytes
-
-
-def test_closing_unregisters_every_region(
-    bench: Bench, arena: LentArena, client: SameHostClient, grow: Callable[[], object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
     monkeypatch.setattr(same_host, "_GOODBYE_S", WAIT_S)  # on a busy machine, too
-    grow()
-    doubled(client, put(arena))
-    assert len(regions(bench)) == 2
     client.close()
     assert regions(bench) == []
 
@@ -253,8 +239,7 @@ def test_a_batch_that_is_replaced_while_it_is_labelled_is_not_answered(
             client.infer(request, WAIT_S, {"x": place})
 
 
-@pytest.mark.parametrize("when", ["before it is read", "while it is labelled"])
-def test_the_places_of_a_late_request_are_left_alone(bench: Bench, when: str) -> None:
+def test_the_places_of_a_late_request_are_left_alone(bench: Bench) -> None:
     """As of a teacher that was stopped: its places belong to another batch by then."""
     x = array(3, 4)
     with shared(4096) as owned:
@@ -263,26 +248,17 @@ def test_the_places_of_a_late_request_are_left_alone(bench: Bench, when: str) ->
         read, written = (Place("r", at, x.nbytes, generation=7) for at in (64, 1024))
         request = placed_request("resnet", x, "double", read, written)
         owned.put(x.tobytes(), 64)
-
-        def use(generation: int) -> None:
-            assert owned.take_back(generation, 64)
-            assert owned.take_back(generation, 1024)
-
-        use(7)
-        if when == "before it is read":
-            use(8)
-        else:
-            bench.labeller.before = lambda: use(8)
+        for at in (64, 1024):
+            assert owned.take_back(7, at)
+        answer = bench.call("ModelInfer", request, pb.ModelInferResponse)
+        assert answer.raw_output_contents == [b""]
+        assert owned.get(x.nbytes, 1024) == (x * 2).tobytes()
+        bench.labeller.before = lambda: owned.mark(8, 1024)
         owned.put(b"another batch", 1024)
-        call = partial(bench.call, "ModelInfer", request, pb.ModelInferResponse)
-        code, words = refusal(call)
+        code, words = refusal(bench.call, "ModelInfer", request, pb.ModelInferResponse)
         assert code is grpc.StatusCode.ABORTED
         assert "its generation is 8, 7 was named" in words
         assert owned.get(13, 1024) == b"another batch"
-        bench.heal()
-        use(7)
-        assert call().raw_output_contents == [b""]
-        assert owned.get(x.nbytes, 1024) == (x * 2).tobytes()
 
 
 def test_no_output_is_written_into_lent_memory(bench: Bench, arena: LentArena) -> None:
@@ -294,8 +270,7 @@ def test_no_output_is_written_into_lent_memory(bench: Bench, arena: LentArena) -
         client.register_memory("r", arena.key, arena.size_bytes, WAIT_S)
         for written in (named, Place("r", ref.offset, X.nbytes)):
             request = placed_request("resnet", X, "double", named, written)
-            call = partial(bench.call, "ModelInfer", request, pb.ModelInferResponse)
-            code, words = refusal(call)
+            code, words = refusal(bench.call, "ModelInfer", request, pb.ModelInferResponse)
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert "region 'r' is lent memory, which is only read" in words
     np.testing.assert_array_equal(arena.get(ref), X)
