@@ -54,7 +54,7 @@ class Stage:
 
     name: str
     base: str
-    steps: tuple[Step, ...]
+    steps: list[Step]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +69,16 @@ class ContainerFile:
     def read(cls, path: Path) -> Self:
         arguments: dict[str, str] = {}
         stages: dict[str, Stage] = {}
-        found: list[tuple[str, str, list[Step]]] = []
         for step in _steps(path.read_text()):
             if step.word == "FROM":
                 base, _, name = step.text.partition(" AS ")
-                found.append((name or str(len(found)), base, []))
-            elif found:
-                found[-1][2].append(step)
+                stages[name] = stage = Stage(name, expand(base, arguments), [])
+            elif stages:
+                stage.steps.append(step)
             else:
                 assert step.word == "ARG", f"line {step.line}: {step.word} before FROM"
                 name, _, value = step.text.partition("=")
                 arguments[name] = value
-        for name, base, steps in found:
-            stages[name] = Stage(name, expand(base, arguments), tuple(steps))
         return cls(path, arguments, stages)
 
     def all_steps(self, name: str) -> list[Step]:
@@ -149,41 +146,40 @@ class Build:
 
     def stage(self, name: str) -> Path:
         """Build a stage and those that it needs; returns its root."""
-        for needed in (*self._needs(name), name):
-            if not self._kept(needed).exists():
-                self._build(self.file.stages[needed])
-        if self.root.exists():
-            shutil.rmtree(self.root)
-        self._clone(self._kept(name), self.root)
+        self._build(name)
+        self._begin(name)
         return self.root
 
-    def _needs(self, name: str) -> list[str]:
-        """The stages that a stage needs, in the order in which they are built."""
-        stage = self.file.stages[name]
-        direct = [stage.base] if stage.base in self.file.stages else []
-        direct += re.findall(r"--from=(\S+)", " ".join(step.text for step in stage.steps))
-        found: dict[str, None] = {}
-        for one in direct:
-            found.update(dict.fromkeys((*self._needs(one), one)))
-        return list(found)
-
     def _kept(self, name: str) -> Path:
+        """A copy of the root of a stage that was built."""
         return self.folder / "stages" / name
 
-    def _build(self, stage: Stage) -> None:
+    def _begin(self, base: str) -> None:
+        """Make the root that of a stage that was built; empty if it is none."""
         if self.root.exists():
             shutil.rmtree(self.root)
-        if stage.base in self.file.stages:
-            self._clone(self._kept(stage.base), self.root)
+        if base in self.file.stages:
+            self._clone(self._kept(base), self.root)
+
+    def _build(self, name: str) -> None:
+        """Build and keep a stage, unless it is kept already."""
+        if self._kept(name).exists():
+            return
+        stage = self.file.stages[name]
+        copied = re.findall(r"--from=(\S+)", " ".join(step.text for step in stage.steps))
+        for needed in (stage.base, *copied):
+            if needed in self.file.stages:
+                self._build(needed)
+        self._begin(stage.base)
         for folder in ("tmp", "var/lib/apt/lists", "usr/local/bin"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         values: dict[str, str] = {}
         where = self.root
         for step in stage.steps:
             if step.word == "ARG":
-                name, _, default = step.text.partition("=")
-                if name in self.arguments or default:
-                    values[name] = self.arguments.get(name, default)
+                key, _, default = step.text.partition("=")
+                if key in self.arguments or default:
+                    values[key] = self.arguments.get(key, default)
             elif step.word == "WORKDIR":
                 where = self.path(step.text)
                 where.mkdir(parents=True, exist_ok=True)
@@ -191,7 +187,7 @@ class Build:
                 self._copy(step, where)
             elif step.word == "RUN":
                 self._run(step, where, values)
-        self._clone(self.root, self._kept(stage.name))
+        self._clone(self.root, self._kept(name))
 
     def path(self, inside: str) -> Path:
         return self.root / inside.lstrip("/")
@@ -204,34 +200,23 @@ class Build:
         words = shlex.split(step.text)
         options = dict(one[2:].split("=", 1) for one in words if one.startswith("--"))
         *sources, target = [one for one in words if not one.startswith("--")]
-        base = self._kept(options["from"]) if "from" in options else None
         to = self.path(target) if target.startswith("/") else where / target
         for source in sources:
-            if base is None:
-                copied = self._from_context(source, to, as_folder=target.endswith("/"))
-                assert copied, f"line {step.line}: nothing of {source} is in the context"
-                if "chmod" in options:
-                    to.chmod(int(options["chmod"], 8))
-            else:
-                found = base / source.lstrip("/")
-                assert found.exists(), f"line {step.line}: {source} is not in {options['from']}"
+            if stage := options.get("from"):
+                found = self._kept(stage) / source.lstrip("/")
+                assert found.exists(), f"line {step.line}: {source} is not in {stage}"
                 self._clone(found, to)
-
-    def _from_context(self, source: str, to: Path, *, as_folder: bool) -> int:
-        """Copy a file or a folder of what the ignore file leaves; how many files that were."""
-        count = 0
-        for name in self.context_files():
-            inside = os.path.relpath(name, source)
-            if inside.startswith(".."):
                 continue
-            if inside == ".":
-                target = to / os.path.basename(name) if as_folder else to
-            else:
-                target = to / inside
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(self.context / name, target, follow_symlinks=False)
-            count += 1
-        return count
+            places = {name: os.path.relpath(name, source) for name in self.context_files()}
+            places = {name: at for name, at in places.items() if not at.startswith("..")}
+            assert places, f"line {step.line}: nothing of {source} is in the context"
+            for name, at in places.items():
+                if at == ".":
+                    at = os.path.basename(name) if target.endswith("/") else ""
+                (to / at).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.context / name, to / at, follow_symlinks=False)
+            if "chmod" in options:
+                to.chmod(int(options["chmod"], 8))
 
     def context_files(self) -> list[str]:
         """Files and links that an engine would be sent, by their paths in the context."""

@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +40,8 @@ COMPOSED: Final[Mapping[str, tuple[str, ...]]] = {
 BUILDS: Final = (*OVERLAYS, *COMPOSED)
 
 Object = dict[str, Any]
+#: API group, resource and verb.
+Right = tuple[str, str, str]
 
 
 @cache
@@ -79,12 +83,40 @@ def kustomize(folder: Path) -> tuple[Object, ...]:
     return tuple(yaml.load_all(done.stdout, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
+@cache
+def printed_secrets(*services: str) -> dict[str, dict[str, bytes]]:
+    """What `secrets.sh SERVICE...` prints: Secret -> key -> value."""
+    with tempfile.TemporaryDirectory() as folder:
+        edl_program = Path(folder) / "edl"
+        edl_program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m edl "$@"\n')
+        edl_program.chmod(0o755)
+        printed = subprocess.run(
+            [KUBERNETES / "secrets.sh", *services],
+            capture_output=True,
+            check=True,
+            env={"PATH": "/usr/bin:/bin", "EDL": str(edl_program)},
+            timeout=60,
+        ).stdout
+    return {
+        one["metadata"]["name"]: {key: b64decode(value) for key, value in one["data"].items()}
+        for one in yaml.safe_load_all(printed)
+    }
+
+
 def of_kind(objects: Iterable[Object], *kinds: str) -> list[Object]:
     return [one for one in objects if one["kind"] in kinds]
 
 
 def named(objects: Iterable[Object], kind: str, name: str) -> Object:
     return next(one for one in of_kind(objects, kind) if one["metadata"]["name"] == name)
+
+
+def granted(role: Object) -> set[Right]:
+    return {
+        right
+        for rule in role["rules"]
+        for right in product(rule["apiGroups"], rule["resources"], rule["verbs"])
+    }
 
 
 @dataclass(frozen=True)
@@ -150,11 +182,7 @@ def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def environment(pod: Pod, container: Object, objects: Iterable[Object]) -> dict[str, str]:
     """Variables of a container as its process finds them; a pod's own facts are made up."""
-    facts = {
-        "status.podIP": "10.1.2.3",
-        "metadata.name": "a-pod",
-        "metadata.namespace": NAMESPACE,
-    }
+    facts = {"status.podIP": "10.1.2.3", "metadata.name": "a-pod", "metadata.namespace": NAMESPACE}
     known: dict[str, str] = {}
     for one in container.get("env", ()):
         source = one.get("valueFrom", {})

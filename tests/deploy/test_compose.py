@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -109,37 +109,24 @@ def test_services_are_hardened(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_and_variables_are_those_of_edl(name: str) -> None:
-    check(["edl", *SERVICES[name]["command"]], environment(SERVICES[name]))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_services_get_the_secrets_that_they_name(name: str) -> None:
-    service = SERVICES[name]
-    named = re.findall(rf"{SECRETS}[\w.-]+", json.dumps(service.get("environment")))
-    assert named
-    own = {key.rpartition("/")[2].partition(".")[0] for key in secrets(service)}
+def test_each_role_can_start_log_in_and_stop(name: str, prepared: Path) -> None:
+    service, variables = SERVICES[name], environment(SERVICES[name])
+    values = check(["edl", *service["command"]], variables)
+    assert seconds(service["stop_grace_period"]) >= values.get("grace", 0.0) + 5
+    named = set(re.findall(rf"{SECRETS}[\w.-]+", json.dumps(variables)))
     job = {f"{SECRETS}ctr.pem", f"{SECRETS}ctr.key"} if name == "student" else set()
-    assert set(named) | job == secrets(service).keys()
-    assert "ca" in own
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_role_has_the_redis_user_that_is_for_it(name: str, prepared: Path) -> None:
-    variables = environment(SERVICES[name])
+    assert named | job == secrets(service).keys()
+    assert f"{SECRETS}ca.pem" in named
     url = variables.get("EDL_REDIS") or variables["EDL_COORDINATOR"]
     parse(url.replace(SECRETS, f"{prepared}/secrets/"))
     parts = urlsplit(url)
     assert (parts.scheme, parts.hostname) == ("rediss", "redis")
-    user = {"coordinator": "edl-manager", "teacher": "edl-teacher-ctr"}.get(
-        SERVICES[name]["command"][0], "edl-student"
-    )
-    assert parts.username == user
+    users = {"coordinator": "edl-manager", "teacher": "edl-teacher-ctr"}
+    assert parts.username == users.get(service["command"][0], "edl-student")
     lines = (prepared / "secrets" / "users.acl").read_text().splitlines()
-    assert f"user {user} on" in [" ".join(line.split()[:3]) for line in lines]
+    assert f"user {parts.username} on" in [" ".join(line.split()[:3]) for line in lines]
     assert lines[0] == "user default off"
-    (file,) = parse_qs(parts.query)["password_file"]
-    assert file in secrets(SERVICES[name])
+    assert parse_qs(parts.query)["password_file"][0] in named
 
 
 @pytest.mark.parametrize("name", ["redis", "coordinator", "teacher-1", "teacher-2"])
@@ -153,10 +140,16 @@ def test_certificates_name_the_host_that_others_dial(name: str, prepared: Path) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_health_checks_can_be_run(name: str) -> None:
-    health = SERVICES[name]["healthcheck"]
+def test_services_are_waited_for_by_what_they_come_to(name: str) -> None:
+    health, ends = SERVICES[name]["healthcheck"], SERVICES[name]["restart"] == "no"
+    conditions = {
+        service["depends_on"][name]["condition"]
+        for service in SERVICES.values()
+        if name in service.get("depends_on", {})
+    }
+    assert conditions <= {"service_completed_successfully" if ends else "service_healthy"}
     if health.get("disable"):
-        assert not [s for s in SERVICES.values() if waits_for(s, name) == "service_healthy"]
+        assert "service_healthy" not in conditions
         return
     kind, *command = health["test"]
     if kind == "CMD":
@@ -167,28 +160,6 @@ def test_health_checks_can_be_run(name: str) -> None:
         subprocess.run(("sh", "-nc", *command), check=True, timeout=20)
         assert command[0].split()[-2:] == ["-q", "PONG"]
     assert seconds(health["timeout"]) < seconds(health["interval"])
-
-
-def waits_for(service: dict[str, Any], name: str) -> str:
-    """For what of another service one waits at its start."""
-    found: str = service.get("depends_on", {}).get(name, {}).get("condition", "")
-    return found
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_services_have_time_to_stop(name: str) -> None:
-    values = check(["edl", *SERVICES[name]["command"]], environment(SERVICES[name]))
-    given_s = seconds(SERVICES[name]["stop_grace_period"])
-    assert given_s >= values.get("grace", 0.0) + 5
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_services_wait_for_what_comes_to_be(name: str) -> None:
-    for other in SERVICES[name].get("depends_on", {}):
-        condition = waits_for(SERVICES[name], other)
-        assert condition in ("service_healthy", "service_completed_successfully")
-        ends = SERVICES[other]["restart"] == "no"
-        assert ends == (condition == "service_completed_successfully")
 
 
 def test_the_redis_server_is_told_what_its_configuration_needs() -> None:
@@ -261,9 +232,7 @@ class Mesh:
         return {**home, **found, **{key: value for key, value in ours.items() if key in found}}
 
     @contextmanager
-    def running(
-        self, name: str, *more: str, ready: str = "", **variables: str
-    ) -> Iterator[Process]:
+    def running(self, name: str, *more: str, **variables: str) -> Iterator[Process]:
         """A service, until the end of the `with`; its health check has passed where it has one."""
         service = COMPOSE["services"][name]
         env = {**self.variables(name), "SECRETS": f"{self.folder}/secrets", **variables}
@@ -272,21 +241,15 @@ class Mesh:
         try:
             if not service["healthcheck"].get("disable"):
                 process.expect(r"^(coordinator|teacher) ready: ", DEADLINE_S)
-                self._check(service["healthcheck"]["test"], env)
+                health = ROOT / "deploy" / "containers" / service["healthcheck"]["test"][1]
+                path = {"PATH": "/usr/bin:/bin"}
+                assert subprocess.check_output(health, env=env | path, timeout=60) == b"ready\n"
             yield process
             if process.alive:
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(DEADLINE_S) == 0
         finally:
             process.stop()
-
-    def _check(self, test: list[str], env: dict[str, str]) -> None:
-        program = ROOT / "deploy" / "containers" / test[1]
-        done = subprocess.run(
-            (program,), env=env | {"PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
-            check=False, timeout=60,
-        )  # fmt: skip
-        assert (done.returncode, done.stdout) == (0, "ready\n")
 
     def operator(self, *command: str) -> str:
         """What a command of the service for operators prints."""
@@ -322,10 +285,7 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
     """With a model of numpy in the place of the example's, which takes long to make."""
     (mesh.folder / "double.py").write_text(MODEL)
     model = {"EDL_MODEL": "double:double", "PYTHONPATH": str(mesh.folder)}
-    with (
-        mesh.running("coordinator"),
-        mesh.running("teacher-1", "--input=x:FP32:-1,4", **model),
-    ):
+    with mesh.running("coordinator"), mesh.running("teacher-1", "--input=x:FP32:-1,4", **model):
         wait_until(lambda: "service ctr: 1 teachers serve" in mesh.operator("doctor"), DEADLINE_S)
         assert "WRONG" not in mesh.operator("doctor")
         assert re.search(r"teacher-1\s+localhost:\d+\s+serving", mesh.operator("status"))
@@ -335,26 +295,21 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_student_learns_from_both_teachers(mesh: Mesh) -> None:
+    model = COMPOSE["services"]["model"]
+    script = mesh.text(model["command"][0]).replace("20000", "4000")
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     with mesh.running("coordinator"):
-        script = mesh.text(COMPOSE["services"]["model"]["command"][0])
         subprocess.run(
-            (*COMPOSE["services"]["model"]["entrypoint"][2:], script.replace("20000", "4000")),
+            (*model["entrypoint"][2:], script),
             cwd=mesh.folder / "work",
-            env={**mesh.variables("model"), "PATH": f"{_python_folder()}:/usr/bin:/bin"},
+            env={**mesh.variables("model"), "PATH": path},
             check=True,
             timeout=300,
         )
-        with mesh.running("teacher-1"), mesh.running("teacher-2"):
-            with mesh.running("student") as student:
-                student.expect(r"^finished at step \d+", 300.0)
-                assert student.wait(DEADLINE_S) == 0
-            both = cast("dict[str, Any]", COMPOSE["services"])
-            assert {"teacher-1", "teacher-2"} <= both.keys()
-            events = mesh.operator("events", "--last=0")
-            assert re.search(r"assigned\s+ctr/0 .*teacher-[12]", events)
-
-
-def _python_folder() -> str:
-    import sys
-
-    return str(Path(sys.executable).parent)
+        with (
+            mesh.running("teacher-1"), mesh.running("teacher-2"), mesh.running("student") as student
+        ):  # fmt: skip
+            student.expect(r"^finished at step \d+", 300.0)
+            assert student.wait(DEADLINE_S) == 0
+        events = mesh.operator("events", "--last=0")
+        assert re.search(r"assigned\s+ctr/0 .*teacher-[12]", events)

@@ -60,19 +60,18 @@ def _passes(
 ) -> bool:
     if subject.pod is None or subject.namespace != NAMESPACE:
         return True
-    isolated = False
-    for policy in policies:
-        spec = policy["spec"]
-        if direction.capitalize() not in spec["policyTypes"]:
-            continue
-        if not selects(spec["podSelector"], subject.pod.labels):
-            continue
-        isolated = True
-        for rule in spec.get(direction, ()):
-            meant = peers not in rule or any(_is(one, peer) for one in rule[peers])
-            if meant and _port(rule, server, port, protocol):
-                return True
-    return not isolated
+    specs = [
+        policy["spec"]
+        for policy in policies
+        if direction.capitalize() in policy["spec"]["policyTypes"]
+        and selects(policy["spec"]["podSelector"], subject.pod.labels)
+    ]
+    rules = [rule for spec in specs for rule in spec.get(direction, ())]
+    return not specs or any(
+        (peers not in rule or any(_is(one, peer) for one in rule[peers]))
+        and _port(rule, server, port, protocol)
+        for rule in rules
+    )
 
 
 def _is(selector: Mapping[str, Any], peer: Endpoint) -> bool:
@@ -84,26 +83,22 @@ def _is(selector: Mapping[str, Any], peer: Endpoint) -> bool:
         return peer.pod is None and address in ipaddress.ip_network(block["cidr"]) and not excepted
     if peer.pod is None:
         return False
-    if "namespaceSelector" in selector:
-        if not selects(selector["namespaceSelector"], {_NAMESPACE_NAME: peer.namespace}):
-            return False
-    elif peer.namespace != NAMESPACE:
-        return False
-    return selects(selector.get("podSelector", {}), peer.pod.labels)
+    own = {"matchLabels": {_NAMESPACE_NAME: NAMESPACE}}
+    namespace = {_NAMESPACE_NAME: peer.namespace}
+    return selects(selector.get("namespaceSelector", own), namespace) and selects(
+        selector.get("podSelector", {}), peer.pod.labels
+    )
 
 
 def _port(rule: Mapping[str, Any], server: Endpoint, port: int, protocol: str) -> bool:
-    if "ports" not in rule:
-        return True
-    for one in rule["ports"]:
+    for one in rule.get("ports", ()):
         first = one["port"]
         if isinstance(first, str):
             first = server.pod.port(first) if server.pod else None
-        if first is None or one["protocol"] != protocol:
-            continue
-        if first <= port <= one.get("endPort", first):
+        there = first is not None and first <= port <= one.get("endPort", first)
+        if there and one["protocol"] == protocol:
             return True
-    return False
+    return "ports" not in rule
 
 
 MESH = ("coordinator", "teacher", "student", "redis", "sentinel", "operator", "shell")
@@ -212,9 +207,7 @@ def test_only_the_operator_reaches_an_api_server_and_none_the_metadata_of_the_cl
         assert not allowed(whole, endpoints[name], endpoints["machine"], 80), name
 
 
-def test_members_reach_a_managed_redis_at_its_port_only(
-    endpoints: dict[str, Endpoint],
-) -> None:
+def test_members_reach_a_managed_redis_at_its_port_only(endpoints: dict[str, Endpoint]) -> None:
     objects = build("elsewhere")
     for name in ("coordinator", "teacher", "student", "operator"):
         start = Endpoint(member(objects, name))
@@ -238,13 +231,13 @@ def test_without_monitoring_metrics_are_not_reachable(
             assert not allowed(objects, start, end, number)
 
 
-def test_a_policy_denies_what_no_other_allows(whole: tuple[Object, ...]) -> None:
-    denying = [
-        one["spec"]
-        for one in of_kind(whole, "NetworkPolicy")
-        if one["spec"]["podSelector"] == {} and not {"ingress", "egress"} & set(one["spec"])
-    ]
-    assert denying == [{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}]
+def test_pods_without_a_policy_of_their_own_are_isolated(
+    whole: tuple[Object, ...], endpoints: dict[str, Endpoint]
+) -> None:
+    stranger = endpoints["stranger"]
+    for outside in (endpoints["other"], endpoints["machine"]):
+        assert not allowed(whole, outside, stranger, 8080)
+        assert not allowed(whole, stranger, outside, 443)
     assert {one["metadata"]["namespace"] for one in of_kind(whole, "NetworkPolicy")} == {NAMESPACE}
 
 
@@ -274,6 +267,7 @@ def certificate_of(pod: Pod, objects: tuple[Object, ...]) -> Object:
 
 
 def test_each_member_has_a_certificate_for_what_it_does(whole: tuple[Object, ...]) -> None:
+    used = {"edl-ca"}  # its key is for the issuer alone
     seen = set()
     for pod in pods(whole):
         component = pod.labels[COMPONENT]
@@ -281,17 +275,15 @@ def test_each_member_has_a_certificate_for_what_it_does(whole: tuple[Object, ...
             continue
         seen.add(component)
         spec = certificate_of(pod, whole)
+        used.add(spec["secretName"])
         assert {*spec["usages"]} - {"digital signature"} == USES[component], pod.owner
         assert spec["commonName"].startswith(ROLES.get(component, "")), pod.owner
         assert not spec["commonName"].startswith("admin"), pod.owner
     assert seen == set(USES)
-    used = {
-        certificate_of(pod, whole)["secretName"]
-        for pod in pods(whole)
-        if pod.labels[COMPONENT] in USES
-    }
-    unused = {one["spec"]["secretName"] for one in of_kind(whole, "Certificate")} - used
-    assert unused == {"edl-ca"}, "its key is for the issuer alone"
+    specs = [one["spec"] for one in of_kind(whole, "Certificate")]
+    assert {spec["secretName"] for spec in specs} == used
+    names = [name for spec in specs for name in spec.get("dnsNames", ())]
+    assert len(names) == len({*names}), "a certificate holds for the name of another kind"
 
 
 @pytest.mark.parametrize("component", ["coordinator", "teacher"])
@@ -353,12 +345,3 @@ def test_a_student_shows_the_certificate_that_its_job_file_reads(whole: tuple[Ob
         items = {item["path"]: item["key"] for item in volume["secret"]["items"]}
         assert wanted <= set(items), pod.owner
         assert {items[one].rpartition(".")[2] for one in wanted} == {"crt", "key"}
-
-
-def test_no_certificate_of_one_kind_holds_for_the_name_of_another(
-    whole: tuple[Object, ...],
-) -> None:
-    names = [
-        name for one in of_kind(whole, "Certificate") for name in one["spec"].get("dnsNames", ())
-    ]
-    assert len(names) == len({*names})

@@ -16,6 +16,7 @@ from edl.deploy.operator.teachers.manifests import deployment_of
 from edl.mesh.kubernetes import resources
 from edl.mesh.kubernetes.resources import Kind
 from edl.tests.deploy import command_lines
+from edl.tests.deploy.kube_api.cluster import definitions
 from edl.tests.deploy.kube_api.schema import defaulted, faults, pruned
 from edl.tests.deploy.kubernetes import (
     KUBERNETES,
@@ -23,9 +24,11 @@ from edl.tests.deploy.kubernetes import (
     ROOT,
     Object,
     Pod,
+    Right,
     build,
     environment,
     expanded,
+    granted,
     kustomize,
     named,
     of_kind,
@@ -34,9 +37,6 @@ from edl.tests.deploy.kubernetes import (
 from edl.tests.deploy.operator.test_loop import WATCHED
 
 pytestmark = pytest.mark.system
-
-#: Group, resource and verb.
-Right = tuple[str, str, str]
 
 #: What methods of `mesh/kubernetes/client.py` ask an API server for.
 VERBS = {
@@ -80,16 +80,6 @@ def right(kind: Kind, verb: str, subresource: str = "") -> Right:
     return group, f"{kind.plural}/{subresource}".rstrip("/"), verb
 
 
-def granted(role: Object) -> set[Right]:
-    return {
-        (group, resource, verb)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
 def test_its_rights_are_what_it_calls_and_no_more() -> None:
     here: set[Right] = set()
     everywhere: set[Right] = set()
@@ -128,59 +118,71 @@ def test_nobody_else_has_rights() -> None:
         assert [subject["name"] for subject in one["subjects"]] == ["edl-operator"]
 
 
-# Its examples
+def as_kept(resource: Object) -> Object:
+    """A resource as an API server keeps it: valid by its definition, with defaults."""
+    (definition,) = (
+        one for one in definitions() if one["spec"]["names"]["kind"] == resource["kind"]
+    )
+    version = definition["spec"]["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]
+    assert resource["apiVersion"] == f"edl-dist.io/{version['name']}"
+    known = schema["properties"]["spec"]
+    assert pruned(resource["spec"], known) == resource["spec"], "a field that is not defined"
+    whole: Object = defaulted(resource, schema)
+    assert faults(whole, schema) == []
+    whole["metadata"] = {
+        "namespace": NAMESPACE, **whole["metadata"], "uid": "12345678-9abc", "generation": 1,
+    }  # fmt: skip
+    return whole
 
 
-@pytest.fixture(scope="module")
-def examples() -> dict[str, Object]:
-    """As an API server keeps them: held against the schema of their definition, with defaults."""
-    definitions = {
-        one["spec"]["names"]["kind"]: one
-        for one in of_kind(build("whole"), "CustomResourceDefinition")
-    }
-    made = {}
-    for one in kustomize(KUBERNETES / "examples"):
-        version = definitions[one["kind"]]["spec"]["versions"][0]
-        assert one["metadata"]["namespace"] == NAMESPACE
-        assert one["apiVersion"] == f"edl-dist.io/{version['name']}"
-        schema = version["schema"]["openAPIV3Schema"]
-        known = schema["properties"]["spec"]
-        assert pruned(one["spec"], known) == one["spec"], (
-            "a field that the definition does not know"
-        )
-        whole = defaulted(one, schema)
-        assert faults(whole, schema) == []
-        whole["metadata"] |= {"uid": "12345678-9abc", "generation": 1}
-        made[one["kind"]] = whole
-    assert set(made) == set(definitions)
-    return made
-
-
-def test_the_service_becomes_teachers_that_the_mesh_takes(examples: dict[str, Object]) -> None:
-    deployment = deployment_of(examples["TeacherService"], 2, None)
-    kubernetes_validate.validate(deployment, "1.30", strict=True)
-    template = deployment["spec"]["template"]
-    pod = Pod("Deployment ctr", template["metadata"]["labels"], template["spec"])
-    values = _check(pod)
-    assert values["service"] == "ctr"
-    assert pod.port("grpc") == values["port"]
-    assert _is_like(pod, "teacher")
-
-
-def test_the_job_becomes_nodes_that_the_mesh_takes(examples: dict[str, Object]) -> None:
-    made = pod_of(examples["DistillJob"], 1, None)
+def pod_like(resource: Object, coordinator: str | None) -> Pod:
+    """The pod that the operator makes of it, which every cluster takes."""
+    if resource["kind"] == "TeacherService":
+        made = deployment_of(as_kept(resource), 2, coordinator)
+        template = made["spec"]["template"]
+    else:
+        made = template = pod_of(as_kept(resource), 1, coordinator)
     kubernetes_validate.validate(made, "1.30", strict=True)
-    pod = Pod("Pod ctr-1", made["metadata"]["labels"], made["spec"])
-    values = _check(pod)
-    assert values["nodes"] == "1:4"
-    assert _is_like(pod, "student")
+    return Pod(made["kind"], template["metadata"]["labels"], template["spec"])
 
 
-def _check(pod: Pod) -> dict[str, Any]:
-    """That `edl` takes its command line, and its volumes are there or told of in the example."""
-    container = pod.main
-    variables = environment(pod, container, ())
-    argv = ["edl", *(expanded(word, variables) for word in container["args"])]
+def options_of(pod: Pod) -> dict[str, Any]:
+    """Values of the options with which `edl` starts in a pod."""
+    variables = environment(pod, pod.main, ())
+    argv = ["edl", *(expanded(word, variables) for word in pod.main["args"])]
+    facts = {"EDL_JOB", "EDL_JOB_NODE"}  # about the pod; no option is called so
+    return command_lines.check(argv, {k: v for k, v in variables.items() if k not in facts})
+
+
+def test_the_page_shows_resources_that_work() -> None:
+    page = (ROOT / "docs" / "operator.md").read_text()
+    shown = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(apiV.*?)```", page, re.DOTALL)]
+    assert {one["kind"] for one in shown} == {"TeacherService", "DistillJob"}
+    for resource in shown:
+        pod = pod_like(resource, "redis://head:6379")
+        options_of(pod)
+        mounted = {one["name"] for one in pod.main["volumeMounts"]}
+        assert mounted == {one["name"] for one in pod.spec["volumes"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "component", "values"),
+    [
+        ("TeacherService", "teacher", {"service": "ctr"}),
+        ("DistillJob", "student", {"nodes": "1:4", "job": "ctr"}),
+    ],
+)
+def test_the_examples_fit_into_the_mesh(kind: str, component: str, values: Object) -> None:
+    (resource,) = of_kind(kustomize(KUBERNETES / "examples"), kind)
+    assert resource["metadata"]["namespace"] == NAMESPACE
+    pod = pod_like(resource, None)
+    options = options_of(pod)
+    assert options.items() >= values.items()
+    if component == "teacher":
+        assert pod.port("grpc") == options["port"]
+    policy = named(build("base"), "NetworkPolicy", f"edl-{component}")
+    assert selects(policy["spec"]["podSelector"], pod.labels)
     objects = build("whole")
     claims = {one["metadata"]["name"] for one in of_kind(objects, "PersistentVolumeClaim")}
     secrets = {"edl-redis-teacher-ctr", "edl-redis-student"}
@@ -189,14 +191,4 @@ def _check(pod: Pod) -> dict[str, Any]:
         assert volume.get("secret", {"secretName": "edl-redis-student"})["secretName"] in secrets
     accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
     assert pod.spec["serviceAccountName"] in accounts
-    mounts = [one["mountPath"] for one in container["volumeMounts"]]
-    assert {"/etc/edl/redis", "/tmp"} <= {*mounts}
-    known = {"EDL_JOB", "EDL_JOB_NODE"}  # for who looks into a pod; no option is called so
-    told = {key: value for key, value in variables.items() if key not in known}
-    return command_lines.check(argv, told)
-
-
-def _is_like(pod: Pod, component: str) -> bool:
-    """Whether the policies for the pods of a component are for this one too."""
-    policy = named(build("base"), "NetworkPolicy", f"edl-{component}")
-    return selects(policy["spec"]["podSelector"], pod.labels)
+    assert {"/etc/edl/redis", "/tmp"} <= {one["mountPath"] for one in pod.main["volumeMounts"]}

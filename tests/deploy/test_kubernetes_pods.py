@@ -91,9 +91,7 @@ def test_each_command_line_is_one_that_edl_takes(name: str) -> None:
 
 
 @builds
-def test_files_of_a_command_are_on_volumes(
-    name: str,
-) -> None:
+def test_files_of_a_command_are_on_volumes(name: str) -> None:
     objects = build(name)
     for pod, container in ours(objects):
         argv, variables = command_of(pod, container, objects)

@@ -6,7 +6,7 @@ import itertools
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,45 +26,41 @@ WAIT_S = 60.0
 QUIET_S = 0.2
 
 
-class Echo:
-    """Sends back what comes, in capitals."""
+@contextmanager
+def echoing() -> Iterator[str]:
+    """The address of a server that sends back what comes, in capitals."""
+    threads: list[threading.Thread] = []
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
+    def accept() -> None:
         with suppress(OSError):
             while True:
-                one, _ = self._listener.accept()
-                thread = threading.Thread(target=self._serve, args=(one,), daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                one, _ = listener.accept()
+                threads.append(threading.Thread(target=serve, args=(one,), daemon=True))
+                threads[-1].start()
 
-    def _serve(self, one: socket.socket) -> None:
+    def serve(one: socket.socket) -> None:
         with one, suppress(OSError):
             while data := one.recv(1 << 16):
                 one.sendall(data.upper())
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        for thread in (accepting, *threads):
             thread.join(WAIT_S)
 
 
 @pytest.fixture
-def echo() -> Iterator[Echo]:
-    echo = Echo()
-    yield echo
-    echo.close()
+def echo() -> Iterator[str]:
+    with echoing() as address:
+        yield address
 
 
 @pytest.fixture
-def gate(echo: Echo) -> Iterator[Gate]:
-    with Gate("test", echo.address) as gate:
+def gate(echo: str) -> Iterator[Gate]:
+    with Gate("test", echo) as gate:
         yield gate
 
 
@@ -137,16 +133,8 @@ def test_without_a_target_a_connection_ends_at_once() -> None:
         assert client.recv(5) == b""
 
 
-def test_what_comes_back_goes_through_what_each_connection_has(echo: Echo) -> None:
-    with (
-        Gate("test", echo.address, answers=lambda: lambda data: data[::-1]) as gate,
-        connect(gate) as client,
-    ):
-        assert ask(client) == b"OLLEH"
-
-
-def test_closing_wakes_whoever_waits_and_leaves_no_thread(echo: Echo) -> None:
-    gate = Gate("closing", echo.address)
+def test_closing_wakes_whoever_waits_and_leaves_no_thread(echo: str) -> None:
+    gate = Gate("closing", echo)
     with connect(gate) as client:
         assert ask(client) == b"HELLO"
         gate.silence()
@@ -227,14 +215,3 @@ def test_what_met_something_says_how_much_and_counts_nothing_of_before(
     stand.answer()
     stand.director.heal(stand.director.done[-1].fault)
     assert [done.effects for done in stand.director.done] == [1, 1]
-
-
-def test_connections_that_are_cut_are_counted(stand: Stand) -> None:
-    with socket.create_connection(("127.0.0.1", stand.door.port), WAIT_S) as client:
-        server, _ = stand.listener.accept()
-        with server:
-            server.sendall(Frame(1, 0, 1, b"").encode())
-            assert len(client.recv(1 << 16)) == 9
-            stand.director.begin(fault("break-teacher"))
-    (done,) = stand.director.done
-    assert (done.effects, done.in_vain) == (1, False)

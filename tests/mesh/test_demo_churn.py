@@ -68,18 +68,6 @@ def test_the_whole_story(sent_again: str) -> None:
     assert len(mesh.done) == 3
 
 
-def test_an_idle_victim_is_held_until_it_gets_work() -> None:
-    mesh = Mesh()
-    mesh.stats["in_flight"] = (("a", 0), ("b", 0))
-    mesh.batch(40, 10.0)
-    assert mesh.done == [("hold", "a")]
-    mesh.batch(41, FIGURES_AGE_S)
-    assert mesh.kinds == []
-    mesh.stats["in_flight"] = (("a", 1), ("b", 0))
-    mesh.batch(42)
-    assert mesh.done == [("hold", "a"), ("kill", "a")]
-
-
 def test_what_fails_is_not_done_again_at_the_next_look() -> None:
     tries: list[str] = []
 
@@ -96,25 +84,23 @@ def test_what_fails_is_not_done_again_at_the_next_look() -> None:
     assert tries == ["c"]
 
 
-def test_the_victim_dies_only_when_fresh_figures_show_what_it_holds() -> None:
+@pytest.mark.parametrize(
+    ("in_flight", "wait_s", "dies"),
+    [
+        ((1, 1), FIGURES_AGE_S / 2, False),  # the figures are older than the hold
+        ((1, 0), FIGURES_AGE_S, False),  # it has no work
+        ((1, 1), FIGURES_AGE_S, True),
+        ((1, 0), HELD_AT_MOST_S, True),
+    ],
+)
+def test_the_victim_dies_when_fresh_figures_show_work_or_after_a_while(
+    in_flight: tuple[int, int], wait_s: float, dies: bool
+) -> None:
     mesh = Mesh()
     mesh.batch(30)
-    mesh.batch(31, FIGURES_AGE_S / 2)
-    assert mesh.kinds == []
-    mesh.stats["in_flight"] = (("a", 1), ("b", 0))
-    mesh.batch(32, FIGURES_AGE_S)
-    assert mesh.kinds == []
-    mesh.stats["in_flight"] = (("a", 1), ("b", 1))
-    mesh.batch(33)
-    assert mesh.kinds == ["kill"]
-
-
-def test_a_victim_that_gets_nothing_is_not_held_for_ever() -> None:
-    mesh = Mesh()
-    mesh.batch(30)
-    mesh.stats["in_flight"] = (("a", 1), ("b", 0))
-    mesh.batch(31, HELD_AT_MOST_S)
-    assert mesh.kinds == ["kill"]
+    mesh.stats["in_flight"] = tuple(zip("ab", in_flight, strict=True))
+    mesh.batch(31, wait_s)
+    assert mesh.kinds == ["kill"] * dies
 
 
 def test_one_late_look_catches_up_with_all_that_is_due() -> None:

@@ -20,7 +20,7 @@ from edl.mesh.demo.cores import Cores
 from edl.mesh.demo.edl_dist import EdlDistResult, Moment
 from edl.mesh.demo.modes import Mode, ModeResult
 from edl.mesh.demo.progress import open_display
-from edl.mesh.demo.report import DemoReport, as_json, caption, spread, table
+from edl.mesh.demo.report import DemoReport, as_json, caption, table
 from edl.mesh.demo.settings import DemoSettings
 from edl.mesh.demo.stream_check import StreamFacts
 from edl.mesh.demo.teacher_model import TeacherModel
@@ -44,16 +44,15 @@ def test_the_table_fits_a_terminal_and_holds_every_figure() -> None:
 
 
 def test_the_sentences_follow_the_figures() -> None:
-    text = " ".join(caption(report()))
-    for shown in ("+3.5 points", "+4.0, +3.0", "2.00 times", "0 twice, 0 out of order", "equals"):
-        assert shown in text
-    assert "gives one core" not in text
     one = Cores(frozenset({0}), frozenset({0}))
     wrong = stream("bb", duplicates=3, out_of_order=4)
-    text = " ".join(caption(report(wrong, starved_s=2.5, cores=one)))
-    for shown in ("3 twice, 4 out of order", "DIFFERS", "25% of the time", "gives one core"):
-        assert shown in text
-    assert spread([0.9]) == 0
+    for made, shown in (
+        (report(), ("+3.5 points", "2.00 times", "0 twice, 0 out of order", "equals")),
+        (report(wrong, starved_s=2.5, cores=one),
+         ("3 twice, 4 out of order", "DIFFERS", "25% of the time", "gives one core")),
+    ):  # fmt: skip
+        text = " ".join(caption(made))
+        assert [words for words in shown if words not in text] == []
     assert "90.0 ± 0.0" in printed(report(seeds=1))
 
 
@@ -168,8 +167,7 @@ def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert cache_folder() == Path("/elsewhere/edl-dist/demo")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache_folder() == Path("/home/somebody/.cache/edl-dist/demo")
+    assert cache_folder() == Path.home() / ".cache/edl-dist/demo"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

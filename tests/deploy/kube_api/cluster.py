@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from edl.errors import EdlError, ObjectExists
+from edl.errors import ObjectExists
 from edl.mesh.kubernetes.client import ALL_NAMESPACES, Client, Connection, connect
 from edl.mesh.kubernetes.resources import (
     CRD,
@@ -106,19 +106,14 @@ class Cluster:
             self.client.delete(NODE, name)
         self.client.delete(NAMESPACE, self.namespace)
 
-    def calling(self, hook: Callable[[str, str], None] | None) -> Client:
-        """A client that calls `hook` with method and path before each request."""
-        transport = _Transport(self.connection, self.server, hook)
-        return Client(self.connection, transport=transport)
-
-    def mortal(self, calls: int, *, after: bool = False) -> Client:
-        """A client whose process dies at its call number `calls`, which counts from 0.
+    def calling(self, hook: Callable[[str, str], None] | None, calls: int = 1 << 62) -> Client:
+        """A client that calls `hook` with method and path before each request.
 
         Args:
-            calls: calls that succeed.
-            after: the server carries out the next one, too, but its answer is lost.
+            hook: None: nothing is called.
+            calls: its process dies after so many requests.
         """
-        transport = _Transport(self.connection, self.server, None, calls, after)
+        transport = _Transport(self.connection, self.server, hook, calls)
         return Client(self.connection, transport=transport)
 
     def create(self, kind: Kind, name: str, spec: Mapping[str, Any], **more: Any) -> Object:
@@ -260,23 +255,19 @@ class _Transport(Transport):
         connection: Connection,
         server: ApiServer | None,
         hook: Callable[[str, str], None] | None,
-        calls: int = 1 << 62,
-        after: bool = False,
+        calls: int,
     ) -> None:
         super().__init__(connection, hook=hook)
-        self._left, self._after = calls, after
+        self._left = calls
         if server is not None:
             self._pool: Any = _InProcess(server)
 
     def send(self, *args: Any, **more: Any) -> Any:
         assert self._left >= 0, "a process that died sends a request"
         self._left -= 1
-        if self._left >= 0:
-            return super().send(*args, **more)
-        if self._after:
-            with suppress(EdlError):
-                super().send(*args, **more)
-        raise Killed
+        if self._left < 0:
+            raise Killed
+        return super().send(*args, **more)
 
 
 class _InProcess:

@@ -24,10 +24,7 @@ RULES: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "has(self.train) != has(self.command)": lambda s: ("train" in s) != ("command" in s),
     **{
         f"self.metadata.name.matches('{pattern}')": _name_matches(pattern)
-        for pattern in (
-            "^[a-z]([-a-z0-9]{0,50}[a-z0-9])?$",
-            "^[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?$",
-        )
+        for pattern in ("^[a-z]([-a-z0-9]{0,50}[a-z0-9])?$", "^[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?$")
     },
 }
 

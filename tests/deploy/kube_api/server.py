@@ -129,12 +129,7 @@ class ApiServer:
         return known, namespace, match["name"] or "", sub
 
     def _handle(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Object,
-        media_type: str | None,
+        self, method: str, path: str, query: Mapping[str, str], body: Object, media_type: str | None
     ) -> Object | None:
         if (found := self.find(path)) is None:
             return None

@@ -164,12 +164,7 @@ class Store:
             return self._record(known, found, "ADDED")
 
     def change(
-        self,
-        known: Known,
-        namespace: str,
-        name: str,
-        edit: Edit,
-        subresource: str = "",
+        self, known: Known, namespace: str, name: str, edit: Edit, subresource: str = ""
     ) -> Object:
         """Replace an object by what `edit` makes of it; of that, only the part that may change."""
         with self.lock:

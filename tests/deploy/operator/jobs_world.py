@@ -30,7 +30,7 @@ class FakeTrainings(Trainings):
 
 
 class JobsWorld:
-    """The reconciles of an operator, and of the cluster's own controllers."""
+    """The reconciles of an operator and of the cluster's own controllers."""
 
     def __init__(self, cluster: Cluster, pods: PodsConfig = AT_ONCE) -> None:
         self.cluster, self.pods_config = cluster, pods
@@ -39,21 +39,14 @@ class JobsWorld:
         self.now = time.time()
         self.jobs = self.operator(cluster.client)
 
-    def operator(self, client: Client) -> DistillJobs:
-        return DistillJobs(client, self.config, self.pods_config, self.trainings, 0.0)
+    def operator(self, client: Client, cluster_s: float = 0.0) -> DistillJobs:
+        return DistillJobs(client, self.config, self.pods_config, self.trainings, cluster_s)
 
-    def submit(self, name: str, least: int, most: int, cpu: str = "1", **more: Any) -> Object:
-        spec = {
-            "image": "edl-dist",
-            "command": "work --hard",
-            "minNodes": least,
-            "maxNodes": most,
-            "resources": {"requests": {"cpu": cpu}},
-            **more,
-        }
-        if "train" in more:
-            del spec["command"]
-        return self.cluster.create(DISTILL_JOB, name, spec)
+    def submit(self, name: str, least: int, most: int, cpu: str = "1", **more: Any) -> None:
+        program = {} if "train" in more else {"command": "work --hard"}
+        spec = {"image": "edl-dist", "minNodes": least, "maxNodes": most, **program, **more}
+        spec.setdefault("resources", {"requests": {"cpu": cpu}})
+        self.cluster.create(DISTILL_JOB, name, spec)
 
     def ask(self, name: str, **spec: Any) -> None:
         self.cluster.client.patch(DISTILL_JOB, name, {"spec": spec})
@@ -64,34 +57,33 @@ class JobsWorld:
         self.jobs.turn(self.now)
         self.cluster.play()
 
-    def rest(self, seconds: float = 1.0) -> None:
-        """Turns until nothing changes any more."""
-        before, quiet = self.picture(), 0
+    def rest(self) -> None:
+        """Reconcile until nothing changes any more."""
+        before, quiet = self._versions(), 0
         for _ in range(40):
-            self.turn(seconds)
-            after = self.picture()
+            self.turn()
+            after = self._versions()
             before, quiet = after, quiet + 1 if after == before else 0
             if quiet == 2:
                 return
         raise AssertionError(f"still changing: {before}")
 
-    def picture(self) -> Any:
-        kinds = (DISTILL_JOB, POD)
-        listed = [one["metadata"] for kind in kinds for one in self.cluster.client.list(kind)]
-        return [(meta["name"], meta["resourceVersion"]) for meta in listed]
+    def _versions(self) -> list[tuple[str, str]]:
+        listed = [one for kind in (DISTILL_JOB, POD) for one in self.cluster.client.list(kind)]
+        return [(one["metadata"]["name"], one["metadata"]["resourceVersion"]) for one in listed]
 
     def status(self, name: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.cluster.client.get(DISTILL_JOB, name).get("status", {})
         return found
 
     def pods(self, name: str) -> list[Object]:
-        """Pods of a job that are there, by number."""
+        """Existing pods of a job, by number."""
         return sorted(
             self.cluster.pods(**{JOB_LABEL: name}), key=lambda one: number(one["metadata"]["name"])
         )
 
     def nodes(self, name: str) -> list[int]:
-        """Numbers of the nodes that stay."""
+        """Numbers of the nodes that neither leave nor have ended."""
         return [
             number(one["metadata"]["name"])
             for one in self.pods(name)
@@ -108,11 +100,20 @@ class JobsWorld:
         ]
 
     def unplaced(self, pod: str, since_s: float) -> None:
-        """The cluster's scheduler finds no machine for a pod."""
+        """Report a pod unschedulable since then."""
         message = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         condition |= {"message": message, "lastTransitionTime": rfc3339_s(since_s)}
         self.cluster.patch_status(POD, pod, phase="Pending", conditions=[condition])
+
+
+def running(cluster: Cluster, least: int, most: int, cpu: str = "4", **spec: Any) -> JobsWorld:
+    """A world with one machine on which the job `a` runs."""
+    cluster.node("m1", cpu=cpu)
+    world = JobsWorld(cluster)
+    world.submit("a", least, most, **spec)
+    world.rest()
+    return world
 
 
 def number(pod: str) -> int:

@@ -74,6 +74,18 @@ class Operator:
     def service(self, name: str = NAME) -> Object:
         return self.cluster.client.get(TEACHER_SERVICE, name)
 
+    def ask(self, **spec: Any) -> None:
+        self.cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": spec})
+
+
+def serving(cluster: Cluster, number: int | None, cpu: str = "16", **spec: Any) -> Operator:
+    """An operator on a cluster of one machine, after it has seen to a service with this number."""
+    cluster.node("m1", cpu=cpu, memory="64Gi")
+    operator = Operator(cluster, CoordinatorNumbers(resnet101=number))
+    cluster.create(TEACHER_SERVICE, NAME, {**SPEC, **spec})
+    operator.settle()
+    return operator
+
 
 def deployment(cluster: Cluster) -> Object:
     return cluster.client.get(DEPLOYMENT, NAME)

@@ -1,22 +1,21 @@
-"""An operator of DistillJobs that is killed between any two calls, and one that others overtake."""
+"""An operator of DistillJobs that is killed between any two calls, refused, or overtaken."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.jobs import DistillJobs
 from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused
 from edl.mesh.kubernetes.resources import DISTILL_JOB, NAMESPACE, POD
 from edl.tests.deploy.kube_api.cluster import Cluster, Killed, cluster_in
 
-from .jobs_world import REDIS, JobsWorld, refusing
+from .jobs_world import REDIS, JobsWorld, refusing, running
+
+QUOTA = refusing("POST", "/pods", Forbidden("exceeded quota: pods"))
 
 
 class KillBeforeWrite:
@@ -36,7 +35,7 @@ class KillBeforeWrite:
 
 
 class MortalWorld(JobsWorld):
-    """Its operator is started again by the next turn after it was killed."""
+    """After its operator was killed, the next reconcile starts another one."""
 
     killed = 0
 
@@ -55,63 +54,44 @@ class MortalWorld(JobsWorld):
         self.pods_seen |= {(meta["name"], meta["uid"]) for meta in metas}
         self.cluster.play()
 
-    def used_twice(self) -> list[str]:
-        """Names that more than one pod has had."""
-        names = [name for name, _ in self.pods_seen]
-        return sorted({name for name in names if names.count(name) > 1})
 
-
-@contextmanager
-def world_of(folder: Path, kill: KillBeforeWrite) -> Iterator[MortalWorld]:
+def life(folder: Path, kill: KillBeforeWrite) -> tuple[MortalWorld, list[object]]:
+    """Two jobs come, grow, make room, lose a node, are scaled, and end; what the statuses say."""
     folder.mkdir()
     with cluster_in(folder) as cluster, cluster.calling(kill) as client:
         world = MortalWorld(cluster)
         world.jobs = world.operator(client)
-        yield world
-
-
-def life(world: MortalWorld) -> list[object]:
-    """Two jobs come, grow, make room, lose a node, are scaled, and end; what is told of it."""
-    world.cluster.node("m1", cpu="3")
-    world.submit("a", 1, 3, retries=1)
-    world.rest()
-    world.submit("b", 1, 1, retries=0, priority=1)
-    world.rest()
-    world.cluster.end(f"a-{world.nodes('a')[0]}", 3)
-    world.rest()
-    world.cluster.end(f"b-{world.nodes('b')[0]}", 0)
-    world.ask("a", nodes=2)
-    world.rest()
-    told: list[object] = []
-    for name in ("a", "b"):
-        status = world.status(name)
+        cluster.node("m1", cpu="3")
+        world.submit("a", 1, 3, retries=1)
+        world.rest()
+        world.submit("b", 1, 1, retries=0, priority=1)
+        world.rest()
+        cluster.end(f"a-{world.nodes('a')[0]}", 3)
+        world.rest()
+        cluster.end(f"b-{world.nodes('b')[0]}", 0)
+        world.ask("a", nodes=2)
+        world.rest()
         keys = ("state", "nodes", "ready", "leaving", "target", "failures", "done")
-        told.append(tuple(status.get(key) for key in keys))
-        told.append(len(world.nodes(name)))
-        assert len(world.nodes(name)) == status["target"]
-    return told
-
-
-def _killed_at(folder: Path, points: Callable[[int], range]) -> None:
-    calm = KillBeforeWrite(-1)
-    with world_of(folder / "calm", calm) as world:
-        told = life(world)
-    assert told == [("running", 2, 2, 0, 2, 1, False), 2, ("succeeded", 0, 0, 0, 0, 0, True), 0]
-    for at in points(len(calm.writes)):
-        with world_of(folder / f"at-{at}", KillBeforeWrite(at)) as world:
-            assert life(world) == told, f"killed before {calm.writes[at]}"
-            assert world.killed == 1
-            assert world.used_twice() == []
+        told: list[object] = []
+        for name in ("a", "b"):
+            status = world.status(name)
+            told.append(tuple(status.get(key) for key in keys))
+            assert len(world.nodes(name)) == status["target"]
+        return world, told
 
 
 @pytest.mark.system
-def test_killed_before_each_fifth_write_it_comes_to_the_same_end(tmp_path: Path) -> None:
-    _killed_at(tmp_path, lambda writes: range(0, writes, 5))
-
-
-@pytest.mark.nightly
-def test_killed_before_any_write_it_comes_to_the_same_end(tmp_path: Path) -> None:
-    _killed_at(tmp_path, range)
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
+def test_killed_before_any_write_it_comes_to_the_same_end(tmp_path: Path, step: int) -> None:
+    calm = KillBeforeWrite(-1)
+    _, told = life(tmp_path / "calm", calm)
+    assert told == [("running", 2, 2, 0, 2, 1, False), ("succeeded", 0, 0, 0, 0, 0, True)]
+    for at in range(0, len(calm.writes), step):
+        world, found = life(tmp_path / f"at-{at}", KillBeforeWrite(at))
+        assert found == told, f"killed before {calm.writes[at]}"
+        assert world.killed == 1
+        names = [name for name, _ in world.pods_seen]
+        assert len(names) == len({*names}), "two pods had one name"
 
 
 def test_a_job_that_is_changed_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
@@ -132,10 +112,7 @@ def test_a_job_that_is_changed_meanwhile_is_looked_at_again(cluster: Cluster) ->
 
 
 def test_a_node_that_ends_while_it_is_deleted_counts_as_done(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    cluster.node("m1", cpu="2")
-    world.submit("a", 1, 2)
-    world.rest()
+    world = running(cluster, 1, 2)
     world.ask("a", nodes=1)
 
     def end(method: str, path: str) -> None:
@@ -167,16 +144,14 @@ def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="2")
     world.submit("a", 1, 2)
-    error = Forbidden("exceeded quota: pods")
-    with cluster.calling(refusing("POST", "/pods", error)) as client:
+    with cluster.calling(QUOTA) as client:
         world.jobs = world.operator(client)
         world.turn()
         world.turn()
-        assert world.nodes("a") == []
         assert "exceeded quota" in world.status("a")["reason"]
-        assert world.status("a")["failures"] == 0
         world.now += 300
         world.rest()
+        assert (world.nodes("a"), world.status("a")["failures"]) == ([], 0)
         told = [message for word, message in world.events("a") if word == "NodeRefused"]
         assert told == ["node 1 cannot be started: exceeded quota: pods"], "said once"
     world.jobs = world.operator(cluster.client)
@@ -185,34 +160,6 @@ def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
     world.now += 300
     world.rest()
     assert len(world.nodes("a")) == 2
-    assert world.status("a")["state"] == "running"
-
-
-def test_room_that_a_quota_denies_a_job_goes_to_others(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    cluster.node("m1", cpu="4")
-    world.submit("a", 1, 4)
-    allowed = 1
-
-    def refuse(method: str, path: str) -> None:
-        nonlocal allowed
-        if method == "POST" and path.endswith("/pods"):
-            allowed -= 1
-            if allowed < 0:
-                raise Forbidden("exceeded quota: pods")
-
-    with cluster.calling(refuse) as client:
-        world.jobs = world.operator(client)
-        world.rest()
-    assert world.nodes("a") == [1]
-    status = world.status("a")
-    assert (status["state"], status["target"]) == ("running", 1)
-    assert "exceeded quota" in status["reason"]
-    world.submit("b", 3, 3)
-    world.jobs = world.operator(cluster.client)
-    world.rest()
-    assert len(world.nodes("b")) == 3
-    assert world.nodes("a") == [1]
 
 
 def test_a_reconcile_without_an_api_server_fails_and_the_next_continues(cluster: Cluster) -> None:
@@ -254,13 +201,10 @@ def test_a_cluster_that_grows_gets_pods_that_wait_and_a_patience(cluster: Cluste
     world = JobsWorld(cluster)
     world.config = replace(world.config, growing_cluster=True)
     world.jobs = world.operator(cluster.client)
-    cluster.node("m1", cpu="1")
+    cluster.node("m1", cpu="2")
     world.submit("a", 1, 3)
-    world.turn()
-    world.turn()
-    assert world.nodes("a") == [1, 2, 3]
-    cluster.node("m2", cpu="1")
     world.rest()
+    assert world.nodes("a") == [1, 2, 3]
     world.unplaced("a-3", world.now - 120)
     world.rest()
     assert world.nodes("a") == [1, 2]
@@ -270,7 +214,7 @@ def test_jobs_are_read_each_time_and_other_objects_at_intervals(cluster: Cluster
     world = JobsWorld(cluster)
     cluster.node("m1", cpu="1")
     world.submit("a", 1, 2)
-    jobs = DistillJobs(cluster.client, world.config, world.pods_config, world.trainings, 5.0)
+    jobs = world.operator(cluster.client, cluster_s=5.0)
     jobs.turn(world.now)
     cluster.play()
     cluster.node("m2", cpu="1")
@@ -283,18 +227,14 @@ def test_jobs_are_read_each_time_and_other_objects_at_intervals(cluster: Cluster
     cluster.node("m3", cpu="1")
     world.ask("a", maxNodes=3)
     jobs.turn(world.now + 6)
-    assert world.nodes("a") == [1, 2, 3], "what is asked anew is decided on a fresh look"
+    assert world.nodes("a") == [1, 2, 3], "a changed spec is decided on a fresh look"
     jobs.close()
 
 
 def test_without_jobs_nothing_else_is_read(cluster: Cluster) -> None:
     world = JobsWorld(cluster)
     asked: list[str] = []
-
-    def note(method: str, path: str) -> None:
-        asked.append(path.rpartition("/")[2])
-
-    with cluster.calling(note) as client:
+    with cluster.calling(lambda method, path: asked.append(path.rpartition("/")[2])) as client:
         world.jobs = world.operator(client)
         world.turn()
         assert asked == ["distilljobs"]
@@ -331,4 +271,4 @@ def test_a_repeated_error_of_a_job_is_logged_once(
     troubles = ["no right"]
     cluster.client.delete(DISTILL_JOB, "b")
     with cluster.calling(refuse) as client, pytest.raises(Forbidden):
-        world.operator(client).turn(world.now)  # nothing went well: that is no good turn
+        world.operator(client).turn(world.now)  # a reconcile in which every job failed

@@ -11,23 +11,20 @@ import pytest
 from hypothesis import example, given
 
 from edl.deploy.operator.capacity import checked_requests_of
-from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers import TeacherServices
 from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of, service_manifest_of
 from edl.deploy.operator.templates import covers, marked
 from edl.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
-from edl.mesh.kubernetes.resources import (
-    DEPLOYMENT,
-    TEACHER_SERVICE,
-    Object,
-)
+from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object
 from edl.tests.deploy.kube_api.cluster import Cluster, Killed
-from edl.tests.deploy.operator.jobs_world import refusing
-from edl.tests.deploy.operator.teachers_world import (
+
+from .jobs_world import refusing
+from .teachers_world import (
     JUNK,
     NAME,
     POD_SPECS,
     SPEC,
+    URL,
     CoordinatorNumbers,
     Operator,
     conditions,
@@ -39,37 +36,28 @@ from edl.tests.deploy.operator.teachers_world import (
 
 # Dead after a call is dead before the next one, as far as the cluster can tell.
 @pytest.mark.system
-@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_killed_between_any_two_calls_it_comes_to_the_same_end(
-    cluster: Cluster, after: bool
-) -> None:
+def test_killed_between_any_two_calls_it_comes_to_the_same_end(cluster: Cluster) -> None:
     cluster.node("m1", cpu="16", memory="64Gi")
-    said = CoordinatorNumbers(resnet101=2)
-
-    def story(operator: Operator, name: str, kill_at: int, after: bool) -> bool:
-        """Created, scaled by its number, by hand, refused: at each a turn; whether one died."""
-        died = False
-        cluster.create(TEACHER_SERVICE, name, SPEC)
-        with cluster.mortal(kill_at, after=after) as client:
-            for change, number in (
-                ({}, 2), ({"replicas": 1}, 4), ({"args": []}, 4),
-                ({"args": ["--insecure"], "replicas": None}, 3),
-            ):  # fmt: skip
-                said.numbers["resnet101"] = number
-                if change:
-                    cluster.client.patch(TEACHER_SERVICE, name, {"spec": change})
-                try:
-                    if not died:
-                        operator.turn(client)
-                except Killed:
-                    died = True
-                if died:
-                    operator.turn()  # the next process
-        return died
+    said = CoordinatorNumbers()
+    story: tuple[tuple[int, Object], ...] = (
+        (2, {}), (4, {"replicas": 1}), (4, {"args": []}),
+        (3, {"args": ["--insecure"], "replicas": None}),
+    )  # fmt: skip
 
     def end(kill_at: int) -> tuple[bool, Object]:
-        operator = Operator(cluster, said)
-        died = story(operator, NAME, kill_at, after)
+        """Whether the operator was killed; what has become of the service."""
+        operator, died = Operator(cluster, said), False
+        cluster.create(TEACHER_SERVICE, NAME, SPEC)
+        with cluster.calling(None, kill_at) as client:
+            for number, change in story:
+                said.numbers["resnet101"] = number
+                if change:
+                    operator.ask(**change)
+                try:
+                    operator.turn(None if died else client)
+                except Killed:
+                    died = True
+                    operator.turn()  # the next process
         operator.settle()
         found = state(cluster)
         cluster.client.delete(TEACHER_SERVICE, NAME)
@@ -88,24 +76,79 @@ def test_killed_between_any_two_calls_it_comes_to_the_same_end(
     assert calls > 20
 
 
-def test_a_quota_is_reported_and_does_not_block_other_services(cluster: Cluster) -> None:
-    hook = refusing("PATCH", f"/deployments/{NAME}", Forbidden("exceeded quota"))
-    cluster.node("m1", cpu="4")  # no more than the first of them wants
-    operator = Operator(cluster, CoordinatorNumbers(resnet101=4, other=1))
+@pytest.fixture
+def both(cluster: Cluster) -> Operator:
+    """An operator with two services, of which teachers are desired."""
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     cluster.create(TEACHER_SERVICE, "xother", {**SPEC, "service": "other"})
+    return Operator(cluster, CoordinatorNumbers(resnet101=4, other=1))
+
+
+def other_replicas(cluster: Cluster) -> int:
+    return int(cluster.client.get(DEPLOYMENT, "xother")["spec"]["replicas"])
+
+
+def test_a_quota_is_reported_and_does_not_block_other_services(
+    cluster: Cluster, both: Operator
+) -> None:
+    hook = refusing("PATCH", f"/deployments/{NAME}", Forbidden("exceeded quota"))
+    cluster.node("m1", cpu="4")  # no more than the first of them wants
     with cluster.calling(hook) as client:
-        operator.turn(client)
-    assert "exceeded quota" in operator.service()["status"]["reason"]
-    assert cluster.client.get(DEPLOYMENT, "xother")["spec"]["replicas"] == 1
-    operator.turn()
-    assert "InvalidSpec" not in conditions(operator.service())
+        both.turn(client)
+    assert "exceeded quota" in both.service()["status"]["reason"]
+    assert other_replicas(cluster) == 1
+    both.turn()
+    assert "InvalidSpec" not in conditions(both.service())
     assert deployment(cluster)["spec"]["replicas"] == 4
 
 
-def test_a_former_leader_does_not_overwrite_its_successor(
-    cluster: Cluster,
+def test_a_repeated_error_of_a_service_is_logged_once(
+    cluster: Cluster, both: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def refuse(method: str, path: str) -> None:
+        if path.endswith(f"/{NAME}/status"):
+            raise ManifestRefused("its status is none")
+        if path.endswith("/nodes"):
+            raise Forbidden("nodes is forbidden")
+
+    with cluster.calling(refuse) as client, caplog.at_level(logging.WARNING):
+        services = TeacherServices(client, both.config, both.said)
+        for number in (1, 2, 3):
+            both.said.numbers.update(resnet101=number, other=number)
+            services.turn(both.now + number)
+    assert [one.getMessage() for one in caplog.records] == [
+        "how much room there is may not be known: nodes is forbidden",
+        f"service {NAME}: its status is none",
+    ]
+    assert other_replicas(cluster) == 3, "without the right to read nodes there is room for all"
+
+
+def test_an_unexpected_error_does_not_block_other_services(
+    cluster: Cluster,
+    both: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def odd(resource: Object) -> Object:
+        if resource["metadata"]["name"] == NAME:
+            raise AttributeError("no such thing")
+        return service_manifest_of(resource)
+
+    monkeypatch.setattr(f"{TeacherServices.__module__}.service_manifest_of", odd)
+    cluster.node("m1")
+    services = TeacherServices(cluster.client, both.config, both.said)
+    for seconds in (0, 1):
+        services.turn(both.now + seconds)
+    assert other_replicas(cluster) == 1
+    (warned,) = (one for one in caplog.records if one.levelno == logging.WARNING)
+    assert warned.getMessage() == f"service {NAME}: no such thing"
+    assert warned.exc_info
+    cluster.client.delete(TEACHER_SERVICE, "xother")
+    with pytest.raises(AttributeError):  # a reconcile in which every service failed
+        services.turn(both.now + 2)
+
+
+def test_a_former_leader_does_not_overwrite_its_successor(cluster: Cluster) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.turn()
@@ -136,56 +179,18 @@ def test_no_event_is_sent_for_a_status_that_was_not_written(cluster: Cluster) ->
     assert [reason for reason, _ in events(cluster)] == ["Scaled"]
 
 
-def test_a_repeated_error_of_a_service_is_logged_once(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    operator = Operator(cluster, CoordinatorNumbers(resnet101=1, other=1))
-    cluster.create(TEACHER_SERVICE, NAME, SPEC)
-    cluster.create(TEACHER_SERVICE, "xother", {**SPEC, "service": "other"})
-
-    def refuse(method: str, path: str) -> None:
-        if path.endswith(f"/{NAME}/status"):
-            raise ManifestRefused("its status is none")
-        if path.endswith("/nodes"):
-            raise Forbidden("nodes is forbidden")
-
-    with cluster.calling(refuse) as client, caplog.at_level(logging.WARNING):
-        services = TeacherServices(client, operator.config, operator.said)
-        for now in range(3):
-            operator.said.numbers["resnet101"] = now + 1
-            operator.said.numbers["other"] = now + 1
-            services.turn(operator.now + now)
-    assert [one.getMessage() for one in caplog.records] == [
-        "how much room there is may not be known: nodes is forbidden",
-        f"service {NAME}: its status is none",
-    ]
-    assert cluster.client.get(DEPLOYMENT, "xother")["spec"]["replicas"] == 3
-
-
 def test_a_service_that_never_was_valid_is_not_available(cluster: Cluster) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=0), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "args": []})
     operator.turn()
     assert conditions(operator.service())["Available"] == ("False", "InvalidSpec")
-    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"args": ["--insecure"]}})
+    operator.ask(args=["--insecure"])
     assert conditions(operator.settle())["Available"] == ("True", "ScaledToZero")
-    cluster.client.patch(TEACHER_SERVICE, NAME, {"spec": {"args": []}})
+    operator.ask(args=[])
     operator.turn()
     found = conditions(operator.service())
     assert found["InvalidSpec"] == ("True", "InvalidSpec")
     assert found["Available"] == ("True", "ScaledToZero"), "as was decided before"
-
-
-def test_without_the_right_to_read_nodes_room_is_unlimited(cluster: Cluster) -> None:
-    def hook(method: str, path: str) -> None:
-        if path.endswith(("/nodes", "/pods")):
-            raise Forbidden("nodes is forbidden")
-
-    operator = Operator(cluster, CoordinatorNumbers(resnet101=6))
-    cluster.create(TEACHER_SERVICE, NAME, SPEC)
-    with cluster.calling(hook) as client:
-        operator.turn(client)
-    assert deployment(cluster)["spec"]["replicas"] == 6
 
 
 @given(POD_SPECS, JUNK, JUNK)
@@ -199,7 +204,7 @@ def test_any_template_is_accepted_or_refused(pod: dict[str, Any], meta: Any, fou
         "spec": {**spec, "podTemplate": template},
     }  # fmt: skip
     try:
-        made = deployment_of(resource, 1, "redis://head:6379")
+        made = deployment_of(resource, 1, URL)
         checked_requests_of(pod_spec_of(made))
     except UsageError:
         return
@@ -208,30 +213,3 @@ def test_any_template_is_accepted_or_refused(pod: dict[str, Any], meta: Any, fou
     there = deepcopy(wanted)
     there["spec"]["template"]["spec"] |= dict.fromkeys(pod, found)
     covers(there, wanted)
-
-
-def test_an_unexpected_error_does_not_block_other_services(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def odd(resource: Object) -> Object:
-        if resource["metadata"]["name"] == "a":
-            raise AttributeError("no such thing")
-        return service_manifest_of(resource)
-
-    monkeypatch.setattr(f"{TeacherServices.__module__}.service_manifest_of", odd)
-    cluster.node("m1")
-    for name in ("a", "b"):
-        cluster.create(TEACHER_SERVICE, name, {**SPEC, "service": name})
-    said = CoordinatorNumbers(a=1, b=1)
-    services = TeacherServices(
-        cluster.client, OperatorConfig(cluster.namespace, "redis://head:6379"), said
-    )
-    for now in (1_900_000_000.0, 1_900_000_001.0):
-        services.turn(now)
-    assert cluster.client.get(DEPLOYMENT, "b")["spec"]["replicas"] == 1
-    warned = [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert [one.getMessage() for one in warned] == ["service a: no such thing"]
-    assert warned[0].exc_info
-    cluster.client.delete(TEACHER_SERVICE, "b")
-    with pytest.raises(AttributeError):  # a turn in which nothing went well is none that did
-        services.turn(1_900_000_002.0)

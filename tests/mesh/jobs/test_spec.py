@@ -59,32 +59,20 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
         ("name: a\ncommand: x\ntrain: y.py\n", "expects one of `train: "),
         ("name: a b\ncommand: x\n", "name: expects 1 to 64 letters"),
         ("name: a\ncommand: x\nmin_nodes: 3\nmax_nodes: 2\n", r"min_nodes \(3\) or more, got 2"),
-        ("name: a\ncommand: x\nmin_nodes: 0\n", "job.yaml:3: min_nodes: expects a whole number"),
-        ("name: a\ncommand: x\nmax_nodes: many\n", "job.yaml:3: max_nodes: expects a whole number"),
         ("name: a\ncommand: x\ngrace_s: -1\n", "job.yaml:3: grace_s: expects"),
         ('name: a\ncommand: "x \'y"\n', "command: expects words as a shell has them"),
         ("name: a\ncommand: x\nenv: {A B: c}\n", "env: expects names of variables, got 'A B'"),
-        ("name: a\ncommand: x\nenv: {A: 1}\n", "job.yaml:3: env.A: expects text, got"),
         ("name: a\ntrain: y.py --nodes 3\n", "train: --nodes is what the fleet says"),
         ("name: a\ntrain: y.py --job=b\n", "train: --job is what the fleet says"),
         ("name: a\ntrain: --epochs 3 y.py\n", "train: expects the job file first, got '--epochs'"),
         ("name: a\ntrain: none.py\n", "train: there is no file"),
         ("name: a\ncommand: x\nfolder: nowhere\n", "folder: there is no folder"),
-        ("name: a\nname: b\ncommand: x\n", "job.yaml:2: name: the key is there already"),
-        ("- a\n- b\n", "expects a mapping"),
-        ("", "job.yaml"),
-        ("name: [\n", "job.yaml:"),
     ],
 )
 def test_a_file_that_describes_no_job(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         read_job(written(tmp_path, text))
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=re.escape(str(tmp_path / "job.yaml"))):
-        read_job(tmp_path / "job.yaml")
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
@@ -111,14 +99,8 @@ def test_the_page_tells_of_every_key_with_its_default() -> None:
 
 
 def test_numbers_and_texts_are_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(
-        "name: a\ncommand: x\n"
-        "resources: {cpu: 0.5, memory: 512Mi, gpu: 1, amd.com/gpu: '2', ephemeral-storage: 1e9k}\n"
-    )
-    with pytest.raises(UsageError, match="ephemeral-storage: expects bytes"):
-        read_job(file)
-    file.write_text(file.read_text().replace("1e9k", "10G"))
+    resources = "cpu: 0.5, memory: 512Mi, gpu: 1, amd.com/gpu: '2', ephemeral-storage: 10G"
+    file = written(tmp_path, f"name: a\ncommand: x\nresources: {{{resources}}}\n")
     assert read_job(file).resources == {
         "cpu": "0.5", "memory": "512Mi", "gpu": "1", "amd.com/gpu": "2", "ephemeral-storage": "10G"
     }  # fmt: skip
@@ -128,12 +110,10 @@ def test_numbers_and_texts_are_the_same(tmp_path: Path) -> None:
     ("name", "amount", "says"),
     [
         ("cpu", "two", "resources.cpu: expects cores, `2`, `0.5` or `500m`, got 'two'"),
-        ("cpu", "2Gi", "resources.cpu: expects cores"),
         ("cpu", -1, "resources.cpu: expects cores"),
         ("memory", "4GiB", "resources.memory: expects bytes as Kubernetes has them, `4Gi`"),
-        ("memory", "400m", "resources.memory: expects bytes"),
         ("memory", 4, "resources.memory: '4' is less than 1Mi: it needs a unit"),
-        ("memory", "4k", "resources.memory: '4k' is less than 1Mi"),
+        ("ephemeral-storage", "1e9k", "resources.ephemeral-storage: expects bytes"),
         ("gpu", 0.5, "resources.gpu: expects a whole number, got '0.5'"),
         ("amd.com/gpu", "many", "resources.amd.com/gpu: expects a whole number"),
         ("cpus", 2, "resources.cpus: expects cpu, memory, ephemeral-storage, gpu, or a full name"),

@@ -7,8 +7,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from textwrap import dedent
@@ -26,7 +27,7 @@ from edl.mesh.up.members import Member, Plan
 from edl.mesh.up.place import Entry, Place, State
 from edl.mesh.up.runner import Runner, View
 from edl.scheduler.mesh_startup import Part
-from edl.supervise import Identity, identity_of, start
+from edl.supervise import Identity, Process, identity_of, start
 from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python
 from edl.tests.mesh.up.test_place import STRANGER, place_of, state_of
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -106,20 +107,6 @@ def test_it_comes_in_order_heals_and_goes_in_order(tmp_path: Path) -> None:
     assert all(view.running["u"].identity is None for view in mesh.views[-1:])
 
 
-def test_it_ends_when_its_students_have(tmp_path: Path) -> None:
-    fails = "import sys; print('no data'); sys.exit(7)"
-    with running_mesh(tmp_path, coordinator(), student(fails)) as mesh:
-        ended = mesh.over()
-    assert ended.mesh.exit_code == 7
-    assert ended.mesh.of("u").code == 7
-    assert ended.mesh.of("coordinator").code == 0
-    log = tmp_path / "logs" / "u.log"
-    assert mesh.said[-3:-1] == [
-        f"u is given up after 2 starts: it ended with exit code 7; its last line: no data ({log})",
-        "all students have ended: teachers and coordinator leave",
-    ]
-
-
 def test_what_could_not_be_written_down_is_offered_again_though_nothing_has_changed(
     tmp_path: Path,
 ) -> None:
@@ -144,19 +131,6 @@ def test_all_is_killed_when_it_is_urgent(tmp_path: Path) -> None:
         mesh.until("^up in")
         ended = mesh.end(urgent=True)
     assert ended.mesh.of("u").code == -9
-
-
-def test_a_mesh_without_a_teacher_ends_and_says_why(tmp_path: Path) -> None:
-    broken = "import sys; print('edl: no such model'); sys.exit(2)"
-    with running_mesh(tmp_path, coordinator(), teacher(broken), student(SERVES, "x")) as mesh:
-        ended = mesh.over()
-    assert ended.mesh.broken is not None
-    assert "u runs" not in mesh.said
-    log = tmp_path / "logs" / "t.log"
-    assert f"t is given up: it ended with exit code 2; its last line: no such model ({log})" in (
-        mesh.said
-    )
-    assert "the mesh cannot be kept without t: all of it ends" in mesh.said
 
 
 def test_the_lines_of_named_processes_are_shown() -> None:
@@ -233,27 +207,33 @@ def keeping_of(folder: Path, *members: Member) -> Keeping:
     return Keeping(folder / "mesh.yaml", place, Plan(members, folder), place.logs)
 
 
-def kept(keeping: Keeping) -> int:
-    return keep(keeping, Plain(lambda line: None, Follow(None, {})), Stop())
+def kept(keeping: Keeping, say: Callable[[str], None] = lambda line: None) -> int:
+    return keep(keeping, Plain(say, Follow(None, {})), Stop())
+
+
+LEARNS = "print('learned')"
 
 
 def test_the_exit_code_is_that_of_the_students(tmp_path: Path) -> None:
-    fails = student("raise SystemExit(7)", retries=0)
+    fails = student("print('no data'); raise SystemExit(7)", retries=0)
     assert kept(keeping_of(tmp_path, coordinator(), fails)) == 7
-    keeping = keeping_of(tmp_path, coordinator(), student("print('learned')"))
+    keeping = keeping_of(tmp_path, coordinator(), student(LEARNS))
     assert kept(keeping) == 0
     assert (keeping.logs / "u.log").read_text() == "learned\n", "the log has begun anew"
     assert keeping.place.read() is None
 
 
 @pytest.mark.parametrize(("code", "error"), [(2, UsageError), (1, ProcessFailed)])
-def test_a_mesh_that_cannot_be_is_an_error(
+def test_a_mesh_without_a_teacher_is_an_error(
     tmp_path: Path, code: int, error: type[Exception]
 ) -> None:
     broken = teacher(f"import sys; print('edl: no such model'); sys.exit({code})")
-    keeping = keeping_of(tmp_path, coordinator(), broken)
+    keeping = keeping_of(tmp_path, coordinator(), broken, student(SERVES, "x"))
+    said: list[str] = []
     with pytest.raises(error, match=f"t ended with exit code {code}: no such model"):
-        kept(keeping)
+        kept(keeping, said.append)
+    assert "u runs" not in said
+    assert "the mesh cannot be kept without t: all of it ends" in said
     assert keeping.place.read() is None
 
 
@@ -263,21 +243,34 @@ def test_a_mesh_is_kept_once(tmp_path: Path) -> None:
         kept(keeping)
 
 
-def test_processes_that_a_killed_keeper_left_end_first(tmp_path: Path) -> None:
-    keeping = keeping_of(tmp_path, coordinator(), student("print('learned')"))
-    child = start(python(DOCILE))
-    child.expect("ready", WAIT_S)
+@pytest.fixture
+def child() -> Iterator[Process]:
+    """A process that SIGTERM ends."""
+    process = start(python(DOCILE))
+    process.expect("ready", WAIT_S)
+    yield process
+    process.stop()
+
+
+def identity(process: Process) -> Identity:
+    found = identity_of(process.pid)
+    assert found is not None
+    return found
+
+
+def test_processes_that_a_killed_keeper_left_end_first(tmp_path: Path, child: Process) -> None:
+    keeping = keeping_of(tmp_path, coordinator(), student(LEARNS))
     keeping.place.folder.mkdir(parents=True)
-    entry = Entry("u", "student", "running", identity_of(child.pid))
+    entry = Entry("u", "student", "running", identity(child))
     keeping.place.write(State("mesh.yaml", Identity(1 << 30, "gone"), entries=(entry,)))
     said: list[str] = []
 
-    def write(line: str) -> None:
+    def say(line: str) -> None:
         said.append(line)
         if "was killed" in line:
             child.send_signal(signal.SIGTERM)  # as its life pipe would have it
 
-    assert keep(keeping, Plain(write, Follow(None, {})), Stop()) == 0
+    assert kept(keeping, say) == 0
     assert said[:2] == [
         "waiting for a process of a mesh whose 'edl up' was killed",
         "coordinator is ready: h:1",
@@ -286,30 +279,23 @@ def test_processes_that_a_killed_keeper_left_end_first(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_no_mesh(tmp_path: Path) -> None:
-    place = Place.of(tmp_path / "mesh.yaml", tmp_path / "base")
-    plan = Plan((coordinator(), student("print('learned')")), tmp_path)
-    keeping = Keeping(tmp_path / "mesh.yaml", place, plan, tmp_path / "logs")
+    keeping = keeping_of(tmp_path, coordinator(), student(LEARNS))
     said: list[str] = []
 
     def say(line: str) -> None:
         said.append(line)
         if line == "u runs":
-            place.folder.rename(tmp_path / "away")
-            place.folder.write_text("no folder any more")
+            keeping.place.folder.rename(tmp_path / "away")
+            keeping.place.folder.write_text("no folder any more")
 
-    assert keep(keeping, Plain(say, Follow(None, {})), Stop()) == 0
-    told = [line for line in said if "not written down" in line]
-    assert len(told) == 1, "once is enough"
-    assert told[0].startswith("the mesh goes on, but is not written down: cannot write in ")
+    assert kept(replace(keeping, logs=tmp_path / "logs"), say) == 0
+    (told,) = (line for line in said if "not written down" in line)
+    assert told.startswith("the mesh goes on, but is not written down: cannot write in ")
 
 
-def test_a_living_keeper_keeps_its_mesh_without_a_lock_too(tmp_path: Path) -> None:
+def test_a_living_keeper_keeps_its_mesh_without_a_lock_too(tmp_path: Path, child: Process) -> None:
     keeping = keeping_of(tmp_path, coordinator())
-    child = start(python(DOCILE))
-    child.expect("ready", WAIT_S)
-    known = identity_of(child.pid)
-    assert known is not None
-    keeping.place.write(State("mesh.yaml", known))
+    keeping.place.write(State("mesh.yaml", identity(child)))
     with pytest.raises(UsageError, match=f"is up already .pid {child.pid}"):
         kept(keeping)
     assert end(keeping.place, WAIT_S, lambda line: None)
@@ -317,34 +303,22 @@ def test_a_living_keeper_keeps_its_mesh_without_a_lock_too(tmp_path: Path) -> No
     assert not keeping.place.folder.exists()
 
 
-def test_a_grace_is_that_of_all_roles_one_after_the_other(tmp_path: Path) -> None:
-    keeping = keeping_of(tmp_path, coordinator(), teacher(), student(""))
-    assert keeping.grace_s == 10.0 + 10.0 + 10.0 + 5.0
-
-
-def test_a_stranger_that_has_the_number_is_left_alone(tmp_path: Path) -> None:
-    child = start(python(DOCILE))
-    child.expect("ready", WAIT_S)
-    known = identity_of(child.pid)
-    assert known is not None
-    stranger = Identity(child.pid, f"{known.started}0")
-    place = place_of(tmp_path)
+def test_a_stranger_that_has_the_number_is_left_alone(tmp_path: Path, child: Process) -> None:
+    stranger = Identity(child.pid, f"{identity(child).started}0")
+    place, said = place_of(tmp_path), list[str]()
     place.write(state_of(tmp_path, stranger, Entry("a", "teacher", "running", stranger)))
-    said: list[str] = []
     assert not end(place, None, said.append)
     assert (said, child.alive, place.folder.exists()) == ([], True, False)
-    child.stop()
 
 
 def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
-    place = place_of(tmp_path)
-    child = start(python("import time; print('ready'); time.sleep(600)"))
-    child.expect("ready", WAIT_S)
-    place.write(state_of(tmp_path, STRANGER, Entry("a", "x", "running", identity_of(child.pid))))
+    place, said = place_of(tmp_path), list[str]()
+    left = start(python("import time; print('ready'); time.sleep(600)"))
+    left.expect("ready", WAIT_S)
+    place.write(state_of(tmp_path, STRANGER, Entry("a", "x", "running", identity(left))))
     (place.folder / "logs").mkdir()
-    said: list[str] = []
     assert end(place, None, said.append, keep_logs=True, orphans_s=0.0)
-    assert child.wait(WAIT_S) == -9
+    assert left.wait(WAIT_S) == -9
     assert said == ["waiting for a process of a mesh whose 'edl up' was killed"]
     assert place.read() is None
     assert place.logs.exists()
@@ -352,26 +326,21 @@ def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
     assert not place.folder.exists()
 
 
-def test_an_urgent_end_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_urgent_end_waits_for_nothing(tmp_path: Path) -> None:
     stubborn = [start(python(STUBBORN, 60)) for _ in range(2)]
-    for child in stubborn:
-        child.expect("ready", WAIT_S)
-    keeper, left = (identity_of(child.pid) for child in stubborn)
-    assert keeper is not None
+    for process in stubborn:
+        process.expect("ready", WAIT_S)
+    keeper, left = map(identity, stubborn)
     place, said = place_of(tmp_path), list[str]()
     place.write(state_of(tmp_path, keeper, Entry("a", "x", "running", left)))
     assert end(place, 0.0, said.append, orphans_s=1e6)
-    assert [child.wait(WAIT_S) for child in stubborn] == [-9, -9]
+    assert [process.wait(WAIT_S) for process in stubborn] == [-9, -9]
     assert not any("has not ended" in line for line in said)
 
 
-def test_a_mesh_that_leaves_already_is_not_hurried(tmp_path: Path) -> None:
-    child = start(python(DOCILE))
-    child.expect("ready", WAIT_S)
-    keeper = identity_of(child.pid)
-    assert keeper is not None
+def test_a_mesh_that_leaves_already_is_not_hurried(tmp_path: Path, child: Process) -> None:
     place, said = place_of(tmp_path), list[str]()
-    place.write(State("mesh.yaml", keeper, "leaving"))
+    place.write(State("mesh.yaml", identity(child), "leaving"))
     assert end(place, 0.01, said.append)
     assert child.wait(WAIT_S) == -9, "it was waited for, and then killed: TERM would have ended it"
     assert said == [f"process {child.pid} has not ended within 0.01 s and is killed"]
