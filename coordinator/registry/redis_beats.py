@@ -71,6 +71,8 @@ class RedisBeats(RedisSession):
             register_call(kind, service, member, facts, _ms(ttl_s))
             for member, facts in members.items()
         ]
+        for call in calls:  # the new deadline hides a drain from plain beats: ask by the script
+            self._whole.pop(call.keys[1], None)
         if kind != "managers" and members:
             self._name_service(service)
         won = self._run_all("register", calls)
