@@ -117,28 +117,6 @@ def test_first_ones_then_guarantees_then_priorities(asked: list[Wish], more: int
     assert sorted(given) == places[: min(teachers, len(places))]
 
 
-@given(
-    st.lists(st.sampled_from([25.0, 50.0, 100.0, 200.0, 400.0]), max_size=9),
-    st.lists(guarantees, min_size=1, max_size=6),
-)
-def test_the_laws_hold_for_teachers_of_all_speeds(speeds: list[float], asked: list[Wish]) -> None:
-    events: list[AssignmentEvent] = [
-        TeacherUp("usual", 1, 100.0),
-        *(TeacherUp(f"t{index}", 1, speed) for index, speed in enumerate(speeds)),
-        *(
-            StudentReported(f"{wish.job}/{rank}", wish.want, (), wish.least, wish.priority)
-            for rank, wish in enumerate(asked)
-        ),
-    ]
-    state, _ = reduce(AssignmentState(), events, 0.0)
-    laws.check(state)
-    assert laws.settled(state, 0.0)
-    one_by_one = AssignmentState()
-    for event in events:
-        one_by_one, _ = reduce(one_by_one, [event], 0.0)
-    laws.check(one_by_one)
-
-
 anything = st.floats()
 
 

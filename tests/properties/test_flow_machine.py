@@ -1,7 +1,7 @@
 """Whatever a reader sees, in whatever order, flow control keeps to its rules.
 
 The views are arbitrary, also such as no reader would ever see: the rules hold without any help from
-the ledger. What flow control does *to* a reader is in test_mesh_machine.
+the ledger. What flow control does to a reader is in `test_simulated_flow.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
+from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, Turn, decide
 from edl.scheduler.profiles import ANSWERS, STEPS, Measured, times
 from edl.scheduler.ratio import teachers_needed, time_ratio
 from edl.scheduler.stream_figures import PULLS, Figures
@@ -66,8 +66,21 @@ class FlowMachine(RuleBasedStateMachine):
             self.pulling = False
         elif self.view.volume_bytes in range(max(self.config.lower_bytes, 1)):
             self.pulling = True
+        self.check_turn(before.turn)
         if self.decision.needed == before.needed:
             self.check_correction(old_want)
+
+    def check_turn(self, before: Turn | None) -> None:
+        """The event log says when pulling paused above `ut` and went on below `lt`."""
+        turn, config = self.decision.turn, self.config
+        if turn is before:
+            assert self.pulling == (before is None or before.pulling)
+            return
+        assert turn is not None
+        assert turn.pulling == self.pulling != (before is None or before.pulling)
+        assert turn.volume_bytes == self.view.volume_bytes
+        assert turn.threshold_bytes == (config.lower_bytes if self.pulling else config.upper_bytes)
+        assert str(turn.volume_bytes) in turn.why or not turn.volume_bytes
 
     def hungry(self, want: int) -> bool:
         """By the definition: it waits for labels, and a further teacher would have a batch."""

@@ -186,11 +186,3 @@ def test_without_trouble_nothing_is_sent_twice_or_in_vain(scenario: Scenario) ->
     assert all(student.resends == 0 for student in result.students)
     copies = sum(student.hedges for student in result.students)
     assert sum(not one.used for one in result.labelled) <= copies
-
-
-@few
-@given(scenarios(jitter=0.4))
-def test_the_same_scenario_happens_the_same_way(scenario: Scenario) -> None:
-    first, second = run(scenario), run(scenario)
-    assert first.trace_hash == second.trace_hash
-    assert first == second

@@ -6,7 +6,6 @@ import pytest
 
 from edl.scheduler.assignment import (
     AssignmentEvent,
-    Change,
     ContentPlanned,
     RecoveryBegan,
     RecoveryEnded,
@@ -26,75 +25,25 @@ from .assignment_service import Service, up, wants
 
 
 class TestAssignment:
-    def test_new_students_and_new_teachers_move_few(self) -> None:
-        service = Service(*up("abcdef"), wants("a/0", 4), wants("b/0", 2))
-        changes = service.see(wants("c/0", 2))
-        assert service.counts == [2, 2, 2]
-        assert set(changes) == {"a/0", "c/0"}
-        service = Service(*up("ab"), wants("a/0", 1), wants("b/0", 2))
-        changes = service.see(*up("c"))
-        assert list(changes) == ["b/0"]
-        assert changes["b/0"].teachers == ("b", "c")
-        assert changes["b/0"].reason == "teacher c serves: 2 of 2 wanted"
-        assert service.see(*up("d")) == {}
-
-    def test_first_student_leaves_one_teacher_for_each_other(self) -> None:
-        service = Service(*up("abc"), wants("greedy/0", 9))
-        assert service.has("greedy/0") == "abc"
-        changes = service.see(wants("late/0", 2))
-        assert changes["greedy/0"].lost == ()
-        assert service.counts == [2, 1]
-        assert changes["greedy/0"].reason == (
-            "teacher c given to late/0, which had none: "
-            "2 of 9 wanted, as 3 teachers serve 2 students"
-        )
-        assert changes["late/0"].reason.endswith("1 of 2 wanted, as 3 teachers serve 2 students")
-
-    def test_student_that_wants_none_returns_all(self) -> None:
-        service = Service(*up("ab"), wants("a/0", 2), wants("b/0", 0))
-        assert service.counts == [2, 0]
-        service.see(wants("a/0", 0))
-        assert service.counts == [0, 0]
-
-    def test_loss_is_reported_and_replaced(self) -> None:
-        service = Service(*up("abc"), wants("a/0", 2))
-        change = service.see(TeacherDown("a", lost=True))["a/0"]
-        assert change == Change(
-            "a/0",
-            ("b", "c"),
-            ("a",),
-            "",
-            "",
-            0,
-            "teacher a was lost; teacher c was free: 2 of 2 wanted",
-        )
-        service = Service(*up("ab"), wants("a/0", 2))
-        reason = service.see(TeacherDown("a", lost=True))["a/0"].reason
-        assert reason == "teacher a was lost: 1 of 2 wanted, as 1 teacher serves 1 student"
-        reason = service.see(TeacherDown("b", lost=True))["a/0"].reason
-        assert reason == "teacher b was lost: 0 of 2 wanted, as no teacher serves"
-        service = Service(*up("a"), wants("a/0", 1))
-        assert service.see(TeacherDown("a", lost=False))["a/0"].lost == ()
-
-    def test_draining_teacher_is_revoked_and_may_serve_again(self) -> None:
+    def test_loss_of_a_revoked_teacher_is_reported_to_its_former_student(self) -> None:
         service = Service(*up("ab"), wants("a/0", 1))
         change = service.see(TeacherDraining("a"))["a/0"]
         assert (change.teachers, change.lost) == (("b",), ())
-        assert change.reason.startswith("teacher a drains")
         change = service.see(TeacherDown("a", lost=True))["a/0"]
         assert (change.teachers, change.lost) == (("b",), ("a",))
         service = Service(*up("a"), wants("a/0", 1), TeacherDraining("a"))
         assert service.has("a/0") == ""
         change = service.see(*up("a"))["a/0"]
-        assert (change.teachers, change.lost) == (("a",), ())
+        assert (change.teachers, change.lost) == (("a",), ()), "it did not drain after all"
 
-    def test_loss_of_a_revoked_teacher_is_reported_to_its_former_student(self) -> None:
-        service = Service(*up("ab"), wants("a/0", 2))
-        service.see(wants("b/0", 1))
-        assert (service.has("a/0"), service.has("b/0")) == ("a", "b")
-        changes = service.see(TeacherDown("b", lost=True))
-        assert changes["a/0"].lost == ("b",)  # it was revoked when b/0 came
-        assert changes["b/0"].lost == ("b",)
+    def test_claims_to_hold_teachers(self) -> None:
+        service = Service(*up("abc"), wants("a/0", 1))
+        assert service.see(wants("a/0", 1, holding="bc")) == {}
+        service.see(wants("b/0", 2, holding="ab"))
+        assert (service.has("a/0"), service.has("b/0")) == ("a", "bc")
+        service = Service(*up("ab"), wants("a/0", 1))
+        change = service.see(StudentGone("a/0"), wants("a/0", 1, holding="a"))["a/0"]
+        assert change.teachers == ("a",)
 
     def test_restarted_teacher_is_a_loss_and_a_new_teacher(self) -> None:
         service = Service(TeacherUp("a", 1), TeacherUp("b", 1), wants("a/0", 1))
@@ -114,35 +63,6 @@ class TestAssignment:
         assert service.has("b/0") == "ad"
         service = Service(*up("a", host="left"), StudentReported("a/0", 1, host="right"))
         assert service.see(*up("b", host="right")) == {}
-
-    def test_whole_jobs_are_lifted_small_ones_first(self) -> None:
-        """A job is as fast as its slowest rank."""
-        ranks = [wants(f"big/{rank}", 3) for rank in range(3)]
-        service = Service(*up("abcde"), *ranks, wants("small/0", 3))
-        assert service.counts == [1, 1, 1, 2]
-        service = Service(*up("abcdef"), *(wants(f"big/{rank}", 2) for rank in range(3)))
-        assert service.counts == [2, 2, 2]
-        service.see(wants("x/0", 2), wants("y/0", 2))
-        assert service.counts == [1, 1, 1, 2, 1]
-        service.see(*up("g"))
-        assert service.counts == [1, 1, 1, 2, 2]
-
-    def test_guarantees_come_before_priority(self) -> None:
-        service = Service(*up("abcdef"), wants("low/0", 6, min=3))
-        changes = service.see(wants("high/0", 9, priority=1))
-        assert service.counts == [3, 3]
-        assert "which had none" in changes["low/0"].reason
-        service = Service(
-            *up("abcde"),
-            wants("low/0", 3, min=3),
-            wants("other/0", 2, min=2),
-            wants("high/0", 3, min=3, priority=1),
-        )
-        assert service.counts == [1, 1, 3]
-        service.see(*up("f"))
-        assert sorted(service.counts) == [1, 2, 3]
-        service.see(*up("g"))
-        assert service.counts == [2, 2, 3]
 
     def test_recovery_takes_nothing_away_but_dead_teachers(self) -> None:
         service = Service(
@@ -168,21 +88,6 @@ class TestAssignment:
         change = service.see(TeacherDown("b", lost=False))["a/0"]
         assert (change.teachers, change.lost) == ((), ())
 
-    def test_claims_to_hold_teachers(self) -> None:
-        service = Service(*up("abc"), wants("a/0", 1))
-        assert service.see(wants("a/0", 1, holding="bc")) == {}
-        service = Service(*up("abc"), wants("a/0", 2))
-        assert service.has("a/0") == "ab"
-        service.see(wants("b/0", 2, holding="ab"))
-        assert (service.has("a/0"), service.has("b/0")) == ("ab", "c")
-        service = Service(*up("ab"), wants("a/0", 1))
-        change = service.see(StudentGone("a/0"), wants("a/0", 1, holding="a"))["a/0"]
-        assert change.teachers == ("a",)
-        assert change.reason == "student a/0 wants 1: 1 of 1 wanted"
-        change = Service().see(wants("a/0", 2))["a/0"]
-        assert change.teachers == ()
-        assert change.reason == "student a/0 wants 2: 0 of 2 wanted, as no teacher serves"
-
     @pytest.mark.parametrize(
         "event",
         [
@@ -206,44 +111,81 @@ class TestAssignment:
             Service(wants("a/0", -1))
 
 
+FAST = (*up("ab", 400), *up("cdef", 100))
+
+
 class TestReasons:
-    def test_recovery_names_shared_teachers(self) -> None:
+    """Every change has a cause that an operator can read."""
+
+    @pytest.mark.parametrize(
+        ("before", "event", "student", "reason"),
+        [
+            ([*up("ab"), wants("a/0", 3)], up("c")[0], "a/0", "teacher c serves: 3 of 3 wanted"),
+            (
+                [*up("abc"), wants("a/0", 9)],
+                wants("b/0", 2),
+                "a/0",
+                "teacher c given to b/0, which had none: "
+                "2 of 9 wanted, as 3 teachers serve 2 students",
+            ),
+            (
+                [*up("abc"), wants("a/0", 2)],
+                TeacherDown("a", lost=True),
+                "a/0",
+                "teacher a was lost; teacher c was free: 2 of 2 wanted",
+            ),
+            (
+                [*up("ab"), wants("a/0", 2)],
+                TeacherDown("a", lost=True),
+                "a/0",
+                "teacher a was lost: 1 of 2 wanted, as 1 teacher serves 1 student",
+            ),
+            ([*up("ab"), wants("a/0", 1)], TeacherDraining("a"), "a/0", "teacher a drains"),
+            ([], wants("a/0", 2), "a/0", "a/0 wants 2: 0 of 2 wanted, as no teacher serves"),
+            (
+                [*up("abcd"), wants("a/0", 4), wants("b/0", 4)],
+                wants("a/0", 4, priority=1),
+                "a/0",
+                "student a/0 has priority 1, not 0",
+            ),
+            (
+                [*up("abcd"), wants("a/0", 4, priority=1), wants("b/0", 4)],
+                wants("b/0", 4, min=2),
+                "b/0",
+                "student b/0 is to have at least 2",
+            ),
+            (
+                [*up("abcdefg", 100), wants("a/0", 3), wants("b/0", 3)],
+                TeacherUp("a", 1, 400.0),
+                "a/0",
+                "teacher a is faster than was known; ",
+            ),
+            (
+                [*FAST, wants("a/0", 9), wants("b/0", 9)],
+                TeacherUp("a", 1, 100.0),
+                "a/0",
+                "teacher a is slower than was known; teacher f taken over",
+            ),
+            (
+                [ContentPlanned("x"), *up("ab", content="x"), wants("a/0", 2)],
+                TeacherUp("a", 1, content_id="y"),
+                "a/0",
+                "teacher a serves another content: 1 of 2",
+            ),
+        ],
+    )
+    def test_causes(
+        self, before: list[AssignmentEvent], event: AssignmentEvent, student: str, reason: str
+    ) -> None:
+        assert reason in Service(*before).see(event)[student].reason
+
+    def test_teachers_shared_during_a_recovery(self) -> None:
         service = Service(RecoveryBegan(), *up("abc"))
         service.see(wants("a/0", 2, "ab"), wants("b/0", 1, "b"))
         changes = service.see(RecoveryEnded())
         assert "teacher b, shared during the recovery, left to b/0" in changes["a/0"].reason
         assert "teacher c was free" in changes["a/0"].reason
         assert set(changes) == {"a/0"}
-        service = Service(RecoveryBegan(), TeacherUp("t0"), TeacherUp("t10"), TeacherUp("t1"))
-        service.see(StudentReported("a/0", 2, ("t0", "t10")), StudentReported("b/0", 1, ("t10",)))
-        change = service.see(RecoveryEnded())["a/0"]
-        assert change.teachers == ("t0", "t1")
-        assert "teacher t10, shared" in change.reason
-        assert "teacher t1 was free" in change.reason
-
-    @pytest.mark.parametrize(("speed", "pace"), [(400.0, "faster"), (20.0, "slower")])
-    def test_changed_speed_is_named(self, speed: float, pace: str) -> None:
-        service = Service(*up("abcdefg", 100), wants("a/0", 3), wants("b/0", 3))
-        (change,) = service.see(TeacherUp("a", 1, speed)).values()
-        assert change.reason.startswith(f"teacher a is {pace} than was known; ")
-
-    def test_changed_speed_or_content_is_named(self) -> None:
-        service = Service(*up("ab", 400), *up("cdef", 100), wants("a/0", 9), wants("b/0", 9))
-        change = service.see(TeacherUp("a", 1, 100.0))["a/0"]
-        assert "a" in change.teachers
-        assert change.reason.startswith("teacher a is slower than was known; teacher f taken over")
-        service = Service(ContentPlanned("x"), *up("ab", content="x"), wants("a/0", 2))
-        change = service.see(TeacherUp("a", 1, content_id="y"))["a/0"]
-        assert change.reason.startswith("teacher a serves another content: 1 of 2")
-
-    def test_changed_claim_is_named(self) -> None:
-        service = Service(*up("abcd"), wants("a/0", 4), wants("b/0", 4))
-        assert (
-            "student a/0 has priority 1, not 0"
-            in service.see(wants("a/0", 4, priority=1))["a/0"].reason
-        )
-        change = service.see(wants("b/0", 4, min=2))["b/0"]
-        assert "student b/0 is to have at least 2" in change.reason
 
 
 def on(content: str, epoch: int, want: int = 1, student: str = "a/0") -> StudentReported:
@@ -350,13 +292,6 @@ class TestContents:
         change = service.see(TeacherDraining("c"))["a/0"]
         assert (change.content_id, change.next_content_id) == ("old", "")
         assert "stays with content old" in change.reason
-
-    def test_waiting_student_is_answered_when_the_upgrade_fails(self) -> None:
-        service = upgrading()
-        service.see(TeacherDown("c", lost=True), TeacherDown("d", lost=True))
-        change = service.see(on("", 2, want=2))["a/0"]
-        assert (change.content_id, change.next_content_id, change.data_epoch) == ("old", "", 2)
-        assert service.has("a/0") == "ab"
 
     def test_immediate_upgrade_waits_for_a_teacher(self) -> None:
         service = upgrading(at_now=True)

@@ -21,7 +21,7 @@ from edl.scheduler.elastic import Pool
 from edl.scheduler.headcount import CAP_S, HEALTHY_S, Deaths, Hand, died, moves
 from edl.scheduler.headcount import wanted as bounded
 from edl.scheduler.job_pods.values import Machine
-from edl.scheduler.service_load import StudentLoad, Waits, left_to_fleets, load_of, may_begin
+from edl.scheduler.service_load import StudentLoad, Waits, load_of
 from edl.scheduler.teacher_count import Promise, pool_of, room_for
 
 CONFIG = AutoscaleConfig(
@@ -75,14 +75,6 @@ class TestAutoscale:
         )
         office = Office(count=4)
         assert office.run(replace(STEADY, starving=1, wanted=9, serving=2), 3.0) == 4
-
-    def test_need_without_starving_must_last(self) -> None:
-        office = Office()
-        more = replace(STEADY, wanted=5, demand_per_s=90.0)
-        assert office.run(more, 3.0) == 3
-        assert office.run(STEADY, 1.0) == 3  # over: the next one begins anew
-        assert office.run(more, 4.0) == 3
-        assert office.run(more, 2.0) == 5
 
     def test_falls_when_labels_are_plenty(self) -> None:
         office = Office(count=8)
@@ -179,22 +171,6 @@ class TestServiceLoad:
         waits = Waits(5.0, 7.0).grown(Waits(1.0, 1.0), Waits(3.0, 1.5))
         assert waits == Waits(7.0, 7.5)
         assert waits.grown(Waits(9.0, 9.0), Waits(0.0, 9.5)) == Waits(7.0, 8.0)
-
-    @given(COUNTS, COUNTS, COUNTS)
-    def test_may_begin(self, students: int, holding: int, teachers: int) -> None:
-        assert may_begin(recovering=False, students=students, holding=holding, teachers=teachers)
-
-    @given(COUNTS, COUNTS, COUNTS)
-    def test_recovery(self, students: int, holding: int, teachers: int) -> None:
-        begins = may_begin(recovering=True, students=students, holding=holding, teachers=teachers)
-        assert begins == (students > 0 and holding == teachers == 0)
-
-    @given(COUNTS, COUNTS)
-    def test_left_to_fleets(self, desired: int, others: int) -> None:
-        left = left_to_fleets(desired, others)
-        assert 0 <= left <= desired
-        assert left + others >= desired
-        assert left + others == desired or left == 0
 
 
 HANDS = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8).map(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, field
 from itertools import product
@@ -132,20 +131,6 @@ class Device:
 
 
 class TestBatching:
-    def test_without_merging_requests_go_in_order(self) -> None:
-        requests = waiting(4, 4, 4)
-        decision = decide(OFF, requests, [lane(2)], 0.0)
-        assert sent(decision) == [(0,), (1,)]
-        assert decision.look_again_s == math.inf
-        requests = [
-            Waiting(0, "a", 1, 0.0, deadline_s=2.0),
-            Waiting(1, "a", 1, 0.0, deadline_s=3.0),
-        ]
-        decision = decide(OFF, requests, [lane(2)], 2.0)
-        assert (sent(decision), decision.expired) == ([(1,)], (0,))
-        requests = [Waiting(0, "a", 1, 0.0, deadline_s=9.0)]
-        assert decide(BatchRule(8, 0.5), requests, [lane(0)], 1.0).look_again_s == 9.0
-
     def test_partial_batch_waits_for_the_delay(self) -> None:
         rule, requests = BatchRule(8, 0.5), waiting(2, 3, at=10.0)
         decision = decide(rule, requests, [lane()], 10.2)
@@ -238,22 +223,6 @@ class TestLanes:
             lanes[index].finish_s(samples) <= lane.finish_s(samples) for lane in lanes if lane.room
         )
 
-    def test_devices(self) -> None:
-        lanes = [Lane(9, 0, 0.1), Lane(9, 0, 0.35)]
-        taken = []
-        for _ in range(6):
-            index = soonest(lanes, 8)
-            assert index is not None
-            taken.append(index)
-            lanes[index] = lanes[index].given(8)
-        assert taken == [0, 0, 0, 1, 0, 0]
-        told = list(
-            itertools.accumulate(
-                range(5), lambda last, _: promise_s(10.0, last, 0.5, 3), initial=0.0
-            )
-        )
-        assert told[1:] == [10.5, 11.0, 11.5, 11.5, 11.5]
-
     @given(
         st.lists(st.floats(0, 1), min_size=2, max_size=30), st.floats(0.01, 1), st.integers(1, 9)
     )
@@ -289,18 +258,6 @@ class TestPrecision:
                 values = values[np.isfinite(values)]
             back = values.astype(DTYPES[name]).astype(dtype)
             np.testing.assert_array_equal(back.view(np.uint8), values.view(np.uint8))
-
-    def test_types(self) -> None:
-        assert widest("float16", "float32") == "float32"
-        assert widest("float16", "bfloat16") == "float32"
-        assert widest("bfloat16", "float64") == "float64"
-        for one, two, three in product(DTYPES, repeat=3):
-            assert widest(one, one) == one
-            left, right = widest(one, two), widest(two, three)
-            assert left is not None
-            assert right is not None
-            assert left == widest(two, one)
-            assert widest(left, three) == widest(one, right)
 
     @pytest.mark.parametrize("other", ["int32", "int64", "bool", "complex64"])
     def test_other_types_are_not_joined(self, other: str) -> None:

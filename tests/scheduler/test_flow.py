@@ -71,38 +71,6 @@ class Flow:
         return decision
 
 
-class TestPulling:
-    def test_pulls_the_read_ahead(self) -> None:
-        assert Flow().see(CALM).pull == 1
-        assert Flow().see(CALM._replace(queued=2)).pull == 0
-        assert Flow().see(CALM._replace(queued=7)).pull == 0
-        assert Flow().see(CALM._replace(windows=8)).pull == 7
-        assert Flow().see(CALM._replace(queued=0, windows=0, teachers=0)).pull == 2
-        flow = Flow(FlowConfig(upper_bytes=1, lower_bytes=0))  # below one batch
-        assert flow.see(CALM._replace(volume_bytes=100)).pull == 0
-        assert flow.see(CALM._replace(volume_bytes=0)).pull > 0
-
-    def test_unlabelled_batches_fit_below_the_upper_threshold(self) -> None:
-        view = CALM._replace(windows=4, queued=0, unlabelled=4, batch_bytes=100)
-        assert Flow().see(view._replace(volume_bytes=0)).pull == 4
-        assert Flow().see(view._replace(volume_bytes=850)).pull == 1
-        assert Flow().see(view._replace(volume_bytes=950)).pull == 0
-        assert Flow().see(view._replace(volume_bytes=950, unlabelled=3)).pull == 1
-
-    def test_pulling_stops_above_ut_and_resumes_below_lt(self) -> None:
-        volumes = (1000, 1001, 1000, 400, 399, 1000, 1001)
-        flow = Flow()
-        assert [flow.see(CALM._replace(volume_bytes=v)).pull > 0 for v in volumes] == [
-            True,  # not above ut
-            False,
-            False,  # not yet below lt
-            False,
-            True,
-            True,  # not above ut
-            False,
-        ]
-
-
 class TestState:
     @pytest.mark.parametrize(
         ("view", "state"),
@@ -210,23 +178,6 @@ class TestAskingForOneMore:
         assert wants == sorted(wants)
         flow = Flow(replace(CONFIG, teachers_max=2))
         assert flow.run_granted(STARVED, 60.0).want == 2
-
-    def test_unreachable_teacher_is_replaced_at_once(self) -> None:
-        flow = Flow()
-        dead = CALM._replace(teachers=4, unreachable=1, **FIVE_NEEDED)
-        assert flow.see(dead).want == 6
-        assert flow.run(dead, 60.0).want == 6
-        assert flow.see(CALM._replace(teachers=5, **FIVE_NEEDED)).want == 5
-        config = replace(CONFIG, teachers_max=5)
-        assert Flow(config).see(dead).want == 5
-
-    def test_judges_are_wanted_besides(self) -> None:
-        flow = Flow()
-        disputed = CALM._replace(teachers=5, judges=1, **FIVE_NEEDED)
-        assert flow.see(disputed).want == 6
-        assert flow.run(disputed, 60.0).want == 6
-        assert flow.see(disputed._replace(judges=0)).want == 5
-        assert Flow(replace(CONFIG, teachers_max=5)).see(disputed).want == 5
 
     @pytest.mark.parametrize(
         "view",

@@ -42,34 +42,6 @@ class TestPods:
         assert world.staying("a") == [1, 2, 5, 6], "numbers are not used again"
         assert world.state("b") == "stopped"
 
-    def test_higher_priority_stops_a_lower_one(self) -> None:
-        world = world_of(2, ("low", 2, 2))
-        world.rest()
-        world.submit("high", 1, 2, priority=5)
-        world.rest()
-        assert world.counts() == {"low": 0, "high": 2}
-        assert world.state("low") == "creating"
-        assert world.ledgers["low"].waiting_since_s is not None
-        world.end("high", world.staying("high")[0], 0)
-        world.end("high", world.staying("high")[0], 0)
-        world.rest()
-        assert world.state("high") == "succeeded"
-        assert world.counts() == {"low": 2, "high": 0}
-
-    def test_requested_node_count_is_bounded(self) -> None:
-        world = world_of(8, ("a", 2, 6))
-        world.rest()
-        assert world.counts() == {"a": 6}
-        world.ask("a", asked=3)
-        world.rest()
-        assert world.counts() == {"a": 3}
-        world.ask("a", asked=0)
-        world.rest()
-        assert world.counts() == {"a": 2}
-        world.ask("a", asked=None)
-        world.rest()
-        assert world.counts() == {"a": 6}
-
     def test_stopped_job_may_start_again(self) -> None:
         world = world_of(2, ("a", 1, 2))
         world.rest()
@@ -186,10 +158,6 @@ class TestPods:
         assert world.counts() == {"a": 3, "b": 0}
         assert world.orders["b"].degraded == "SpecRefused"
         assert world.orders["b"].reason.endswith("train: --nodes is what the fleet says")
-        world.ask("a", wrong="no image")
-        world.end("a", 1, 1)
-        world.rest(60)
-        assert world.staying("a") == [2, 3]
 
     def test_invalid_input_is_refused(self) -> None:
         jobs = [JobSeen("a", JobWanted()), JobSeen("a", JobWanted())]

@@ -122,30 +122,13 @@ PARTS = st.builds(
 
 
 class TestMeshStartup:
-    def test_roles_start_in_order(self) -> None:
-        more = (*SMALL, Part("t2", "teacher", "s"), Part("x", "teacher", "other"))
-        mesh = mesh_of(more)
-        assert decide(mesh, 0.0)[1] == Orders(start=("c",))
-        mesh = started(mesh, "c", 0.0)
-        assert decide(mesh, 0.0)[1] == Orders()
-        mesh = ready(mesh, "c", 1.0)
-        assert decide(mesh, 1.0)[1].start == ("t", "t2", "x")
-        mesh = after(mesh, "t", "t2", now=2.0)
-        assert "u" not in decide(mesh, 2.0)[1].start, "a service has no teacher yet"
-        mesh = after(mesh, "x", now=3.0)
-        assert decide(mesh, 3.0)[1].start == ("u",)
-        assert not mesh.up
-        assert after(mesh, "u", now=4.0).up
-
     def test_mesh_ends_in_reverse_order(self) -> None:
         mesh, orders = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)
         assert orders == Orders(tell=("u",))
         assert decide(mesh, 1.0) == (mesh, Orders()), "nobody is told twice"
-        mesh, orders = decide(end(mesh, "u", -15), 1.0)
-        assert orders == Orders(tell=("t",))
-        mesh, orders = decide(end(mesh, "t", 0), 1.0)
-        assert orders == Orders(tell=("c",))
-        mesh, _ = decide(end(mesh, "c", 0), 1.0)
+        for name, following in (("u", ("t",)), ("t", ("c",)), ("c", ())):
+            mesh, orders = decide(end(mesh, name, -15), 1.0)
+            assert orders == Orders(tell=following)
         assert mesh.over
         assert mesh.exit_code == 0, "nothing has failed"
         mesh, _ = decide(stop(after(mesh_of(SMALL), "c", "t", "u")), 0.0)

@@ -111,14 +111,6 @@ class TestPlacement:
         moves = {c.machine_id: c.service for c in place(places, [A])}
         assert moves == {"m": "", "n": "a"}
 
-    def test_failed_machine_is_not_asked_again(self) -> None:
-        failing = Place("m", "a", "ca", refuses=frozenset({"a"}))
-        (change,) = place([failing], [A])
-        assert change.service == ""
-        assert "could not start" in change.why
-        assert place([replace(failing, service="")], [A]) == ()
-        assert [c.service for c in place([replace(failing, service="")], [A, B])] == ["b"]
-
     def test_known_and_withdrawn_services(self) -> None:
         assert place([Place("m", "lost", "cl", serves=True)], [A]) == ()
         assert [c.service for c in place([Place("m", "a", "ca")], [Wish("a", "ca", 0, 0)])] == [""]

@@ -13,6 +13,7 @@ from edl.scheduler.cluster import Cluster, DeviceKind, Link
 from edl.scheduler.cost_model import (
     Costs,
     Mesh,
+    Prediction,
     Scaling,
     Team,
     deal,
@@ -54,6 +55,20 @@ def job_with(**changes: object) -> Job:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+def predicted(
+    work: Job,
+    teachers: int,
+    students: int = 1,
+    *,
+    there: Cluster | None = None,
+    rows: int = 32,
+    costs: Costs = FREE,
+) -> Prediction:
+    """What a mesh of V100 students and P4 teachers does."""
+    mesh = Mesh("v100", students, (Team("p4", teachers),), rows)
+    return predict(there or cluster_of(), work, mesh, costs)
+
+
 rates = st.floats(0.01, 1e4)
 
 
@@ -83,9 +98,7 @@ class TestCostModel:
         ("teachers", "rate"), [(1, 70), (2, 140), (4, 280), (5, 350), (8, 350)]
     )
     def test_figure_3_is_linear_until_the_ratio(self, teachers: int, rate: float) -> None:
-        found = predict(
-            cluster_of(), job_with(), Mesh("v100", 1, (Team("p4", teachers),), 32), FREE
-        )
+        found = predicted(job_with(), teachers)
         assert found.samples_per_s == pytest.approx(rate, rel=1e-6)
         slowest = "the teachers" if teachers < 5 else "the student's step"
         assert found.stages[0].samples_per_s == pytest.approx(rate, rel=1e-6)
@@ -94,13 +107,10 @@ class TestCostModel:
         }
 
     def test_ranks_wait_for_the_slowest(self) -> None:
-        mesh = Mesh("v100", 8, (Team("p4", 39),), 32)
-        waiting = predict(cluster_of(), job_with(students=8), mesh, FREE).samples_per_s
-        alone = predict(
-            cluster_of(), job_with(students=8, synchronous=False), mesh, FREE
-        ).samples_per_s
-        assert waiting == pytest.approx(8 * 4 * 70)
-        assert alone == pytest.approx(7 * 350 + 4 * 70)
+        waiting = predicted(job_with(students=8), 39, 8)
+        alone = predicted(job_with(students=8, synchronous=False), 39, 8)
+        assert waiting.samples_per_s == pytest.approx(8 * 4 * 70)
+        assert alone.samples_per_s == pytest.approx(7 * 350 + 4 * 70)
 
     @hypothesis.given(st.integers(1, 300), st.integers(1, 300))
     def test_all_teachers_are_dealt_out(self, teachers: int, students: int) -> None:
@@ -123,32 +133,22 @@ class TestCostModel:
     def test_unavailable_devices(
         self, students: int, teachers: int, availability: float, rate: float
     ) -> None:
-        there, work = cluster_of(), job_with(students=students)
-        devices = (there.devices[0], replace(there.devices[1], availability=availability))
-        mesh = Mesh("v100", students, (Team("p4", teachers),), 32)
-        found = predict(replace(there, devices=devices), work, mesh, FREE)
+        v100, p4 = cluster_of().devices
+        there = Cluster((v100, replace(p4, availability=availability)))
+        found = predicted(job_with(students=students), teachers, students, there=there)
         assert found.samples_per_s == pytest.approx(rate, rel=1e-3)
 
     def test_slow_links_count(self) -> None:
         size = 32 * 154_528
         slow = Link(size / 10, latency_s=0.0)  # ten seconds a batch, both ways
-        found = predict(
-            cluster_of(link=slow), job_with(), Mesh("v100", 1, (Team("p4", 5),), 32), FREE
-        )
+        found = predicted(job_with(), 5, there=cluster_of(link=slow))
         assert found.stages[0].name in ("the teachers' links", "round trips")
         assert found.samples_per_s < 5 * 32 / 9
-        far = Link(1e12, latency_s=1.0)
-        two = predict(
-            cluster_of(link=far),
-            job_with(window_max=2),
-            Mesh("v100", 1, (Team("p4", 5),), 32),
-            FREE,
-        )
+        far = cluster_of(link=Link(1e12, latency_s=1.0))
+        two = predicted(job_with(window_max=2), 5, there=far)
         assert two.stages[0].name == "round trips"
         assert two.samples_per_s == pytest.approx(5 * 32 * 2 / (32 / 70 + 2.0), rel=1e-3)
-        eight = predict(
-            cluster_of(link=far), job_with(), Mesh("v100", 1, (Team("p4", 5),), 32), FREE
-        )
+        eight = predicted(job_with(), 5, there=far)
         assert eight.samples_per_s == pytest.approx(350, rel=1e-3)
 
     def test_fixed_costs_per_batch(self) -> None:
@@ -156,8 +156,7 @@ class TestCostModel:
             student={"v100": Rate(samples_per_s=350, batch_overhead_s=0.1)},
             teacher={"p4": Rate(samples_per_s=1e6)},
         )
-        costs = Costs(teacher_s=0.0, student_s=0.05)
-        found = predict(cluster_of(), given, Mesh("v100", 1, (Team("p4", 1),), 32), costs)
+        found = predicted(given, 1, costs=Costs(teacher_s=0.0, student_s=0.05))
         assert found.samples_per_s == pytest.approx(32 / (32 / 350 + 0.15), rel=1e-6)
         assert step_s(given, "v100", 32) == pytest.approx(32 / 350 + 0.1)
         both = replace(given, teacher={"v100": Rate(samples_per_s=700)})
@@ -168,9 +167,8 @@ class TestCostModel:
             student={"v100": Rate(samples_per_s=350, jitter=0.5)},
             teacher={"p4": Rate(samples_per_s=70, jitter=0.5)},
         )
-        mesh = Mesh("v100", 1, (Team("p4", 5),), 32)
-        roomy = predict(cluster_of(), uneven, mesh, FREE)
-        small = predict(cluster_of(), replace(uneven, buffer_bytes=2 * 32 * 154_528.0), mesh, FREE)
+        roomy = predicted(uneven, 5)
+        small = predicted(replace(uneven, buffer_bytes=2 * 32 * 154_528.0), 5)
         assert small.thresholds.upper == 2 < small.thresholds.ideal == roomy.thresholds.upper
         assert 0.6 * 350 < small.samples_per_s < 0.99 * roomy.samples_per_s
         assert small.stages[0].name == "pauses of a small buffer"
@@ -208,8 +206,7 @@ class TestCostModel:
             students=students,
         )
         few, more = (
-            predict(cluster_of(), given, Mesh("v100", students, (Team("p4", count),), rows), FREE)
-            for count in (teachers, 2 * teachers)
+            predicted(given, count, students, rows=rows) for count in (teachers, 2 * teachers)
         )
         assert more.samples_per_s >= 0.98 * few.samples_per_s
         assert few.samples_per_s <= few.stages[0].samples_per_s * (1 + 1e-9)
@@ -217,12 +214,13 @@ class TestCostModel:
         assert 0 <= few.thresholds.lower < few.thresholds.upper
 
     def test_invalid_meshes_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="at least one student and one teacher"):
-            predict(cluster_of(), job_with(), Mesh("v100", 1, (), 32))
-        with pytest.raises(ValueError, match="no rate of the teacher on 'v100'"):
-            predict(cluster_of(), job_with(), Mesh("v100", 1, (Team("v100", 1),), 32))
-        with pytest.raises(ValueError, match="no devices 'a100'"):
-            predict(cluster_of(), job_with(), Mesh("a100", 1, (Team("p4", 1),), 32))
+        for kind, teams, message in (
+            ("v100", (), "at least one student and one teacher"),
+            ("v100", (Team("v100", 1),), "no rate of the teacher on 'v100'"),
+            ("a100", (Team("p4", 1),), "no devices 'a100'"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                predict(cluster_of(), job_with(), Mesh(kind, 1, teams, 32))
 
 
 V100 = DeviceKind("v100", 8, price_per_hour=2.5)
@@ -263,9 +261,7 @@ class TestPlanner:
         size = JOB.batch_bytes(32)
         assert made.upper_bytes == int(made.prediction.thresholds.upper * size)
         assert 0 <= made.lower_bytes < made.upper_bytes
-
-    def test_costs(self) -> None:
-        way = plan(CLUSTER, JOB).way("mesh")
+        way = made.way("mesh")
         assert way.cost_per_hour == pytest.approx(8 * 2.5 + 40 * 0.3)
         assert way.total_s == pytest.approx(10 * way.epoch_s)
         assert way.epoch_s == pytest.approx(1e6 / way.samples_per_s, rel=0.01)

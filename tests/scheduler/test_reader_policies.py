@@ -50,63 +50,6 @@ class Student:
 
 
 class TestNoTeacher:
-    @pytest.mark.parametrize("policy", [WAIT, FAIL])
-    def test_waits_for_its_time_only(self, policy: Policy) -> None:
-        student = Student(policy)
-        assert student.look() == "wait"
-        assert student.look(after_s=4.9) == "wait"
-        assert student.look(after_s=0.2) == "give_up"
-        student = Student(Policy())
-        assert student.look() == "wait"
-        assert student.look(after_s=1e9) == "wait"
-
-    @pytest.mark.parametrize("policy", [WAIT, FAIL, HARD_ONLY])
-    def test_only_waiting_without_any_teacher_counts(self, policy: Policy) -> None:
-        student = Student(policy)
-        student.look()
-        assert student.look(usable=1, after_s=4.0) == "wait"
-        assert student.look(after_s=4.0) == "wait"
-        assert student.look(waits=False, after_s=100.0) == "wait"
-        assert student.look(after_s=0.1) == "wait"
-        assert student.look(after_s=5.0) != "wait"
-
-    @pytest.mark.parametrize("policy", [WAIT, FAIL, HARD_ONLY])
-    def test_teachers_that_come_back_only_to_fail_do_not_prolong_the_wait(
-        self, policy: Policy
-    ) -> None:
-        student = Student(policy)
-        waited_s = 0.0
-        while student.look() == "wait":
-            assert student.look(usable=1, after_s=1.0) == "wait"
-            assert student.look(usable=1, after_s=10.0) == "wait", "its work may take long"
-            waited_s += 1.0
-            assert waited_s <= 5.0
-        assert waited_s == 5.0
-
-    @pytest.mark.parametrize("policy", [WAIT, FAIL])
-    def test_a_label_resets_the_wait(self, policy: Policy) -> None:
-        student = Student(policy)
-        for _ in range(20):
-            assert student.look() == "wait"
-            assert student.look(after_s=4.0) == "wait"
-            assert student.look(usable=1, after_s=0.1) == "wait"
-            student.answers += 1
-            assert student.look(usable=1, after_s=0.1) == "wait"
-
-    def test_hard_labels_wait_once_until_a_teacher_has_labelled_again(self) -> None:
-        student = Student(HARD_ONLY)
-        student.look()
-        assert student.look(after_s=5.0) == "go_unlabelled"
-        assert student.look(waits=False, after_s=0.1) == "wait"
-        assert [student.look(after_s=0.1) for _ in range(10)] == ["go_unlabelled"] * 10
-        assert student.look(usable=1, after_s=0.1) == "wait"
-        assert student.look(after_s=0.1) == "go_unlabelled", "it left without a label"
-        assert student.look(usable=1, after_s=3.0) == "wait"
-        student.answers += 1
-        assert student.look(usable=1, after_s=0.1) == "wait"
-        assert student.look(after_s=0.1) == "wait", "it has its whole time again"
-        assert student.look(after_s=5.0) == "go_unlabelled"
-
     @pytest.mark.parametrize(
         ("name", "after_s"), [("panic", 1.0), ("fail", None), ("hard_only", None), ("wait", -1.0)]
     )

@@ -21,27 +21,6 @@ def ledger() -> Ledger:
     return ledger
 
 
-class TestEjected:
-    def test_ejected_teacher_gets_nothing_new(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 2), *queued(0), ev.Ejected("a"))
-        assert after(ledger, *queued(1)) == []
-        assert after(ledger, answer("a", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
-        assert (ledger.teachers, ledger.on_trial, ledger.usable) == (("a",), ("a",), 0)
-        assert after(ledger, ev.Readmitted("a")) == [ev.Send(2, "a", whole(1), 1)]
-        assert after(Ledger(), ev.Ejected("x"), ev.Readmitted("x"), ev.Disbelieve("x")) == []
-
-    def test_joining_or_readmission_ends_the_trial(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.Failed("a", 1), ev.Ejected("a"))
-        assert after(ledger, ev.Resumed("a")) == []
-        assert after(ledger, ev.TeacherJoined("a", 1)) == [ev.Send(2, "a", whole(0), 2)]
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.Failed("a", 1), ev.Ejected("a"))
-        assert after(ledger, ev.Readmitted("a")) == []
-        assert after(ledger, ev.Resumed("a")) == [ev.Send(2, "a", whole(0), 2)]
-
-
 class TestInvalidateLabels:
     def test_queued_labels_are_void_and_delivered_ones_recalled(self, ledger: Ledger) -> None:
         assert after(ledger, ev.Disbelieve("liar")) == [ev.Recall(0)]
@@ -60,86 +39,11 @@ class TestInvalidateLabels:
             ev.Deliver(3),
         ]
 
-    def test_each_delivered_batch_is_recalled_once(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("liar", 3), *queued(0, 1, 2))
-        after(ledger, *(answer("liar", request) for request in (1, 2, 3)), ev.Taken(1))
-        assert after(ledger, ev.Disbelieve("liar")) == [ev.Recall(0), ev.Recall(2)]
-        out = after(
-            ledger, ev.TeacherJoined("b", 1), ev.Recalled(2), ev.Recalled(0), answer("b", 4)
-        )
-        assert out[-2:] == [ev.Accept(4, whole(2)), ev.Send(5, "b", whole(0), 2)]
-        assert after(ledger, answer("b", 5))[1:] == [ev.Deliver(0), ev.Deliver(2)]
-
-    def test_returned_batch_is_first_in_line(self, ledger: Ledger) -> None:
-        after(ledger, ev.Disbelieve("liar"), answer("liar", 4))
-        assert after(ledger, ev.Recalled(0)) == [ev.Void(0)]
-        assert (ledger.deliverable, ledger.volume_bytes, ledger.head) == (0, 0, 0)
-        assert after(ledger, answer("honest", 2)) == [
-            ev.Accept(2, whole(1)),
-            ev.Send(5, "honest", whole(0), 2),
-        ]
-        assert after(ledger, answer("honest", 5))[:3] == [
-            ev.Accept(5, whole(0)),
-            ev.Deliver(0),
-            ev.Deliver(1),
-        ]
-        assert ledger.labelled_by(0) == ((whole(0)[0], "honest"),)
-
-    def test_taken_and_unlabelled_batches_are_not_recalled(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.Disbelieve("liar"), ev.Taken(0)) == [ev.Recall(0)]
-        assert after(ledger, ev.Recalled(0), ev.Disbelieve("liar")) == []
-        assert ledger.volume_bytes == 0
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("liar", 1, 5), *queued(0), answer("liar", 1), ev.Forgo(0))
-        assert after(ledger, ev.Disbelieve("liar")) == []
-
-    def test_only_its_own_rows_are_labelled_anew(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.Queued(0, 100, 10, ((2, 10),)))
-        after(ledger, ev.TeacherJoined("liar", 1, 4), ev.TeacherJoined("honest", 1, 4))
-        assert after(ledger, answer("honest", 2), answer("liar", 1))[-1] == ev.Deliver(0)
-        assert ledger.labelled_by(0) == ((ev.Span(0, 2, 6), "liar"), (ev.Span(0, 6, 10), "honest"))
-        out = after(ledger, ev.Disbelieve("liar"), ev.Recalled(0))
-        assert out == [ev.Recall(0), ev.Send(3, "honest", (ev.Span(0, 2, 6),), 2)]
-        assert after(ledger, answer("honest", 3))[-1] == ev.Deliver(0)
-        ledger = Ledger()
-        after(
-            ledger,
-            ev.TeacherJoined("liar", 1),
-            *queued(0),
-            ev.TeacherJoined("honest", 1),
-            ev.Hedge(1),
-        )
-        assert after(ledger, ev.Disbelieve("liar"), answer("liar", 1)) == [ev.Discard(1, "liar")]
-        assert after(ledger, answer("honest", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
-        ledger = Ledger()
-        after(ledger, *queued(0), ev.TeacherJoined("x", 1, 5), ev.TeacherJoined("y", 1, 5))
-        after(ledger, answer("x", 1), answer("y", 2))
-        assert after(ledger, ev.Disbelieve("x"), ev.Disbelieve("y")) == [ev.Recall(0)]
-        assert rows_sent(after(ledger, ev.Recalled(0), ev.TeacherJoined("z", 1))) == [[(0, 0, 10)]]
-
-    def test_recalled_batch_keeps_its_refusals(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.TeacherJoined("b", 1))
-        after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2))
-        out = after(ledger, ev.Disbelieve("b"), ev.Recalled(0))
-        assert out == [ev.Recall(0), ev.Void(0), ev.Poison(0, ("a: bad",))]
-        ledger = Ledger(ordered=False)
-        after(ledger, ev.TeacherJoined("liar", 1), *queued(0), answer("liar", 1))
-        out = after(
-            ledger, ev.Disbelieve("liar"), ev.Recalled(0), ev.TeacherJoined("b", 1), answer("b", 2)
-        )
-        assert out[-1] == ev.Deliver(0)
-
     def test_lost_teachers_labels_and_unexpected_returns(self, ledger: Ledger) -> None:
         with pytest.raises(ValueError, match="batch 0 was handed back, but nobody has recalled"):
             ledger.handle(ev.Recalled(0))
         assert after(ledger, ev.TeacherLost("liar"), ev.Disbelieve("liar")) == [ev.Recall(0)]
         assert ledger.queued == 2
-
-    def test_reset_forgets_recalls(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.Disbelieve("liar"), ev.Reset(), ev.Recalled(0)) == [ev.Recall(0)]
 
     def test_whole_batch_is_labelled_anew_after_a_model_change(self) -> None:
         """Else one batch had labels of two models."""
@@ -178,18 +82,6 @@ class TestHeld:
         assert after(Ledger(), ev.Held(0, 110), ev.Disbelieve("liar")) == []
 
 
-class TestInvalidateBatch:
-    def test_batch_is_recalled_as_a_whole(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 1), *queued(0, 1), answer("a", 1))
-        assert after(ledger, ev.Doubt(0), ev.Doubt(0), ev.Doubt(1), ev.Doubt(7)) == [ev.Recall(0)]
-        assert after(ledger, ev.Recalled(0), answer("a", 2)) == [
-            ev.Void(0),
-            ev.Accept(2, whole(1)),
-            ev.Send(3, "a", whole(0), 2),
-        ]
-
-
 class OldModel:
     @pytest.fixture
     def ledger(self) -> Ledger:
@@ -220,23 +112,6 @@ class TestStored(OldModel):
         assert out == [ev.Deliver(1), ev.Send(6, "new", (ev.Span(2, 3, 5),), 1)]
         assert after(ledger, answer("new", 6))[1:] == [ev.Deliver(2)]
         assert after(ledger, ev.Found(2), ev.Found(9)) == [], "it is over"
-
-    def test_another_model_needs_another_lookup(self, ledger: Ledger) -> None:
-        after(ledger, ev.Relabel(stored=True), ev.Found(1, ()), ev.Found(3, ()))
-        assert after(ledger, ev.Relabel(stored=True)) == [ev.LookUp(batch) for batch in (2, 3, 4)]
-
-    def test_unlabelled_delivery_needs_no_lookup(self, ledger: Ledger) -> None:
-        after(ledger, ev.Relabel(stored=True))
-        assert after(ledger, ev.Forgo(1)) == [ev.Deliver(1)]
-        assert after(ledger, ev.Found(1), ev.Reset(), ev.Found(2)) == []
-
-    def test_returned_batch_is_looked_up(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("liar", 2), *queued(0), answer("liar", 1))
-        assert after(ledger, ev.Disbelieve("liar"), ev.Relabel(stored=True)) == [ev.Recall(0)]
-        assert after(ledger, ev.TeacherJoined("new", 2)) == []
-        assert after(ledger, ev.Recalled(0)) == [ev.Void(0), ev.LookUp(0)]
-        assert after(ledger, ev.Found(0, ((0, 4),))) == [ev.Send(2, "new", (ev.Span(0, 0, 4),), 1)]
 
 
 class TestPlace:
@@ -273,17 +148,6 @@ class TestDelivered:
         assert ledger.makers(0) == ("a", "b")
         return ledger
 
-    def test_no_batch_mixes_two_models(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.Relabel()) == []
-        assert ledger.makers(1) == ("a", "b")
-        assert after(ledger, ev.TeacherLost("a"), ev.Disbelieve("b"), ev.Recalled(1)) == [
-            ev.Recall(0),
-            ev.Recall(1),
-            ev.Void(1),
-        ]
-        out = after(ledger, ev.TeacherJoined("new", 2))
-        assert [send.spans for send in sends(out)] == [whole(1)]
-
     def test_old_model_does_not_follow_the_new_one(self, ledger: Ledger) -> None:
         after(
             ledger, ev.TeacherLost("a"), ev.TeacherLost("b"), ev.TeacherJoined("d", 1), *queued(2)
@@ -291,21 +155,6 @@ class TestDelivered:
         after(ledger, answer("d", 6), ev.Relabel(), *queued(3), answer("d", 7))
         assert ledger.deliverable == 4
         assert after(ledger, ev.Disbelieve("a")) == [ev.Recall(0), ev.Recall(1), ev.Recall(2)]
-
-    def test_earlier_batches_are_recalled_with_an_invalidated_one(self, ledger: Ledger) -> None:
-        after(ledger, ev.Relabel())
-        assert after(ledger, ev.Doubt(0)) == [ev.Recall(0), ev.Recall(1)]
-
-    def test_refusals_of_the_old_model_are_forgotten(self, ledger: Ledger) -> None:
-        after(
-            ledger, ev.Relabel(), ev.TeacherLost("a"), ev.TeacherLost("b"), ev.TeacherJoined("c", 1)
-        )
-        out = after(ledger, ev.Awaited(0), ev.Doubt(0), ev.Recalled(0))
-        assert [send.spans for send in sends(out)] == [whole(0)]
-
-    def test_lookup_comes_first(self, ledger: Ledger) -> None:
-        after(ledger, ev.Relabel(stored=True), ev.Disbelieve("b"), ev.TeacherJoined("new", 2))
-        assert after(ledger, ev.Recalled(0)) == [ev.Void(0), ev.LookUp(0)]
 
 
 class TestRelabel(OldModel):
@@ -320,29 +169,6 @@ class TestRelabel(OldModel):
         assert out == [ev.Accept(6, whole(1)), *(ev.Deliver(batch) for batch in (1, 2, 3, 4))]
         assert ledger.volume_bytes == 5 * 110
 
-    def test_answers_of_the_old_model_are_discarded(self, ledger: Ledger) -> None:
-        after(ledger, ev.Relabel(), ev.TeacherJoined("new", 4))
-        assert after(ledger, answer("old", 2)) == [ev.Discard(2, "old")]
-        assert after(ledger, answer("new", 6)) == [ev.Accept(6, whole(1)), ev.Deliver(1)]
-        assert after(ledger, answer("old", 4)) == [ev.Discard(4, "old")]
-
-    @pytest.mark.parametrize(
-        "end",
-        [
-            ev.TeacherLost("old"),
-            ev.Failed("old", 2),
-            ev.Refused("old", 2, "no"),
-            ev.Cancelled("old", 2),
-        ],
-    )
-    def test_old_requests_end(
-        self, ledger: Ledger, end: ev.TeacherLost | ev.Failed | ev.Refused | ev.Cancelled
-    ) -> None:
-        after(ledger, ev.Relabel(), ev.TeacherJoined("new", 4))
-        assert after(ledger, end, ev.Hedge(2), ev.Hedge(4)) == []
-        assert (ledger.resends, ledger.hedges) == (0, 0)
-        assert ledger.in_flight_at("new") == (6, 7, 8, 9)
-
     def test_teacher_may_get_the_batch_that_it_works_on(self, ledger: Ledger) -> None:
         """The request tells its two answers apart."""
         out = after(ledger, ev.Relabel(), ev.TeacherJoined("old", 4))
@@ -352,23 +178,3 @@ class TestRelabel(OldModel):
             ev.Send(7, "old", whole(2), 1),
         ]
         assert after(ledger, answer("old", 6))[:2] == [ev.Accept(6, whole(1)), ev.Deliver(1)]
-
-    def test_old_refusals_labels_and_omissions_do_not_count(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("old", 3), *queued(0, 1, 2))
-        after(ledger, ev.Refused("old", 2, "no"))  # by all there are: poison, behind batch 0
-        assert ledger.unlabelled == 2
-        after(ledger, ev.Relabel())
-        assert ledger.unlabelled == 3
-        out = after(ledger, ev.TeacherLost("old"), ev.TeacherJoined("new", 3))
-        assert [send.spans for send in sends(out)] == [whole(0), whole(1), whole(2)]
-        out = after(ledger, answer("new", 5), answer("new", 6))
-        assert not any(isinstance(i, ev.Poison) for i in out)
-        assert ev.Deliver(1) in out
-        ledger = Ledger()
-        after(ledger, *queued(0), ev.Queued(1, 100, 10, ()), ev.Queued(2, 100, 10, ((3, 5),)))
-        out = after(ledger, ev.Relabel(), ev.TeacherJoined("new", 3))
-        assert [send.spans for send in sends(out)] == [whole(0), whole(1), whole(2)]
-        ledger = Ledger()
-        after(ledger, *queued(0, 1), ev.Forgo(1), ev.Relabel())
-        assert ledger.unlabelled == 2

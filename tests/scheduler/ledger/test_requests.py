@@ -63,20 +63,6 @@ class TestCutting:
         out = after(ledger, answer("b", 2), answer("c", 3), answer("a", 1), ev.Taken(0))
         assert out[-1] == ev.Deliver(0)
 
-    def test_lost_pieces_are_joined_again(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 3, most_rows=4), *queued(0), answer("a", 2))
-        out = after(ledger, ev.TeacherLost("a"), ev.TeacherJoined("b", 1))
-        assert out == [ev.Send(4, "b", (ev.Span(0, 0, 4), ev.Span(0, 8, 10)), 2)]
-        after(ledger, ev.TeacherLost("b"))
-        assert after(ledger, ev.TeacherJoined("c", 1, most_rows=9)) == [
-            ev.Send(5, "c", (ev.Span(0, 0, 4), ev.Span(0, 8, 10)), 3)
-        ]
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 2, most_rows=4), *queued(0))
-        out = after(ledger, ev.TeacherLost("a"), ev.TeacherJoined("b", 1, most_rows=9))
-        assert out == [ev.Send(3, "b", (ev.Span(0, 0, 9),), 2)]
-
 
 class TestJoining:
     def test_batches_are_joined_up_to_the_size(self) -> None:
@@ -112,45 +98,11 @@ class TestJoining:
 
 
 class TestRefusedTogether:
-    def test_joined_batches_are_sent_again_one_by_one(self) -> None:
-        ledger = Ledger()
-        after(ledger, *queued(0, 1, 2), ev.TeacherJoined("a", 1, most_rows=20))
-        out = after(ledger, ev.Refused("a", 1, "bad"))
-        assert rows_sent(out) == [[(0, 0, 10)]], "nobody is to blame yet, so `a` may try again"
-        assert rows_sent(after(ledger, answer("a", 2))) == [[(1, 0, 10)]]
-        out = after(ledger, ev.Refused("a", 3, "bad"))
-        assert out[0] == ev.Poison(1, ("a: bad",))
-        assert rows_sent(out) == [[(2, 0, 10)]]
-
     def test_later_batches_are_joined(self) -> None:
         ledger = Ledger()
         after(ledger, *queued(0, 1), ev.TeacherJoined("a", 1, most_rows=20), *queued(2, 3))
         out = after(ledger, ev.Refused("a", 1, "bad"), answer("a", 2), answer("a", 3))
         assert rows_sent(out) == [[(0, 0, 10)], [(1, 0, 10)], [(2, 0, 10), (3, 0, 10)]]
-
-    def test_refused_part_refuses_the_batch(self) -> None:
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("resting", 1), *queued(0), ev.Failed("resting", 1))
-        after(ledger, ev.TeacherJoined("a", 2, most_rows=5), *queued(1))
-        assert rows_sent(after(ledger, ev.Refused("a", 2, "bad"))) == [[(1, 0, 5)]]
-        assert after(ledger, answer("a", 3))[0] == ev.Accept(3, (ev.Span(0, 5, 10),)), (
-            "it still counts"
-        )
-        assert after(ledger, ev.Resumed("resting"), answer("resting", 6))[:3] == [
-            ev.Send(6, "resting", (ev.Span(0, 0, 5),), 3),
-            ev.Accept(6, (ev.Span(0, 0, 5),)),
-            ev.Deliver(0),
-        ]
-
-    def test_only_the_poisoned_batch_is_lost(self) -> None:
-        ledger = Ledger()
-        after(ledger, *queued(0, 1, 2), ev.TeacherJoined("a", 2, most_rows=15))
-        assert ledger.in_flight_at("a") == (1, 2)
-        out = after(ledger, ev.Refused("a", 1, "bad"), answer("a", 3))
-        assert rows_sent(out) == [[(0, 0, 10)], [(1, 0, 5)]]
-        assert after(ledger, ev.Refused("a", 4, "bad")) == [ev.Poison(1, ("a: bad",))]
-        out = after(ledger, answer("a", 2))
-        assert out == [ev.Accept(2, (ev.Span(2, 0, 10),)), ev.Deliver(2)]
 
     def test_unwanted_and_too_large_requests(self) -> None:
         ledger = Ledger()

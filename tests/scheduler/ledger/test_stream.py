@@ -67,95 +67,12 @@ class TestLoss:
         attempts = {0: 2, 1: 2, 2: 2, 3: 1}
         assert out == [ev.Send(4 + b, "b", whole(b), attempts[b]) for b in range(4)]
 
-    def test_free_teacher_gets_lost_rows_at_once(self, ledger: Ledger) -> None:
-        after(ledger, ev.WindowChanged("b", 4))
-        assert ledger.in_flight_at("b") == (2, 3, 4)
-        assert after(ledger, ev.TeacherLost("a")) == [ev.Send(5, "b", whole(0), 2)]
-
-    def test_late_answers_after_a_new_join_are_discarded(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.TeacherLost("a"), ev.TeacherJoined("a", 1)) == [
-            ev.Send(3, "a", whole(0), 2)
-        ]
-        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a")]
-        assert after(ledger, answer("a", 3))[:2] == [ev.Accept(3, whole(0)), ev.Deliver(0)]
-
-    def test_late_answers_of_lost_teachers_are_discarded(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.TeacherLost("x"), ev.TeacherRevoked("x"), ev.Resumed("x")) == []
-        after(ledger, ev.TeacherLost("a"))
-        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a")]
-        assert ledger.volume_bytes == 0
-
 
 class TestFailure:
-    def test_failed_request_goes_elsewhere_and_the_teacher_rests(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.Failed("a", 1)) == []
-        assert (ledger.usable, ledger.windows, ledger.free_windows) == (1, 1, 0)
-        assert ledger.teachers == ("a", "b")
-        assert after(ledger, answer("b", 2))[-1] == ev.Send(3, "b", whole(0), 2)
-
-    def test_teacher_resumes_and_keeps_its_other_requests(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.Failed("a", 1), ev.Resumed("a")) == [ev.Send(3, "a", whole(0), 2)]
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 2), *queued(0, 1), ev.Failed("a", 1))
-        assert ledger.in_flight_at("a") == (2,)
-        assert after(ledger, answer("a", 2), ev.Resumed("a"), answer("a", 3)) == [
-            ev.Accept(2, whole(1)),
-            ev.Send(3, "a", whole(0), 2),
-            ev.Accept(3, whole(0)),
-            ev.Deliver(0),
-            ev.Deliver(1),
-        ]
-
     def test_cancelled_request_is_no_failure(self, ledger: Ledger) -> None:
         assert after(ledger, ev.Cancelled("a", 1)) == [ev.Send(3, "a", whole(0), 2)]
         assert ledger.usable == 2
         assert after(ledger, ev.Cancelled("a", 1), ev.Cancelled("x", 3)) == []
-
-
-class TestRevocation:
-    def test_revoked_teacher_finishes_its_requests(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.TeacherRevoked("a")) == []
-        assert ledger.teachers == ("b",)
-        assert after(ledger, answer("a", 1)) == [ev.Accept(1, whole(0)), ev.Deliver(0)]
-        assert ledger.in_flight == 1
-        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a")]  # it is a stranger now
-
-    def test_revoked_teacher_may_join_again_meanwhile(self, ledger: Ledger) -> None:
-        out = after(ledger, ev.TeacherRevoked("a"), ev.TeacherJoined("a", 2), answer("a", 1))
-        assert out == [
-            ev.Send(3, "a", whole(2), 1),
-            ev.Accept(1, whole(0)),
-            ev.Deliver(0),
-            ev.Send(4, "a", whole(3), 1),
-        ]
-
-
-class TestDeliverUnlabelled:
-    def test_unlabelled_batch_is_delivered_in_its_turn(self, ledger: Ledger) -> None:
-        assert after(ledger, ev.Forgo(2)) == []
-        assert (ledger.queued, ledger.unlabelled, ledger.volume_bytes) == (1, 3, 100)
-        assert after(ledger, ev.Forgo(0)) == [ev.Deliver(0)]
-        assert after(ledger, answer("b", 2))[:3] == [
-            ev.Accept(2, whole(1)),
-            ev.Deliver(1),
-            ev.Deliver(2),
-        ]
-
-    def test_late_answers_are_discarded(self, ledger: Ledger) -> None:
-        after(ledger, ev.Forgo(0), ev.Taken(0))
-        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a"), ev.Send(3, "a", whole(2), 1)]
-
-    def test_its_requests_are_not_sent_again(self, ledger: Ledger) -> None:
-        after(ledger, ev.Forgo(0))
-        assert after(ledger, ev.TeacherLost("a"), ev.WindowChanged("b", 9)) == [
-            ev.Send(3, "b", whole(2), 1),
-            ev.Send(4, "b", whole(3), 1),
-        ]
-
-    def test_labelled_batch_keeps_its_labels(self, ledger: Ledger) -> None:
-        after(ledger, answer("b", 2))
-        assert after(ledger, ev.Forgo(1), ev.Forgo(77)) == []
-        assert ledger.volume_bytes == 110
 
 
 class TestEpochsAndRestarts:
@@ -167,26 +84,6 @@ class TestEpochsAndRestarts:
         assert after(ledger, *queued(9)) == []
         assert after(ledger, answer("b", 2)) == [ev.Discard(2, "b"), ev.Send(4, "b", whole(9), 1)]
         assert after(ledger, ev.Taken(0)) == []  # posted before the reset was known
-
-    def test_held_batches_count_and_are_not_delivered_again(self) -> None:
-        ledger = Ledger()
-        out = after(ledger, ev.Held(4, 110), ev.Held(5, 110), *queued(6), ev.TeacherJoined("a", 1))
-        assert out == [ev.Send(1, "a", whole(6), 1)]
-        assert (ledger.volume_bytes, ledger.deliverable) == (220, 2)
-        out = after(ledger, answer("a", 1), ev.Taken(4), ev.Taken(5), ev.Taken(6))
-        assert out == [ev.Accept(1, whole(6)), ev.Deliver(6)]
-        assert ledger.volume_bytes == 0
-
-    @pytest.mark.parametrize("ordered", [True, False])
-    def test_held_batches_may_be_behind_others(self, ordered: bool) -> None:
-        ledger = Ledger(ordered=ordered)
-        out = after(ledger, ev.Held(5, 110), *queued(3), ev.Held(7, 110), *queued(4, 8))
-        assert out == []
-        assert after(ledger, ev.Taken(5), ev.TeacherJoined("a", 1)) == [
-            ev.Send(1, "a", whole(3), 1)
-        ]
-        assert after(ledger, answer("a", 1))[1] == ev.Deliver(3)
-        assert (ledger.volume_bytes, ledger.deliverable) == (220, 2)
 
 
 class TestStatistics:
@@ -219,18 +116,6 @@ class TestStatistics:
         after(ledger, answer("a", 1))
         assert ledger.request(1) is None
 
-    def test_labelled_by(self, ledger: Ledger) -> None:
-        after(ledger, answer("a", 2), answer("b", 1))
-        assert ledger.labelled_by(0) == ((ev.Span(0, 0, 5), "b"), (ev.Span(0, 5, 10), "a"))
-        assert ledger.labelled_by(1) == ledger.labelled_by(77) == ()
-
-    def test_head(self, ledger: Ledger) -> None:
-        assert ledger.head == 0
-        after(ledger, answer("a", 1), answer("a", 2))
-        assert ledger.head == 1
-        after(ledger, answer("b", 3))
-        assert ledger.head is None
-
     def test_batch_bytes_is_the_heaviest(self, ledger: Ledger) -> None:
         assert ledger.batch_bytes == 100
         after(ledger, answer("a", 1), answer("a", 2), ev.Taken(0))
@@ -247,17 +132,3 @@ class TestStatistics:
         assert ledger.window_batches == 9  # 2 x 10, 3 x 5 and 2 x 25 rows, at 10 a batch
         after(ledger, ev.TeacherRevoked("a"), ev.Ejected("c"))
         assert (ledger.windows, ledger.window_batches) == (3, 2)
-
-    def test_teacher_counts(self, ledger: Ledger) -> None:
-        after(ledger, ev.TeacherJoined("c", 1), ev.TeacherJoined("d", 1), ev.Ejected("d"))
-        assert (ledger.teachers, ledger.on_trial) == (("a", "b", "c", "d"), ("d",))
-        assert (ledger.usable, ledger.idle) == (3, 1)
-        after(ledger, ev.Failed("b", 3))
-        assert ledger.usable == 2
-        after(ledger, ev.TeacherRevoked("d"), ev.TeacherLost("c"))
-        assert (ledger.teachers, ledger.on_trial, ledger.idle) == (("a", "b"), (), 0)
-
-    def test_resends_count_as_requests_and_hedges_do_not(self, ledger: Ledger) -> None:
-        assert (ledger.sent, ledger.resends, ledger.hedges) == (3, 0, 1)
-        after(ledger, ev.Failed("a", 2))
-        assert (ledger.sent, ledger.resends, ledger.hedges) == (4, 1, 1)

@@ -150,37 +150,25 @@ def rank_shards(world: int, uneven: Uneven) -> list[RankShard]:
 
 
 class TestShardPlan:
-    @given(TOTALS, st.integers(0, 60), WORLDS)
-    def test_keep(self, total: int, start: int, world: int) -> None:
-        start %= total + 1
-        shares = [share(total, start, shard) for shard in rank_shards(world, "keep")]
-        assert sorted(place for one in shares for place in one) == list(range(start, total))
-        assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-    @given(TOTALS, st.integers(0, 60), WORLDS)
-    def test_drop(self, total: int, start: int, world: int) -> None:
-        start %= total + 1
-        shares = [share(total, start, shard) for shard in rank_shards(world, "drop")]
-        places = sorted(place for one in shares for place in one)
-        assert places == list(range(start, start + len(places)))
-        assert total - start - len(places) < world
-        assert len({len(one) for one in shares}) == 1
-
-    @given(TOTALS, st.integers(0, 60), WORLDS)
-    def test_pad(self, total: int, start: int, world: int) -> None:
-        start %= total + 1
-        shares = [share(total, start, shard) for shard in rank_shards(world, "pad")]
-        assert len({len(one) for one in shares}) == 1
-        turns = [one[step] for step in range(len(shares[0])) for one in shares]
-        assert turns[: total - start] == list(range(start, total))
-        assert turns[total - start :] == [n % total for n in range(len(turns) - (total - start))]
-        assert len(turns) - (total - start) < world
-
     @given(TOTALS, st.integers(0, 60), WORLDS, st.sampled_from(["keep", "drop", "pad"]))
-    def test_steps(self, total: int, start: int, world: int, uneven: Uneven) -> None:
+    def test_ranks_take_turns(self, total: int, start: int, world: int, uneven: Uneven) -> None:
         start %= total + 1
-        for shard in rank_shards(world, uneven):
-            assert steps(total, start, shard) == len(share(total, start, shard))
+        shards = rank_shards(world, uneven)
+        shares = [share(total, start, shard) for shard in shards]
+        lengths = [len(one) for one in shares]
+        assert [steps(total, start, shard) for shard in shards] == lengths
+        assert max(lengths) - min(lengths) <= (1 if uneven == "keep" else 0)
+        turns = [one[n] for n in range(max(lengths)) for one in shares if n < len(one)]
+        assert turns[: total - start] == list(range(start, total))[: len(turns)]
+        lacking = total - start - len(turns)
+        match uneven:
+            case "keep":
+                assert lacking == 0
+            case "drop":
+                assert 0 <= lacking < world
+            case "pad":
+                assert 0 <= -lacking < world
+                assert turns[total - start :] == [n % total for n in range(-lacking)]
 
     @given(TOTALS, st.lists(st.tuples(WORLDS, st.integers(0, 20)), max_size=6), WORLDS)
     def test_the_group_may_change(

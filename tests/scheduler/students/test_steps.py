@@ -56,14 +56,8 @@ class TestConsensus:
         assert decision.verdict == expected
         assert decision.total == (sum(vote.rows for vote in world) if expected == "step" else 0)
         assert decision.save <= (expected == "step")
-
-    @given(worlds)
-    def test_one_leaves_all_leave(self, world: list[Vote]) -> None:
-        assert decide(world).leave == any(vote.leaving for vote in world)
-
-    @given(worlds)
-    def test_shares_change_behind_what_was_read(self, world: list[Vote]) -> None:
-        assert all(decide(world).free_from > vote.pulled for vote in world)
+        assert decision.leave == any(vote.leaving for vote in world)
+        assert all(decision.free_from > vote.pulled for vote in world)
 
     @given(st.integers(0, 400), st.integers(0, 400), st.one_of(st.none(), st.integers(1, 64)))
     def test_pieces(self, rows: int, others: int, most: int | None) -> None:
@@ -133,6 +127,9 @@ class TestProportion:
         rows = rows_by_speed(total, given_speeds)
         assert sum(rows) == total
         assert min(rows) >= (1 if total >= len(given_speeds) else 0)
+        if total >= 100:
+            by_speed = [count for _, count in sorted(zip(given_speeds, rows, strict=True))]
+            assert all(late >= early - 1 for early, late in itertools.pairwise(by_speed))
 
     @given(st.integers(0, 5000), st.integers(1, 64))
     def test_equal_shares_differ_by_one_at_most(self, total: int, world: int) -> None:
@@ -153,12 +150,6 @@ class TestProportion:
         uses = [useful(part, left, total) for part in rows]
         assert left - len(rows) <= sum(uses) <= left
         assert all(use >= part for use, part in zip(uses, rows, strict=True))
-
-    @given(st.integers(100, 5000), speeds)
-    def test_faster_ranks_get_no_less(self, total: int, given_speeds: list[float]) -> None:
-        rows = rows_by_speed(total, given_speeds)
-        by_speed = [count for _, count in sorted(zip(given_speeds, rows, strict=True))]
-        assert all(late >= early - 1 for early, late in itertools.pairwise(by_speed))
 
     def test_examples_of_shares(self) -> None:
         assert rows_by_speed(70, [3, 3, 1]) == (30, 30, 10)
@@ -352,14 +343,9 @@ class TestSaving:
         left = [one for one in found if one.name not in gone]
         assert [one.name for one in newest_first(left) if one.whole] == whole[:keep]
         assert to_prune(left, keep) == [], "once is enough"
-
-    @given(FOUND, st.integers(1, 5))
-    def test_damaged_ones_go_with_older_ones(self, found: list[Found], keep: int) -> None:
-        gone = set(to_prune(found, keep))
-        whole = [one for one in newest_first(found) if one.whole]
         for one in found:
-            if not one.whole:
-                newer = sum(other.order > one.order for other in whole)
+            if not one.whole:  # damaged ones go with older ones
+                newer = sum(other.whole and other.order > one.order for other in found)
                 assert (one.name in gone) == (newer >= keep)
 
     def test_pruning_examples(self) -> None:
