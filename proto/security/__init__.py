@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .credentials import ClientSecurity, ServerSecurity, TlsFiles
-    from .dial import open_aio_channel, open_channel
+    from .dial import open_channel
     from .exposure import check_exposure, is_loopback
     from .gate import ROLES, Caller, Gate
     from .https import reloading_context
@@ -29,7 +29,6 @@ __all__ = [
     "check_exposure",
     "is_loopback",
     "listen",
-    "open_aio_channel",
     "open_channel",
     "reloading_context",
 ]
@@ -41,7 +40,6 @@ _MODULES = {
     "Gate": ".gate",
     "is_loopback": ".exposure",
     "listen": ".listening",
-    "open_aio_channel": ".dial",
     "open_channel": ".dial",
     "reloading_context": ".https",
     "ROLES": ".gate",

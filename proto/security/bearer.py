@@ -1,4 +1,4 @@
-"""Interceptors that put a bearer token on every call of a channel, of gRPC's four kinds."""
+"""Puts a bearer token on every call of a channel, of gRPC's four kinds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import grpc
-import grpc.aio
 
 from .reloading import Reloaded
 
@@ -30,8 +29,6 @@ class BearerInterceptor(
     grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
 ):
-    """For `grpc.Channel`."""
-
     def __init__(self, token: Reloaded[str]) -> None:
         self._token = token
 
@@ -51,36 +48,3 @@ class BearerInterceptor(
     intercept_unary_stream: Any = _signed
     intercept_stream_unary: Any = _signed
     intercept_stream_stream: Any = _signed
-
-
-class _AioBearer:
-    """For `grpc.aio.Channel`, which wants one object for each kind of call."""
-
-    def __init__(self, token: Reloaded[str]) -> None:
-        self._token = token
-
-    async def _signed(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
-        metadata = grpc.aio.Metadata(*(details.metadata or ()))
-        metadata.add(_KEY, f"Bearer {self._token.current()}")
-        return await continuation(details._replace(metadata=metadata), request)
-
-
-class _UnaryUnary(_AioBearer, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    intercept_unary_unary: Any = _AioBearer._signed
-
-
-class _UnaryStream(_AioBearer, grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
-    intercept_unary_stream: Any = _AioBearer._signed
-
-
-class _StreamUnary(_AioBearer, grpc.aio.StreamUnaryClientInterceptor):  # type: ignore[type-arg]
-    intercept_stream_unary: Any = _AioBearer._signed
-
-
-class _StreamStream(_AioBearer, grpc.aio.StreamStreamClientInterceptor):  # type: ignore[type-arg]
-    intercept_stream_stream: Any = _AioBearer._signed
-
-
-def aio_interceptors(token: Reloaded[str]) -> Any:
-    """What signs every call of a channel in a loop."""
-    return [kind(token) for kind in (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)]

@@ -14,7 +14,6 @@ from .tokens import read_token
 
 if TYPE_CHECKING:
     import grpc
-    import grpc.aio
 
 Options = Sequence[tuple[str, Any]]
 
@@ -50,34 +49,6 @@ def open_channel(
     from .bearer import BearerInterceptor
 
     return grpc.intercept_channel(channel, BearerInterceptor(token))
-
-
-def open_aio_channel(
-    address: str, security: ClientSecurity | None = None, options: Options = ()
-) -> grpc.aio.Channel:
-    """The same for the loop that runs in this thread.
-
-    Raises:
-        UsageError: as `open_channel`.
-    """
-    import grpc.aio
-
-    security = security or ClientSecurity()
-    _check_plaintext(address, security)
-    token = _token(security)
-    interceptors = None
-    if token is not None:
-        from .bearer import aio_interceptors
-
-        interceptors = aio_interceptors(token)
-    if security.tls is None:
-        return grpc.aio.insecure_channel(address, options=list(options), interceptors=interceptors)
-    return grpc.aio.secure_channel(
-        address,
-        _credentials(security),
-        options=_with_name(options, security),
-        interceptors=interceptors,
-    )
 
 
 def _check_plaintext(address: str, security: ClientSecurity) -> None:
