@@ -159,9 +159,7 @@ def test_of_equal_values_the_lower_class_goes_first(rows: Array, data: st.DataOb
     ),
     st.data(),
 )
-def test_the_mass_of_each_kept_class_and_of_the_others_is_that_of_the_model(
-    rows: Array, data: st.DataObject
-) -> None:
+def test_kept_classes_keep_their_probability(rows: Array, data: st.DataObject) -> None:
     classes = rows.shape[1]
     form = Form(None, data.draw(st.integers(1, classes - 1)))
     parts = encode("y", rows, form)
@@ -252,9 +250,7 @@ def parts_of(**other: Array) -> dict[str, Array]:
         (parts_of(indices=np.array([[0, 1, 2]] * 2, "u4")), 1 << 31),
     ],
 )
-def test_parts_that_contradict_each_other_are_refused(
-    parts: dict[str, Array], classes: Any
-) -> None:
+def test_contradictory_parts_are_refused(parts: dict[str, Array], classes: Any) -> None:
     with pytest.raises(WireError, match="parts that do not go together"):
         decode("y", parts, TOP_3, {"form": "topk:3", "classes": classes})
 

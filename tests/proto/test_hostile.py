@@ -59,9 +59,7 @@ def test_random_bytes(data: bytes) -> None:
 
 
 @given(TENSORS, PARAMETERS, st.data())
-def test_mutated_messages(
-    inputs: dict[str, Any], parameters: dict[str, Any], data: st.DataObject
-) -> None:
+def test_mutations(inputs: dict[str, Any], parameters: dict[str, Any], data: st.DataObject) -> None:
     message = raw_request("m", inputs, parameters=as_parameters(parameters))
     mutated = bytearray(message.SerializeToString())
     for _ in range(data.draw(st.integers(1, 4))):

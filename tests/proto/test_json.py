@@ -187,11 +187,6 @@ def test_any_json_is_read_or_refused(message: dict[str, Any], raw: bytes) -> Non
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def served(head: bytes, raws: list[memoryview]) -> InferRequest:
-    raw = memoryview(b"".join(raws))
-    return json_tensors.decode_request(memoryview(head), raw, _nothing_there, model_name="m")
-
-
 def answered(request: InferRequest, outputs: dict[str, Array], **said: Any) -> InferResponse:
     response = InferResponse("m", outputs=outputs, **said)
     head, raws = json_tensors.encode_response(request, response, ())
@@ -208,7 +203,7 @@ def test_arrays_go_and_come_back_bit_for_bit(array: Array, binary: bool) -> None
         assert not binary
         assert not (finite and text)
         return
-    request = served(head, raws)
+    request = decode(head, b"".join(raws))
     assert request.outputs == ("y",)
     assert same(request.inputs["x"], array)
     assert same(answered(request, {"y": array}).outputs["y"], array)
@@ -220,7 +215,7 @@ def test_all_that_is_said_beside_the_tensors_arrives() -> None:
         output_parameters={"a": {"form": "float16"}}, binary=False,
     )  # fmt: skip
     assert not raws
-    request = served(head, raws)
+    request = decode(head, b"".join(raws))
     assert (request.request_id, request.parameters) == ("7", {"teacher_id": "t", "n": 2})
     assert request.outputs == ("a", "b")
     assert request.output_parameters["a"] == {"form": "float16"}
@@ -281,7 +276,3 @@ def _is_text(element: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _nothing_there(place: object) -> memoryview:
-    raise AssertionError("nothing lies in shared memory")

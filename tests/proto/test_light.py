@@ -42,8 +42,12 @@ def printed(code: str, *args: str) -> str:
 
 @pytest.mark.parametrize(
     "code",
-    [*(f"import edl.proto.{name}\n" for name in ("arena", "channel", "version")), SETTINGS],
-    ids=["arena", "channel", "version", "settings"],
+    [
+        *(f"import edl.{name}\n" for name in ("proto.arena", "proto.channel", "proto.version")),
+        "import edl.student\n",
+        SETTINGS,
+    ],
+    ids=["arena", "channel", "version", "student", "settings"],
 )
 def test_light_modules_load_no_wire_libraries(code: str) -> None:
     loaded = "import sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"

@@ -15,21 +15,6 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from edl.proto import generate
 from edl.proto import inference_pb2 as pb
 
-METHODS = [
-    "ServerLive",
-    "ServerReady",
-    "ModelReady",
-    "ServerMetadata",
-    "ModelMetadata",
-    "ModelInfer",
-    "ModelStreamInfer",
-    "ModelStatistics",
-    "RepositoryIndex",
-    "SystemSharedMemoryStatus",
-    "SystemSharedMemoryRegister",
-    "SystemSharedMemoryUnregister",
-]
-
 
 def test_committed_stubs_are_current() -> None:
     assert generate.stale() == []
@@ -44,9 +29,7 @@ def test_stale_and_missing_stubs_are_named(tmp_path: Path) -> None:
     assert generate.stale(tmp_path) == ["inference_pb2.py", "paddle_serving/pipeline_pb2.pyi"]
 
 
-def test_the_check_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stale_stubs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--check"]) == 0
     monkeypatch.setattr(generate, "stale", lambda: ["inference_pb2.py"])
     assert generate.main(["--check"]) == 1
@@ -115,7 +98,7 @@ def test_every_message_is_that_of_a_stock_client() -> None:
 def test_every_method_is_that_of_a_stock_client() -> None:
     stock = stock_descriptors().FindServiceByName("inference.GRPCInferenceService")
     ours = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-    assert [method.name for method in ours.methods] == METHODS
+    assert len(ours.methods) == 12
     for method in ours.methods:
         theirs = stock.methods_by_name[method.name]
         assert method.input_type.full_name == theirs.input_type.full_name

@@ -30,8 +30,6 @@ from .strategies import (
     same,
 )
 
-OUTPUTS = st.lists(NAMES, max_size=3)
-
 
 def assert_same(got: dict[str, Array], expected: dict[str, Array]) -> None:
     assert list(got) == list(expected)
@@ -40,82 +38,53 @@ def assert_same(got: dict[str, Array], expected: dict[str, Array]) -> None:
         assert not got[name].flags.writeable
 
 
-@given(TENSORS, NAMES, NAMES, NAMES, PARAMETERS, OUTPUTS)
-def test_request_comes_back(
-    inputs: dict[str, Array],
+@given(TENSORS, NAMES, NAMES, NAMES, PARAMETERS, st.lists(NAMES, max_size=3))
+def test_messages_come_back(
+    arrays: dict[str, Array],
     model: str,
     version: str,
     request_id: str,
     parameters: dict[str, Parameter],
     outputs: list[str],
 ) -> None:
-    data = tensors.encode_request(
-        model_name=model,
-        inputs=inputs,
-        outputs=outputs,
-        model_version=version,
-        request_id=request_id,
-        parameters=parameters,
-    )
-    got = tensors.decode_request(data)
-    assert (got.model_name, got.model_version, got.request_id) == (model, version, request_id)
-    assert got.outputs == tuple(outputs)
-    assert got.parameters == parameters
-    kinds = {name: type(value) for name, value in got.parameters.items()}
-    assert kinds == {name: type(value) for name, value in parameters.items()}
-    assert_same(got.inputs, inputs)
-
-
-@given(TENSORS, NAMES, NAMES, NAMES, PARAMETERS)
-def test_response_comes_back(
-    outputs: dict[str, Array],
-    model: str,
-    version: str,
-    request_id: str,
-    parameters: dict[str, Parameter],
-) -> None:
-    data = tensors.encode_response(
-        model_name=model,
-        outputs=outputs,
-        model_version=version,
-        request_id=request_id,
-        parameters=parameters,
-    )
-    got = tensors.decode_response(data)
-    assert (got.model_name, got.model_version, got.request_id) == (model, version, request_id)
-    assert got.parameters == parameters
-    assert_same(got.outputs, outputs)
+    said: dict[str, Any] = {
+        "model_name": model,
+        "model_version": version,
+        "request_id": request_id,
+        "parameters": parameters,
+    }
+    data = tensors.encode_request(inputs=arrays, outputs=outputs, **said)
+    request = tensors.decode_request(data)
+    response = tensors.decode_response(tensors.encode_response(outputs=arrays, **said))
+    assert request.outputs == tuple(outputs)
+    assert_same(request.inputs, arrays)
+    assert_same(response.outputs, arrays)
+    for got in (request, response):
+        assert (got.model_name, got.model_version, got.request_id) == (model, version, request_id)
+        assert got.parameters == parameters
+        kinds = {name: type(value) for name, value in got.parameters.items()}
+        assert kinds == {name: type(value) for name, value in parameters.items()}
 
 
 @given(TENSORS, PARAMETERS)
-def test_protobuf_reads_our_request(
-    inputs: dict[str, Array], parameters: dict[str, Parameter]
+def test_protobuf_reads_our_messages(
+    arrays: dict[str, Array], parameters: dict[str, Parameter]
 ) -> None:
-    data = tensors.encode_request(
-        model_name="m", inputs=inputs, outputs=["logits"], parameters=parameters
-    )
-    expected = raw_request(
-        "m", inputs, parameters=as_parameters(parameters), outputs=[{"name": "logits"}]
-    )
-    assert pb.ModelInferRequest.FromString(data) == expected
-
-
-@given(TENSORS, PARAMETERS)
-def test_protobuf_reads_our_response(
-    outputs: dict[str, Array], parameters: dict[str, Parameter]
-) -> None:
-    data = tensors.encode_response(model_name="m", outputs=outputs, parameters=parameters)
-    message = pb.ModelInferResponse.FromString(data)
-    assert [tensor.name for tensor in message.outputs] == list(outputs)
-    assert [tuple(tensor.shape) for tensor in message.outputs] == [
-        array.shape for array in outputs.values()
+    said: dict[str, Any] = {"model_name": "m", "parameters": parameters}
+    theirs = as_parameters(parameters)
+    request = tensors.encode_request(inputs=arrays, outputs=["logits"], **said)
+    expected = raw_request("m", arrays, parameters=theirs, outputs=[{"name": "logits"}])
+    assert pb.ModelInferRequest.FromString(request) == expected
+    message = pb.ModelInferResponse.FromString(tensors.encode_response(outputs=arrays, **said))
+    assert [(one.name, tuple(one.shape)) for one in message.outputs] == [
+        (name, array.shape) for name, array in arrays.items()
     ]
-    assert list(message.raw_output_contents) == [raw_bytes(array) for array in outputs.values()]
-    assert dict(message.parameters) == as_parameters(parameters)
+    assert list(message.raw_output_contents) == [raw_bytes(array) for array in arrays.values()]
+    assert dict(message.parameters) == theirs
 
 
 @given(TENSORS, PARAMETERS, st.randoms(use_true_random=False))
-def test_we_read_protobuf_with_fields_in_any_order(
+def test_field_order(
     inputs: dict[str, Array], parameters: dict[str, Parameter], random: Any
 ) -> None:
     """Protobuf orders fields by number; a sender need not, and may add fields of its own."""

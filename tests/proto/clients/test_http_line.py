@@ -130,9 +130,46 @@ def test_sending_to_a_stuck_server_exceeds_the_deadline(pair: Pair) -> None:
         pair.line.ask(request, time.monotonic() + 0.1)
 
 
-def test_partial_reply_exceeds_the_deadline(pair: Pair) -> None:
-    with pytest.raises(DeadlineExceeded):
-        pair.ask(reply(b"yes")[:-1], within_s=0.1)
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX-Long: ",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Long: ",
+    ],
+    ids=["body", "head", "trailer"],
+)
+def test_a_reply_that_drips_exceeds_the_deadline(pair: Pair, said: bytes) -> None:
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.02):
+            pair.there.sendall(b" ")
+
+    with ThreadPoolExecutor(1) as pool:
+        dripping = pool.submit(drip)
+        try:
+            with pytest.raises(DeadlineExceeded):
+                pair.ask(said, within_s=0.3)
+        finally:
+            over.set()
+        dripping.result(WAIT_S)
+
+
+def test_a_reply_before_the_whole_request_was_sent_is_read(pair: Pair) -> None:
+    """Servers refuse a body that is too large while it comes."""
+    request = HttpRequest("POST", "/v2", {}, [bytes(1 << 24)])
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(pair.line.ask, request, time.monotonic() + WAIT_S)
+        pair.hears(1)
+        pair.there.sendall(reply(status="413 Too Large"))
+        pair.there.close()
+        assert asked.result(WAIT_S).status == 413
+    assert not pair.line.is_open
+
+
+def test_a_long_error_text_is_cut() -> None:
+    assert Reply(503, {}, memoryview(b"[" * 100_000)).words() == "[" * 300
 
 
 def test_ending_a_connection_stops_its_sender(pair: Pair) -> None:

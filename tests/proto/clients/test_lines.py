@@ -77,9 +77,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.mark.parametrize(("at_once", "opened"), [(1, 4), (2, 2), (4, 1)])
-def test_as_many_connections_as_concurrent_calls_need(
-    pool: ThreadPoolExecutor, at_once: int, opened: int
-) -> None:
+def test_connections_for_concurrency(pool: ThreadPoolExecutor, at_once: int, opened: int) -> None:
     together = threading.Barrier(4, timeout=WAIT_S)
     entered: list[bytes] = []
 
@@ -255,9 +253,7 @@ def test_sharing_call_without_time_left_is_late_too(pool: ThreadPoolExecutor) ->
             one.result(WAIT_S)
 
 
-def test_renew_ends_connections_once_they_are_idle(
-    pool: ThreadPoolExecutor,
-) -> None:
+def test_renew_ends_connections_once_they_are_idle(pool: ThreadPoolExecutor) -> None:
     inside, go = threading.Event(), threading.Event()
 
     def hold(message: bytes) -> bytes:

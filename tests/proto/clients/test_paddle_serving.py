@@ -10,14 +10,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from edl.errors import (
-    BadAnswer,
-    DeadlineExceeded,
-    EdlError,
-    RequestRefused,
-    RetryableError,
-    TeacherLost,
-)
+from edl import errors
 from edl.proto.clients import Client, Request, open_client
 from edl.proto.dialects import PADDLE_SERVING, PADDLE_SERVING_CPP
 from edl.proto.paddle_serving import pipeline_pb2 as pb
@@ -48,9 +41,7 @@ def cpp() -> Iterator[tuple[GeneralModel, Client]]:
         yield servicer, client
 
 
-def test_probe_of_a_pipeline_asks_for_an_unknown_service(
-    pipeline: tuple[Pipeline, Client],
-) -> None:
+def test_pipeline_probe_asks_for_an_unknown_service(pipeline: tuple[Pipeline, Client]) -> None:
     """Its operators never see the probe: they may be busy."""
     servicer, client = pipeline
     servicer.answer = lambda: pytest.fail("its operators were asked")
@@ -62,10 +53,11 @@ def test_probe_of_a_pipeline_asks_for_an_unknown_service(
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(3001, TeacherLost), (3003, RetryableError), (6000, RetryableError)]
+    ("number", "kind"),
+    [(3001, errors.TeacherLost), (3003, errors.RetryableError), (6000, errors.RetryableError)],
 )
 def test_pipeline_with_another_error_is_not_ready(
-    pipeline: tuple[Pipeline, Client], number: int, kind: type[EdlError]
+    pipeline: tuple[Pipeline, Client], number: int, kind: type[errors.EdlError]
 ) -> None:
     servicer, client = pipeline
     servicer.stranger = number
@@ -77,7 +69,7 @@ def test_a_service_of_another_name_is_refused(pipeline: tuple[Pipeline, Client])
     with (
         serving(pipeline[0]) as address,
         closing(open_client(PADDLE_SERVING, address, "vgg")) as client,
-        pytest.raises(RequestRefused, match="Service name error"),
+        pytest.raises(errors.RequestRefused, match="Service name error"),
     ):
         client.infer(Request({"x": X}), WAIT_S)
 
@@ -96,23 +88,23 @@ def test_a_pipeline_labels(pipeline: tuple[Pipeline, Client]) -> None:
 
 def test_an_error_number_is_an_error_though_grpc_says_ok(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
-    with pytest.raises(RequestRefused, match="err_no 5000: invalid arg list"):
+    with pytest.raises(errors.RequestRefused, match="err_no 5000: invalid arg list"):
         client.infer(Request({"picture": X}), WAIT_S)
     servicer.answer = lambda: pb.Response(err_no=6000, err_msg="too late")
-    with pytest.raises(RetryableError, match="err_no 6000: too late"):
+    with pytest.raises(errors.RetryableError, match="err_no 6000: too late"):
         client.infer(Request({"x": X}), WAIT_S)
 
 
 def test_text_is_a_bad_answer(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
     servicer.answer = lambda: pb.Response(key=["y"], value=["array([[1.0]], dtype=float32)"])
-    with pytest.raises(BadAnswer, match="answers with text"):
+    with pytest.raises(errors.BadAnswer, match="answers with text"):
         client.infer(Request({"x": X}), WAIT_S)
 
 
 def test_what_cannot_be_sent_is_refused_before_it_is(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
-    with pytest.raises(RequestRefused, match="cannot be sent"):
+    with pytest.raises(errors.RequestRefused, match="cannot be sent"):
         client.infer(Request({"x": np.array([b"text"], object)}), WAIT_S)
     assert not servicer.requests
 
@@ -127,7 +119,7 @@ def test_an_answer_that_does_not_come_ends_in_time(pipeline: tuple[Pipeline, Cli
 
     servicer.answer = never
     try:
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(errors.DeadlineExceeded):
             client.infer(Request({"x": X}), 0.2)
     finally:
         over.set()
@@ -139,11 +131,11 @@ def test_unreachable_server_is_a_lost_teacher(protocol: str) -> None:
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with closing(open_client(protocol, address, SERVICE)) as client:
-            with pytest.raises(TeacherLost):
+            with pytest.raises(errors.TeacherLost):
                 client.probe(0.5)
-            with pytest.raises(TeacherLost):
+            with pytest.raises(errors.TeacherLost):
                 client.infer(Request({"x": X}), 0.5)
-    with pytest.raises(TeacherLost, match="closed"):
+    with pytest.raises(errors.TeacherLost, match="closed"):
         client.probe(0.5)
 
 
@@ -153,7 +145,7 @@ def test_a_server_of_another_protocol_says_so(protocol: str) -> None:
     try:
         with (
             closing(open_client(protocol, server.address, SERVICE)) as client,
-            pytest.raises(RequestRefused, match="--protocol oip"),
+            pytest.raises(errors.RequestRefused, match="--protocol oip"),
         ):
             client.infer(Request({"x": X}), WAIT_S)
     finally:

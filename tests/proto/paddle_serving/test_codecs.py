@@ -15,14 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from edl.errors import (
-    EdlError,
-    RequestRefused,
-    RetryableError,
-    TeacherError,
-    TeacherLost,
-    WireError,
-)
+from edl import errors
 from edl.proto.datatypes import Array, datatype_of
 from edl.proto.paddle_serving import general_model, npy, pipeline, refusals
 from edl.proto.paddle_serving import general_model_pb2 as cpp
@@ -80,7 +73,7 @@ def test_files_are_read_in_the_order_of_the_answer() -> None:
 
 def test_text_answers_are_never_evaluated() -> None:
     text = pb.Response(key=["y"], value=["__import__('os').abort()"])
-    with pytest.raises(WireError, match="answers with text, which is never evaluated"):
+    with pytest.raises(errors.WireError, match="answers with text, which is never evaluated"):
         pipeline.decode_response(text.SerializeToString())
 
 
@@ -108,21 +101,21 @@ def tensor(**fields: object) -> bytes:
     ],
 )
 def test_an_answer_that_cannot_be_read_is_refused(answer: bytes, words: str) -> None:
-    with pytest.raises(WireError, match=words):
+    with pytest.raises(errors.WireError, match=words):
         pipeline.decode_response(answer)
 
 
-ERROR_NUMBERS: dict[type[EdlError], tuple[int, ...]] = {
-    RetryableError: (-3, 7, 100, 4000, 6000, 8000),
-    RequestRefused: (50, 99, 3002, 5000, 7000, 9000, 10000),
-    TeacherLost: (3001,),
+ERROR_NUMBERS: dict[type[errors.EdlError], tuple[int, ...]] = {
+    errors.RetryableError: (-3, 7, 100, 4000, 6000, 8000),
+    errors.RequestRefused: (50, 99, 3002, 5000, 7000, 9000, 10000),
+    errors.TeacherLost: (3001,),
 }
 
 
 @pytest.mark.parametrize("kind", ERROR_NUMBERS)
-def test_every_error_number_is_an_error_of_ours(kind: type[EdlError]) -> None:
+def test_every_error_number_is_an_error_of_ours(kind: type[errors.EdlError]) -> None:
     for number in ERROR_NUMBERS[kind]:
-        with pytest.raises(EdlError, match=f"err_no {number}: no such thing") as caught:
+        with pytest.raises(errors.EdlError, match=f"err_no {number}: no such thing") as caught:
             refusals.check(number, "no\n such   thing")
         assert type(caught.value) is kind
         with pytest.raises(kind, match="nothing else"):
@@ -132,13 +125,13 @@ def test_every_error_number_is_an_error_of_ours(kind: type[EdlError]) -> None:
 
 
 def test_a_device_that_has_no_memory_now_may_have_some_later() -> None:
-    with pytest.raises(RetryableError, match="Out of memory"):
+    with pytest.raises(errors.RetryableError, match="Out of memory"):
         refusals.check(10000, "(ResourceExhausted) Out of memory error on GPU 0")
 
 
 def test_outputs_beside_an_error_do_not_count() -> None:
     answer = tensor() + pb.Response(err_no=10000).SerializeToString()
-    with pytest.raises(RequestRefused):
+    with pytest.raises(errors.RequestRefused):
         pipeline.decode_response(answer)
 
 
@@ -157,7 +150,7 @@ def test_no_damage_does_more_than_be_refused(data: st.DataObject) -> None:
     damaged = bytearray(answer)
     for at in data.draw(st.lists(st.integers(0, len(answer) - 1), min_size=1, max_size=4)):
         damaged[at] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(WireError, TeacherError):
+    with contextlib.suppress(errors.WireError, errors.TeacherError):
         decode(bytes(damaged))
 
 
@@ -175,7 +168,7 @@ def test_every_type_goes_to_a_cpp_server_and_back(array: Array) -> None:
 
 
 def test_bytes_do_not_go_to_a_cpp_server() -> None:
-    with pytest.raises(WireError, match="BYTES cannot be sent"):
+    with pytest.raises(errors.WireError, match="BYTES cannot be sent"):
         general_model.encode_request({"x": np.array([b"a"], object)})
 
 
@@ -194,7 +187,7 @@ def test_bytes_do_not_go_to_a_cpp_server() -> None:
     ],
 )
 def test_an_answer_of_a_cpp_server_that_is_none_is_refused(answer: bytes, words: str) -> None:
-    with pytest.raises(WireError, match=words):
+    with pytest.raises(errors.WireError, match=words):
         general_model.decode_response(answer)
 
 
@@ -226,9 +219,9 @@ class Bomb:
 def test_pickled_objects_are_refused_unread() -> None:
     file = io.BytesIO()
     np.save(file, np.array([Bomb()], dtype=object), allow_pickle=True)
-    with pytest.raises(WireError, match="nothing is ever unpickled"):
+    with pytest.raises(errors.WireError, match="nothing is ever unpickled"):
         npy.read(file.getvalue())
-    with pytest.raises(WireError, match=r"no \.npy file"):
+    with pytest.raises(errors.WireError, match=r"no \.npy file"):
         npy.read(pickle.dumps(Bomb()))
 
 
@@ -253,23 +246,19 @@ WHOLE = saved(np.arange(6, dtype=np.float32).reshape(2, 3))
         WHOLE.replace(b"'<f4'", b"'|O8'"),
         WHOLE.replace(b"'<f4'", b"'>f4'"),
         b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 31) + WHOLE[10:],
+        WHOLE[:-1],
+        WHOLE + b"\0",
+        WHOLE.replace(b"(2, 3)", b"(2, 9)"),
     ],
-    ids=["empty", "short", "header", "version", "negative", "text", "objects", "order", "long"],
 )
 def test_what_is_no_file_of_numbers_is_refused(raw: bytes) -> None:
-    with pytest.raises(WireError):
-        npy.read(raw)
-
-
-@pytest.mark.parametrize("raw", [WHOLE[:-1], WHOLE + b"\0", WHOLE.replace(b"(2, 3)", b"(2, 9)")])
-def test_more_or_less_than_the_shape_says_is_refused(raw: bytes) -> None:
-    with pytest.raises(WireError, match="needs"):
+    with pytest.raises(errors.WireError):
         npy.read(raw)
 
 
 @given(st.binary(max_size=200), st.integers(0, len(WHOLE)))
 def test_no_bytes_do_more_than_be_refused(noise: bytes, at: int) -> None:
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(errors.WireError):
         npy.read(WHOLE[:at] + noise + WHOLE[at + len(noise) :])
 
 
@@ -277,5 +266,5 @@ def test_no_bytes_do_more_than_be_refused(noise: bytes, at: int) -> None:
     "array", [np.array([b"a"], object), np.array(["a"]), np.zeros(2, ml_dtypes.bfloat16)]
 )
 def test_what_is_no_number_there_is_not_sent(array: Array) -> None:
-    with pytest.raises(WireError, match="cannot be sent to Paddle Serving"):
+    with pytest.raises(errors.WireError, match="cannot be sent to Paddle Serving"):
         npy.write(array)

@@ -44,9 +44,7 @@ def test_no_other_name_and_challenge_have_the_same_proof(a: str, b: str, c: str,
 
 
 @given(*[st.text(max_size=4)] * 6)
-def test_no_other_vouched_address_has_the_same_proof(
-    a: str, b: str, vouched: str, c: str, d: str, other: str
-) -> None:
+def test_vouched_proof_is_unique(a: str, b: str, vouched: str, c: str, d: str, other: str) -> None:
     same = (a, b, vouched) == (c, d, other)
     assert (prove("k", a, 1, b, vouched) == prove("k", c, 1, d, other)) is same
 
