@@ -8,17 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edl.coordinator.jobs import JobEvent
-
-
-def restored_steps(events: Iterable[JobEvent]) -> dict[int, int]:
-    """Generation -> the step of the checkpoint that it began with, from a job's timeline."""
-    return {
-        int(event.body["generation"]): int(event.body["restored"])
-        for event in events
-        if event.body["kind"] == "generation"
-    }
-
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     """All lines of all ranks, by generation and step."""

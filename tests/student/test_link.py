@@ -9,34 +9,22 @@ import pytest
 
 from edl.errors import EdlError, GenerationSuperseded, WireError
 from edl.proto.channel import Channel
+from edl.student import words
 from edl.student.link import RankLink, RankPort
 from edl.student.settings import TrainSettings
-from edl.student.words import (
-    Answer,
-    Ask,
-    Failed,
-    Finished,
-    Leave,
-    Left,
-    Order,
-    Progress,
-    Ready,
-    Saved,
-    Scaled,
-    from_rank,
-    from_supervisor,
-)
 
 SETTINGS = TrainSettings(spec="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
-ORDER = Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", 3, ("x", "y"), 7)
+ORDER = words.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", 3, ("x", "y"), 7)
 SAID = (
-    Ready(3, 1, 90),
-    Progress(4, 1, 8, 16, {"total": 0.5}, {"accuracy": 0.1}, 0.1, 0.2, 80.0, 2, 100, "labels"),
-    Saved(4, 1, 0.001),
-    Scaled(2, 3),
-    Finished(9, {"accuracy": 1.0}),
-    Left(9, False, "a peer"),
-    Failed(5, 1, [1, 2], "ValueError: no", "Traceback", True),
+    words.Ready(3, 1, 90),
+    words.Progress(
+        4, 1, 8, 16, {"total": 0.5}, {"accuracy": 0.1}, 0.1, 0.2, 80.0, 2, 100, "labels"
+    ),
+    words.Saved(4, 1, 0.001),
+    words.Scaled(2, 3),
+    words.Finished(9, {"accuracy": 1.0}),
+    words.Left(9, False, "a peer"),
+    words.Failed(5, 1, [1, 2], "ValueError: no", "Traceback", True),
 )
 
 
@@ -56,8 +44,8 @@ def test_messages_arrive_as_they_were_sent(ends: tuple[RankPort, RankLink]) -> N
     for word in SAID:
         assert link.tell(word)
     assert tuple(port.receive() for _ in SAID) == SAID
-    assert from_supervisor(Leave().to_json()) == Leave()
-    assert from_supervisor(Answer(3, [1, 2]).to_json()) == Answer(3, [1, 2])
+    assert words.from_supervisor(words.Leave().to_json()) == words.Leave()
+    assert words.from_supervisor(words.Answer(3, [1, 2]).to_json()) == words.Answer(3, [1, 2])
 
 
 def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLink]) -> None:
@@ -74,14 +62,14 @@ def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLin
         asker.start()
     asks = [port.receive() for _ in askers]
     for ask in reversed(asks):
-        assert isinstance(ask, Ask)
+        assert isinstance(ask, words.Ask)
         port.answer(ask, None if ask.epoch == 3 else [ask.epoch, ask.epoch + 2])
     for asker in askers:
         asker.join(5)
     assert leased == {0: (0, 2), 1: (1, 3), 2: (2, 4), 3: None, 4: (4, 6)}
     link.done(2, 2, 4)  # nobody waits for its answer
     done = port.receive()
-    assert isinstance(done, Ask)
+    assert isinstance(done, words.Ask)
     assert (done.what, done.epoch, done.start, done.stop) == ("done", 2, 2, 4)
 
 
@@ -92,7 +80,7 @@ def test_a_refusal_is_raised_as_the_same_error(ends: tuple[RankPort, RankLink]) 
 
     def refuse() -> None:
         ask = port.receive()
-        assert isinstance(ask, Ask)
+        assert isinstance(ask, words.Ask)
         port.refuse(ask, GenerationSuperseded("there is another world"))
 
     supervisor = threading.Thread(target=refuse)
@@ -113,11 +101,15 @@ def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]
 
 
 def test_malformed_messages_are_refused() -> None:
-    for kind, meant in (("leave", from_rank), ("ready", from_supervisor), ("x", from_rank)):
+    for kind, meant in (
+        ("leave", words.from_rank),
+        ("ready", words.from_supervisor),
+        ("x", words.from_rank),
+    ):
         with pytest.raises(WireError):
             meant({"kind": kind})
     with pytest.raises(WireError):
-        from_rank({"kind": "saved", "step": 3})
+        words.from_rank({"kind": "saved", "step": 3})
     port, fd = RankPort.pair()
     channel = Channel.attach(fd)
     channel.send("leave")

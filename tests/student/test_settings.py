@@ -57,9 +57,7 @@ def test_invalid_settings_are_refused(wrong: dict[str, Any], says: str) -> None:
         TrainSettings(**{"spec": "/jobs/a.py", "job": "a", "epochs": 1, **wrong})
 
 
-def test_a_terminal_gets_its_cursor_back_when_a_training_cannot_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminal_gets_its_cursor_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr("rich.console.Console", lambda: Console(file=shown, force_terminal=True))
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])

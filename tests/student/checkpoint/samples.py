@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from edl.student.checkpoint import Contents
+from edl.student.checkpoint import Contents, Repository
 
 #: Floats of the largest array.
 SIZE = 64 * 1024
@@ -38,3 +38,9 @@ def check(contents: Contents, size: int = SIZE) -> None:
         got = contents.tensors[name]
         assert (got.dtype, got.shape) == (array.dtype, array.shape), name
         np.testing.assert_array_equal(got, array, err_msg=name)
+
+
+def newest_step(place: object) -> int | None:
+    """The step of the newest valid checkpoint of a place."""
+    found = Repository(str(place)).newest_valid()
+    return None if found is None else found.step

@@ -16,7 +16,7 @@ from typing import IO
 import pytest
 
 from edl.student.checkpoint import Persister, Repository, SnapshotOwner, open_checkpoint
-from edl.tests.student.checkpoint.samples import check
+from edl.tests.student.checkpoint.samples import check, newest_step
 from edl.tests.student.checkpoint.test_checkpoint_cli import told
 
 pytestmark = pytest.mark.system
@@ -103,16 +103,14 @@ def test_killed_while_it_writes_to_the_disk(
     repository = Repository(url, keep=1)
     for one in repository.list():
         repository.verify(one)  # none of all is damaged
-    newest = repository.newest_valid()
-    assert newest is not None
-    repository.save(open_checkpoint(newest.location))
+    repository.save(open_checkpoint(url))
     if not protocol:
         assert len(list(tmp_path.iterdir())) == 1, "what the dead have left is tidied up"
 
 
 @pytest.mark.parametrize("kills", KILLS)
 @pytest.mark.parametrize("meanwhile", [False, True])
-def test_killed_while_it_copies_to_memory(
+def test_killed_during_copy(
     tmp_path: Path, rng: random.Random, kills: int, meanwhile: bool
 ) -> None:
     """What it left is persisted after its death; also while others of its copies are persisted."""
@@ -147,6 +145,4 @@ def test_operators_look_and_prune_while_a_training_saves(tmp_path: Path) -> None
             assert all(not one["problem"] for one in told("list", tmp_path))
             assert all(not one["problem"] for one in told("verify", tmp_path))
             told("prune", tmp_path, "--keep", 1)
-    found = Repository(str(tmp_path)).newest_valid()
-    assert found is not None
-    assert found.step >= savers.saved
+    assert (newest_step(tmp_path) or 0) >= savers.saved

@@ -12,7 +12,6 @@ import pytest
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.distill_reader import Batched
 from edl.errors import UsageError
-from edl.scheduler.students.ranges import Ranges
 from edl.student.feeding import (
     DirectReader,
     ShardedSource,
@@ -74,22 +73,6 @@ class Stateful(Plain):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.place = state["place"]
-
-
-def test_trained_ranges_of_ranks_are_merged_and_restored() -> None:
-    ranks = world_of(MemoryBoard(), batched(50, 8), settings_of(), world=3)
-    trained: set[int] = set()
-    for rank in ranks:
-        rank.begin()
-    for _ in range(3):
-        trained |= {int(p) for positions in step(ranks, 0) for p in positions}
-    before = {"kind": "sharded", "order": {}, "trained": {"0": [[40, 44]], "7": [[0, 2]]}}
-    saved = json.loads(json.dumps(save(ranks, before)))
-    assert restored(saved)[0] == Ranges.of_numbers(trained | {40, 41, 42, 43})
-    assert restored(saved)[7] == Ranges.of([(0, 2)])
-    assert restored(None) == {}
-    for rank in ranks:
-        rank.end()
 
 
 @pytest.mark.parametrize(

@@ -38,39 +38,6 @@ from edl.tests.waiting import wait_until
 MOST_STEPS = 10_000
 
 
-def test_each_step_is_full_however_far_one_rank_reads_ahead(rng: random.Random) -> None:
-    for _ in range(20):
-        total, world = rng.randint(2, 24), rng.randint(2, 4)
-        samples, shard_rows = rng.randint(1, 200), rng.choice([None, rng.randint(1, 40)])
-        settings = settings_of(total_batch=total, shard_rows=shard_rows)
-        ranks = world_of(MemoryBoard(), batched(samples, total), settings, world=world)
-        for rank in ranks:
-            rank.begin()
-        for _ in range(60):
-            ranks[-1].read_one()  # all that it gets, before the others have any
-        sizes = [sum(map(len, step(ranks, 0))) for _ in range(samples // total + 2)]
-        assert sizes == [*[total] * (samples // total), samples % total, 0][: len(sizes)]
-        for rank in ranks:
-            rank.end()
-
-
-def test_a_static_deal_keeps_the_order_and_leaves_no_shard(rng: random.Random) -> None:
-    for _ in range(20):
-        samples, batch, world = rng.randint(1, 90), rng.randint(1, 24), rng.randint(1, 6)
-        case = f"{samples} samples, batch {batch}, {world} ranks"
-        settings = settings_of(batch, deal="static", shard_rows=rng.choice([None, 3, 11]))
-        ranks = world_of(MemoryBoard(), batched(samples, 8), settings, world=world)
-        for rank in ranks:
-            rank.begin()
-        steps = [list(itertools.chain(*step(ranks, 0))) for _ in range(-(-samples // batch))]
-        assert [len(rows) for rows in steps[:-1]] == [batch] * (len(steps) - 1), case
-        assert list(itertools.chain(*steps)) == list(range(samples)), case
-        for rank in ranks:
-            rank.begin()  # which tells the board of what was done last
-            assert not rank.link.held, f"{case}: a shard is not done"
-            rank.end()
-
-
 class UnevenWorld:
     """Ranks that agree on shares as their loops do, and read ahead at random."""
 

@@ -1,7 +1,8 @@
-"""Whichever ranks die, the surviving steps of an epoch have each position once."""
+"""Whichever ranks die, steps are full and the surviving ones have each position once."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -84,7 +85,11 @@ class Trainings(RuleBasedStateMachine):
         """One step; False where the epoch was over, and the next one has begun."""
         taken = step(self.ranks, self.epoch)
         rows = [int(position) for positions in taken for position in positions]
-        assert len(rows) <= self.feed.batch_sampler.batch_size
+        done = {position for of, position in self.history if of == self.epoch}
+        left = [position for position in range(self.rows) if position not in done]
+        assert len(rows) == min(self.feed.batch_sampler.batch_size, len(left)), "it is full"
+        if self.settings.deal == "static":
+            assert rows == left[: len(rows)], "the order is kept"
         self.history += [(self.epoch, position) for position in rows]
         if rows:
             return True
@@ -92,6 +97,7 @@ class Trainings(RuleBasedStateMachine):
         self.epoch += 1
         for rank in self.ranks:
             rank.begin()
+            assert not rank.link.held, "a shard is not done"
         return False
 
     def check_epoch(self, epoch: int) -> None:
@@ -112,7 +118,7 @@ class Trainings(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        self.saved = save(self.ranks, self.base)
+        self.saved = json.loads(json.dumps(save(self.ranks, self.base)))
         self.saved_at = (self.epoch, len(self.history))
 
     @rule(world=st.integers(1, 4))

@@ -8,21 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.distill_reader import DistilReader
 from edl.errors import UsageError
-from edl.scheduler.students.ranges import Ranges
-from edl.student.feeding import DirectReader, ShardedSource, make_reader, merged
-from edl.student.job.batches import split
+from edl.student.feeding import DirectReader, ShardedSource, make_reader
 from edl.student.job.distill import Distill
 from edl.supervise import python_command, start
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.student.feeding.ranks import (
-    BoardLink,
     Numbers,
     batched,
     positions_of,
-    publish,
     settings_of,
     source_of,
 )
@@ -65,12 +60,9 @@ def feed_of(kind: str, workers: int) -> Any:
     )
 
 
-def taught(feed: Any, address: str, board: Any = None, **options: Any) -> tuple[ShardedSource, Any]:
+def taught(feed: Any, address: str) -> tuple[ShardedSource, Any]:
     settings = settings_of(teachers=(address,), seed=5)
-    if board is not None:
-        generation = board.generation("job").number
-        options["link"] = BoardLink(board, generation, options.get("rank", 0))
-    source = source_of(feed, settings, **options)
+    source = source_of(feed, settings)
     assert isinstance(source, ShardedSource)
     return source, settings
 
@@ -82,9 +74,7 @@ def as_arrays(batch: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("kind", "workers"), [("batched", 0), ("paddle", 0), ("paddle", 2), ("torch", 0), ("torch", 2)]
 )
-def test_labels_samples_and_positions_belong_together(
-    address: str, kind: str, workers: int
-) -> None:
+def test_labels_samples_and_positions_match(address: str, kind: str, workers: int) -> None:
     source, settings = taught(feed_of(kind, workers), address)
     direct, _ = taught(feed_of(kind, workers), address)
     reader = make_reader(source, DISTILL, settings, rank=0, epoch=4)
@@ -108,52 +98,6 @@ def test_labels_samples_and_positions_belong_together(
             assert sorted(order) == sorted(order.values()) == list(range(SAMPLES))
     assert next(alone, None) is None
     direct.close()
-
-
-def test_a_step_gets_inputs_labels_and_positions(address: str) -> None:
-    source, settings = taught(feed_of("batched", 0), address)
-    with make_reader(source, DISTILL, settings, rank=0) as reader:  # type: ignore[union-attr]
-        for batch in reader:
-            parts = split(batch, DISTILL.label_names, positions=source.has_positions)
-            assert parts.positions is not None
-            assert isinstance(parts.inputs, tuple)
-            (x,), labels = parts.inputs, parts.labels
-            np.testing.assert_array_equal(parts.soft["logits"].numpy(), logits_of(x.numpy()))
-            np.testing.assert_array_equal(labels.numpy(), x.numpy()[:, 0].astype(int) ** 2)
-            source.trained(0, parts.positions)
-    assert source.state()["trained"] == {"0": [[0, SAMPLES]]}
-
-
-def test_two_ranks_that_read_far_ahead_die_and_one_goes_on(address: str) -> None:
-    board = MemoryBoard()
-    publish(board, 1)
-    trained: list[int] = []
-    ranks = [
-        taught(batched(200, BATCH), address, world=2, rank=rank, board=board) for rank in range(2)
-    ]
-    readers = [
-        make_reader(source, DISTILL, settings, rank=rank)
-        for rank, (source, settings) in enumerate(ranks)
-    ]
-    iterators = [iter(reader) for reader in readers]
-    for _ in range(7):
-        for (source, _), batches in zip(ranks, iterators, strict=True):
-            positions = positions_of(next(batches)[:-1])
-            trained += positions.tolist()
-            source.trained(0, positions)
-    saved = merged([source.state() for source, _ in ranks], None)
-    for (source, _), reader in zip(ranks, readers, strict=True):
-        source.stop()
-        reader.close()
-    publish(board, 2)
-    source, settings = taught(batched(200, BATCH), address, board=board, saved=saved)
-    with make_reader(source, DISTILL, settings, rank=0) as reader:  # type: ignore[union-attr]
-        for batch in reader:
-            np.testing.assert_array_equal(batch[-1], logits_of(batch[0]))
-            trained += positions_of(batch[:-1]).tolist()
-            source.trained(0, positions_of(batch[:-1]))
-    assert sorted(trained) == list(range(200))
-    assert Ranges.from_json(merged([source.state()], saved)["trained"]["0"]).count == 200
 
 
 def test_jobs_that_ask_no_teacher_have_no_reader(address: str) -> None:

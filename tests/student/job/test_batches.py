@@ -196,6 +196,7 @@ TOP_2 = {"loss": "topk", "label_form": "topk:2"}
     [
         ("tuple", {"temperature": 2.0}, "kl"),
         ("dict", {}, "kl"),
+        ("tuple", {"temperature": 2.0, "teacher_temperature": 2.0}, "kl"),
         ("dict", {"fetches": FETCHES, "hints": [HINT], "label_form": "float32"}, "kl"),
         ("tuple", {"fetches": ["map", "logits"], "output": "logits", "loss": "mse"}, "mse"),
         ("tuple", {"fetches": FETCHES, "hints": [HINT], **TOP_2}, "topk"),
@@ -206,7 +207,16 @@ TOP_2 = {"loss": "topk", "label_form": "topk:2"}
         ),
         ("tuple", {"service": {"a": 0.5, "b": 0.5}, "output": "logits"}, "kl"),
     ],
-    ids=["kl", "kl of a dict", "hints", "mse", "top-k", "top-k at T", "ensemble"],
+    ids=[
+        "kl",
+        "kl of a dict",
+        "probabilities",
+        "hints",
+        "mse",
+        "top-k",
+        "top-k at T",
+        "ensemble",
+    ],
 )
 def test_labels_of_a_reader_make_the_loss(
     paddle: Any, teacher: ScriptedTeacher, arguments: dict[str, Any], psi: str, kind: str

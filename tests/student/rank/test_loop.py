@@ -165,12 +165,3 @@ def test_a_waiting_reader_is_released_by_close() -> None:
     threading.Timer(0.02, mine.close).start()
     with pytest.raises(PeerLost):
         mine.rows(10 * MARGIN, MANY)
-
-
-def test_the_last_rows_of_an_epoch_are_shared_by_all_ranks() -> None:
-    parts = []
-    for rank in range(3):
-        mine = Shares(Proportion.equal(30, 3), rank)
-        mine.begin(0)
-        parts.append([mine.rows(ordinal, 70 - 30 * ordinal) for ordinal in range(4)])
-    assert parts == [[10, 10, 4, 0], [10, 10, 3, 0], [10, 10, 3, 0]]

@@ -95,9 +95,7 @@ def test_a_full_disk_blocks_no_training_and_is_retried(
     assert [one.step for one in events(tmp_path)][-1] == 399
 
 
-def test_event_files_that_cannot_be_are_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_place_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written to"):
         EventFiles(str(tmp_path / "file" / "events"))

@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
-from edl.errors import RegistryUnavailable, UsageError
+from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
 from edl.scheduler.students.ladder import Failure
+from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import World
 from edl.student.checkpoint import Checkpoint, Contents, Repository, SnapshotWriter
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
+from edl.student.supervisor import asking
 from edl.student.supervisor import keeping as module
+from edl.student.supervisor.asking import Desk
 from edl.student.supervisor.facts import Generation, Place
 from edl.student.supervisor.judging import Judge
 from edl.student.supervisor.keeping import Keeping
@@ -28,6 +31,7 @@ from edl.student.supervisor.node import Supervisor
 from edl.student.supervisor.places import LOOPBACK, free_endpoints, own_address
 from edl.student.supervisor.seat import Seat
 from edl.student.supervisor.telling import Teller
+from edl.student.words import Ask
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 JOB = "job"
@@ -96,9 +100,7 @@ def running_job(board: VirtualBoard) -> None:
         assert board.publish(JOB, "a", number, WORLD)
 
 
-def test_a_node_whose_lease_expired_joins_again(
-    board: VirtualBoard, join: Callable[[], Seat]
-) -> None:
+def test_node_with_expired_lease_rejoins(board: VirtualBoard, join: Callable[[], Seat]) -> None:
     running_job(board)
     seat = join()
     assert board.names() == ["a", "b"]
@@ -108,7 +110,7 @@ def test_a_node_whose_lease_expired_joins_again(
     assert seat.view.outcome is None
 
 
-def test_a_node_whose_lease_expired_while_the_job_ended_hears_of_the_end(
+def test_node_with_expired_lease_hears_the_end(
     board: VirtualBoard, join: Callable[[], Seat]
 ) -> None:
     running_job(board)
@@ -119,9 +121,7 @@ def test_a_node_whose_lease_expired_while_the_job_ended_hears_of_the_end(
     wait_until(lambda: seat.view.outcome == OVER and board.names() == ["b"])
 
 
-def test_the_end_of_an_earlier_run_does_not_end_this_one(
-    board: VirtualBoard, join: Callable[[], Seat]
-) -> None:
+def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, join: Callable[[], Seat]) -> None:
     running_job(board)
     seat = join()
     board.away = True
@@ -131,13 +131,38 @@ def test_the_end_of_an_earlier_run_does_not_end_this_one(
     assert board.outcome(JOB) is None
 
 
-def test_a_node_that_joins_an_ended_job_begins_it_again(
-    board: VirtualBoard, join: Callable[[], Seat]
-) -> None:
+def test_joining_an_ended_job_restarts_it(board: VirtualBoard, join: Callable[[], Seat]) -> None:
     board.finish(JOB, OVER)
     board.leave(JOB, "a")
     assert join().view.outcome is None
     assert board.names() == ["b"]
+
+
+# --- what ranks ask
+
+
+def test_a_question_whose_answer_was_lost_gets_the_same_shard(
+    board: VirtualBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running_job(board)
+    board.fill(JOB, 2, 0, [Shard(0, 4), Shard(4, 8)])
+    given: list[Any] = []
+
+    def lossy(*asked: Any) -> Any:
+        given.append(board.board.lease(*asked))
+        if len(given) == 1:
+            raise RegistryUnavailable("no answer in time")
+        return given[-1]
+
+    monkeypatch.setattr(asking, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(board, "lease", lossy, raising=False)
+    desk = Desk(board, JOB, 2, local=False)
+    asks = [Ask(number, "lease", 0) for number in (1, 2)]
+    assert [desk.answer(0, ask, lambda: True) for ask in asks] == [[0, 4], [4, 8]]
+    assert len(given) == 3
+    desk.close()
+    with pytest.raises(GenerationSuperseded):
+        desk.answer(0, asks[0], lambda: True)
 
 
 # --- checkpoints and snapshots
@@ -206,9 +231,7 @@ def test_a_long_verification_is_not_waited_for(tmp_path: Path) -> None:
     assert newest(judge, 2) == 7
 
 
-def test_a_disk_that_hangs_keeps_the_memory_that_it_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[BlockedRepository] = []
 
     def repository(url: str, keep: int) -> BlockedRepository:
@@ -332,9 +355,7 @@ def test_an_indexed_job_of_kubernetes() -> None:
     ("text", "environment", "expected"),
     [("", {}, (1, 1)), ("", TORCHRUN, (16, 16)), ("2:8", TORCHRUN, (2, 8)), ("3", {}, (3, 3))],
 )
-def test_numbers_of_nodes(
-    text: str, environment: dict[str, str], expected: tuple[int, int]
-) -> None:
+def test_node_numbers(text: str, environment: dict[str, str], expected: tuple[int, int]) -> None:
     assert nodes_of(text, launched(environment, "h")) == expected
 
 
