@@ -5,6 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from typer.testing import CliRunner
+
+from edl.commands import command_line
 from edl.coordinator import Heartbeat, Subscription, connect
 from edl.proto import coordinator_pb2 as pb
 from edl.supervise import Process, python_command, start
@@ -45,6 +48,15 @@ def edl(*arguments: object, url: str = "") -> tuple[int, list[str]]:
     code = process.wait(START_S)
     assert code is not None, process.tail()
     return code, process.tail(2000)
+
+
+def edl_output(*arguments: object, url: str) -> list[str]:
+    """The lines that `edl ...`, run in the process of the test, prints; it has to succeed."""
+    words = [*map(str, arguments), "--coordinator", url]
+    runner = CliRunner(env={"COLUMNS": "1000"})
+    result = runner.invoke(command_line(words[0]), words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
 
 
 class Student:

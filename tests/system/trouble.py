@@ -1,4 +1,4 @@
-"""What trouble at a teacher must not change: its labels, and what it holds of the machine."""
+"""Checks around faults at a teacher: its labels stay right, and it leaks nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,21 +25,18 @@ from edl.tests.system.teacher_process import ANSWER_S, Teacher
 
 Code = grpc.StatusCode
 
-#: What allocators may keep of memory that was given back: with large messages in turn, that much
-#: comes and goes.
+#: Of freed memory, allocators may keep so much.
 LEAK_BYTES = 64 << 20
 _PAUSE_S = 0.005
 
 
-def full(count: int, seconds: int = 0) -> Any:
-    """The parameter of a test in `make nightly`: so many rounds, or seconds."""
-    return pytest.param(
-        count, marks=[pytest.mark.nightly, pytest.mark.timeout(300 + 10 * max(count, seconds))]
-    )
+def full(count: int) -> Any:
+    """A parameter for `make nightly`: the number of rounds."""
+    return pytest.param(count, marks=[pytest.mark.nightly, pytest.mark.timeout(300 + 10 * count)])
 
 
 def rows(order: float = 0.0, about: float = 0.5, count: int = 3) -> Array:
-    """A batch for `STEERED`, whose first row gives an order."""
+    """A batch for `STEERED`; its first number is an order."""
     x = np.full((count, 4), about, dtype=np.float32)
     x[0, 0] = order
     return x
@@ -47,15 +44,7 @@ def rows(order: float = 0.0, about: float = 0.5, count: int = 3) -> Array:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a teacher holds of the machine, its predictors included.
-
-    Attributes:
-        processes: how many.
-        threads: of all of them.
-        descriptors: open files and sockets.
-        segments: those of these that are shared memory.
-        resident_bytes: memory in use.
-    """
+    """Resources of a teacher and its predictors; `segments` are descriptors of shared memory."""
 
     processes: int
     threads: int
@@ -77,7 +66,7 @@ class Footprint:
         )
 
     def beyond(self, before: Footprint, threads: int) -> str:
-        """What is more than it was `before`, in words; empty when nothing is."""
+        """Describe what grew since `before`; empty: nothing."""
         more = {
             "processes": self.processes - before.processes,
             "threads": self.threads - before.threads - threads,
@@ -90,11 +79,11 @@ class Footprint:
 
 @contextmanager
 def nothing_leaks(teacher: Teacher, threads: int = 0) -> Iterator[None]:
-    """Fail unless the teacher comes back to what it holds now, soon after the body.
+    """Fail unless the teacher soon holds no more than before the body.
 
     Args:
-        teacher: has answered before, so that what is made once is there.
-        threads: that its pool may start meanwhile; it keeps them, and has a limit.
+        teacher: has answered before.
+        threads: that its pools may start meanwhile and keep.
     """
     before = Footprint.of(teacher)
     yield
@@ -108,30 +97,11 @@ def nothing_leaks(teacher: Teacher, threads: int = 0) -> Iterator[None]:
         time.sleep(0.02)
 
 
-def again_and_again(
-    teacher: Teacher, times: int, once: Callable[[int], object], threads: int = 0
-) -> None:
-    """Do something `times`, told which time it is; the latter half of them may leave nothing.
-
-    What allocators, pools and caches keep of the first half they have by then.
-    """
-    for number in range(times // 2):
-        once(number)
-    with nothing_leaks(teacher, threads):
-        for number in range(times // 2, times):
-            once(number)
-
-
 @contextmanager
 def labelled_throughout(teacher: Teacher, *allowed: Code) -> Iterator[Counter[Code]]:
-    """Ask again and again while the body runs: every call is answered, and no label is wrong.
+    """Ask again and again while the body runs: no label is wrong, no status but `allowed` or OK.
 
-    Args:
-        teacher: of `STEERED`.
-        allowed: statuses besides OK that a good client may meet.
-
-    Yields:
-        How the calls have ended.
+    Yields the counts of statuses; the teacher is one of `STEERED`.
     """
     codes: Counter[Code] = Counter()
     over, rng = threading.Event(), random.Random(7)
@@ -162,7 +132,7 @@ def labelled_throughout(teacher: Teacher, *allowed: Code) -> Iterator[Counter[Co
 
 
 def attempt(teacher: Teacher, x: Array, timeout_s: float = ANSWER_S) -> tuple[Code, Array | None]:
-    """How a batch ends: the status, and its labels."""
+    """The status of a request, and its labels."""
     try:
         return Code.OK, teacher.infer({"x": x}, timeout_s).outputs["twice"]
     except grpc.RpcError as error:
@@ -171,19 +141,19 @@ def attempt(teacher: Teacher, x: Array, timeout_s: float = ANSWER_S) -> tuple[Co
 
 
 def serves(teacher: Teacher) -> None:
-    """It labels as if nothing had been."""
+    """Check that it labels a batch."""
     x = rows(about=random.random())
     np.testing.assert_array_equal(teacher.infer({"x": x}).outputs["twice"], x * 2)
 
 
 def told(teacher: Teacher, word: str) -> str:
-    """The URL that its progress names behind `word`."""
+    """The URL behind `word` in its output."""
     (line,) = [line for line in teacher.process.tail(1000) if line.startswith(f"{word} on ")]
     return line.removeprefix(f"{word} on ")
 
 
 def metric(teacher: Teacher, sample: str) -> float:
-    """What a metric stands at: "edl_teacher_expired_total"; with its labels as Prometheus has."""
+    """The value of a sample, written as Prometheus does: `name{label="value"}`."""
     text = httpx.get(told(teacher, "metrics"), timeout=ANSWER_S).text
     return next(
         float(line.rpartition(" ")[2])
