@@ -236,11 +236,17 @@ def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) ->
 
     There is nothing to be asked for where teachers are named, and the trainings that nobody has
     named are not one.
+
+    Raises:
+        UsageError: `folder` is no path.
     """
-    if folder is None or coordinator is None or job == DEFAULT_JOB:
+    if folder is None:
+        return ""
+    folder = path("profiles", folder)
+    if coordinator is None or job == DEFAULT_JOB:
         return ""
     try:
-        return str(Path(folder).expanduser().absolute())
+        return str(folder.expanduser().absolute())
     except RuntimeError:  # this user has no home
         return ""
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Self, TypeVar
 
 from ..errors import UsageError
 from ..proto.forms import Form
+from .checking import flag
 
 T = TypeVar("T")
 #: Pairs of (output or None for every one that is not named, value).
@@ -50,6 +51,7 @@ class LabelForms:
         for _, number in temperatures:
             if isinstance(number, bool) or not isinstance(number, (int, float)):
                 raise UsageError(f"a temperature is a number, not {number!r}")
+        expand = flag("expand_labels", expand)
         return cls(forms, tuple((name, float(t)) for name, t in temperatures), expand)
 
     def of(self, output: str) -> Form | None:
