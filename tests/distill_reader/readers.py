@@ -38,6 +38,19 @@ class Batches:
         return np.broadcast_to(rows + 10 * number, (ROWS, *self.shape)).astype(np.float32)
 
 
+class Samples:
+    """A map-style data set; a sample is its index, as three floats and as an integer."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return np.full(3, index, np.float32), np.int64(index)
+
+
 def numbers_of(batches: list[Any]) -> list[int]:
     """The numbers of `Batches` that these are, by their ids."""
     return [int(ids[0]) for _, ids, *_ in batches]

@@ -15,26 +15,22 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 
 from edl.distill_reader import DistilReader
 from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
+from edl.tests.distill_reader.readers import Samples
 
 SAMPLES, BATCH = 50, 4
 
 
-class Rows(paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> Any:
-        return np.full(3, index, np.float32), np.int64(index)
+class Rows(Samples, paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
+    pass
 
 
 def main(checkpoint: Path, teacher: str, epochs: int, last: int) -> None:
-    loader = paddle.io.DataLoader(Rows(), batch_size=BATCH, shuffle=True, num_workers=2)
+    loader = paddle.io.DataLoader(Rows(SAMPLES), batch_size=BATCH, shuffle=True, num_workers=2)
     steps = 0
     seen: list[list[list[Any]]] = [[] for _ in range(epochs)]
     with DistilReader(loader, service="s", teachers=[teacher], seed=3) as reader:

@@ -26,6 +26,7 @@ from edl.tests.distill_reader.readers import (
     NOBODY,
     ROWS,
     Batches,
+    Samples,
     answer_nan,
     check_epoch,
     fail,
@@ -328,14 +329,6 @@ def test_close_leaves_a_hanging_source(
 # --- resuming and other options, once each
 
 
-class Samples:
-    def __len__(self) -> int:
-        return 50
-
-    def __getitem__(self, index: int) -> Any:
-        return np.full(3, index, np.float32), np.int64(index)
-
-
 def ids_of(batch: Any) -> list[int]:
     x, ids, soft = batch
     np.testing.assert_array_equal(x[:, 0], ids)
@@ -345,7 +338,7 @@ def ids_of(batch: Any) -> list[int]:
 
 def test_a_reader_goes_on_with_the_batches_that_were_not_taken(teacher: ScriptedTeacher) -> None:
     def read() -> DistilReader:
-        return reader_of(Batched(Samples(), 5, shuffle=True), teacher)
+        return reader_of(Batched(Samples(50), 5, shuffle=True), teacher)
 
     with read() as reader:
         iterator = iter(reader)

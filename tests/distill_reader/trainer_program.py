@@ -16,13 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from edl.distill_reader import Batched, Callback, DistilReader, LabelStore
 from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
-from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
+from edl.tests.distill_reader.readers import NOBODY, Batches, Samples, reader_of
 from edl.tests.waiting import wait_until
 
 #: The exit code of each ending.
@@ -47,40 +46,38 @@ class Broken(Exception):
     """Of the source."""
 
 
-class Samples:
-    """A map-style data set that breaks in its third epoch, if it is to."""
+class BreakingSamples(Samples):
+    """Breaks in the third epoch, if it is to."""
 
     def __init__(self, breaks: bool) -> None:
+        super().__init__(COUNT)
         self.breaks = breaks
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __len__(self) -> int:
-        return COUNT
-
     def __getitem__(self, index: int) -> Any:
         if self.breaks and (self.epoch, index) == (2, BROKEN):
             raise Broken("of the source itself")
-        return np.full(3, index, np.float32), np.int64(index)
+        return super().__getitem__(index)
 
 
 def paddle_loader(breaks: bool) -> Any:
     import paddle
 
-    rows = type("Rows", (Samples, paddle.io.Dataset), {})(breaks)
+    rows = type("Rows", (BreakingSamples, paddle.io.Dataset), {})(breaks)
     return paddle.io.DataLoader(rows, batch_size=BATCH, num_workers=2)
 
 
 def torch_loader(breaks: bool) -> Any:
     import torch
 
-    return torch.utils.data.DataLoader(Samples(breaks), batch_size=BATCH, num_workers=2)
+    return torch.utils.data.DataLoader(BreakingSamples(breaks), batch_size=BATCH, num_workers=2)
 
 
 SOURCES: dict[str, Callable[[bool], Any]] = {
-    "plain": lambda breaks: Batched(Samples(breaks), BATCH),
+    "plain": lambda breaks: Batched(BreakingSamples(breaks), BATCH),
     "paddle": paddle_loader,
     "torch": torch_loader,
 }

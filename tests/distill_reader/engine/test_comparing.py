@@ -1,21 +1,27 @@
-"""Answers are kept until they can be compared, and nothing is kept or awaited for ever."""
+"""Answers of teachers are compared; equal labels agree whatever rounding did to them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edl.distill_reader.canaries import CanaryPolicy
 from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.agreement import agree, furthest
 from edl.distill_reader.engine.comparing import Comparing
+from edl.distill_reader.engine.label_parts import labels_of
 from edl.distill_reader.engine.outcomes import Done, Job
+from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import UsageError
 from edl.proto.arena import Array
+from edl.proto.clients import Answer
+from edl.proto.form_arrays import encode
 from edl.scheduler.canaries import Verdict
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
@@ -24,8 +30,8 @@ CONFIG = ReaderConfig("s", teachers=("a:1",), canaries=CanaryPolicy(share=0.3))
 TRUE = np.array([[1.0, 2.0, 3.0]], np.float32)
 
 
-class Desk:
-    """A ledger, what is compared, and nobody else: whoever is sent something waits to be told."""
+class ComparisonHarness:
+    """A ledger and what is compared; teachers answer when a test says so."""
 
     def __init__(self, config: ReaderConfig = CONFIG) -> None:
         self.ledger = Ledger()
@@ -111,9 +117,9 @@ class Desk:
         self.carry_out(self.comparing.left(name))
 
 
-def trusted(*names: str) -> Desk:
+def trusted(*names: str) -> ComparisonHarness:
     """All of whose requests are compared from now on."""
-    desk = Desk(replace(CONFIG, canaries=CanaryPolicy(share=1.0)))
+    desk = ComparisonHarness(replace(CONFIG, canaries=CanaryPolicy(share=1.0)))
     for name in names:
         desk.join(name)
     desk.queue()
@@ -123,7 +129,7 @@ def trusted(*names: str) -> Desk:
 
 
 def test_one_that_agrees_is_admitted_and_its_answer_was_not_needed() -> None:
-    desk = Desk()
+    desk = ComparisonHarness()
     assert desk.join("a") is False
     assert desk.join("b") is True
     desk.queue()
@@ -136,7 +142,7 @@ def test_one_that_agrees_is_admitted_and_its_answer_was_not_needed() -> None:
 
 
 def test_one_that_joins_is_given_a_copy_of_what_is_in_flight() -> None:
-    desk = Desk()
+    desk = ComparisonHarness()
     desk.join("a")
     desk.queue()
     desk.join("b")
@@ -146,7 +152,7 @@ def test_one_that_joins_is_given_a_copy_of_what_is_in_flight() -> None:
 
 
 def test_two_that_agree_do_not_wait_for_a_slow_third() -> None:
-    desk = Desk()
+    desk = ComparisonHarness()
     for name in "abc":
         desk.join(name)
     desk.queue()
@@ -183,7 +189,7 @@ def test_a_late_answer_may_be_of_other_samples_and_says_nothing() -> None:
 
 
 def test_without_canaries_everybody_is_believed() -> None:
-    desk = Desk(replace(CONFIG, canaries=None))
+    desk = ComparisonHarness(replace(CONFIG, canaries=None))
     assert not any(desk.join(name) for name in "abc")
     for _ in range(20):
         desk.queue()
@@ -193,7 +199,7 @@ def test_without_canaries_everybody_is_believed() -> None:
 
 
 def test_of_two_that_differ_it_says_so_and_wants_a_third() -> None:
-    desk = Desk()
+    desk = ComparisonHarness()
     desk.join("a")
     desk.join("b")
     assert (desk.comparing.dispute, desk.comparing.judges) == ("", 0)
@@ -226,7 +232,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(share=st.sampled_from([0.0, 0.5, 1.0]))
     def begin(self, share: float) -> None:
-        self.desk = Desk(replace(CONFIG, canaries=CanaryPolicy(share=share)))
+        self.desk = ComparisonHarness(replace(CONFIG, canaries=CanaryPolicy(share=share)))
         self.names = iter(range(10_000))
         self.there: dict[str, Array] = {}
         self.now = 0.0
@@ -305,3 +311,109 @@ TestMachine.settings = settings(
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
+
+
+# --- agreement of labels
+
+ROWS, CLASSES = 8, 50
+SAME = 1e-2
+FORMS = ["float32", "float16", "bfloat16", "topk:5", "topk:49"]
+
+
+def logits(seed: int) -> Array:
+    normal: Array = np.random.default_rng(seed).normal(0.0, 4.0, (ROWS, CLASSES))
+    return normal.astype(np.float32)
+
+
+def told(array: Array, forms: LabelForms) -> dict[str, Array]:
+    """What the training loop would get of a model's output, by way of the wire."""
+    form = forms.of("y")
+    if form is None:
+        return {"y": array}
+    answer = Answer(encode("y", array, form), {}, {})
+    first = next(iter(answer.outputs))
+    parameters = {first: form.parameters(array.shape[-1])}
+    answer = Answer(answer.outputs, {}, parameters)
+    return dict(chain(labels_of(answer, "y", form, expand=forms.expand)))
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    form=st.sampled_from([None, *FORMS]),
+    temperature=st.sampled_from([None, 2.0]),
+    expand=st.booleans(),
+    noise=st.sampled_from([0.0, 1e-6, 1e-4, 1e-3]),
+)
+def test_noise_is_no_lie_and_labels_of_other_samples_are(
+    seed: int, form: str | None, temperature: float | None, expand: bool, noise: float
+) -> None:
+    forms = LabelForms.given(form, temperature, expand)
+    ours = logits(seed)
+    moved = ours + noise * np.sin(1000 * ours)
+    assert agree(told(ours, forms), told(moved, forms), SAME, forms)
+    for lie in (np.roll(ours, 1, axis=0), np.roll(ours, 1, axis=1), logits(seed + 1), -ours):
+        assert not agree(told(ours, forms), told(lie, forms), SAME, forms)
+        assert not agree(told(lie, forms), told(ours, forms), SAME, forms)
+
+
+@pytest.mark.parametrize("expand", [True, False])
+def test_classes_at_the_edge_of_top_k_may_change_places(expand: bool) -> None:
+    forms = LabelForms.given("topk:3", None, expand)
+    ours = np.array([[9, 5.0, 4.0001, 4.0, 0, 0, 0]], np.float32)
+    theirs = np.array([[9, 5.0, 4.0, 4.0001, 0, 0, 0]], np.float32)
+    one, other = told(ours, forms), told(theirs, forms)
+    assert any((one[name] != other[name]).any() for name in one), "they differ in a class"
+    assert agree(one, other, SAME, forms)
+    far = np.array([[9, 5.0, 1.0, 4.0, 0, 0, 0]], np.float32)
+    assert agree(one, told(far, forms), SAME, forms) is False
+
+
+def test_few_class_ids_may_differ() -> None:
+    ids = np.arange(100, dtype=np.int64)
+    near = ids.copy()
+    near[:5] += 1
+    assert agree({"y": ids}, {"y": near}, SAME, AS_GIVEN)
+    near[5] += 1
+    assert not agree({"y": ids}, {"y": near}, SAME, AS_GIVEN)
+    assert not agree({"y": ids[:1]}, {"y": ids[1:2]}, SAME, AS_GIVEN)
+
+
+def test_what_is_not_of_one_kind_does_not_agree() -> None:
+    y = logits(0)
+    assert not agree({"y": y}, {"z": y}, SAME, AS_GIVEN)
+    assert not agree({"y": y}, {"y": y[:, 1:]}, SAME, AS_GIVEN)
+    assert not agree({"y": y}, {"y": y.astype(np.int64)}, SAME, AS_GIVEN)
+
+
+def test_every_output_has_to_agree() -> None:
+    y, z = logits(0), logits(1)
+    assert agree({"y": y, "z": z}, {"y": y, "z": z}, SAME, AS_GIVEN)
+    assert not agree({"y": y, "z": z}, {"y": y, "z": -z}, SAME, AS_GIVEN)
+
+
+def test_labels_that_are_all_zero_agree() -> None:
+    zero = np.zeros((2, 3), np.float32)
+    assert agree({"y": zero}, {"y": zero}, SAME, AS_GIVEN)
+    assert not agree({"y": zero}, {"y": zero + 1}, SAME, AS_GIVEN)
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float16"), ("bfloat16", "float32")])
+def test_teachers_of_unlike_precision_are_held_against_each_other(dtypes: tuple[str, str]) -> None:
+    ours, theirs = ({"y": logits(0).astype(dtype)} for dtype in dtypes)
+    assert agree(ours, theirs, SAME, AS_GIVEN)
+    assert not agree(ours, {"y": -theirs["y"]}, SAME, AS_GIVEN)
+    ids = {"y": np.zeros((ROWS, CLASSES), np.int64)}
+    assert not agree(ours, ids, SAME, AS_GIVEN)
+
+
+class TestFurthest:
+    def test_the_output_that_differs_most_is_named(self) -> None:
+        ours: dict[str, Array] = {"y": logits(0), "ids": np.arange(10)}
+        theirs: dict[str, Array] = {"y": ours["y"] * np.float32(0.9), "ids": np.arange(10) // 9 * 9}
+        assert furthest(ours, theirs) == ("ids", "0.8 of its values")
+        assert furthest(ours, {**theirs, "ids": ours["ids"]}) == ("y", "0.1 of its greatest value")
+
+    def test_what_cannot_be_compared_is_said_so(self) -> None:
+        assert furthest({"y": logits(0)}, {"y": logits(0)[:1]}) == ("y", "names or shapes")
+        zeros = {"y": np.zeros((2, 2), np.float32)}
+        assert furthest(zeros, zeros) == ("y", "0 of its greatest value")

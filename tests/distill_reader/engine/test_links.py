@@ -308,25 +308,6 @@ def test_no_thread_sends_once_a_connection_is_open(near: Neighbour) -> None:
     assert near.by_threads == before
 
 
-def test_waiting_requests_go_out_by_one_call(
-    near: Neighbour, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[NearLine] = []
-    send = NearLine.send
-
-    def note(line: NearLine) -> None:
-        calls.append(line)
-        send(line)
-
-    monkeypatch.setattr(NearLine, "send", note)
-    jobs = [near.send(number) for number in (5, 6)]
-    assert not calls
-    assert near.done() == jobs
-    assert len(calls) == 1
-    near.label()
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("method", ["send", "hear"])
 def test_broken_connections_resend(
     near: Neighbour, monkeypatch: pytest.MonkeyPatch, method: str

@@ -24,6 +24,7 @@ from edl.distill_reader.sources.plain import PlainSource
 from edl.distill_reader.sources.stateful import StatefulSource
 from edl.errors import UsageError
 from edl.scheduler.shard_plan import Shard
+from edl.tests.distill_reader.readers import Samples
 
 EXPECTED_WARNINGS = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
@@ -38,16 +39,12 @@ SAMPLES, BATCH, EPOCHS = 23, 4, 3
 BATCHES = 6
 
 
-class TorchRows(torch.utils.data.Dataset):  # type: ignore[misc]  # PyTorch is not typed
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> Any:
-        return np.full(2, index, np.float32), np.int64(index)
+class TorchRows(Samples, torch.utils.data.Dataset):  # type: ignore[misc]  # PyTorch is not typed
+    pass
 
 
-class PaddleRows(paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
-    __len__, __getitem__ = TorchRows.__len__, TorchRows.__getitem__
+class PaddleRows(Samples, paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
+    pass
 
 
 class TorchStream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # PyTorch is not typed
@@ -62,28 +59,30 @@ class PaddleStream(paddle.io.IterableDataset):  # type: ignore[misc]  # Paddle i
 def seeded_torch(**options: Any) -> Any:
     generator = torch.Generator()
     generator.manual_seed(5)
-    return TorchLoader(TorchRows(), batch_size=BATCH, shuffle=True, generator=generator, **options)
+    return TorchLoader(
+        TorchRows(SAMPLES), batch_size=BATCH, shuffle=True, generator=generator, **options
+    )
 
 
 def distributed(world: int, rank: int) -> Any:
     sampler = paddle.io.DistributedBatchSampler(
-        PaddleRows(), BATCH, num_replicas=world, rank=rank, shuffle=True
+        PaddleRows(SAMPLES), BATCH, num_replicas=world, rank=rank, shuffle=True
     )
-    return paddle.io.DataLoader(PaddleRows(), batch_sampler=sampler)
+    return paddle.io.DataLoader(PaddleRows(SAMPLES), batch_sampler=sampler)
 
 
 def paddle_loader(**options: Any) -> Any:
-    return paddle.io.DataLoader(PaddleRows(), batch_size=BATCH, shuffle=True, **options)
+    return paddle.io.DataLoader(PaddleRows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
 
 
 def torch_loader(**options: Any) -> Any:
-    return TorchLoader(TorchRows(), batch_size=BATCH, shuffle=True, **options)
+    return TorchLoader(TorchRows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
 
 
 def stateful_loader(**options: Any) -> Any:
     """A new one in the same process begins as in a new one: its orders follow torch's seed."""
     torch.manual_seed(11)
-    return StatefulDataLoader(TorchRows(), batch_size=BATCH, shuffle=True, **options)
+    return StatefulDataLoader(TorchRows(SAMPLES), batch_size=BATCH, shuffle=True, **options)
 
 
 LOADERS: dict[str, Callable[[], Any]] = {
@@ -178,8 +177,8 @@ def test_loaders_without_ids_are_plain() -> None:
     for given in (
         paddle.io.DataLoader(PaddleStream(), batch_size=BATCH),
         TorchLoader(TorchStream(), batch_size=BATCH),
-        TorchLoader(TorchRows(), batch_size=None),
-        Own(TorchRows(), batch_size=BATCH),
+        TorchLoader(TorchRows(SAMPLES), batch_size=None),
+        Own(TorchRows(SAMPLES), batch_size=BATCH),
     ):
         assert type(source_of(given, Shard(), 0)) is PlainSource
     assert type(source_of(stateful_loader(), Shard(), 0)) is StatefulSource
@@ -198,8 +197,8 @@ def test_a_distributed_sampler_is_told_the_epoch_and_keeps_its_part() -> None:
 def test_a_distributed_sampler_of_another_group_is_refused() -> None:
     with pytest.raises(UsageError, match="sampler is for rank 0 of 2, the reader for rank 1 of 2"):
         source_of(distributed(2, 0), Shard(1, 2), 0)
-    sampler = torch.utils.data.DistributedSampler(TorchRows(), num_replicas=3, rank=1)
-    loader = TorchLoader(TorchRows(), batch_size=BATCH, sampler=sampler)
+    sampler = torch.utils.data.DistributedSampler(TorchRows(SAMPLES), num_replicas=3, rank=1)
+    loader = TorchLoader(TorchRows(SAMPLES), batch_size=BATCH, sampler=sampler)
     with pytest.raises(UsageError, match="sampler is for rank 1 of 3, the reader for rank 0 of 2"):
         source_of(loader, Shard(0, 2), 0)
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from edl.distill_reader import Batched, DistilReader
 from edl.errors import UsageError
 from edl.tests.distill_reader.instant_engine import InstantEngine
+from edl.tests.distill_reader.readers import Samples
 
 EPOCHS = 3
 #: Batches of one epoch, as bytes: equal when every field is.
@@ -33,19 +34,6 @@ def instantly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edl.distill_reader.pipeline.EngineClient", InstantEngine)
         yield
-
-
-class Rows:
-    """A map-style data set: a sample is its number in two forms."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        return np.full(3, index, np.float32), np.int64(index)
 
 
 def batches_of(samples: int, size: int, order: random.Random) -> list[tuple[Any, Any]]:
@@ -113,7 +101,7 @@ class Case:
         match self.kind:
             case "map":
                 return Batched(
-                    Rows(self.samples), self.size, shuffle=self.shuffle, drop_last=self.drop_last
+                    Samples(self.samples), self.size, shuffle=self.shuffle, drop_last=self.drop_last
                 )
             case "list":
                 return batches_of(self.samples, self.size, random.Random(3))
@@ -293,7 +281,7 @@ def test_ranks_at_other_steps_fail(
 
 
 def samples() -> Iterator[Any]:
-    rows = Rows(11)
+    rows = Samples(11)
     yield from (rows[number] for number in range(11))
 
 
