@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,15 +77,12 @@ def test_a_calibrated_cell_is_not_judged_and_a_contested_one_neither() -> None:
                           Outcome(values(few)))) == ["free cells"]  # fmt: skip
 
 
-def test_figures_that_the_paper_ties_may_be_in_any_order() -> None:
+def test_crossings_name_both_lines_and_the_place_but_ties_may_be_in_any_order() -> None:
+    about = two_lines()
+    assert crossings(about, published(about)) == [("A", "B", "r1", "r2")]
     about = two_lines(b_last=30.5)
     assert crossings(about, published(about)) == []
     assert misplaced(about, values(about, r2_B=0.95))[0] == []
-
-
-def test_a_crossing_names_both_lines_and_the_place() -> None:
-    about = two_lines()
-    assert crossings(about, published(about)) == [("A", "B", "r1", "r2")]
 
 
 def test_a_statement_of_order_is_judged() -> None:
@@ -101,15 +97,11 @@ def test_a_statement_of_order_is_judged() -> None:
     ]
 
 
-@pytest.mark.parametrize("wrong", [{}, {("r0", "A"): float("nan")}])
-def test_a_figure_that_is_missing_is_no_agreement(wrong: Mapping[Key, float]) -> None:
+def test_what_is_no_experiment_or_no_agreement_is_refused() -> None:
     about = two_lines()
-    ours = {**values(about), **wrong} if wrong else {}
-    with pytest.raises(ValueError, match=r"no figure of ours for .*'r0', 'A'"):
-        compare(about, Outcome(ours))
-
-
-def test_an_experiment_names_each_cell_once_and_ranks_what_it_has() -> None:
+    for ours in ({}, {**values(about), ("r0", "A"): float("nan")}):
+        with pytest.raises(ValueError, match=r"no figure of ours for .*'r0', 'A'"):
+            compare(about, Outcome(ours))
     cell = Cell("r", "c", 1, "x", "free", "here")
     with pytest.raises(ValueError, match="one cell"):
         Experiment("x", "X", "s", "s", "c", (cell, cell))

@@ -55,9 +55,13 @@ def test_the_simulations_agree_and_are_those_that_are_kept(module: ModuleType) -
 
 
 def test_twenty_jobs_wait_a_fifth_of_the_time_at_most_and_the_load_is_no_lower() -> None:
-    assert ours(edl_controller)["with / without", "pending"] <= 0.2
-    assert ours(edl_controller)["with / without", "load until 550 s"] >= 0.995
-    assert ours(edl_controller)["with autoscaling", "jobs that trained"] == 20
+    found = ours(edl_controller)
+    assert found["with / without", "pending"] <= 0.2
+    assert found["with / without", "load until 550 s"] >= 0.995
+    assert found["with autoscaling", "jobs that trained"] == 20
+    # The one figure of autoscaling that the model is fitted to.
+    assert edl_controller.run(True, 2.0).run("job06").pending_s(1e9) == pytest.approx(65.5)
+    assert edl_controller.run(False, 2.0).run("job05").pending_s(1e9) == edl_controller.START_S
 
 
 def test_the_printed_averages_of_the_controllers_pending_time_are_divided_by_eleven() -> None:
@@ -69,25 +73,15 @@ def test_the_printed_averages_of_the_controllers_pending_time_are_divided_by_ele
     )
 
 
-def test_the_seventh_job_starts_as_in_the_kept_series() -> None:
-    """The one figure of autoscaling that the model is fitted to."""
-    seventh = edl_controller.run(True, 2.0).run("job06")
-    assert seventh.pending_s(1e9) == pytest.approx(65.5)
-    assert edl_controller.run(False, 2.0).run("job05").pending_s(1e9) == edl_controller.START_S
-
-
 def test_elastic_jobs_end_sooner_than_gang_scheduled_ones_and_the_second_waits_less() -> None:
     for kind in ("cpu", "gpu"):
         gang, elastic = (elasticdl.overlap(mode, kind) for mode in ("gang", "elastic"))
         assert elastic.makespan_s() < 0.85 * gang.makespan_s()
         assert elastic.mean_pending_s() < 0.1 * gang.mean_pending_s()
-
-
-def test_the_second_job_gets_the_rest_and_then_everything() -> None:
-    found = elasticdl.overlap("elastic", "cpu")
-    held = {moment.held.get("cpu", 0.0) for moment in found.moments if moment.at_s < 394}
-    assert max(held) == 21  # 13 and 8 of 24: a second worker of 5 would not fit
-    assert {moment.held.get("cpu", 0.0) for moment in found.moments if moment.at_s > 396} == {13, 0}
+    moments = elasticdl.overlap("elastic", "cpu").moments
+    # The second job gets the rest: 13 and 8 of 24, as a second worker of 5 would not fit.
+    assert max(moment.held.get("cpu", 0.0) for moment in moments if moment.at_s < 394) == 21
+    assert {moment.held.get("cpu", 0.0) for moment in moments if moment.at_s > 396} == {13, 0}
 
 
 def test_beside_nginx_the_job_gives_way_at_once() -> None:
@@ -99,18 +93,16 @@ def test_beside_nginx_the_job_gives_way_at_once() -> None:
     assert [run.restarts for run in found.runs] == [0]
 
 
-@pytest.mark.parametrize("failures", [0.01, 0.2, 1.0, 5.0])
+@pytest.mark.parametrize("failures", [1e-4, 0.2, 1.0, 5.0])
 @pytest.mark.parametrize("lower", [0.1, fault_tolerance.REDUCTION, 0.9])
 def test_the_recoverable_share_gives_the_reduction_back(failures: float, lower: float) -> None:
     share = fault_tolerance.recoverable(failures, lower)
     assert 0 < share < 1
     assert fault_tolerance.reduction(failures, share) == pytest.approx(lower)
-
-
-def test_of_rare_failures_the_recoverable_share_is_the_reduction() -> None:
-    assert fault_tolerance.recoverable(1e-4, 0.3449) == pytest.approx(0.3449, abs=1e-4)
-    assert fault_tolerance.reduction(0.2, 0.0) == 0
-    assert fault_tolerance.reduction(0.2, 1.0) == 1
+    assert fault_tolerance.reduction(failures, 0.0) == 0
+    assert fault_tolerance.reduction(failures, 1.0) == pytest.approx(1)
+    if failures < 0.01:
+        assert share == pytest.approx(lower, abs=1e-4)
 
 
 def test_fewer_jobs_fail_with_fail_over() -> None:

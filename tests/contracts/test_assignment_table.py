@@ -37,22 +37,21 @@ def write(
     return registry.write("s", token, expected, epoch, rows)
 
 
-def test_one_leads_until_it_stops_prolonging(registries: Registries) -> None:
+def test_one_leads_until_it_stops_prolonging_or_resigns(registries: Registries) -> None:
     assert lead(registries, "a#1", SHORT_S) == "a#1"
     assert lead(registries, "a#1") == "a#1"
     registries.pass_s(SHORT_S + 0.01)
     assert lead(registries, "b#1") == "a#1"
     assert lead(registries, "a#1", SHORT_S) == "a#1"
     registries.pass_s(SHORT_S + 0.01)
+    assert not write(registries.one, "a#1", (0, 0), (5, 1), {"j/0": ROW}), "its lease is over"
+    assert registries.one.table("s").rows == {}
     assert lead(registries, "b#1") == "b#1"
     assert lead(registries, "a#1") == "b#1"
-
-
-def test_only_the_leader_can_resign(registry: Registry) -> None:
-    assert not registry.resign("s", "b#1")
-    assert registry.resign("s", "a#1")
-    assert not registry.resign("s", "a#1")
-    assert registry.lead("s", "b#1", LONG_S).leader == "b#1"
+    assert not registries.one.resign("s", "a#1")
+    assert registries.one.resign("s", "b#1")
+    assert not registries.one.resign("s", "b#1")
+    assert lead(registries, "a#1") == "a#1"
 
 
 def test_of_many_contenders_one_wins(registries: Registries) -> None:
@@ -69,23 +68,21 @@ def test_of_many_contenders_one_wins(registries: Registries) -> None:
     assert len(answers) == 8
 
 
-def test_leadership_has_epoch_time_and_registry_id(registries: Registries) -> None:
+def test_leadership_and_rows_are_read_as_they_were_written(registries: Registries) -> None:
     registry = registries.one
     fresh = registry.lead("s", "a#1", LONG_S)
-    assert fresh.epoch == (0, 0)
+    assert fresh.epoch == registry.table("s").epoch == (0, 0)
     assert abs(fresh.time_ms - registry.time_ms()) < 1000
     assert fresh.registry_id
-    term = fresh.time_ms
-    assert write(registry, "a#1", (0, 0), (term, 1), {"j/0": ROW})
+    term, rows = fresh.time_ms, {"j/0": ROW, "j/1": Row()}
+    assert write(registry, "a#1", (0, 0), (term, 1), rows)
     seen = registry.lead("s", "b#1", LONG_S)
     assert (seen.leader, seen.epoch, seen.registry_id) == ("a#1", (term, 1), fresh.registry_id)
-
-
-def test_a_row_comes_back_as_it_was_written(registry: Registry) -> None:
-    assert registry.table("s").epoch == (0, 0)
-    assert write(registry, "a#1", (0, 0), (5, 1), {"j/0": ROW, "j/1": Row()})
     table = registry.table("s")
-    assert (table.epoch, dict(table.rows), table.full) == ((5, 1), {"j/0": ROW, "j/1": Row()}, True)
+    assert (table.epoch, dict(table.rows), table.full) == ((term, 1), rows, True)
+    for expected, epoch in (((5, 1), (5, 1)), ((5, 1), (5, 0)), ((5, 1), (4, 9))):
+        with pytest.raises(UsageError, match="epochs only grow"):
+            write(registry, "a#1", expected, epoch, {"j/0": ROW})
 
 
 def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
@@ -109,13 +106,6 @@ def test_a_leader_that_was_paused_writes_nothing_after_its_successor(
     lead(registries, "a#1")
     assert not write(registry, "a#1", (5, 1), (5, 2), {"j/0": None})
     assert registry.table("s").rows == {"j/0": Row(("t9",))}
-
-
-def test_writer_with_an_expired_lease_is_refused(registries: Registries) -> None:
-    lead(registries, "a#1", SHORT_S)
-    registries.pass_s(SHORT_S + 0.01)
-    assert not write(registries.one, "a#1", (0, 0), (5, 1), {"j/0": ROW})
-    assert registries.one.table("s").rows == {}
 
 
 def test_only_what_changed_is_read_again(registry: Registry) -> None:
@@ -148,16 +138,6 @@ def test_an_emptied_registry_begins_again(registry: Registry, registries: Regist
     assert write(registry, "b#1", (0, 0), (6, 0), {"j/0": ROW})
 
 
-@pytest.mark.parametrize(
-    ("expected", "epoch"), [((5, 1), (5, 1)), ((5, 1), (5, 0)), ((5, 1), (4, 9))]
-)
-def test_rows_need_an_epoch_that_grew(
-    registry: Registry, expected: tuple[int, int], epoch: tuple[int, int]
-) -> None:
-    with pytest.raises(UsageError, match="epochs only grow"):
-        write(registry, "a#1", expected, epoch, {"j/0": ROW})
-
-
 def test_admitted_teachers_are_stored(registry: Registry) -> None:
     assert registry.write("s", "a#1", (0, 0), (0, 0), {}, (), {"t1": 2**62, "t2": 0, "t3": 1})
     assert registry.admitted("s") == {"t1": 2**62, "t2": 0, "t3": 1}
@@ -182,31 +162,23 @@ def test_the_log_is_in_order_and_goes_on_after_an_id(registry: Registry) -> None
         registry.events("s", after="yesterday")
 
 
-def test_plan_is_changed_by_compare_and_set(registries: Registries) -> None:
-    registry = registries.one
+def test_an_operator_or_the_leader_changes_the_plan(registry: Registry) -> None:
     assert registry.plan("s") == Plan()
-    assert registry.set_plan("s", Plan("c1", "c2", "epoch"), 0)
-    assert not registry.set_plan("s", Plan("c1", "c3", "now"), 0)
-    plan = registry.plan("s")
-    assert replace(plan, since_ms=0) == Plan("c1", "c2", "epoch", version=1)
-    assert abs(plan.since_ms - registry.time_ms()) < 60_000
-    assert registry.set_plan("s", Plan("c2"), 1)
-    assert registry.plan("s").version == 2
-
-
-def test_a_leader_changes_the_plan_and_says_so_or_neither(registry: Registry) -> None:
-    entry = LogEntry("upgrade", "c2", "upgrade done: all students are on c2 \u2192")
     assert registry.write("s", "a#1", (0, 0), (7, 1), {})
     assert registry.set_plan("s", Plan("c1", "c2", "now"), 0)
+    assert not registry.set_plan("s", Plan("c1", "c3", "now"), 0)
     before = registry.plan("s")
+    assert replace(before, since_ms=0) == Plan("c1", "c2", "now", version=1)
+    entry = LogEntry("upgrade", "c2", "upgrade done: all students are on c2 \u2192")
     for token, epoch, version in (("b#1", (7, 1), 1), ("a#1", (7, 2), 1), ("a#1", (7, 1), 0)):
         assert not registry.move_plan("s", token, epoch, Plan("c2", version=version), entry)
     assert registry.plan("s") == before
     assert registry.events("s") == []
     assert registry.move_plan("s", "a#1", (7, 1), Plan("c2", version=1), entry)
     plan = registry.plan("s")
-    assert replace(plan, since_ms=0, at="") == Plan("c2", version=2)
-    assert abs(plan.since_ms - registry.time_ms()) < 60_000
+    assert (plan.content_id, plan.next_content_id, plan.version) == ("c2", "", 2)
+    for each in (before, plan):
+        assert abs(each.since_ms - registry.time_ms()) < 60_000
     (logged,) = registry.events("s")
     assert (logged.kind, logged.subject, logged.text) == (entry.kind, entry.subject, entry.text)
     assert (logged.before, logged.after) == ((), ())
@@ -233,36 +205,23 @@ def test_a_whole_mesh_fits_in_one_write(registry: Registry) -> None:
 
 def test_the_leader_alone_says_how_many_teachers_are_desired(registries: Registries) -> None:
     registry = registries.one
-    assert registry.desired("s") is None
     assert not registry.set_desired("s", "a#1", 3, "nobody leads")
     lead(registries, "a#1")
     assert not registry.set_desired("s", "b#1", 3, "another one leads")
     assert registry.desired("s") is None
     entry = LogEntry("scaled", "s", "3 teachers are desired")
-    assert registry.set_desired("s", "a#1", 3, "2 students want 3", entry)
-    first = registries.another.desired("s")
-    assert first is not None
-    assert (first.count, first.reason) == (3, "2 students want 3")
+    found = []
+    for count, reason in ((3, "2 students want 3"), (3, "again"), (0, "nobody is there")):
+        log = entry if not found else None
+        assert registry.set_desired("s", "a#1", count, reason, log)
+        desired = registries.another.desired("s")
+        assert desired is not None
+        assert (desired.count, desired.reason) == (count, reason)
+        found.append(desired)
+        registries.pass_s(0.01)
+    first, again, none = found
     assert abs(first.since_ms - registry.time_ms()) < 60_000
-    assert [(e.kind, e.text) for e in registry.events("s")] == [("scaled", entry.text)]
-
-
-def test_a_number_that_stays_keeps_since_when_it_is_desired(
-    registry: Registry, registries: Registries
-) -> None:
-    registry.set_desired("s", "a#1", 3, "first")
-    first = registry.desired("s")
-    registries.pass_s(0.01)
-    registry.set_desired("s", "a#1", 3, "again")
-    again = registry.desired("s")
-    assert first is not None
-    assert again is not None
-    assert again.since_ms == first.since_ms
+    assert again.since_ms == first.since_ms, "it stays since the first"
     assert again.at_ms > first.at_ms
-    assert again.reason == "again"
-    registry.set_desired("s", "a#1", 0, "nobody is there")
-    none = registry.desired("s")
-    assert none is not None
-    assert none.count == 0
     assert none.since_ms >= again.at_ms
-    assert registry.events("s") == []
+    assert [(e.kind, e.text) for e in registry.events("s")] == [("scaled", entry.text)]

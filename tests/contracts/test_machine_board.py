@@ -55,19 +55,7 @@ def machines(request: pytest.FixtureRequest, redis: Redis, valkey_url: str) -> I
         yield machines
 
 
-def test_a_machine_lives_until_its_deadline(machines: Machines) -> None:
-    machines.one.join("m", 7, TOLD, LONG_S)
-    (found,) = machines.another.machines()
-    assert (found.machine_id, found.incarnation, found.report) == ("m", 7, TOLD)
-    assert found.order == Order()
-    assert 0 < found.expires_in_s <= LONG_S
-    machines.one.join("m", 7, TOLD, SHORT_S)
-    machines.pass_s(SHORT_S + 0.01)
-    assert machines.another.machines() == []
-    assert machines.one.beat("m", 7).standing == "unknown"
-
-
-def test_beats_prolong_a_life_and_replace_the_report(machines: Machines) -> None:
+def test_a_machine_lives_until_its_deadline_which_beats_prolong(machines: Machines) -> None:
     def prolongs() -> bool:
         machines.pass_s(0.1)
         before_s = machines.another.machines()[0].expires_in_s
@@ -75,30 +63,34 @@ def test_beats_prolong_a_life_and_replace_the_report(machines: Machines) -> None
         return machines.another.machines()[0].expires_in_s > before_s
 
     machines.one.join("m", 7, TOLD, LONG_S)
+    (found,) = machines.another.machines()
+    assert (found.machine_id, found.incarnation, found.report) == ("m", 7, TOLD)
+    assert found.order == Order()
+    assert 0 < found.expires_in_s <= LONG_S
     wait_until(prolongs)  # once no process was suspended between the last two calls
     assert machines.another.machines()[0].report == TOLD
     later = replace(TOLD, state="idle", service="", why="")
     machines.one.beat("m", 7, later)
     assert machines.another.machines()[0].report == later
+    machines.one.join("m", 7, TOLD, SHORT_S)
+    machines.pass_s(SHORT_S + 0.01)
+    assert machines.another.machines() == []
+    assert machines.one.beat("m", 7).standing == "unknown"
 
 
 def test_the_newer_agent_has_the_name(machines: Machines) -> None:
-    machines.one.join("m", 7, TOLD, LONG_S)
+    for name in ("m", "c", "a"):
+        machines.one.join(name, 7, TOLD, LONG_S)
+    assert [one.machine_id for one in machines.another.machines()] == ["m", "c", "a"]
     machines.another.join("m", 8, Report(), LONG_S)
     assert machines.one.beat("m", 7).standing == "superseded"
     with pytest.raises(LeaseSuperseded, match="--machine"):
         machines.one.join("m", 7, TOLD, LONG_S)
     machines.one.leave("m", 7)
-    assert [one.incarnation for one in machines.one.machines()] == [8]
+    assert 8 in [one.incarnation for one in machines.one.machines()]
     machines.one.leave("m", 8)
     machines.one.leave("never-there", 1)
-    assert machines.one.machines() == []
-
-
-def test_machines_come_in_the_order_in_which_they_joined(machines: Machines) -> None:
-    for name in ("c", "a", "b"):
-        machines.one.join(name, 1, Report(), LONG_S)
-    assert [one.machine_id for one in machines.another.machines()] == ["c", "a", "b"]
+    assert {one.machine_id for one in machines.one.machines()} == {"c", "a"}
 
 
 def test_one_leads_and_only_it_gives_orders(machines: Machines) -> None:

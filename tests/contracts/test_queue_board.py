@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from edl.coordinator.queue import Progress, QueueBoard, Wish, open_queue
+from edl.coordinator.queue import Progress, QueueBoard, QueuedJob, Wish, open_queue
 from edl.coordinator.queue.board import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
 from edl.coordinator.queue.memory_board import MemoryQueue
 from edl.coordinator.queue.redis_board import RedisQueue
@@ -35,13 +35,16 @@ def test_jobs_stand_in_the_order_of_their_submission(queues: Queues) -> None:
     assert 0 <= queues.one.time_ms() - jobs[0].submitted_ms < 5000
 
 
-def test_a_name_is_taken_until_its_job_has_ended(queues: Queues) -> None:
+def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) -> None:
     number = queues.one.submit("a", {"n": 1})
     assert number
     assert queues.another.submit("a", {"n": 2}) is None
     assert queues.one.take("r", {}, LONG_S)
     assert queues.one.log("r", "a", ["one"])
-    assert queues.one.wish("a", Wish(nodes=2))
+    for wish in (Wish(nodes=3), Wish(nodes=3, stop=True)):
+        assert queues.another.wish("a", wish)
+        assert queues.one.jobs()[0].wish == wish
+    assert not queues.one.wish("another", Wish(stop=True))
     assert queues.one.tell("r", "a", number, Progress("failed", reason="it broke"))
     assert not queues.one.wish("a", Wish(stop=True)), "one that has ended is asked nothing"
     again = queues.another.submit("a", {"n": 3})
@@ -49,15 +52,6 @@ def test_a_name_is_taken_until_its_job_has_ended(queues: Queues) -> None:
     (job,) = queues.one.jobs()
     assert (job.spec, job.wish, job.progress) == ({"n": 3}, Wish(), Progress())
     assert queues.one.lines("a") == []
-
-
-def test_a_wish_is_kept_for_a_job_that_goes(queues: Queues) -> None:
-    assert not queues.one.wish("a", Wish(stop=True))
-    queues.one.submit("a", {})
-    assert queues.another.wish("a", Wish(nodes=3))
-    assert queues.one.jobs()[0].wish == Wish(nodes=3)
-    assert queues.another.wish("a", Wish(nodes=3, stop=True))
-    assert queues.one.jobs()[0].wish == Wish(nodes=3, stop=True)
 
 
 def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Queues) -> None:
@@ -99,16 +93,14 @@ def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues
     assert queues.another.jobs()[0].progress == progress
 
 
-def test_pending_time_ends_with_the_first_nodes_or_the_job(queues: Queues) -> None:
-    number = queues.one.submit("a", {}) or 0
-    queues.one.take("r", {}, LONG_S)
-    (job,) = queues.one.jobs()
-    at_ms = job.submitted_ms
-    assert job.pending_s(at_ms + 4000) == 4.0
-    queues.one.tell("r", "a", number, Progress("running", first_ms=at_ms + 1500))
-    assert queues.one.jobs()[0].pending_s(at_ms + 4000) == 1.5
-    queues.one.tell("r", "a", number, Progress("stopped", ended_ms=at_ms + 2500))
-    assert queues.one.jobs()[0].pending_s(at_ms + 4000) == 2.5
+def test_pending_time_ends_with_the_first_nodes_or_the_job() -> None:
+    for progress, pending_s in (
+        (Progress(), 4.0),
+        (Progress("running", first_ms=2500), 1.5),
+        (Progress("stopped", ended_ms=3500), 2.5),
+    ):
+        job = QueuedJob("a", 1, {}, submitted_ms=1000, progress=progress)
+        assert job.pending_s(5000) == pending_s
 
 
 def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:

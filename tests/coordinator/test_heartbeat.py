@@ -136,18 +136,15 @@ def make(registry: Recording, facts: dict[str, str]) -> Iterator[Make]:
         one.stop()
 
 
-def test_it_registers_at_once_and_leaves_at_the_end(registry: Recording, make: Make) -> None:
+def test_it_registers_at_once_and_leaves_at_the_end(
+    registry: Recording, make: Make, clock: VirtualTime
+) -> None:
     heartbeat = make()
     heartbeat.start()
     assert registry.alive == ["t"]
     heartbeat.stop()
     assert registry.names("teachers", "s") == set()
     assert registry.changes("teachers", "s", 1).left == ("t",)
-
-
-def test_without_leave_the_lease_runs_out(
-    registry: Recording, make: Make, clock: VirtualTime
-) -> None:
     heartbeat = make()
     heartbeat.start()
     heartbeat.stop(leave=False)
@@ -188,7 +185,10 @@ def test_beats_carry_only_what_changed_and_the_lease_has_no_gap(
     assert all(registry.stood)
 
 
-def test_a_start_without_the_registry_fails(registry: Recording, make: Make) -> None:
+def test_without_the_registry_a_start_fails_and_a_stop_does_not(
+    registry: Recording, make: Make
+) -> None:
+    make("started").start()
     registry.set_available(False)
     with pytest.raises(RegistryUnavailable):
         make().start()
@@ -196,8 +196,8 @@ def test_a_start_without_the_registry_fails(registry: Recording, make: Make) -> 
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_an_outage_and_a_refusal_are_survived_and_logged_once(
-    registry: Recording, make: Make, clock: VirtualTime, caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch, refused: bool,
+    registry: Recording, make: Make, facts: dict[str, str], clock: VirtualTime,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, refused: bool,
 ) -> None:  # fmt: skip
     def refuse(*_: Any, **__: Any) -> Beat:
         raise Forbidden("the Redis user may not do this")
@@ -212,19 +212,11 @@ def test_an_outage_and_a_refusal_are_survived_and_logged_once(
             clock.advance(2 * TTL_S)
             assert not heartbeat.answering
         registry.set_available(True)
+        registry.clear()  # it hears of it again
         clock.advance(BEAT_S)
     assert heartbeat.answering
-    assert registry.alive == ["t"]
-    assert [r.levelno for r in caplog.records].count(logging.WARNING) == 1
-
-
-def test_an_emptied_registry_hears_of_it_again(
-    registry: Recording, make: Make, facts: dict[str, str], clock: VirtualTime
-) -> None:
-    make().start()
-    registry.clear()
-    clock.advance(BEAT_S)
     assert dict(registry.members("teachers", "s")[0].facts) == facts
+    assert [r.levelno for r in caplog.records].count(logging.WARNING) == 1
 
 
 def test_a_newer_incarnation_ends_it_and_keeps_its_lease(
@@ -242,23 +234,7 @@ def test_a_newer_incarnation_ends_it_and_keeps_its_lease(
         make().start()
 
 
-def test_it_stops_during_an_outage(registry: Recording, make: Make) -> None:
-    heartbeat = make()
-    heartbeat.start()
-    registry.set_available(False)
-    heartbeat.stop()
-
-
-def test_it_beats_on_when_its_owner_cannot_describe_itself(
-    registry: Recording, make: Make, clock: VirtualTime
-) -> None:
-    answers = iter([{"incarnation": "5"}])
-    make(told=lambda: next(answers)).start()
-    clock.advance(2 * TTL_S)
-    assert registry.alive == ["t"]
-
-
-def test_a_request_to_drain_is_passed_on_once_and_the_lease_stays(
+def test_an_owner_in_trouble_hears_of_a_drain_once_and_keeps_its_lease(
     registry: Recording, make: Make, clock: VirtualTime
 ) -> None:
     asked: list[bool] = []
@@ -267,7 +243,8 @@ def test_a_request_to_drain_is_passed_on_once_and_the_lease_stays(
         asked.append(True)
         raise RuntimeError("its owner is in trouble")
 
-    make(on_drain=drain).start()
+    answers = iter([{"incarnation": "5"}])  # then it cannot describe itself
+    make(told=lambda: next(answers), on_drain=drain).start()
     assert registry.request_drain("s", "t")
     clock.advance(2 * TTL_S)
     assert asked == [True]

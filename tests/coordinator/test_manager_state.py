@@ -291,9 +291,8 @@ def test_the_first_owns_the_name(
 
 
 def test_where_nothing_is_known_the_first_to_come_is_believed() -> None:
-    assert objection("j/0", 1, Claimant("you", "yours"), None) is None
-    assert objection("j/0", 1, Claimant("you", "yours"), {"incarnation": "1"}) is None
-    assert objection("j/0", 1, Claimant("you", "yours"), {"incarnation": "odd"}) is None
+    for facts in (None, {"incarnation": "1"}, {"incarnation": "odd"}):
+        assert objection("j/0", 1, Claimant("you", "yours"), facts) is None
 
 
 def test_nothing_secret_is_kept() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import typer
 
 from edl.coordinator.calling import client
 from edl.coordinator.machines.deploying import deploy, undeploy
@@ -28,7 +29,6 @@ from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.placement import FRESH_S, HOLD_S
-from edl.teacher import options as teacher_options
 from edl.teacher.backends.images import NAMED
 from edl.teacher.cli import app
 from edl.tests.coordinator.scripted_manager import served
@@ -159,15 +159,14 @@ def test_a_machine_that_is_gone_is_replaced_and_forgets_its_order() -> None:
 
 def test_a_machine_that_others_use_is_given_back_and_comes_again() -> None:
     yard = deployed("m")
-    yard.tell("m", state="draining", leaving=True)
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": ""}
-    yard.tell("m", state="yielded")
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": ""}
-    yard.tell("m", state="idle", leaving=False)
-    yard.pass_s(1.0)
-    assert yard.orders() == {"m": "a"}
+    for told, service in (
+        ({"state": "draining", "leaving": True}, ""),
+        ({"state": "yielded"}, ""),
+        ({"state": "idle", "leaving": False}, "a"),
+    ):
+        yard.tell("m", **told)
+        yard.pass_s(1.0)
+        assert yard.orders() == {"m": service}
 
 
 def test_a_failure_is_logged_once_and_not_ordered_again_until_it_is_unblocked() -> None:
@@ -331,16 +330,17 @@ def test_options_that_could_open_a_door_or_have_another_form_are_refused(texts: 
         parse_options(texts)
 
 
-def test_allowed_options_are_options_of_a_teacher() -> None:
-    import typer
-
+def test_allowed_options_become_arguments_of_a_teacher() -> None:
     command = typer.main.get_command(app)
     serve = command.commands["serve"]  # type: ignore[attr-defined]
     known = {name.removeprefix("--") for one in serve.params for name in one.opts}
     assert known >= set(ALLOWED)
-    assert teacher_options.SERVE
     for name in NAMED:
         assert parse_options([f"preprocess={name}"])
+    options = parse_options(["--micro-batch=auto", "deterministic=true", "input=x:FP32:-1,3"])
+    assert arguments(options) == ["--micro-batch=auto", "--deterministic", "--input=x:FP32:-1,3"]
+    with pytest.raises(UsageError, match="did you mean micro-batch"):
+        parse_options(["microbatch=4"])
 
 
 @pytest.mark.parametrize(
@@ -352,13 +352,6 @@ def test_a_url_that_is_no_models_is_refused(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         check_url(url)
     assert "word" not in str(refused.value).replace("password", "")
-
-
-def test_options_become_arguments_that_cannot_be_taken_for_others() -> None:
-    options = parse_options(["--micro-batch=auto", "deterministic=true", "input=x:FP32:-1,3"])
-    assert arguments(options) == ["--micro-batch=auto", "--deterministic", "--input=x:FP32:-1,3"]
-    with pytest.raises(UsageError, match="did you mean micro-batch"):
-        parse_options(["microbatch=4"])
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,8 @@ def test_a_teacher_proves_that_it_holds_its_key(mesh: Teachers, prober: GrpcProb
     assert probe(prober, asked) == Verdict(True)
     oip = replace(asked, facts={**asked.facts, "protocol": "oip"})
     assert probe(prober, oip) == Verdict(True)
+    stolen = {**asked.facts, "address": "127.0.0.1:9", VOUCHER: mesh.address}
+    assert refused(probe(prober, replace(asked, facts=stolen)), "an impostor")
     mesh.incarnation = 8
     assert refused(probe(prober, asked), "an impostor")
     mesh.incarnation, mesh.keys["t1"] = 7, instance.new_key()
@@ -195,12 +197,6 @@ def test_a_foreign_server_is_admitted_on_its_vouchers_proof(
     assert refused(probe(hasty, vouched(mesh, foreign)), "", retry=True)
 
 
-def test_the_proof_of_a_teacher_is_for_no_other_address(mesh: Teachers, prober: GrpcProber) -> None:
-    asked = keyed(mesh)
-    stolen = {**asked.facts, "address": "127.0.0.1:9", VOUCHER: mesh.address}
-    assert refused(probe(prober, replace(asked, facts=stolen)), "an impostor")
-
-
 def test_a_teacher_that_does_not_answer_is_asked_again_later(hasty: GrpcProber) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for address in (f"127.0.0.1:{silent.getsockname()[1]}", "127.0.0.1:1"):
@@ -208,30 +204,20 @@ def test_a_teacher_that_does_not_answer_is_asked_again_later(hasty: GrpcProber) 
             assert refused(verdict, f"does not answer at {address}", retry=True)
 
 
-def test_teachers_behind_one_address_share_a_connection(mesh: Teachers, prober: GrpcProber) -> None:
+@pytest.mark.parametrize("at_once", [THREADS, 3])
+def test_so_many_probes_side_by_side_share_a_connection(mesh: Teachers, at_once: int) -> None:
+    prober = GrpcProber(at_once=at_once, answer_s=DEADLINE_S)
     members = [keyed(mesh, f"t{n}") for n in range(THREADS)]
     mesh.free.clear()
     answers: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
     for each in members:
         prober.probe("s", each, answers.put)
-    wait_until(lambda: mesh.busy == len(members))
+    wait_until(lambda: mesh.busy == at_once)
     mesh.free.set()
     assert all(answers.get(timeout=DEADLINE_S).ok for _ in members)
-    assert len(mesh.peers) == 1
+    assert (len(mesh.peers), mesh.most) == (1, at_once)
     assert probe(prober, members[0]).ok
     assert len(mesh.peers) == 2, "the connection was closed when nobody was probed"
-
-
-def test_the_number_of_probes_side_by_side_is_bounded(mesh: Teachers) -> None:
-    prober = GrpcProber(at_once=3, answer_s=DEADLINE_S)
-    mesh.free.clear()
-    answers: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
-    for number in range(9):
-        prober.probe("s", keyed(mesh, f"t{number}"), answers.put)
-    wait_until(lambda: mesh.busy == 3)
-    mesh.free.set()
-    assert all(answers.get(timeout=DEADLINE_S).ok for _ in range(9))
-    assert mesh.most == 3
     prober.stop()
 
 

@@ -36,6 +36,8 @@ def test_a_page_is_read_in_its_order() -> None:
     assert page.skipped == {19: "it needs a cluster"}
     assert page.runs
     assert page.nightly
+    text = "redis://127.0.0.1:6379/0 --port 6379 16379 x6379 6379.5"
+    assert put(text, {"6379": 1}) == "redis://127.0.0.1:1/0 --port 1 16379 x6379 6379.5"
 
 
 @pytest.mark.parametrize(
@@ -77,11 +79,6 @@ def test_what_cannot_be_understood_is_refused(text: str, says: str) -> None:
 )
 def test_outputs_are_compared(shown: str, printed: str, same: bool) -> None:
     assert (missing(shown.splitlines(), printed) is None) is same
-
-
-def test_ports_are_replaced_where_they_stand_as_ports() -> None:
-    text = "redis://127.0.0.1:6379/0 --port 6379 16379 x6379 6379.5"
-    assert put(text, {"6379": 1}) == "redis://127.0.0.1:1/0 --port 1 16379 x6379 6379.5"
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,11 @@ def test_links_to_other_files_are_rewritten(place: str, text: str, becomes: str)
     assert links.on_page_markdown(text, page) == (becomes or text)
 
 
+def test_lists_get_a_blank_line_before_them() -> None:
+    text = "word:\n- a\n  b\n- c\n\n```\nword\n- d\n```\n"
+    assert hook("lists").on_page_markdown(text) == text.replace(":\n-", ":\n\n-")
+
+
 def test_the_nav_has_every_page_once() -> None:
     config = SimpleNamespace(**yaml.safe_load((ROOT / "mkdocs.yml").read_text()))
     config.docs_dir = str(ROOT / "docs")
@@ -106,11 +111,6 @@ def test_the_nav_has_every_page_once() -> None:
     there = {file.relative_to(ROOT / "docs").as_posix() for file in (ROOT / "docs").rglob("*.md")}
     assert sorted(named) == sorted(there | set(links.NAMED.values()))
     assert named.index("adr/README.md") < named.index("adr/0001-layout.md")
-
-
-def test_lists_get_a_blank_line_before_them() -> None:
-    text = "word:\n- a\n  b\n- c\n\n```\nword\n- d\n```\n"
-    assert hook("lists").on_page_markdown(text) == text.replace(":\n-", ":\n\n-")
 
 
 @pytest.mark.system

@@ -78,23 +78,15 @@ def test_stop_ends_the_restarts_for_good() -> None:
 
 
 def test_a_child_that_stayed_long_enough_begins_the_count_anew() -> None:
-    recorder = Recorder()
-    keeper = keeper_of(python("raise SystemExit(3)"), recorder, healthy_s=0.0)
+    """A function gives a fresh command for each start."""
+    numbers, recorder = itertools.count(), Recorder()
+    code = "import sys; print(sys.argv[1]); raise SystemExit(3)"
+    keeper = keeper_of(lambda: python(code, next(numbers)), recorder, healthy_s=0.0)
     keeper.start()
     wait_until(lambda: len(recorder.started) >= 4)
     assert keeper.failures <= 1
     keeper.stop()
-
-
-def test_a_function_gives_a_fresh_command_for_each_start() -> None:
-    numbers, recorder = itertools.count(), Recorder()
-    keeper = keeper_of(
-        lambda: python("import sys; print(sys.argv[1])", next(numbers)), recorder, healthy_s=0.0
-    )
-    keeper.start()
-    wait_until(lambda: len(recorder.ended) >= 2)
-    keeper.stop()
-    assert [process.tail() for process in recorder.started[:2]] == [["0"], ["1"]]
+    assert [process.tail() for process in recorder.started[:3]] == [["0"], ["1"], ["2"]]
 
 
 def test_stop_does_not_wait_for_a_long_pause() -> None:
@@ -102,9 +94,6 @@ def test_stop_does_not_wait_for_a_long_pause() -> None:
     keeper.start()
     wait_until(lambda: keeper.failures == 1)
     keeper.stop()
-
-
-def test_a_program_that_is_not_there_is_the_callers_to_know() -> None:
     with pytest.raises(ProcessFailed, match="no-such-program"):
         Keeper(Command("x", ("no-such-program",))).start()
 

@@ -43,38 +43,31 @@ def test_a_flood_of_output_neither_blocks_the_child_nor_fills_memory() -> None:
     assert len(process.tail(10**6)) == 1000
 
 
-def test_output_goes_to_the_log_file_and_to_the_echo(tmp_path: Path) -> None:
+def test_output_goes_to_the_log_file_and_to_the_echo_even_if_it_fails(tmp_path: Path) -> None:
     lines: list[str] = []
     log = tmp_path / "logs" / "child.log"
+
+    def echo(line: str) -> None:
+        lines.append(line)
+        if line == "2":
+            raise ValueError(line)
+
     for _ in range(2):
-        start(python("print('hello')", log=log), echo=lines.append).wait(WAIT_S)
-    assert log.read_text() == "hello\nhello\n"
-    assert lines == ["hello", "hello"]
+        process = start(python("print('hello'); print(2)", log=log), echo=echo)
+        assert process.wait(WAIT_S) == 0
+        assert process.tail() == ["hello", "2"]
+    assert log.read_text() == "hello\n2\nhello\n2\n"
+    assert lines == ["hello", "2"] * 2
 
 
-def test_an_echo_that_fails_does_not_disturb_the_child() -> None:
-    def fail(line: str) -> None:
-        raise ValueError(line)
-
-    process = start(python("print(1); print(2)"), echo=fail)
-    assert process.wait(WAIT_S) == 0
-    assert process.tail() == ["1", "2"]
-
-
-def test_expect_finds_earlier_and_later_lines() -> None:
-    process = start(python("print('port 17'); input_ = __import__('time').sleep(60)"))
+def test_expect_finds_earlier_lines_and_says_how_the_child_ended() -> None:
+    process = start(python("print('port 17'); print('no such model'); raise SystemExit(2)"))
     for _ in range(2):
-        match = process.expect(r"port (\d+)", WAIT_S)
-        assert match[1] == "17"
-    process.stop()
-
-
-def test_expect_says_how_the_child_ended_and_what_it_said_last() -> None:
-    process = start(python("print('first'); print('no such model'); raise SystemExit(2)"))
+        assert process.expect(r"port (\d+)", WAIT_S)[1] == "17"
     with pytest.raises(ProcessFailed, match=r"exit code 2.*no such model") as caught:
         process.expect("ready", WAIT_S)
     assert "\n" not in str(caught.value)
-    assert "first\nno such model" in caught.value.__notes__[0]
+    assert "port 17\nno such model" in caught.value.__notes__[0]
 
 
 def test_waits_that_end_leave_the_child_alone() -> None:
@@ -86,26 +79,18 @@ def test_waits_that_end_leave_the_child_alone() -> None:
     assert process.stop() == -signal.SIGTERM
 
 
-def test_a_child_stands_in_a_session_of_its_own() -> None:
-    process = start(python("import os; print(os.getsid(0), os.getpgrp(), os.getpid())"))
-    process.wait(WAIT_S)
-    assert process.tail() == [f"{process.pid} {process.pid} {process.pid}"]
-
-
-def test_stop_wakes_a_suspended_child() -> None:
+def test_stop_wakes_a_suspended_child_in_a_session_of_its_own() -> None:
     process = start(python(DOCILE))
     process.expect("ready", WAIT_S)
+    assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
     process.send_signal(signal.SIGSTOP)
     assert process.stop(WAIT_S) == -signal.SIGTERM
+    assert process.stop() == -signal.SIGTERM
 
 
-def test_stop_kills_a_child_that_ignores_it() -> None:
-    process = start(python(STUBBORN, 60))
-    process.expect("ready", WAIT_S)
-    assert process.stop(grace_s=0.05) == -signal.SIGKILL
-
-
-def test_several_children_share_one_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_that_ignore_it_share_one_grace_period_and_are_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     processes = [start(python(STUBBORN, 60)) for _ in range(3)]
     for process in processes:
         process.expect("ready", WAIT_S)
@@ -168,13 +153,10 @@ def test_a_child_reaped_by_somebody_else_counts_as_ended() -> None:
         signal.signal(signal.SIGCHLD, former)
 
 
-@pytest.mark.parametrize("guard", [False, True])
-def test_a_program_that_is_not_there_is_named(guard: bool) -> None:
-    with pytest.raises(ProcessFailed, match=r"cannot start db: .*no-such-program"):
-        start(Command("db", ("no-such-program",), guard=guard))
-
-
-def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_what_keeps_a_program_from_starting_is_named(tmp_path: Path) -> None:
+    for guard in (False, True):
+        with pytest.raises(ProcessFailed, match=r"cannot start db: .*no-such-program"):
+            start(Command("db", ("no-such-program",), guard=guard))
     with pytest.raises(ProcessFailed, match=re.escape(str(tmp_path))):
         start(Command("db", ("sleep", "60"), log=tmp_path))
 
@@ -223,13 +205,10 @@ def test_a_process_is_known_by_its_start() -> None:
     assert not known.send(signal.SIGTERM)
 
 
-def test_no_number_means_ourselves_or_everybody() -> None:
+def test_ourselves_everybody_and_zombies_have_no_identity() -> None:
     for pid in (0, -1, os.getpid()):
         known = identity_of(pid) or Identity(pid, "")
         assert not known.send(signal.SIGTERM)
-
-
-def test_zombie_has_no_identity() -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(0)

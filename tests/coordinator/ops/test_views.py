@@ -64,30 +64,23 @@ def test_the_tables_show_every_figure(mesh: pb.MeshStatus, width: int) -> None:
         "job/0", "1,234", "1.2", "2.5", "3.8", "64 MiB",
     ):  # fmt: skip
         assert shown in text
+    assert printed(render(pb.MeshStatus())).strip()
     if width > 80:
         row = row_of(mesh, "t1")
         assert {"10.0.0.1:5000", "serving", "cpu", "2/4", "job/0"} <= set(row)
         assert "job/0" not in row_of(mesh, "t2")
 
 
-def test_a_foreign_server_shows_its_protocol_and_no_figures_that_nobody_counts(
-    mesh: pb.MeshStatus,
-) -> None:
+def test_rows_of_foreign_teachers_and_of_those_that_are_not_admitted(mesh: pb.MeshStatus) -> None:
     teacher = mesh.services[0].teachers[0]
     teacher.MergeFrom(pb.Teacher(voucher="h:1", protocol="paddle-serving", device="foreign"))
-    teacher.in_flight, teacher.samples_per_second = 0, 0
-    assert row_of(mesh, "t1")[3:8] == ["foreign", "(paddle-serving)", "2.1", "-", "-/4"]
-
-
-@pytest.mark.parametrize(
-    ("admission", "state"),
-    [("admitted", "serving"), ("refused: it does not answer", "refused"), ("", "waiting")],
-)
-def test_only_an_admitted_teacher_is_shown_as_serving(
-    mesh: pb.MeshStatus, admission: str, state: str
-) -> None:
-    mesh.services[0].teachers[0].admission = admission
-    assert row_of(mesh, "t1")[2] == state
+    teacher.in_flight, teacher.samples_per_second = 0, 0  # nobody counts them
+    assert row_of(mesh, "t1")[2:8] == [
+        "serving", "foreign", "(paddle-serving)", "2.1", "-", "-/4",
+    ]  # fmt: skip
+    for admission, state in (("refused: it does not answer", "refused"), ("", "waiting")):
+        teacher.admission = admission
+        assert row_of(mesh, "t1")[2] == state
 
 
 @pytest.mark.parametrize(
@@ -124,10 +117,6 @@ def test_teachers_that_a_student_complains_of_are_shown(mesh: pb.MeshStatus, cau
     assert "teachers t1, t2 contradict each other to job/0" in text
     (student,) = to_json(mesh)["services"][0]["students"]
     assert (student["ejected"], student["ejected_for"]) == (["t2"], [cause])
-
-
-def test_an_empty_mesh_is_shown() -> None:
-    assert printed(render(pb.MeshStatus())).strip()
 
 
 def test_the_json_of_a_mesh_has_every_field(mesh: pb.MeshStatus) -> None:
@@ -207,25 +196,22 @@ def queue_of(*states: State) -> MemoryQueue:
 
 def test_elastic_jobs_are_counted_by_their_state() -> None:
     states: tuple[State, ...] = ("creating", "running", "failed", "running", "succeeded")
-    found = queue_view.read_queue(queue_of(*states), "main")
+    board = queue_of(*states)
+    found = queue_view.read_queue(board, "main")
     assert found
     assert "2 running, 1 waiting, 1 failed; fleet on h1: 2 of 4" in queue_view.line(found)
     assert queue_view.to_json(found) == {
         "queue": "main", "fleet": "h1", "slots": 4, "taken": 2,
         "jobs": {"creating": 1, "running": 2, "failed": 1, "succeeded": 1},
     }  # fmt: skip
-
-
-def test_a_queue_without_a_runner_and_one_whose_jobs_are_all_over() -> None:
-    board = queue_of("creating", "succeeded")
     board.resign("r")
     found = queue_view.read_queue(board, "night")
     assert found
-    assert "queue night: 1 waiting; nobody runs jobs now" in queue_view.line(found)
+    assert "nobody runs jobs now" in queue_view.line(found)
     assert queue_view.to_json(found)["fleet"] is None
     board = queue_of("succeeded", "failed")
     board.resign("r")
-    assert not queue_view.read_queue(board, "main")
+    assert not queue_view.read_queue(board, "main"), "all of its jobs are over"
 
 
 @pytest.fixture
@@ -266,9 +252,6 @@ def test_a_training_shows_its_timeline_its_ranks_and_the_straggler(trainings: Me
     assert [one["rank"] for one in told["ranks"]] == [0, 1, 2]
     assert [one["node"] for one in told["nodes"]] == ["a", "b"]
     assert (told["straggler"], told["outcome"]) == (1, None)
-
-
-def test_a_training_that_has_ended_shows_its_outcome(trainings: MemoryBoard) -> None:
     trainings.finish("digits", {"kind": "failed", "report": "step 7 failed 3 times"})
     (state,) = jobs_view.read_jobs(trainings)
     assert state.state == "failed"
@@ -282,7 +265,7 @@ def event(kind: str = "lost", **fields: Any) -> pb.Event:
     )  # fmt: skip
 
 
-def test_lines_of_the_log_have_columns() -> None:
+def test_lines_of_the_log_have_columns_and_their_json_every_field() -> None:
     lines = [event_lines.to_text(event(kind)) for kind in ("lost", "registered", "upgrade")]
     assert all(".123 resnet " in line.plain for line in lines)
     assert len({line.plain.index("p4-3") for line in lines}) == 1
@@ -290,9 +273,6 @@ def test_lines_of_the_log_have_columns() -> None:
     assigned = event("assigned", before=["a", "b"], after=["b", "c"])
     assert event_lines.to_text(assigned).plain.endswith("[+c -a]")
     assert "[" not in event_lines.to_text(event("assigned", before=["a"], after=["a"])).plain
-
-
-def test_the_json_of_an_event_has_every_field() -> None:
     document = json.loads(event_lines.to_json(event("assigned", after=["a"])))
     assert set(document) == {field.name for field in pb.Event.DESCRIPTOR.fields}
     assert (document["after"], document["before"]) == (["a"], [])
