@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edl.distill_reader import DistilReader
+from edl.distill_reader import Callback, DistilReader, LabelStore
 from edl.errors import RetryableError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
@@ -68,6 +69,17 @@ def reader_of(source: Any, *teachers: ScriptedTeacher | str, **options: Any) -> 
     """A reader of service "s" over teachers, or their addresses."""
     addresses = [one if isinstance(one, str) else one.address for one in teachers]
     return DistilReader(source, **{"service": "s", "teachers": addresses, **options})
+
+
+def all_options(teacher: str, folder: Path) -> dict[str, Any]:
+    """Options of a reader of two services, with a store, a trace and callbacks."""
+    return {
+        "service": {"a": 0.7, "b": 0.3},
+        "teachers": {name: [teacher] for name in "ab"},
+        "store": LabelStore(folder / "labels.edl", 1 << 20),
+        "trace": folder / "run.json",
+        "callbacks": [Callback()],
+    }
 
 
 @contextmanager

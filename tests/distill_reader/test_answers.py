@@ -97,9 +97,7 @@ WHOLE = {"logits": LOGITS, "hidden": np.zeros((2, 9, 4), np.float32)}
 
 @pytest.mark.parametrize("parameters", [GOOD, {}])
 @pytest.mark.parametrize("fetches", [(), ("logits",)])
-def test_outputs_are_those_of_the_model(
-    fetches: tuple[str, ...], parameters: dict[str, Any]
-) -> None:
+def test_outputs_fit_the_model(fetches: tuple[str, ...], parameters: dict[str, Any]) -> None:
     """A bit may flip in a name, and a shape of as many numbers is another shape."""
     job = Job(1, (), {}, fetches, 2)
     peer, found = Peer("t1", "", "s", 7, "c"), Found((), DECLARED)
@@ -197,9 +195,7 @@ def test_labels_can_stay_in_parts_with_indices_that_frameworks_take() -> None:
     ("form", "temperature"),
     [("topk:2", None), ("topk:2", 4.0), ("float16", None), ("bfloat16", 2.0), (None, 2.0)],
 )
-def test_servers_without_forms_give_equal_labels(
-    form: str | None, temperature: float | None
-) -> None:
+def test_servers_without_forms_label_equally(form: str | None, temperature: float | None) -> None:
     expected = asked_for(form, temperature)
     known = expected.forms.of("logits")
     assert known is not None
@@ -237,6 +233,8 @@ def test_parts_are_not_trusted_either(given: Answer, error: type[Exception], wor
     with pytest.raises(error, match=words):
         soft_labels(given, asked_for("topk:2"))
 
+
+# --- answers whose head equals that of a checked one
 
 FETCHES = ("y",)
 LABELS = np.ones((3, 2), np.float32)

@@ -136,9 +136,7 @@ def side(engines: Engines) -> Iterator[Side]:
     side.ring.close()
 
 
-def test_taken_batches_are_reported_once_and_by_another_thread(
-    engines: Engines, side: Side
-) -> None:
+def test_taken_batches_are_reported_once_by_another_thread(engines: Engines, side: Side) -> None:
     for _ in range(3):
         engines.label(side.pull())
     engines.hear()
@@ -180,9 +178,7 @@ def test_reports_wait_for_the_next_announcement_while_one_is_expected(
 
 
 @pytest.mark.parametrize("kind", ["waiting", "ended", "batch", "reset"])
-def test_taken_batches_are_reported_before_anything_else(
-    engines: Engines, side: Side, kind: str
-) -> None:
+def test_taken_batches_are_reported_first(engines: Engines, side: Side, kind: str) -> None:
     engines.label(side.pull())
     engines.hear()
     side.take()
@@ -286,9 +282,7 @@ def test_missing_figures_are_awaited_once(side: Side, monkeypatch: pytest.Monkey
     assert side.engine.figures() == {}
 
 
-def test_defects_of_the_receiver_are_raised(
-    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defects_are_raised(engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a defect of ours")
 

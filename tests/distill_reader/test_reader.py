@@ -302,7 +302,7 @@ def test_it_closes_itself_when_collected(teacher: ScriptedTeacher) -> None:
     wait_until(lambda: not psutil.pid_exists(pid))
 
 
-def test_close_leaves_a_hanging_source(
+def test_close_leaves_hung_source(
     teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "SOURCE_GRACE_S", 0.2)

@@ -11,23 +11,28 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edl.distill_reader import Callback, DistilReader, LabelStore
+from edl.distill_reader import Callback, DistilReader
 from edl.distill_reader.callbacks import Callbacks
 from edl.distill_reader.janitor import Janitor
 from edl.distill_reader.puller import Puller
 from edl.errors import UsageError
 from edl.proto.channel import Channel
 from edl.supervise import Process
-from edl.tests.distill_reader.readers import NOBODY, Batches, check_epoch, numbers_of, reader_of
+from edl.tests.distill_reader.readers import (
+    NOBODY,
+    Batches,
+    all_options,
+    check_epoch,
+    numbers_of,
+    reader_of,
+)
 from edl.tests.ground.programs import wait_gone
-from edl.tests.leaks import own_threads
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.waiting import wait_until
 
@@ -210,38 +215,9 @@ def shared_teacher() -> Iterator[ScriptedTeacher]:
     teacher.stop()
 
 
-class Holdings:
-    """Descriptors of this process, once no thread of a reader is left."""
-
-    def __init__(self) -> None:
-        wait_until(lambda: not self.now()[1])
-        self.fds, _ = self.now()
-
-    def now(self) -> tuple[int, list[str]]:
-        gc.collect()
-        names = [thread.name for thread in own_threads()]
-        return len(os.listdir("/proc/self/fd")), [n for n in names if n.startswith("edl-")]
-
-    def are_back(self) -> bool:
-        fds, threads = self.now()
-        return fds <= self.fds and not threads
-
-    def check(self) -> None:
-        """Wait until they are back."""
-        with suppress(AssertionError):  # it would not say what is still there
-            wait_until(self.are_back)
-        assert self.are_back(), (self.fds, self.now())
-
-
-OPTIONS: dict[str, Callable[[ScriptedTeacher, Path], dict[str, Any]]] = {
-    "a store": lambda _, folder: {"store": LabelStore(folder / "labels.edl", 1 << 20)},
-    "a timeline": lambda _, folder: {"trace": folder / "run.json"},
-    "callbacks": lambda _, folder: {"callbacks": [Callback()]},
-    "several services": lambda teacher, _: {
-        "service": {"a": 0.7, "b": 0.3},
-        "teachers": {name: [teacher.address] for name in "ab"},
-    },
-}
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
 
 
 def fails_in_the_loop(reader: DistilReader) -> None:
@@ -268,20 +244,16 @@ def is_closed_while_it_starts(reader: DistilReader) -> None:
 @pytest.mark.parametrize(
     "end", [fails_in_the_loop, is_dropped_in_a_cycle, is_closed_while_it_starts]
 )
-def test_gives_all_back(
+def test_descriptors_and_engine_go_with_the_reader(
     end: Callable[[DistilReader], None], shared_teacher: ScriptedTeacher, tmp_path: Path
 ) -> None:
-    """Four readers, each with an option of its own."""
-    before = Holdings()
-    pids = []
-    for make in OPTIONS.values():
-        reader = reader_of(Batches(200), shared_teacher, **make(shared_teacher, tmp_path))
-        pids.append(reader.engine_pid)
-        end(reader)
-        del reader
-    gc.collect()
-    wait_gone(pids)
-    before.check()
+    before = descriptors()
+    reader = reader_of(Batches(200), **all_options(shared_teacher.address, tmp_path))
+    pid = reader.engine_pid
+    end(reader)
+    del reader
+    wait_until(lambda: descriptors() <= before)
+    wait_gone([pid])
 
 
 # --- Ctrl-C at the worst moments
@@ -304,19 +276,19 @@ def interrupt(*_: Any, **__: Any) -> None:
 def test_ctrl_c_in_init(
     where: type, method: str, shared_teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = Holdings()
+    before = descriptors()
     with monkeypatch.context() as patch:
         patch.setattr(where, method, interrupt)
         with pytest.raises(KeyboardInterrupt):
             reader_of(Batches(3), shared_teacher)
-    before.check()
+    wait_until(lambda: descriptors() <= before)
 
 
 @pytest.mark.parametrize("method", ["send", "close"])
 def test_a_close_that_ctrl_c_has_ended_is_done_again(
     method: str, shared_teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = Holdings()
+    before = descriptors()
     reader = reader_of(Batches(100), shared_teacher)
     epoch = iter(reader)  # without a reference it would be left, by the channel that is patched
     next(epoch)
@@ -328,7 +300,7 @@ def test_a_close_that_ctrl_c_has_ended_is_done_again(
     reader.close()
     wait_gone([pid])
     del epoch, reader
-    before.check()
+    wait_until(lambda: descriptors() <= before)
 
 
 def test_ctrl_c_while_it_waits_for_a_teacher_and_again() -> None:

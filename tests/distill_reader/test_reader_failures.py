@@ -154,39 +154,18 @@ def test_fail_is_an_error_if_there_is_no_teacher() -> None:
 # --- teachers that ask who it is
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture
-def guarded(authority: Authority, start_teacher: StartTeacher, tmp_path: Path) -> ScriptedTeacher:
-    """A teacher that asks for a certificate and a token."""
+def test_a_wrong_token_can_be_replaced(start_teacher: StartTeacher, tmp_path: Path) -> None:
+    authority, source = Authority(tmp_path / "ca"), Batches(20)
     tokens = write_secret(tmp_path / "tokens", "student good-token\n")
-    return start_teacher(security=ServerSecurity(authority.issue("teacher"), tokens))
-
-
-@pytest.fixture
-def credentials(authority: Authority, tmp_path: Path) -> Callable[[str], dict[str, Any]]:
-    """The arguments of a reader with a token in a file."""
-
-    def make(token: str) -> dict[str, Any]:
-        files = authority.issue("student", "student:job")
-        return {
-            "tls_ca": files.ca,
-            "tls_cert": files.certificate,
-            "tls_key": files.key,
-            "token_file": write_secret(tmp_path / "token", f"{token}\n"),
-        }
-
-    return make
-
-
-def test_a_wrong_token_is_named_and_a_new_one_is_read(
-    guarded: ScriptedTeacher, credentials: Callable[[str], dict[str, Any]], tmp_path: Path
-) -> None:
-    source = Batches(20)
-    with reader_of(source, guarded, wait_timeout_s=3.0, **credentials("bad-token")) as reader:
+    guarded = start_teacher(security=ServerSecurity(authority.issue("teacher"), tokens))
+    files = authority.issue("student", "student:job")
+    options = {
+        "tls_ca": files.ca,
+        "tls_cert": files.certificate,
+        "tls_key": files.key,
+        "token_file": write_secret(tmp_path / "token", "bad-token\n"),
+    }
+    with reader_of(source, guarded, wait_timeout_s=3.0, **options) as reader:
         wait_until(lambda: reader.stats.want > 1)  # it has been refused
         with pytest.raises(NoTeacherAvailable, match="does not let this reader in"):
             list(reader)
@@ -276,9 +255,7 @@ def test_the_labels_of_a_stream_are_of_one_numerics(numerics: dict[str, Scripted
     assert factors(batches) in ({1.0}, {1.001})
 
 
-def test_stored_labels_have_one_numerics(
-    numerics: dict[str, ScriptedTeacher], tmp_path: Path
-) -> None:
+def test_stores_keep_numerics_apart(numerics: dict[str, ScriptedTeacher], tmp_path: Path) -> None:
     store, source = LabelStore(tmp_path / "labels.edl", 64 << 20), Batches(15)
     one, two = numerics["onnx-fp32-1"], numerics["onnx-fp32-2"]
     for teacher, factor in ((one, 1.0), (two, 1.001), (one, 1.0)):
@@ -287,9 +264,7 @@ def test_stored_labels_have_one_numerics(
         assert teacher.requests <= 15 + 1, "the first is sent to learn of the model"
 
 
-def test_partly_stored_batches_are_sent_whole(
-    numerics: dict[str, ScriptedTeacher], tmp_path: Path
-) -> None:
+def test_partly_stored_are_sent_whole(numerics: dict[str, ScriptedTeacher], tmp_path: Path) -> None:
     store = LabelStore(tmp_path / "labels.edl", 64 << 20)
     teacher = numerics["onnx-fp32-1"]
     rows: list[int] = []

@@ -30,7 +30,7 @@ from edl.tests.distill_reader.readers import (
     fail,
     reader_of,
 )
-from edl.tests.distill_reader.traces import check, events_of, lives, slices, track_names
+from edl.tests.distill_reader.traces import checked_events, events_of, lives, slices, track_names
 from edl.tests.scripted_teacher import ScriptedTeacher, label
 from edl.tests.waiting import wait_until
 
@@ -65,9 +65,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.json"
 
 
-def test_teachers_come_and_go(
-    teacher: ScriptedTeacher, second: ScriptedTeacher, address: str
-) -> None:
+def test_joins_and_losses(teacher: ScriptedTeacher, second: ScriptedTeacher, address: str) -> None:
     recorder, source = Recorder(), Batches(40)
     addresses = {teacher.address, second.address}
     options: dict[str, Any] = {"metrics_listen": address, "callbacks": [recorder]}
@@ -118,7 +116,7 @@ def test_an_ejection_is_told_counted_and_drawn(
         assert ejections.keys() == {cause}
         second.behaviour = label
         wait_until(lambda: value_of(address, "readmissions_total") >= 1)
-    events = events_of(path)
+    events = checked_events(path)
     failed = [event for event in events if event["name"].startswith("failed: batch")]
     assert failed
     assert all(event["args"]["error"] for event in failed)
@@ -144,9 +142,7 @@ def test_callbacks_hear_that_the_loop_waits_for_labels(teacher: ScriptedTeacher)
         thread.join()
 
 
-def test_exceptions_of_callbacks_are_logged(
-    teacher: ScriptedTeacher, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_callback_errors_logged(teacher: ScriptedTeacher, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Callback):
         def on_batch(self, samples: int, waited_s: float) -> None:
             raise RuntimeError("of the user's own")
@@ -306,8 +302,7 @@ def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None
             batches.append(batch)
             time.sleep(step_s)
     check_epoch(source, batches)
-    events = events_of(path)
-    check(events)
+    events = checked_events(path)
     for event in events:
         if event["ph"] != "M":
             assert began * 1e6 <= event["ts"] <= time.monotonic() * 1e6
@@ -350,8 +345,7 @@ def test_pauses_are_drawn_with_their_reason(teacher: ScriptedTeacher, path: Path
             batches.append(batch)
             wait_until(lambda: reader.stats.blocked_s > 0)
     check_epoch(source, batches)
-    events = events_of(path)
-    check(events)
+    events = checked_events(path)
     pauses = slices(events, "source: pauses")
     assert pauses
     for pause in pauses:
@@ -380,13 +374,9 @@ def test_hedges_are_drawn(teacher: ScriptedTeacher, second: ScriptedTeacher, pat
                     break
             assert reader.stats.ejected_for == ("silent",)
             assert reader.stats.hedges > 0
-            labels.set()
-            wait_until(lambda: reader.stats.ejected == ())
-            wait_until(lambda: "let in again" in path.read_text())
     finally:
         labels.set()
-    events = events_of(path)
-    check(events)
+    events = checked_events(path)
     names = track_names(events)
     instants = [event for event in events if event["ph"] == "i"]
     hedges = [event for event in instants if event["name"].startswith("hedge of request")]
@@ -405,8 +395,7 @@ def test_batches_of_an_epoch_that_was_left_are_drawn(teacher: ScriptedTeacher, p
             wait_until(lambda: reader.stats.yielded > 2)
             break
         list(reader)
-    events = events_of(path)
-    check(events)
+    events = checked_events(path)
     outcomes = [e["args"]["outcome"] for e in events if (e["ph"], e["name"]) == ("b", "batch")]
     assert outcomes.count("delivered") == 51
     assert set(outcomes) == {"delivered", "left"}
@@ -424,8 +413,7 @@ def test_the_next_engine_continues_the_trace(teacher: ScriptedTeacher, path: Pat
         check_epoch(source, batches)
         wait_until(lambda: '"pull 99"' in path.read_text())
         assert events_of(path, ended=False), "it can be looked at while it grows"
-    events = events_of(path)
-    check(events)
+    events = checked_events(path)
     pulls = [event["name"] for event in slices(events, "source: pulls")]
     assert len(pulls) == len(set(pulls)), "none is drawn twice"
     assert sum(event["name"] == "process_name" for event in events) == 2 * 4
@@ -436,9 +424,8 @@ def test_a_trace_is_bounded_by_two_halves(teacher: ScriptedTeacher, path: Path) 
     limit = 64 << 10
     with reader_of(Batches(1500), teacher, trace=path, trace_max_bytes=limit) as reader:
         list(reader)
-    halves = [events_of(older(path)), events_of(path)]
+    halves = [checked_events(older(path)), checked_events(path)]
     for events in halves:
-        check(events)
         assert track_names(events), "each half has the names of its tracks"
     slack = 64 << 10  # what is written at once
     assert path.stat().st_size + older(path).stat().st_size <= limit + 2 * slack

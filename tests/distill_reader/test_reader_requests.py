@@ -39,18 +39,14 @@ def shapes(teacher: ScriptedTeacher) -> list[tuple[int, ...]]:
 # --- requests of another size than the student's batches
 
 
-def test_automatic_size_mixes_no_row(
-    teacher: ScriptedTeacher, shapes: list[tuple[int, ...]]
-) -> None:
+def test_automatic_size_keeps_rows(teacher: ScriptedTeacher, shapes: list[tuple[int, ...]]) -> None:
     source = Batches(150)
     with reader_of(source, teacher, teacher_batch_size="auto") as reader:
         check_epoch(source, list(reader))
     assert len({shape[0] for shape in shapes}) > 1, "several sizes were tried"
 
 
-def test_uncuttable_batches_go_whole(
-    teacher: ScriptedTeacher, shapes: list[tuple[int, ...]]
-) -> None:
+def test_uncut_batches_go_whole(teacher: ScriptedTeacher, shapes: list[tuple[int, ...]]) -> None:
     """Its fields have no common rows, and nobody says which of them are fed."""
     source = [(np.full((6, 2), i, np.float32), np.zeros(3)) for i in range(5)]
     for feeds, sizes in ((None, {6}), ([0], {1, 2, 3, 4})):

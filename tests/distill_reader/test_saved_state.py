@@ -111,7 +111,7 @@ def test_another_world_size_needs_the_states_of_all_ranks() -> None:
         load([state, other], rows(), world_size=1)
 
 
-def test_ranks_at_other_steps_fail() -> None:
+def test_ranks_must_agree_on_step() -> None:
     mark = {**MARK, "of": 5}
     ended = state_of(rows(10), Progress(2), rank=1, world_size=2)
     behind = state_of(rows(10), Progress(1, 1, 2, mark), rank=0, world_size=2)

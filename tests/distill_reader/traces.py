@@ -35,8 +35,9 @@ def slices(events: list[Event], track: str) -> list[Event]:
     return [e for e in events if e["ph"] == "X" and names[e["pid"], e["tid"]] == track]
 
 
-def check(events: list[Event]) -> None:
-    """That they are what the format asks for: each whole, on a track with a name, in its time."""
+def checked_events(path: Path) -> list[Event]:
+    """The events of a trace that fits the format: complete, ordered, on tracks with names."""
+    events = events_of(path)
     named = track_names(events)
     counted: dict[str, float] = {}
     open_lives: dict[int, list[Event]] = {}
@@ -69,7 +70,15 @@ def check(events: list[Event]) -> None:
             case phase:
                 raise AssertionError(f"no viewer is promised to know {phase!r}")
     assert not any(open_lives.values()), "each life that was drawn has an end"
-    check_no_slices_overlap(events)
+    tracks: dict[tuple[int, int], list[Event]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+    for track in tracks.values():  # Perfetto would draw overlapping slices into each other
+        track.sort(key=lambda event: float(event["ts"]))
+        for one, following in itertools.pairwise(track):
+            assert one["ts"] + one["dur"] <= following["ts"] + 1.0, (one, following)  # 1 us
+    return events
 
 
 def lives(events: list[Event], name: str = "batch") -> dict[int, tuple[float, float]]:
@@ -82,15 +91,3 @@ def lives(events: list[Event], name: str = "batch") -> dict[int, tuple[float, fl
         if (event["ph"], event["name"]) == ("e", name):
             found[event["id"]] = (begun[event["id"]], event["ts"])
     return found
-
-
-def check_no_slices_overlap(events: list[Event]) -> None:
-    """Those that share a track: Perfetto would draw one into the other."""
-    tracks: dict[tuple[int, int], list[Event]] = {}
-    for event in events:
-        if event["ph"] == "X":
-            tracks.setdefault((event["pid"], event["tid"]), []).append(event)
-    for track in tracks.values():
-        track.sort(key=lambda event: float(event["ts"]))
-        for one, following in itertools.pairwise(track):
-            assert one["ts"] + one["dur"] <= following["ts"] + 1.0, (one, following)  # 1 us

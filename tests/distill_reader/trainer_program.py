@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from edl.distill_reader import Batched, Callback, DistilReader, LabelStore
+from edl.distill_reader import Batched, DistilReader
 from edl.standard_streams import write_whole_lines
 from edl.supervise import end_with_parent
-from edl.tests.distill_reader.readers import NOBODY, Batches, Samples, reader_of
+from edl.tests.distill_reader.readers import NOBODY, Batches, Samples, all_options, reader_of
 from edl.tests.waiting import wait_until
 
 #: The exit code of each ending.
@@ -91,14 +91,7 @@ def mesh_of(where: str, job: str) -> dict[str, Any]:
 
 def readers_in_other_states(teacher: str, folder: Path) -> list[Any]:
     """Readers, and the iterators that keep them in their states."""
-    with_all_options = reader_of(
-        Batches(500),
-        service={"a": 0.7, "b": 0.3},
-        teachers={name: [teacher] for name in "ab"},
-        store=LabelStore(folder / "labels.edl", 1 << 20),
-        trace=folder / "run.json",
-        callbacks=[Callback()],
-    )
+    with_all_options = reader_of(Batches(500), **all_options(teacher, folder))
     blocked = reader_of(Batches(500), teacher, upper_bytes=2000, lower_bytes=500)
     waiting = reader_of(Batches(500), NOBODY)
     readers = [with_all_options, blocked, waiting]

@@ -61,9 +61,7 @@ def test_a_revoked_teacher_that_fails_and_answers_a_probe_gets_nothing_new(bench
     assert bench.member.ledger.teachers == ()
 
 
-def test_long_pauses_end_without_other_teachers(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_pauses_end_without_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     member, ended = bench.member, list[str]()
     bench.assign("a", "b")
     member.carrying.handle(ev.Readmitted("b"))
@@ -183,19 +181,14 @@ def test_at_the_epoch_the_old_teachers_get_nothing_more(upgrade: Bench) -> None:
     assert content_of(upgrade) == "new"
 
 
-def succeed(bench: Bench, data_epoch: int) -> None:
-    """Have the bench's engine go on as the next one."""
-    told = {"s": json.loads(json.dumps(bench.member.contents.legacy.to_json()))}
-    bench.member.contents = Contents(Numerics(False))  # as it is when an engine starts
-    known = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
-    bench.say("resumed", data_epoch=data_epoch, legacies=told, **known)
-
-
 def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -> None:
     member = upgrade.member
     advice = Advice("old", "", 1)
     upgrade.assign(OLD, advice=advice, counter=3)
-    succeed(upgrade, 1)
+    told = {"s": json.loads(json.dumps(member.contents.legacy.to_json()))}
+    member.contents = Contents(Numerics(False))  # as it is when an engine starts
+    known = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
+    upgrade.say("resumed", data_epoch=1, legacies=told, **known)
     assert content_of(upgrade) == "old"
     assert member.contents.legacy.assigned == Assigned((OLD,), live=1, epoch=(7, 3), advice=advice)
     assert member.epoch == (7, 3), "so that the next manager begins above it"
@@ -317,9 +310,7 @@ def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Benc
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_deterministic_windows_are_fixed(
-    deterministic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deterministic_fixes_windows(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: 0.1 * next(ticks))
     monkeypatch.setattr("edl.distill_reader.engine.speeds.time", clock)

@@ -76,9 +76,7 @@ def test_messages_are_read_until_stop(inbox: Inbox, trainer: tuple[Channel, list
 
 
 @pytest.mark.parametrize("last", [b"", b"no message\n"])
-def test_ends_with_the_trainer(
-    inbox: Inbox, trainer: tuple[Channel, list[Message]], last: bytes
-) -> None:
+def test_ends_at_hangup(inbox: Inbox, trainer: tuple[Channel, list[Message]], last: bytes) -> None:
     channel, heard = trainer
     channel.send("one")
     assert work(inbox)

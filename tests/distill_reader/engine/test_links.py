@@ -86,9 +86,7 @@ def test_only_teachers_of_ours_are_offered_memory(
     assert [type(client) for client in opened] == [kind]
 
 
-def test_failed_probes_repeat(
-    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probing_repeats(server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = iter([MemoryError("no room")])
 
     def opened(*arguments: object) -> Client:
@@ -309,9 +307,7 @@ def test_no_thread_sends_once_a_connection_is_open(near: Neighbour) -> None:
 
 
 @pytest.mark.parametrize("method", ["send", "hear"])
-def test_broken_connections_resend(
-    near: Neighbour, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_resend_after_break(near: Neighbour, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     jobs = [near.send(number) for number in (5, 6)]
     break_next(monkeypatch, method)
     assert {job.request for job in near.done()} == {job.request for job in jobs}

@@ -67,9 +67,7 @@ def test_readers_that_write_at_once_leave_a_whole_one(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1, "nothing half written is left"
 
 
-def test_failed_write_keeps_the_old_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_old_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = ProfileFile(tmp_path, "s", "j")
     file.write(PROFILE)
 

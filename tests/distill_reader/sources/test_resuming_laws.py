@@ -238,9 +238,7 @@ def test_shards_are_the_epoch(case: Case, world: int) -> None:
 
 
 @given(dealt_cases, worlds, worlds, st.integers(0, EPOCHS - 1), st.integers(0, 20))
-def test_resume_with_other_ranks(
-    case: Case, before: int, after: int, epoch: int, step: int
-) -> None:
+def test_resume_on_other_ranks(case: Case, before: int, after: int, epoch: int, step: int) -> None:
     """From the states of all ranks, which stand at the same step."""
     case = replace(case, uneven="keep")
     whole = uninterrupted(case)[epoch]
@@ -261,9 +259,7 @@ def test_resume_with_other_ranks(
 
 
 @given(dealt_cases, st.integers(2, 4), st.integers(1, 4), st.data())
-def test_ranks_at_other_steps_fail(
-    case: Case, before: int, after: int, data: st.DataObject
-) -> None:
+def test_ranks_must_agree_on_step(case: Case, before: int, after: int, data: st.DataObject) -> None:
     case = replace(case, samples=8 * case.size * before, uneven="keep")
     taken = data.draw(st.lists(st.integers(1, 7), min_size=before, max_size=before))
     states = []

@@ -119,9 +119,7 @@ def test_missing_rows_wait_for_a_teacher(teacher: ScriptedTeacher, store: LabelS
             next(iterator)
 
 
-def test_labels_without_a_content_id_are_not_kept(
-    teacher: ScriptedTeacher, store: LabelStore
-) -> None:
+def test_no_content_id_keeps_no_labels(teacher: ScriptedTeacher, store: LabelStore) -> None:
     teacher.parameters = {}
     source = Shuffled(range(60), 10)
     with reader_of(source, teacher, store=store) as reader:
@@ -165,9 +163,7 @@ def test_services_have_own_rows(
 
 
 @pytest.mark.parametrize("no_teacher", ["fail", "hard_only"])
-def test_store_comes_before_policy(
-    teacher: ScriptedTeacher, store: LabelStore, no_teacher: str
-) -> None:
+def test_store_before_policy(teacher: ScriptedTeacher, store: LabelStore, no_teacher: str) -> None:
     fill(store, teacher, Shuffled(range(60), 10))
     source = Shuffled(range(59, -1, -1), 7)
     options = {"no_teacher": no_teacher, "no_teacher_grace_s": 0.0}

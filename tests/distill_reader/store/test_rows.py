@@ -161,9 +161,7 @@ def test_covering_is_a_partial_order() -> None:
 
 
 @given(st.sampled_from(COVERING), st.lists(st.integers(0, 1000), min_size=1, max_size=4))
-def test_derived_labels_are_exact(
-    forms: tuple[Form | None, Form | None], numbers: list[int]
-) -> None:
+def test_derived_labels_equal(forms: tuple[Form | None, Form | None], numbers: list[int]) -> None:
     kept, wanted = forms
     rows = rows_in(kept, numbers)
     made = derived(rows[0].layout.entries[0], unpack(rows), wanted)

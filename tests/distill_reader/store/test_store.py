@@ -46,11 +46,8 @@ def fill(store: Store, numbers: range, form: Form | None = None) -> None:
 
 
 def bytes_on_disk(path: str) -> int:
-    return sum(os.stat(path + end).st_size for end in ("", "-wal", "-shm") if _is(path + end))
-
-
-def _is(path: str) -> bool:
-    return os.path.exists(path)
+    paths = [Path(path + end) for end in ("", "-wal", "-shm")]
+    return sum(path.stat().st_size for path in paths if path.exists())
 
 
 def test_stored_rows_come_back_in_any_order(settings_: LabelStore, rng: random.Random) -> None:
@@ -67,7 +64,7 @@ def test_stored_rows_come_back_in_any_order(settings_: LabelStore, rng: random.R
         assert store.get_many([keys[n] for n in order]) == [rows[n] for n in order]
         assert store.get_many([]) == []
         store.put_many([], [])
-    assert not _is(settings_.path + "-wal"), "the last to close tidies up"
+    assert not os.path.exists(settings_.path + "-wal"), "the last to close tidies up"
 
 
 def test_a_row_becomes_richer_and_never_poorer(settings_: LabelStore) -> None:
@@ -260,9 +257,7 @@ def test_a_damaged_row_is_missing_and_is_made_anew(settings_: LabelStore, statem
         "DELETE FROM makers",
     ],
 )
-def test_rows_of_unknown_layout_or_teacher_are_missing(
-    settings_: LabelStore, statement: str
-) -> None:
+def test_rows_of_unknown_layout_or_maker_are_missing(settings_: LabelStore, statement: str) -> None:
     rows = [replace(row, makers=frozenset(["liar"])) for row in rows_in(None, range(10))]
     with Store(settings_) as store:
         store.put_many(sample_keys(range(10)), rows)
@@ -326,8 +321,8 @@ def without_rights() -> Iterator[None]:
 
 
 @pytest.fixture
-def shelf() -> Iterator[Path]:
-    """A directory that others reach too, as those of pytest are not."""
+def public_folder() -> Iterator[Path]:
+    """A directory that other users can reach, unlike those of pytest."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
@@ -335,16 +330,16 @@ def shelf() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def lock_up(shelf: Path) -> None:
-    for path in (*shelf.iterdir(), shelf):
+def lock_up(public_folder: Path) -> None:
+    for path in (*public_folder.iterdir(), public_folder):
         path.chmod(0o555)
 
 
-def test_a_store_that_cannot_be_written_is_read(shelf: Path) -> None:
-    settings = LabelStore(shelf / "labels", MIB)
+def test_a_store_that_cannot_be_written_is_read(public_folder: Path) -> None:
+    settings = LabelStore(public_folder / "labels", MIB)
     with Store(settings) as store:
         fill(store, range(100))
-    lock_up(shelf)
+    lock_up(public_folder)
     with without_rights(), Store(settings) as store:
         assert not store.writable
         assert store.get_many(sample_keys(range(100))) == rows_in(None, range(100))
@@ -352,21 +347,21 @@ def test_a_store_that_cannot_be_written_is_read(shelf: Path) -> None:
         assert store.figures.dropped == 10
 
 
-def test_one_that_was_not_closed_and_cannot_be_written_says_so(shelf: Path) -> None:
-    settings = LabelStore(shelf / "labels", MIB)
+def test_one_that_was_not_closed_and_cannot_be_written_says_so(public_folder: Path) -> None:
+    settings = LabelStore(public_folder / "labels", MIB)
     with Store(settings) as store:
         fill(store, range(100))
         for end in ("", "-wal"):
-            shutil.copy(settings.path + end, str(shelf / "killed") + end)
-    lock_up(shelf)
+            shutil.copy(settings.path + end, str(public_folder / "killed") + end)
+    lock_up(public_folder)
     with without_rights(), pytest.raises(StoreUnavailable, match="open it once where it can be"):
-        Store(LabelStore(shelf / "killed", MIB))
+        Store(LabelStore(public_folder / "killed", MIB))
 
 
-def test_a_directory_in_which_nothing_can_be_made(shelf: Path) -> None:
-    lock_up(shelf)
+def test_a_directory_in_which_nothing_can_be_made(public_folder: Path) -> None:
+    lock_up(public_folder)
     with without_rights(), pytest.raises(StoreUnavailable, match="unable to open"):
-        Store(LabelStore(shelf / "labels", MIB))
+        Store(LabelStore(public_folder / "labels", MIB))
 
 
 def test_an_endless_writer_is_not_awaited_for_ever(tmp_path: Path, impatient: None) -> None:

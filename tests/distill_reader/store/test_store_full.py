@@ -7,7 +7,6 @@ import os
 import random
 import resource
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +24,6 @@ from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
 from edl.tests.distill_reader.store.test_store import MIB, SLACK_BYTES, Clock, bytes_on_disk, fill
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def settings_(tmp_path: Path) -> LabelStore:
-    return LabelStore(tmp_path / "labels.edl", 64 * MIB)
 
 
 def large(row: Row, nbytes: int) -> Row:
@@ -151,12 +145,12 @@ def test_rows_that_no_key_leads_to_are_the_first_that_make_room(tmp_path: Path) 
         assert (store.figures.dropped, store.figures.damaged) == (0, 0), store.figures.trouble
 
 
-def test_flipped_bytes_make_no_wrong_label(settings_: LabelStore, rng: random.Random) -> None:
-    numbers = range(400)
-    keys, rows = sample_keys(numbers), rows_in(None, numbers)
-    with Store(settings_) as store:
+def test_flipped_bytes_make_no_wrong_label(tmp_path: Path, rng: random.Random) -> None:
+    settings = LabelStore(tmp_path / "labels.edl", 64 * MIB)
+    keys, rows = sample_keys(range(400)), rows_in(None, range(400))
+    with Store(settings) as store:
         store.put_many(keys, rows)
-    good = Path(settings_.path).read_bytes()
+    good = Path(settings.path).read_bytes()
     refused = lost = 0
     for _ in range(40):
         bad = bytearray(good)
@@ -164,9 +158,9 @@ def test_flipped_bytes_make_no_wrong_label(settings_: LabelStore, rng: random.Ra
             bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
         if rng.random() < 0.3:
             del bad[rng.randrange(len(bad)) :]
-        Path(settings_.path).write_bytes(bad)
+        Path(settings.path).write_bytes(bad)
         try:
-            with Store(settings_) as store:
+            with Store(settings) as store:
                 found = store.get_many(keys)
                 store.put_many(keys, rows)
                 found += store.get_many(keys)
@@ -176,26 +170,16 @@ def test_flipped_bytes_make_no_wrong_label(settings_: LabelStore, rng: random.Ra
             lost += found.count(None)
             assert all(one in (None, row) for one, row in zip(found, rows * 2, strict=True))
         for end in ("-wal", "-shm"):
-            Path(settings_.path + end).unlink(missing_ok=True)
+            Path(settings.path + end).unlink(missing_ok=True)
     assert lost or refused
 
 
-@contextlib.contextmanager
-def no_file_grows_beyond(limit_bytes: int) -> Iterator[None]:
-    """The system refuses to write more, as a disk without room does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(tmp_path: Path) -> None:
-    clock = Clock()
+    clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
     with Store(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
         fill(store, range(1000))
-        with no_file_grows_beyond(3 * MIB):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3 * MIB, hard))  # as a disk without room
+        try:
             for begin in range(1000, 20_000, 1000):
                 fill(store, range(begin, begin + 1000))
             assert store.figures.dropped > 0
@@ -205,6 +189,8 @@ def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(tmp_path: Path) -> N
             clock.now += PAUSE_S - 1
             fill(store, range(100))
             assert store.figures.dropped == dropped + 100, "a disk that has refused is left alone"
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         clock.now += 1
         fill(store, range(19_000, 20_000))
         assert store.figures.dropped == dropped + 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -18,10 +19,9 @@ from edl.distill_reader.engine.shelf_keeper import Identity, Keeper, Look
 from edl.distill_reader.engine.stored import NOTHING, Stocked, Wanted, rows_of, stocked
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store.richness import merged
-from edl.distill_reader.store.rows import Content, Model, Row
+from edl.distill_reader.store.rows import Content, Row
 from edl.distill_reader.store.settings import LabelStore
 from edl.distill_reader.store.store import Store
-from edl.errors import EdlError
 from edl.proto.clients import Answer
 from edl.proto.datatypes import Array
 from edl.proto.form_arrays import encode
@@ -163,40 +163,27 @@ WAIT_S = 10.0
 LOOK = Look(7, 2, Content("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
 
 
-class Ear:
-    """What the keeper says, in its order."""
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def opened(self, remembered: Model | None) -> None:
-        self.heard.append(remembered)
-
-    def failed(self, error: EdlError) -> None:
-        self.heard.append(error)
-
-    def looked(self, identity: Identity, stocked: Stocked) -> None:
-        self.heard.append((identity.number, stocked))
-
-
 @pytest.mark.parametrize("trouble", ["recall", "get_many"])
-def test_unexpected_error_empties_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
-) -> None:
+def test_errors_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
     def fails(*_: object) -> None:
         raise TypeError("written by another version")
 
     monkeypatch.setattr(Store, trouble, fails)
-    ear, inbox = Ear(), Inbox()
+    heard, inbox = list[Any](), Inbox()
+
+    def looked(identity: Identity, stocked: Stocked) -> None:
+        heard.append((identity.number, stocked))
+
+    listener: Any = SimpleNamespace(opened=heard.append, failed=heard.append, looked=looked)
     settings = LabelStore(tmp_path / "labels", 1 << 26)
-    keeper = Keeper(settings, "s", Wanted((), AS_GIVEN), inbox, ear)
+    keeper = Keeper(settings, "s", Wanted((), AS_GIVEN), inbox, listener)
     keeper.tell(LOOK)
-    while (7, NOTHING) not in ear.heard:
+    while (7, NOTHING) not in heard:
         calls = inbox.next(WAIT_S)
         assert calls, "it says nothing"
         for call in calls:
             call()
     keeper.close()
     inbox.close()
-    assert ear.heard[0] is None
+    assert heard[0] is None
     assert "written by another version" in keeper.figures.trouble
