@@ -125,11 +125,7 @@ def write_onnx(folder: Path, *, external: bool = False) -> Path:
     file = folder / "net.onnx"
     if external:
         onnx.save(
-            model,
-            str(file),
-            save_as_external_data=True,
-            location="net.weights",
-            size_threshold=0,
+            model, str(file), save_as_external_data=True, location="net.weights", size_threshold=0
         )
     else:
         onnx.save(model, str(file))

@@ -14,7 +14,6 @@ import pytest
 from edl.proto import inference_pb2 as pb
 from edl.proto.http_offer import OFFER, HttpOffer
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
-from edl.teacher.front.calls import Call, CallTable
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.bench_http import INFER, ask, infer, refused, rows, url_of
@@ -84,22 +83,6 @@ def test_roles(make: Make, tokens: ServerSecurity, tmp_path: Path) -> None:
     assert ask(viewer, "GET", "/v2/models/resnet", headers=headers).status_code == 200
     assert "viewer:grafana" in refused(infer(viewer, rows(), **headers), 403)
     assert viewer.refused("forbidden") == 2
-
-
-def test_limits_are_of_a_principal(
-    make: Make, tokens: ServerSecurity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = make(with_token(tmp_path, "s3cret"), security=tokens)
-    seen: list[str] = []
-    begin = CallTable.begin
-
-    def watched(table: CallTable, peer: str) -> Call:
-        seen.append(peer)
-        return begin(table, peer)
-
-    monkeypatch.setattr(CallTable, "begin", watched)
-    bench.infer()
-    assert seen == ["student:resnet at 127.0.0.1"]
 
 
 @pytest.mark.parametrize(

@@ -107,15 +107,6 @@ def twins() -> Any:
     return double, [X, X]
 
 
-def test_a_function_is_its_own_factory() -> None:
-    backend = open_backend(f"{HERE}:double", inputs=[X])
-    assert backend.spec.inputs == (X,)
-    assert [str(tensor) for tensor in backend.spec.outputs] == ["twice:FP32:-1,4", "sum:FP32:-1"]
-    assert backend.spec.numerics_id.startswith("callable-numpy-")
-    answer = backend.run({"x": np.ones((2, 4), np.float32)})
-    assert answer["sum"].tolist() == [4, 4]
-
-
 def test_what_a_factory_declares_is_what_is_served() -> None:
     spec = open_backend(f"{HERE}:declared").spec
     assert [str(tensor) for tensor in spec.outputs] == ["sum:FP32:-1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -247,7 +248,7 @@ def test_wrong_names_are_refused_at_once(names: dict[str, str]) -> None:
 
 
 def test_wrong_configurations_are_refused() -> None:
-    for make in (
+    wrong: list[Callable[[], object]] = [
         lambda: PredictorConfig("m", threads=0),
         lambda: PredictorConfig("m", micro_batch=0),
         lambda: PredictorConfig("m", precision="fp8"),
@@ -257,7 +258,8 @@ def test_wrong_configurations_are_refused() -> None:
         lambda: ServerConfig(receive_s=math.nan),
         *(partial(replace, DEFAULT, ttl_s=seconds) for seconds in (-1.0, math.nan, math.inf)),
         *(partial(replace, DEFAULT, grace_s=seconds) for seconds in (-1.0, math.nan, math.inf)),
-    ):
+    ]
+    for make in wrong:
         with pytest.raises(UsageError):
             make()
 

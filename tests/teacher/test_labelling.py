@@ -67,9 +67,7 @@ def outputs(result: Result) -> Mapping[str, Array]:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6))
-def test_expired_requests_are_not_computed(
-    requests: list[tuple[int, bool]],
-) -> None:
+def test_expired_requests_are_not_computed(requests: list[tuple[int, bool]]) -> None:
     backend, x = FakeBackend(), array(sum(samples for samples, _ in requests), 4)
     parts = [Part(samples, DOUBLE, 2.0 if live else 1.0) for samples, live in requests]
 

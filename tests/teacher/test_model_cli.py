@@ -74,8 +74,7 @@ def test_a_canary_of_given_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
-    [("not_loaded", "is constant"), ("restless", "differs from the canary")],
+    ("model", "words"), [("not_loaded", "is constant"), ("restless", "differs from the canary")]
 )
 def test_no_canary_is_written_of_a_broken_model(tmp_path: Path, model: str, words: str) -> None:
     file = tmp_path / "canary"

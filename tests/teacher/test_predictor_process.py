@@ -13,12 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from edl.errors import (
-    EdlError,
-    ModelError,
-    ProcessFailed,
-    RetryableError,
-)
+from edl.errors import BadAnswer, EdlError, ModelError, ProcessFailed, RetryableError
 from edl.proto.arena import GROWTH_BYTES, Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher import predictor_client
@@ -33,7 +28,7 @@ from edl.teacher.predictor_session import Answer, Results, surroundings
 from edl.teacher.request import Request
 from edl.teacher.wanted import Wanted
 from edl.tests.ground.programs import wait_gone
-from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL
+from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -115,7 +110,7 @@ def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
     sizes = []
     with started() as client:
         assert client.settled(DEADLINE_S)
-        for _ in range(8):
+        for _ in range(6):
             (answer,) = submit(client, x).result(DEADLINE_S)
             assert isinstance(answer, Answer)
             assert answer.outputs["twice"].tobytes() == (x * 2).tobytes()
@@ -350,6 +345,8 @@ def test_different_devices_have_mixed_numerics_and_a_common_time() -> None:
         assert client.settled(DEADLINE_S)
         assert client.loaded is not None
         assert client.loaded.spec.content_id == loaded.spec.content_id
+        with pytest.raises(BadAnswer, match="NaN"):
+            bench.ask(NAN)
         for _ in range(20):
             bench.ask()
         lanes = [bench.pool.lane_t_t_s(index) for index in range(2)]

@@ -74,12 +74,6 @@ def test_a_broken_model_is_refused(function: Callable[[Array], Array], words: st
         judged(logits_of(function))
 
 
-def nearly_deaf(x: Array) -> Array:
-    """Depends on its input by a thousandth."""
-    rows: Array = bias_only(x) + 1e-3 * (x @ WEIGHTS)
-    return rows
-
-
 def saturated(x: Array) -> Array:
     """A softmax that is certain of what it sees wherever it is loud enough."""
     logits = 20 * (x @ WEIGHTS)
@@ -87,18 +81,16 @@ def saturated(x: Array) -> Array:
     return np.asarray(exps / exps.sum(-1, keepdims=True), np.float32)
 
 
-def one_class(x: Array) -> Array:
-    """The same class for any noise, by a wide margin."""
-    rows: Array = x @ WEIGHTS + np.array([100, 0, 0, 0, 0], np.float32)
-    return rows
-
-
-def untrained(x: Array) -> Array:
-    rows: Array = 1e-3 * (x @ WEIGHTS)
-    return rows
-
-
-@pytest.mark.parametrize("function", [nearly_deaf, saturated, one_class, untrained])
+@pytest.mark.parametrize(
+    "function",
+    [
+        saturated,
+        lambda x: bias_only(x) + 1e-3 * (x @ WEIGHTS),
+        lambda x: x @ WEIGHTS + np.array([100, 0, 0, 0, 0], np.float32),
+        lambda x: 1e-3 * (x @ WEIGHTS),
+    ],
+    ids=["saturated", "nearly deaf", "one class", "untrained"],
+)
 @pytest.mark.parametrize("dtype", ["FP32", "FP16"])
 def test_unusual_models_pass(function: Callable[[Array], Array], dtype: str) -> None:
     cast = np.float16 if dtype == "FP16" else np.float32

@@ -105,10 +105,7 @@ def test_forms_of_an_output_and_of_the_request() -> None:
     ("parameters", "words"),
     [
         ({"form": "topk"}, "output 'logits': there is no form 'topk': name one of float32, bfl"),
-        ({"form": 16}, "'form' is text, as 'topk:20', not 16"),
         ({"form": "topk:10"}, "has 10 classes, so topk:10 leaves none out: K must be below"),
-        ({"temperature": -1.0}, "a temperature is a finite number above 0, not -1.0"),
-        ({"temperature": "hot"}, "'temperature' is a number, not 'hot'"),
     ],
 )
 def test_a_wrong_form_is_refused(parameters: dict[str, Any], words: str) -> None:

@@ -37,20 +37,6 @@ def test_clients_have_a_limit_each_and_together(peers: str, refused: str, words:
         table.begin(refused)
 
 
-def test_the_oldest_call_without_a_request_is_evicted() -> None:
-    table = CallTable(9, 3)
-    first, second, third = begun(table, "a", "a", "a")
-    ended: list[str] = []
-    second.on_evicted = lambda: ended.append("second")
-    table.received(first)
-    table.begin("a")
-    assert ended == ["second"]
-    assert [call.evicted for call in (first, second, third)] == [False, True, False]
-    assert len(table) == 3
-    table.end(second)  # its own end comes later, and counts no second time
-    assert len(table) == 3
-
-
 def test_the_client_with_most_calls_without_a_request_makes_room() -> None:
     table = CallTable(4, 3)
     good = table.begin("good")
@@ -130,13 +116,6 @@ def test_a_length_alone_takes_no_memory() -> None:
     assert frames.message() is None
     assert not frames.are_empty
     assert len(frames.room()) <= 20_000
-
-
-def test_bytes_without_a_length_can_be_taken() -> None:
-    frames = Frames(10)
-    feed(frames, b"abc", 100)
-    assert frames.take(4) is None
-    assert frames.take(3) == b"abc"
 
 
 def test_only_a_coroutine_that_waits_becomes_a_task() -> None:

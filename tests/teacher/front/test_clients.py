@@ -216,7 +216,7 @@ def test_an_unexpected_error_is_retryable(by: Transport) -> None:
     bench = by.server()
     client = by.connect(bench.address)
     bench.fail(ZeroDivisionError("of nothing"))
-    with pytest.raises(RetryableError, match="ZeroDivisionError.*: of nothing"):
+    with pytest.raises(RetryableError, match=r"ZeroDivisionError.*: of nothing"):
         client.double()
     bench.heal()
     assert client.is_answered()

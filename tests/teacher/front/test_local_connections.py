@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import sys
-import termios
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -169,20 +167,6 @@ def test_a_client_that_reads_no_answers_is_cut_off(bench: Bench, client: RawClie
             wait_until(lambda: bench.requests("answered") >= 2)
             bench.advance_until(lambda: bench.open_calls == 0, 10.0)
             assert isinstance(sending.exception(WAIT_S), OSError)
-
-
-def test_two_unread_answers_go_out(bench: Bench, client: RawClient) -> None:
-    """Two of 128 KB: by default the system would take half of the second."""
-    rows, least = 8192, 2 * 8192 * 4 * 4
-    with client.enter(2 * frame(bench.request(rows, request_id="a"))) as connection:
-
-        def unread() -> int:
-            waiting = bytearray(4)
-            fcntl.ioctl(connection.fileno(), termios.FIONREAD, waiting)
-            return int.from_bytes(waiting, sys.byteorder)
-
-        wait_until(lambda: unread() > least)
-        assert request_ids(connection, 2) == ["a", "a"]
 
 
 @pytest.fixture

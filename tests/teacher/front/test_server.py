@@ -14,11 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.errors import (
-    AddressInUse,
-    RequestRefused,
-    UsageError,
-)
+from edl.errors import AddressInUse, RequestRefused, UsageError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.security.instance import verify

@@ -98,15 +98,6 @@ def test_the_memory_of_a_body_is_freed_with_its_answer(
     assert len(memory) >= 3
 
 
-def test_requests_far_ahead_stay_in_the_socket(bench: Bench) -> None:
-    x = numbers(100)
-    with Talk(bench) as talk:
-        talk.say(batch(x) * 200)  # 320 KB
-        got = b""
-        while got.count((2 * x).tobytes()) < 200:
-            got += talk.socket.recv(1 << 16)
-
-
 @pytest.mark.parametrize(
     "unusual",
     [

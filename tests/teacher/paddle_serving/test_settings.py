@@ -1,8 +1,9 @@
-"""What of the command line means something to Paddle Serving, and what is refused by name."""
+"""Paddle Serving: its environment, the options that it takes, and the files that it is given."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from edl.errors import EdlError, ModelError, UsageError
+from edl.errors import EdlError, ModelError, ProcessFailed, UsageError
 from edl.lifecycle import Stop
 from edl.proto.specs import TensorSpec
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.devices import Device
-from edl.teacher.paddle_serving import engine
+from edl.teacher.paddle_serving import engine, environment
 from edl.teacher.paddle_serving.configuration import Model, write
+from edl.teacher.paddle_serving.environment import main, make, recipe
 from edl.teacher.paddle_serving.settings import check
 
 PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis://head")
@@ -27,7 +29,7 @@ PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis:/
 def test_supported_options_pass() -> None:
     inputs = (TensorSpec("x", "FP32", (-1, 4)),)
     predictor = PredictorConfig("m", threads=3, micro_batch=16, inputs=inputs, canary="net.npz")
-    more = {"teacher_id": "t1", "advertise": "head:9292", "insecure": True}
+    more: dict[str, Any] = {"teacher_id": "t1", "advertise": "head:9292", "insecure": True}
     check(PLAIN)
     check(replace(PLAIN, predictor=predictor, devices=(Device("gpu:1"),), **more))
     check(replace(PLAIN, server=ServerConfig("::1", 9292, 8), ttl_s=1.0, grace_s=3.0))
@@ -161,3 +163,81 @@ def test_an_unsupported_datatype_is_refused(model: Model, folder: Path) -> None:
     odd = replace(model, outputs=(TensorSpec("y", "UINT64", (-1, 2)),))
     with pytest.raises(ModelError, match="no UINT64, which 'y' is of"):
         write(folder, odd, port=1, calls=1, device="cpu", threads=1)
+
+
+class Steps:
+    """Stands in for venv and pip: keeps what was asked, and makes the folders they would make."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.taken: list[tuple[str, ...]] = []
+        self.fails = ""
+
+    def __call__(self, name: str, *argv: str, cwd: Path | None = None) -> None:
+        self.taken.append((name, *argv))
+        if name == self.fails:
+            raise ProcessFailed(f"{name} ended with exit code 1: no such release")
+        if name == "venv":
+            (self.folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+            (self.folder / "bin").mkdir()
+            (self.folder / "bin" / "python").symlink_to(sys.executable)
+        if "--target" in argv:
+            client = Path(argv[argv.index("--target") + 1]) / "paddle_serving_client"
+            client.mkdir()
+            (client / "httpclient.py").write_text("")
+            (client / "serving_client.so").write_text("")
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
+    steps = Steps(tmp_path / "serving")
+    monkeypatch.setattr(environment, "_run", steps)
+    return steps
+
+
+def test_an_environment_is_made_once(steps: Steps, tmp_path: Path) -> None:
+    told: list[str] = []
+    python = make(steps.folder, recipe(), told.append)
+    assert python == steps.folder / "bin" / "python"
+    assert [name for name, *_ in steps.taken] == ["venv", "pip", "pip", "pip", "check"]
+    assert ["--no-deps" in step for step in steps.taken[1:4]] == [False, True, True]
+    site = steps.folder / "lib" / "python3.11" / "site-packages"
+    assert [file.name for file in (site / "paddle_serving_client").iterdir()] == ["httpclient.py"]
+    compile((site / "sitecustomize.py").read_text(), "sitecustomize.py", "exec")
+    assert str(python) in told[-1]
+    steps.taken.clear()
+    assert make(steps.folder, recipe(), told.append) == python
+    assert not steps.taken
+    assert "up to date" in told[-1]
+
+
+@pytest.mark.parametrize("step", ["venv", "pip", "check"])
+def test_a_failed_step_makes_it_again(steps: Steps, step: str) -> None:
+    steps.fails = step
+    with pytest.raises(ProcessFailed, match="no such release"):
+        make(steps.folder, recipe(), print)
+    steps.fails = ""
+    steps.taken.clear()
+    make(steps.folder, recipe(), print)
+    assert [name for name, *_ in steps.taken] == ["venv", "pip", "pip", "pip", "check"]
+
+
+def test_other_folders_are_left_alone(steps: Steps) -> None:
+    steps.folder.mkdir()
+    (steps.folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="holds something else"):
+        make(steps.folder, recipe(), print)
+    assert (steps.folder / "thesis.tex").exists()
+    assert not steps.taken
+
+
+def test_the_command_and_its_errors(steps: Steps, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(steps.folder)]) == 0
+    steps.taken.clear()
+    assert main([str(steps.folder), "--gpu"]) == 0, "another recipe makes it anew"
+    assert "paddle-serving-server-gpu==0.9.0.post1028" in steps.taken[2]
+    assert "paddlepaddle-gpu==2.6.2" in capsys.readouterr().out
+    steps.folder = steps.folder.with_name("other")
+    steps.fails = "pip"
+    assert main([str(steps.folder)]) == 1
+    assert capsys.readouterr().err == "edl: pip ended with exit code 1: no such release\n"

@@ -1,35 +1,208 @@
-"""The sidecar's settings, the voucher, and what the command says of itself."""
+"""A foreign server: what it has to show, how it is registered, and its attestation."""
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber
 from edl.coordinator.registry import Member
-from edl.errors import ModelError, UsageError
+from edl.errors import BadAnswer, ModelError, RequestRefused, UsageError, WrongInstance
 from edl.lifecycle import Stop
 from edl.proto import inference_pb2 as pb
+from edl.proto.arena import Array
+from edl.proto.clients import Answer, Found, Request
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
 from edl.proto.specs import TensorSpec
+from edl.proto.stacked import whole
 from edl.teacher.canary import Canary
 from edl.teacher.identity import Identity
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
 from edl.teacher.register.dialect import with_scheme
 from edl.teacher.register.sidecar import register
+from edl.teacher.register.trial import MEASURED, Trial
 from edl.teacher.register.voucher import Voucher
 from edl.tests.coordinator.test_prober import probe
-from edl.tests.foreign_server import MODEL, ForeignGrpc, Kind, start
+from edl.tests.foreign_server import MODEL, MOODS, ForeignGrpc, Kind, start
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.teacher.register.test_trial import CANARY, X
+from edl.tests.scripted_teacher import CLASSES, logits_of
 from edl.tests.waiting import wait_until
+
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+CANARY = Canary.of("c", 1e-3, {"x": X}, {"logits": logits_of(X)})
+WIDTHS = itertools.cycle((5, 6))
+INPUT = TensorSpec("x", "FP32", (-1, 6))
+
+
+class ScriptedClient:
+    """A client of a server that has `inputs`, and labels as `label` does."""
+
+    def __init__(self, label: Callable[[Request], Mapping[str, Array]], *inputs: TensorSpec):
+        self.label, self._inputs = label, inputs
+
+    def probe(self, timeout_s: float) -> Found:
+        return Found(self._inputs)
+
+    def infer(self, request: Request, timeout_s: float) -> Answer:
+        return Answer(dict(self.label(request)))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def trial(self, *declared: TensorSpec, canary: Canary | None = None, member: str = "") -> Trial:
+        return Trial(self, declared, canary, 4, 1.0, member)
+
+
+def logits(function: Callable[[Array], Array]) -> Callable[[Request], dict[str, Array]]:
+    return lambda request: {"logits": function(whole(request.inputs["x"]))}
+
+
+def test_a_good_server_is_measured() -> None:
+    def slow(x: Array) -> Array:
+        time.sleep(0.1)
+        return logits_of(x)
+
+    client = ScriptedClient(logits(slow), INPUT)
+    for canary, verified in ((None, "declared"), (CANARY, "canary")):
+        with closing(client.trial(canary=canary)) as trial:
+            trial.ask(1.0)
+            measured = trial.first()
+        assert measured.verified == verified
+        assert measured.t_t_s >= 0.1 / 8  # two batches of 4 are on their way at once
+        assert measured.oddities == ()
+
+
+def test_a_slow_server_is_measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edl.teacher.register.trial._BUDGET_S", 0.0)
+    asked: list[Request] = []
+
+    def label(request: Request) -> dict[str, Array]:
+        asked.append(request)
+        return logits(logits_of)(request)
+
+    assert ScriptedClient(label, INPUT).trial(canary=CANARY).first().t_t_s > 0
+    assert len(asked) < MEASURED
+
+
+def test_a_server_that_changes_is_refused() -> None:
+    client = ScriptedClient(logits(logits_of), INPUT)
+    trial = client.trial()
+    trial.first()
+    for _ in range(2):
+        trial.again()
+    client.label = logits(lambda x: logits_of(x)[:, 1:])
+    with pytest.raises(ModelError, match="than at first"):
+        trial.again()
+
+
+@pytest.mark.parametrize("mood", ["nan", "short", "text", "other"])
+def test_wrong_answers_are_refused(mood: str) -> None:
+    trial = ScriptedClient(logits(MOODS[mood]), INPUT).trial(canary=CANARY)
+    for test in (trial.first, trial.again):
+        with pytest.raises(ModelError):
+            test()
+
+
+def test_an_unreadable_answer_is_refused() -> None:
+    def label(request: Request) -> dict[str, Array]:
+        raise BadAnswer("no tensors")
+
+    with pytest.raises(ModelError, match="its answer cannot be read: no tensors"):
+        ScriptedClient(label, INPUT).trial().first()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        (lambda x: np.ones((len(x), CLASSES), np.float32), "weights loaded"),
+        (lambda x: np.tile(x[:, :1], CLASSES).astype(np.float32), "uniform"),
+        (lambda x: logits_of(x)[:, : next(WIDTHS)], "other names, shapes or dtypes"),
+    ],
+)
+def test_answers_that_tell_nothing_are_refused(
+    behaviour: Callable[[Array], Array], words: str
+) -> None:
+    with pytest.raises(ModelError, match=words):
+        ScriptedClient(logits(behaviour), INPUT).trial().first()
+
+
+def test_undescribed_inputs_must_be_declared() -> None:
+    client = ScriptedClient(logits(logits_of))
+    with pytest.raises(UsageError, match="--input"):
+        client.trial().first()
+    assert client.trial(INPUT).first().t_t_s > 0
+    assert client.trial(canary=CANARY).first().t_t_s > 0
+
+
+def test_outputs_may_come_in_any_order() -> None:
+    orders = itertools.cycle((1, -1))
+
+    def shuffled(request: Request) -> dict[str, Array]:
+        x = whole(request.inputs["x"])
+        return dict([("logits", logits_of(x)), ("hidden", x * 2)][:: next(orders)])
+
+    trial = ScriptedClient(shuffled).trial(INPUT)
+    trial.first()
+    for _ in range(2):
+        trial.again()
+
+
+def refuse(request: Request) -> dict[str, Array]:
+    raise RequestRefused("ids beyond the vocabulary")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TensorSpec("x", "FP32", ()),
+        TensorSpec("x", "FP32", (-1, 0)),
+        TensorSpec("x", "FP32", (-1, -5)),
+        TensorSpec("x", "FP32", (-1, 1 << 45)),
+        TensorSpec("x", "FP32", (1,) * 80),
+        TensorSpec("x", "TENSOR", (-1, 6)),
+    ],
+    ids=str,
+)
+def test_a_spec_without_a_batch_is_a_usage_error(spec: TensorSpec) -> None:
+    with pytest.raises(UsageError, match=r"no batch can be made of x:.*--input"):
+        ScriptedClient(refuse).trial(spec).first()
+
+
+def test_refused_noise_asks_for_a_canary() -> None:
+    client = ScriptedClient(refuse, INPUT, TensorSpec("mask", "INT64", (-1, 6)))
+    with pytest.raises(ModelError, match=r"ids beyond the vocabulary.*--canary"):
+        client.trial(INPUT).first()
+    with pytest.raises(ModelError, match="refuses the canary's samples"):
+        client.trial(INPUT, canary=CANARY).again()
+    with pytest.raises(UsageError, match="it has no input 'y'; its inputs are x, mask"):
+        client.trial(TensorSpec("y", "FP32", (-1, 6))).first()
+
+
+def test_our_own_teachers_are_refused() -> None:
+    def label(request: Request) -> dict[str, Array]:
+        if request.parameters:
+            raise WrongInstance("teacher_id 't' was asked for; this is 'u'")
+        return {"logits": logits_of(whole(request.inputs["x"]))}
+
+    def refuse_always(request: Request) -> dict[str, Array]:
+        raise WrongInstance("this is 'u'")
+
+    ScriptedClient(label).trial(INPUT).first()
+    with pytest.raises(UsageError, match=r"an edl-teacher .*--coordinator"):
+        ScriptedClient(label).trial(INPUT, member="t").first()
+    with pytest.raises(WrongInstance):
+        ScriptedClient(refuse_always).trial(INPUT, member="t").first()
 
 
 def config(**options: Any) -> RegisterConfig:
