@@ -110,7 +110,8 @@ def test_what_lies_in_files_has_the_content_of_the_files(
         assert ":" in str(subject.model(folder))  # a factory
 
 
-def test_all_give_the_same_labels(backend: Backend, images: Array) -> None:
+def test_all_warm_up_and_give_the_same_labels(backend: Backend, images: Array) -> None:
+    assert warm_up(backend, 8) > 0
     answer = run_in_micro_batches(backend.run, {"image": images}, 8)
     assert list(answer) == [tensor.name for tensor in backend.spec.outputs]
     expected = same_network.label({"image": images})
@@ -130,11 +131,6 @@ def test_another_opening_is_the_same_model(
             (elsewhere / file.name).write_bytes(file.read_bytes())
         model = elsewhere
     assert open_backend(str(model), **subject.settings).spec == backend.spec
-
-
-def test_threads_are_a_part_of_the_numerics(subject: Subject, folder: Path) -> None:
-    one, two = subject.open(folder), subject.open(folder, threads=2)
-    assert one.spec.numerics_id != two.spec.numerics_id
 
 
 def test_answers_outlive_the_next_run(backend: Backend, images: Array) -> None:
@@ -165,7 +161,11 @@ def test_values_that_do_not_fit_are_an_error_of_ours(backend: Backend) -> None:
     assert backend.run({"image": np.zeros((2, 1, 8, 8), np.float32)})  # and it goes on
 
 
-def test_a_device_that_is_not_there_is_refused(subject: Subject, folder: Path) -> None:
+def test_threads_are_a_part_of_the_numerics_and_devices_have_to_be_there(
+    subject: Subject, folder: Path
+) -> None:
+    one, two = subject.open(folder), subject.open(folder, threads=2)
+    assert one.spec.numerics_id != two.spec.numerics_id
     for device in ("tpu", "cpu:1", "gpu:x", "gpu:0"):
         with pytest.raises(ModelError, match=r"device|on the CPU"):
             subject.open(folder, device=device)
@@ -186,10 +186,6 @@ def test_a_lower_precision_is_labelled_and_near_or_refused(
     exact, rounded = backend.run({"image": images}), lower.run({"image": images})
     for name, array in exact.items():
         np.testing.assert_allclose(rounded[name], array, atol=0.05 * np.abs(array).max())
-
-
-def test_it_warms_up(backend: Backend) -> None:
-    assert 0 < warm_up(backend, 8) < 1
 
 
 @contextmanager

@@ -100,15 +100,22 @@ def test_a_leader_whose_write_is_refused_leads_no_more(
     world.run(LEADER_TTL_S + 1, until=lambda: bool(sets(world)[2]))
 
 
-def test_a_teacher_that_left_while_nobody_led_is_out_with_the_new_term(world: World) -> None:
+@pytest.mark.parametrize("leads", ["nobody", "one that recovers"])
+def test_a_teacher_that_left_by_itself_is_out_at_once(world: World, leads: str) -> None:
     settled(world)
     (leader,) = world.leading
     student = world.students[1 - world.managers.index(leader)]
     held = (student.stream.teachers or [])[0]
-    world.kill(leader)
+    if leads == "nobody":
+        world.kill(leader)
+    else:
+        world.registry.clear()
+        world.run(1)
     del world.teachers[held]
     world.registry.leave("teachers", SERVICE, held)
-    world.run(LEADER_TTL_S + 1, until=lambda: held not in (student.stream.teachers or []))
+    limit_s = LEADER_TTL_S + 1 if leads == "nobody" else 0.5
+    world.run(limit_s, until=lambda: held not in (student.stream.teachers or []))
+    assert not student.stream.assignments[-1].lost
     assert [e.subject for e in world.log("left")] == [held]
 
 
@@ -332,17 +339,6 @@ def test_a_death_while_there_was_no_manager_is_told_when_recovery_ends(world: Wo
     world.run(GRACE_S + 1)
     assert [e.subject for e in world.log("lost")] == [held]
     assert not world.log("left")
-
-
-def test_a_teacher_that_left_by_itself_is_out_at_once_even_in_recovery(world: World) -> None:
-    settled(world)
-    world.registry.clear()
-    world.run(1)
-    held = held_teacher(world)
-    del world.teachers[held]
-    world.registry.leave("teachers", SERVICE, held)
-    world.run(0.5, until=lambda: held not in sets(world)[0])
-    assert not world.students[0].stream.assignments[-1].lost
 
 
 def test_a_fail_over_to_a_stale_replica_strips_nobody(world: World) -> None:

@@ -143,7 +143,7 @@ def mesh() -> Mesh:
     return mesh
 
 
-def test_it_is_summed_up(mesh: Mesh) -> None:
+def test_it_is_summed_up_and_those_that_need_a_look_come_first(mesh: Mesh) -> None:
     status = mesh.overview.status()
     assert list(status.managers) == ["m:1"]
     (service,) = status.services
@@ -160,20 +160,15 @@ def test_it_is_summed_up(mesh: Mesh) -> None:
     )  # fmt: skip
     assert dict(service.content_students) == {"c1": 2}
     assert dict(service.content_teachers) == {"c1": 5}
-
-
-def test_those_that_need_a_look_come_first(mesh: Mesh) -> None:
-    (service,) = mesh.overview.status().services
-    assert [t.teacher_id for t in service.teachers] == [
-        "bad", "waiting", "leaving", "idle", "admitted",
+    assert [(t.teacher_id, t.admission) for t in service.teachers][:2] == [
+        ("bad", "refused: another instance answers"), ("waiting", ""),
     ]  # fmt: skip
-    assert [t.admission for t in service.teachers][:2] == ["refused: another instance answers", ""]
+    assert [t.teacher_id for t in service.teachers][2:] == ["leaving", "idle", "admitted"]
     assert [s.report.student_id for s in service.students] == ["j/2", "j/1", "j/0"]
     assert service.students[2].reason == "as told"
     (few,) = mesh.overview.status(max_members=2).services
     assert [t.teacher_id for t in few.teachers] == ["bad", "waiting"]
-    assert len(few.students) == 2
-    assert few.teacher_count == 5
+    assert (len(few.students), few.teacher_count) == (2, 5)
 
 
 def test_a_reading_serves_all_that_ask_within_half_a_second(mesh: Mesh) -> None:
@@ -288,11 +283,8 @@ def test_the_first_owns_the_name(
 ) -> None:
     no = objection("j/0", incarnation, caller, FACTS)
     assert (type(no) if no else None) is expected
-
-
-def test_where_nothing_is_known_the_first_to_come_is_believed() -> None:
-    for facts in (None, {"incarnation": "1"}, {"incarnation": "odd"}):
-        assert objection("j/0", 1, Claimant("you", "yours"), facts) is None
+    for nothing in (None, {"incarnation": "1"}, {"incarnation": "odd"}):
+        assert objection("j/0", 1, caller, nothing) is None
 
 
 def test_nothing_secret_is_kept() -> None:

@@ -32,13 +32,15 @@ from edl.tests.proto.security.authority import write_secret
 from edl.tests.waiting import wait_until
 
 
-def test_a_first_report_is_answered_by_an_assignment(mesh: Served) -> None:
+def test_a_first_report_of_one_student_is_answered_by_an_assignment(mesh: Served) -> None:
     with open_stream(mesh.address, report(want=3)) as (call, _):
         told = next_assignment(call)
         assert [t.teacher_id for t in told.teachers] == ["t1"]
         assert dict(call.initial_metadata())["edl-beat-s"] == "0.100"
     assert mesh.manager.reports[0].want == 3
     assert not mesh.refused
+    code, said = subscribe(mesh.address, report(), report(student_id="k/0"))
+    assert (code, "one student" in said) == ("INVALID_ARGUMENT", True)
 
 
 def test_a_secret_is_handed_out_before_any_report_and_the_one_presented_is_kept(
@@ -140,12 +142,6 @@ def test_a_report_that_cannot_be_is_refused(
     assert not shared.manager.callers  # no manager has heard of it
 
 
-def test_a_stream_belongs_to_one_student(mesh: Served) -> None:
-    code, said = subscribe(mesh.address, report(), report(student_id="k/0"))
-    assert code == "INVALID_ARGUMENT"
-    assert "one student" in said
-
-
 @pytest.mark.parametrize("data", [b"\xff" * 50, b"\x0a", random.Random(7).randbytes(64) + b"\x07"])
 def test_bytes_that_are_no_message_are_refused(
     shared: Served, data: bytes, caplog: pytest.LogCaptureFixture
@@ -157,12 +153,6 @@ def test_bytes_that_are_no_message_are_refused(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_a_student_that_the_manager_forbids_is_counted(mesh: Served) -> None:
-    mesh.manager.refuse = Forbidden("belongs to another")
-    assert subscribe(mesh.address, report()) == ("PERMISSION_DENIED", "belongs to another")
-    assert mesh.refused == ["forbidden"]
-
-
 def test_trouble_with_the_registry_is_not_the_callers_fault(mesh: Served) -> None:
     mesh.registry.set_available(False)
     code, said = ask(mesh.address, "Drain", pb.DrainRequest(teacher_id="t1"))
@@ -171,8 +161,10 @@ def test_trouble_with_the_registry_is_not_the_callers_fault(mesh: Served) -> Non
     code, said = ask(mesh.address, "Status")
     assert (code, "Redis refuses this service manager" in said) == ("UNAVAILABLE", True)
     assert not mesh.refused
+    mesh.manager.refuse = Forbidden("belongs to another")
+    assert subscribe(mesh.address, report()) == ("PERMISSION_DENIED", "belongs to another")
     assert ask(mesh.address, "Obey")[0] == "UNIMPLEMENTED"
-    assert mesh.refused == ["malformed"]
+    assert mesh.refused == ["forbidden", "malformed"]
 
 
 def test_a_server_that_ends_by_itself_says_so(

@@ -34,18 +34,19 @@ def test_a_request_that_is_too_large_is_refused(shared: Served, method: str) -> 
     assert shared.refused == ["too_large"]
 
 
-def test_a_report_that_is_too_large_is_refused(mesh: Served) -> None:
+def test_a_report_or_message_that_is_too_large_is_refused(mesh: Served) -> None:
     large = report(teachers=["t" * 100] * 11_000)
     assert subscribe(mesh.address, large)[0] == "RESOURCE_EXHAUSTED"
     assert subscribe(mesh.address, report(), large)[0] == "RESOURCE_EXHAUSTED"
     assert mesh.refused == ["too_large", "too_large"]
-
-
-def test_what_grpc_itself_refuses_is_counted_too(mesh: Served) -> None:
-    code, said = ask(mesh.address, "Status", b"\x0a" * (9 << 20))
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "larger than max" in said
+    mesh.refused.clear()
+    code, said = ask(mesh.address, "Status", b"\x0a" * (9 << 20))  # gRPC itself refuses it
+    assert (code, "larger than max" in said) == ("RESOURCE_EXHAUSTED", True)
     wait_until(lambda: mesh.refused == ["malformed"])
+    limits = Limits(message_bytes=3)
+    limits.check_size(b"123")
+    with pytest.raises(TooLarge, match=r"larger than max \(4 vs\. 3 bytes\)"):
+        limits.check_size(b"1234")
 
 
 def test_garbage_on_the_port_harms_nobody(mesh: Served, capfd: pytest.CaptureFixture[str]) -> None:
@@ -119,10 +120,3 @@ def test_calls_on_top_of_those_that_are_answered_are_turned_away() -> None:
         first.join(20.0)
         assert ended == [("OK", "")]
         assert mesh.refused == ["overloaded"]
-
-
-def test_a_message_may_be_as_large_as_the_limit() -> None:
-    limits = Limits(message_bytes=3)
-    limits.check_size(b"123")
-    with pytest.raises(TooLarge, match=r"larger than max \(4 vs\. 3 bytes\)"):
-        limits.check_size(b"1234")

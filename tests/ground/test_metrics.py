@@ -55,6 +55,8 @@ def test_it_serves_its_own_registry_on_loopback(server: MetricsServer) -> None:
     assert status == 200
     assert "edl_test_turns_total 3.0" in text
     assert "python_info" not in text  # of the global registry
+    for method in ("POST", "PUT", "DELETE"):
+        assert scrape(server, method=method)[0] == 501, "only reading is possible"
 
 
 def test_it_ends_at_once_with_connections_open_and_more_than_once(
@@ -70,29 +72,20 @@ def test_it_ends_at_once_with_connections_open_and_more_than_once(
         open_socket(server)
 
 
-def test_other_machines_are_let_in_only_if_that_is_asked_for(registry: CollectorRegistry) -> None:
-    with pytest.raises(UsageError, match="--insecure"):
-        MetricsServer("0.0.0.0:0", registry)
-    with pytest.raises(UsageError, match="--insecure"):
-        MetricsServer("somewhere.example:0", registry)
-    server = MetricsServer("0.0.0.0:0", registry, insecure=True)
-    server.close()
-
-
-def test_a_taken_port_is_named(server: MetricsServer, registry: CollectorRegistry) -> None:
+def test_what_cannot_be_listened_on_is_refused(
+    server: MetricsServer, registry: CollectorRegistry
+) -> None:
     with pytest.raises(AddressInUse, match=server.address):
         MetricsServer(server.address, registry)
-
-
-@pytest.mark.parametrize("listen", ["", "x", "host:", "127.0.0.1:70000", "-1", "1.5"])
-def test_what_is_no_address_is_refused(listen: str, registry: CollectorRegistry) -> None:
-    with pytest.raises(UsageError):
-        MetricsServer(listen, registry)
-
-
-def test_an_address_of_another_machine_is_refused(registry: CollectorRegistry) -> None:
+    for listen in ("", "x", "host:", "127.0.0.1:70000", "-1", "1.5"):
+        with pytest.raises(UsageError):
+            MetricsServer(listen, registry)
     with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0"):
         MetricsServer("192.0.2.1:0", registry, insecure=True)
+    for others in ("0.0.0.0:0", "somewhere.example:0"):
+        with pytest.raises(UsageError, match="--insecure"):
+            MetricsServer(others, registry)
+    MetricsServer("0.0.0.0:0", registry, insecure=True).close()
 
 
 def test_hosts_and_ports_are_told_apart() -> None:
@@ -102,29 +95,17 @@ def test_hosts_and_ports_are_told_apart() -> None:
     assert split_listen("node.example:80") == ("node.example", 80)
 
 
-def test_with_a_gate_a_scrape_needs_its_token(registry: CollectorRegistry) -> None:
+def test_with_a_gate_a_scrape_needs_its_token_and_health_none(registry: CollectorRegistry) -> None:
     def authorize(token: str) -> None:
         if token != "opensesame":
             raise Unauthenticated("no such token")
 
-    server = MetricsServer("0.0.0.0:0", registry, authorize=authorize)
+    well = [False]
+    server = MetricsServer("0.0.0.0:0", registry, authorize=authorize, ready=lambda: well[0])
     try:
-        assert scrape(server) == (401, "")
-        assert scrape(server, "wrong") == (401, "")
+        assert scrape(server) == scrape(server, "wrong") == (401, "")
         status, text = scrape(server, "opensesame")
         assert (status, "edl_test_turns_total" in text) == (200, True)
-    finally:
-        server.close()
-
-
-def test_health_is_told_to_everybody_and_nothing_else(registry: CollectorRegistry) -> None:
-    def nobody(token: str) -> None:
-        raise Unauthenticated("no such token")
-
-    well = [False]
-    server = MetricsServer("0", registry, authorize=nobody, ready=lambda: well[0])
-    try:
-        assert scrape(server) == (401, "")
         assert scrape(server, path="/health/live") == (200, "")
         assert scrape(server, path="/health/ready") == (503, "")
         well[0] = True
@@ -159,11 +140,6 @@ def test_garbage_does_not_disturb_other_clients(server: MetricsServer, garbage: 
         except OSError:
             pass  # it need not hear us out
     assert scrape(server)[0] == 200
-
-
-def test_only_reading_is_possible(server: MetricsServer) -> None:
-    for method in ("POST", "PUT", "DELETE"):
-        assert scrape(server, method=method)[0] == 501
 
 
 def test_silent_clients_are_many_only_for_a_while(

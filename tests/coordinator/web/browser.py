@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,8 @@ from selenium.common.exceptions import NoSuchElementException, StaleElementRefer
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+
+from edl.tests.waiting import wait_until
 
 #: They also keep a fresh browser from talking to anything but the page.
 _FLAGS = (
@@ -70,10 +71,6 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.chrome.execute_script(script, *arguments)
 
-    def run_until_done(self, script: str) -> Any:
-        """Run a script whose last argument is a function that takes its result."""
-        return self.chrome.execute_async_script(script)
-
     def state_of(self, key: str) -> str | None:
         """The state in which a node is drawn; None: it is not there."""
         state: str | None = self.run(f"const node = {_NODE}; return node?.dataset.state", key)
@@ -82,14 +79,9 @@ class Browser:
     def click(self, key: str) -> None:
         self.run(f"{_NODE}.click()", key)
 
-    def until(self, what: Callable[[], object], timeout_s: float = 60.0) -> float:
-        """Wait until something holds; returns the seconds that it took."""
-        began = time.monotonic()
-        while not _holds(what):
-            if time.monotonic() - began > timeout_s:
-                raise AssertionError(f"it did not come within {timeout_s:g} s")
-            time.sleep(0.02)
-        return time.monotonic() - began
+    def until(self, what: Callable[[], object]) -> None:
+        """Wait until something holds that may not be drawn yet."""
+        wait_until(lambda: _holds(what))
 
     def errors(self) -> list[str]:
         """What the console has said since the last call, warnings and errors."""

@@ -81,13 +81,17 @@ def test_a_lease_that_was_not_prolonged_is_no_change() -> None:
     assert "teachers" not in difference(draw(before), draw(later))
 
 
-def test_a_lost_teacher_fades_and_then_goes() -> None:
+def test_a_lost_teacher_fades_and_then_goes_or_comes_back() -> None:
     picture = Picture()
     picture.update(mesh(teacher("t", samples_per_second=5)), [], 0.0)
     changes = picture.update(mesh(), [event("lost", "t")], 1.0)
     assert changes["teachers"][f"{S} t"] == {"state": "lost", "rate": 0.0}
     assert picture.update(mesh(), [], GHOST_S) == {}
     assert picture.update(mesh(), [], 1.0 + GHOST_S)["teachers"] == {f"{S} t": None}
+    for now, shown in ((20.0, (teacher("t"),)), (21.0, ()), (22.0, (teacher("t"),)), (33.0, ())):
+        picture.update(mesh(*shown), [event("lost", "t")] if now == 21.0 else [], now)
+        assert not shown or picture.document["teachers"][f"{S} t"]["state"] == "idle"
+    assert f"{S} t" in picture.document["teachers"], "it has gone anew"
 
 
 @pytest.mark.parametrize(
@@ -115,16 +119,6 @@ def test_the_log_is_believed_before_an_older_status() -> None:
     status.redis_time_ms += 2  # it is there again
     picture.update(status, [], 1.0)
     assert picture.document["teachers"][f"{S} t"]["state"] == "idle"
-
-
-def test_a_teacher_that_comes_back_is_no_ghost() -> None:
-    picture = Picture()
-    picture.update(mesh(teacher("t")), [], 0.0)
-    picture.update(mesh(), [event("lost", "t")], 1.0)
-    picture.update(mesh(teacher("t")), [], 2.0)
-    assert picture.document["teachers"][f"{S} t"]["state"] == "idle"
-    picture.update(mesh(), [], 3.0)
-    assert f"{S} t" in picture.document["teachers"]
 
 
 def laid(document: Document, changes: Document) -> Document:
