@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ def make() -> Iterator[Make]:
 @pytest.fixture
 def bench(make: Make) -> Bench:
     return make()
+
+
+@pytest.fixture
+def no_garbage_collector() -> Iterator[None]:
+    """Memory is freed by its last reference, or not at all."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import threading
 import weakref
@@ -176,7 +175,7 @@ def test_cancelling_the_task_cancels_what_it_waits_for(steps: int) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_task_is_freed_without_the_garbage_collector() -> None:
+def test_a_cancelled_task_is_freed(no_garbage_collector: None) -> None:
     class Held:
         pass
 
@@ -195,11 +194,7 @@ def test_a_cancelled_task_is_freed_without_the_garbage_collector() -> None:
         del task
         assert is_there() is None
 
-    gc.disable()
-    try:
-        asyncio.run(main())
-    finally:
-        gc.enable()
+    asyncio.run(main())
 
 
 def test_a_task_that_never_runs_is_closed() -> None:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -109,28 +110,13 @@ class Client:
         return False
 
 
-def transports(name: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
-    monkeypatch.setattr(http_way, "_OPEN_S", WAIT_S)  # a busy machine must not shut the way
-    transport = Transport(name, make)
-    yield transport
-    transport.close()
-
-
 @pytest.fixture(params=TRANSPORTS)
 def by(
     request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Transport]:
-    yield from transports(request.param, make, monkeypatch)
-
-
-@pytest.fixture
-def stream(make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
-    yield from transports("stream", make, monkeypatch)
-
-
-@pytest.fixture
-def http(make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
-    yield from transports("http", make, monkeypatch)
+    monkeypatch.setattr(http_way, "_OPEN_S", WAIT_S)  # a busy machine must not shut the way
+    with closing(Transport(request.param, make)) as transport:
+        yield transport
 
 
 @pytest.fixture
@@ -340,7 +326,7 @@ def test_tokens_may_change_while_a_client_is_connected(
     wait_until(lambda: not client.is_refused())
 
 
-# --- streams
+# --- of single transports
 
 
 def test_a_server_that_leaves_answers_a_request_on_its_way(bench: Bench) -> None:
@@ -386,32 +372,25 @@ def test_a_broken_stream_is_a_lost_teacher() -> None:
     assert isinstance(caught.value.why, TeacherLost)
 
 
-def test_closed_streams_are_freed_without_the_garbage_collector(stream: Transport) -> None:
-    client = stream.connect(stream.server().address)
-    gc.collect()
+@pytest.mark.parametrize("by", ["stream"], indirect=True)
+def test_closed_streams_are_freed(by: Transport, no_garbage_collector: None) -> None:
+    client = by.connect(by.server().address)
     client.double()
     (line,) = [weakref.ref(one) for one in gc.get_objects() if isinstance(one, GrpcLine)]
-    gc.collect()
-    gc.disable()
-    try:
-        client.close()
-        wait_until(lambda: line() is None)
-    finally:
-        gc.enable()
+    client.close()
+    wait_until(lambda: line() is None)
 
 
-# --- HTTP
-
-
+@pytest.mark.parametrize("by", ["http"], indirect=True)
 def test_tls_with_client_certificates(
-    http: Transport, authority: Authority, logged: Callable[[], list[str]]
+    by: Transport, authority: Authority, logged: Callable[[], list[str]]
 ) -> None:
     security = ClientSecurity(tls=authority.issue("student", "student:resnet"))
     server = ServerSecurity(tls=authority.issue("server"))
-    bench = http.server(security, security=server, slots=4)
-    client = http.connect(bench.address, security)
+    bench = by.server(security, security=server, slots=4)
+    client = by.connect(bench.address, security)
     x = np.random.default_rng(7).standard_normal((200_000, 4), np.float32)
     with ThreadPoolExecutor(2) as pool:
         for answer in pool.map(lambda _: client.ask(x), range(4)):
             assert answer.outputs["double"].tobytes() == (x * 2).tobytes()
-    wait_until(lambda: logged() == [http.logged] * 4)
+    wait_until(lambda: logged() == [by.logged] * 4)

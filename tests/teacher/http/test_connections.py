@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -37,14 +37,6 @@ def served(talk: Talk) -> list[Connection]:
     """The server's side of a connection, while it is in memory."""
     living = (one for one in gc.get_objects() if type(one) is Connection)
     return [one for one in living if one.client == talk.name]
-
-
-@pytest.fixture
-def no_garbage_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture
