@@ -35,8 +35,8 @@ class Environment:
 
     Attributes:
         name: of its list in `requirements/` and of its folder.
-        newest: the newest minor version of Python 3 that its packages are made for.
-        about_mib: roughly what it takes on the disk.
+        newest: the newest minor version of Python 3 for its packages.
+        about_mib: its size on the disk.
     """
 
     name: str
@@ -44,46 +44,37 @@ class Environment:
     about_mib: int
 
     @property
-    def requirements(self) -> Path:
-        return LISTS / f"{self.name}.txt"
-
-    @property
     def folder(self) -> Path:
         return FOLDER / self.name
 
     @property
     def log(self) -> Path:
-        """What pip said when it was made."""
+        """The output of pip."""
         return FOLDER / f"{self.name}.log"
 
-    @property
-    def python(self) -> Path:
-        """Its interpreter, once it is made."""
-        return self.folder / "bin" / "python"
-
     def program(self, name: str) -> Path:
-        """A program that its packages bring, once it is made."""
+        """A program of its packages, such as `python`."""
         return self.folder / "bin" / name
 
     def make(self) -> None:
         """Make it, unless it is there as its list wants it.
 
         Raises:
-            RuntimeError: there is no Python for it, or pip failed; the message says where its
-                output is.
+            RuntimeError: there is no Python for it, or pip failed.
         """
+        requirements = LISTS / f"{self.name}.txt"
         with self._locked():
             base = self._base_python()
-            wanted = f"{base}\n{_digest(self.requirements)}\n"
+            wanted = f"{base}\n{hashlib.sha256(requirements.read_bytes()).hexdigest()}\n"
             stamp = self.folder / STAMP
             if stamp.is_file() and stamp.read_text() == wanted:
                 return
-            _say(f"making {self.folder} from {self.requirements.name} (~{self.about_mib} MiB) ...")
+            _say(f"making {self.folder} from {requirements.name} (~{self.about_mib} MiB) ...")
             began = time.monotonic()
             shutil.rmtree(self.folder, ignore_errors=True)
             self.log.unlink(missing_ok=True)
             self._run(base, "-m", "venv", str(self.folder))
-            self._run(str(self.python), "-m", "pip", "install", "-r", str(self.requirements))
+            self._run(str(self.program("python")), "-m", "pip", "install", "-r", str(requirements))
             stamp.write_text(wanted)
             _say(f"made {self.folder} in {time.monotonic() - began:.0f} s")
 
@@ -125,21 +116,16 @@ KSERVE = Environment("kserve", 13, 450)
 ENVOY = Environment("envoy", 13, 130)
 
 
-def paddle_serving() -> None:
-    """Make the environment of Paddle Serving, as the product itself does."""
-    from edl.tests.interop.paddle_serving import serving_python
+def _paddle_serving() -> None:
+    from edl.tests.interop.paddle_serving import serving_python  # which imports this module
 
     serving_python()
 
 
 MAKERS: dict[str, Callable[[], object]] = {
     **{made.name: made.make for made in (TRITON, MLSERVER, KSERVE, ENVOY)},
-    "paddle-serving": paddle_serving,
+    "paddle-serving": _paddle_serving,
 }
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _say(words: str) -> None:

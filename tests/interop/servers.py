@@ -19,12 +19,18 @@ import psutil
 from edl.proto.clients import Request, open_client
 from edl.supervise import Process
 from edl.tests.interop.environments import KSERVE, MLSERVER, TRITON, Environment
-from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT
+from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
 from edl.tests.interop.running import HOST, PROGRAMS, Ports, kill, listens, running, status
+from edl.tests.system.conftest import FOR_EVER, Batches
 
 ANSWER_S = 30.0
 #: As in `programs/triton_server.py`.
 TRITON_MAX_BATCH = 64
+
+
+def known_batches(count: int = FOR_EVER) -> Batches:
+    """Batches for the tiny model, with known labels."""
+    return Batches(count, (8, FEATURES), labels_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ STARTS: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
 
 def _script(environment: Environment, name: str, ports: Ports) -> tuple[str, ...]:
     """The command line of one of `programs/`, which takes its ports as arguments."""
-    return (str(environment.python), str(PROGRAMS / name), *map(str, ports))
+    return (str(environment.program("python")), str(PROGRAMS / name), *map(str, ports))
 
 
 def _server(process: Process, ports: Ports, *, binary: bool = True) -> Server:
@@ -136,6 +142,6 @@ def _copied_model(process: Process) -> Path:
 def _library_folder(environment: Environment) -> str:
     """Where the shared library of its interpreter lies."""
     code = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
-    argv = [str(environment.python), "-c", code]
+    argv = [str(environment.program("python")), "-c", code]
     run = subprocess.run(argv, check=True, capture_output=True, text=True)
     return run.stdout.strip()

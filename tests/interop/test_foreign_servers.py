@@ -5,7 +5,6 @@ All serve one tiny model whose labels are known to the bit.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,13 @@ import pytest
 from edl.distill_reader import DistilReader
 from edl.errors import PoisonBatch, UsageError
 from edl.mesh.local import LocalMesh
-from edl.proto.clients import Client, Request, open_client
-from edl.supervise import Command, start
-from edl.tests.interop.known_batches import KnownBatches
+from edl.proto.clients import Request, open_client
 from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
-from edl.tests.interop.servers import STARTS, Server, mlserver
+from edl.tests.interop.servers import STARTS, Server, known_batches, mlserver
 from edl.tests.interop.sidecars import TTL_S, registered, write_canary
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-ASKS = Path(__file__).with_name("triton_asks.py")
 ANSWER_S = 30.0
 BATCHES = 60
 
@@ -56,36 +52,14 @@ def client(address: str) -> Iterator[Any]:
     client.close()
 
 
-def test_nvidias_clients_get_its_labels(server: Server, tmp_path: Path) -> None:
-    x = KnownBatches.at(5)
-    np.save(tmp_path / "in.npy", x)
-    lanes = [f"grpc={server.grpc}", f"json={server.http}"]
-    if server.binary:
-        lanes.append(f"binary={server.http}")
-    files = [str(tmp_path / "in.npy"), str(tmp_path / "out.npz")]
-    argv = (sys.executable, "-P", str(ASKS), MODEL, INPUT, OUTPUT, *files, *lanes)
-    asking = start(Command("tritonclient", argv, guard=True))
-    assert asking.wait(ANSWER_S) == 0, asking.tail()
-    with np.load(tmp_path / "out.npz") as labels:
-        assert len(labels) == len(lanes)
-        for lane in labels:
-            np.testing.assert_array_equal(labels[lane], labels_of(x), err_msg=lane)
-
-
-def test_ours_reads_what_it_serves(client: Client) -> None:
+def test_ours_reads_what_it_serves(client: Any, server: Server) -> None:
     found = client.probe(ANSWER_S)
-    assert [(t.name, t.datatype, t.shape) for t in found.inputs] == [
-        (INPUT, "FP32", (-1, FEATURES))
+    described = [
+        [(t.name, t.datatype, t.shape) for t in one] for one in (found.inputs, found.outputs)
     ]
-    assert [(t.name, t.datatype, t.shape) for t in found.outputs] == [
-        (OUTPUT, "FP32", (-1, CLASSES))
-    ]
-
-
-@pytest.mark.parametrize("outputs", [(), (OUTPUT,)], ids=["all", "named"])
-def test_ours_gets_its_labels(client: Any, server: Server, outputs: tuple[str, ...]) -> None:
-    for number in range(3):
-        x = KnownBatches.at(number)
+    assert described == [[(INPUT, "FP32", (-1, FEATURES))], [(OUTPUT, "FP32", (-1, CLASSES))]]
+    x = known_batches().at(0)
+    for outputs in ((), (OUTPUT,)):
         answer = client.infer(Request({INPUT: x}, outputs), ANSWER_S)
         assert list(answer.outputs) == [OUTPUT]
         np.testing.assert_array_equal(answer.outputs[OUTPUT], labels_of(x))
@@ -93,7 +67,7 @@ def test_ours_gets_its_labels(client: Any, server: Server, outputs: tuple[str, .
 
 
 def test_a_reader_is_fed_by_it(address: str) -> None:
-    source = KnownBatches(BATCHES)
+    source = known_batches(BATCHES)
     with DistilReader(source, service=MODEL, teachers=[address]) as reader:
         source.check(list(reader))
         source.check(list(reader))
@@ -101,7 +75,7 @@ def test_a_reader_is_fed_by_it(address: str) -> None:
 
 
 def test_a_batch_that_is_not_for_its_model_is_named(address: str) -> None:
-    batches = [(KnownBatches.at(number), number) for number in range(10)]
+    batches = [(known_batches().at(number), number) for number in range(10)]
     batches[3] = (batches[3][0][:, :9].copy(), 3)
     with DistilReader(batches, service=MODEL, teachers=[address]) as reader:
         epoch = iter(reader)
@@ -111,7 +85,7 @@ def test_a_batch_that_is_not_for_its_model_is_named(address: str) -> None:
 
 
 def test_it_is_a_teacher_of_a_mesh(address: str, canary: Path) -> None:
-    source = KnownBatches(BATCHES)
+    source = known_batches(BATCHES)
     with (
         LocalMesh(coordinator_options=["--ttl", str(TTL_S)]) as mesh,
         registered("foreign", address, mesh.url, canary),
@@ -131,14 +105,14 @@ def undescribed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("lane", ["grpc", "http"])
 def test_a_reader_names_the_feeds_of_an_undescribed_model(undescribed: Server, lane: str) -> None:
-    source = KnownBatches(BATCHES)
+    source = known_batches(BATCHES)
     address = undescribed.grpc if lane == "grpc" else f"http://{undescribed.http}"
     with DistilReader(source, service=MODEL, teachers=[address], feeds={INPUT: 0}) as reader:
         source.check(list(reader))
 
 
 def test_a_reader_without_feeds_is_told_to_name_them(undescribed: Server) -> None:
-    source = KnownBatches(BATCHES)
+    source = known_batches(BATCHES)
     with (
         DistilReader(source, service=MODEL, teachers=[undescribed.grpc]) as reader,
         pytest.raises(UsageError, match="the model names no inputs; say which fields"),
@@ -148,7 +122,7 @@ def test_a_reader_without_feeds_is_told_to_name_them(undescribed: Server) -> Non
 
 def test_a_sidecar_describes_the_model_for_all_readers(undescribed: Server, canary: Path) -> None:
     described = ("--input", f"{INPUT}:FP32:-1,{FEATURES}")
-    source = KnownBatches(BATCHES)
+    source = known_batches(BATCHES)
     with (
         LocalMesh(coordinator_options=["--ttl", str(TTL_S)]) as mesh,
         registered("mlserver", undescribed.grpc, mesh.url, canary, *described),

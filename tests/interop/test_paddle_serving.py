@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
 
 from edl.coordinator.registry import Member, connect
 from edl.distill_reader import DistilReader
@@ -19,10 +22,11 @@ from edl.errors import ProcessFailed, RequestRefused
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto.clients import Request, open_client
 from edl.proto.dialects import PADDLE_SERVING
-from edl.proto.paddle_serving import npy
+from edl.proto.paddle_serving import general_model_pb2, npy, pipeline_pb2
 from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import wait_gone
-from edl.tests.interop.paddle_serving import export, pipeline_server, serving_python
+from edl.tests.interop.paddle_serving import export, serving_python
+from edl.tests.proto.test_stubs import fields
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -112,22 +116,20 @@ def reader(source: Source, mesh: LocalMesh) -> DistilReader:
     return DistilReader(source, service=SERVICE, coordinator=mesh.url)
 
 
-def test_it_labels_an_epoch_and_leaves_nothing_behind(
+def test_it_labels_epochs_through_a_kill_and_a_drain(
     network: Network, mesh: LocalMesh, tmp_path: Path
 ) -> None:
-    """Held against what our own backend makes of the same files: the canary is of that."""
+    """Its canary comes from our own backend, which reads the same files."""
     canary = str(tmp_path / "net.canary")
     words = ("teacher", "fingerprint", str(network.folder), "--canary", canary)
     kept = start(python_command("fingerprint", "edl", *words))
     assert kept.wait(START_S) == 0, kept.tail()
-    mesh.add_teacher("t", spec(network.folder, "--canary", canary))
+    mesh.add_teacher("theirs", spec(network.folder, "--canary", canary))
     (member,) = registered(mesh)
     assert (member.facts["protocol"], member.facts["verified"]) == (PADDLE_SERVING, "canary")
-    teacher = mesh.teachers["t"]
-    whole = [child.pid for child in psutil.Process(teacher.pid).children(recursive=True)]
-    server = running(teacher)
-    folder = Path(server.cwd())
-    listening = [at.laddr.ip for at in server.net_connections() if at.status == "LISTEN"]
+    teacher = mesh.teachers["theirs"]
+    first = running(teacher)
+    listening = [at.laddr.ip for at in first.net_connections() if at.status == "LISTEN"]
     assert listening
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
     with closing(open_client(PADDLE_SERVING, member.facts["address"], SERVICE)) as client:
@@ -135,23 +137,9 @@ def test_it_labels_an_epoch_and_leaves_nothing_behind(
             asked = Request({"image": network.images[:rows]})
             (labels,) = client.infer(asked, READER_S).outputs.values()
             np.testing.assert_allclose(labels, network.logits[:rows], rtol=0, atol=1e-5)
-    with closing(reader(Source(network, 40), mesh)) as labelled:
-        network.check(list(labelled), 40)
-        network.check(list(labelled), 40)
-    teacher.stop(grace_s=15.0)
-    assert teacher.returncode == 0, teacher.tail()
-    wait_gone([*whole, server.pid])
-    assert not folder.exists()
-    assert not registered(mesh)
-
-
-def test_a_server_killed_in_mid_epoch_is_started_again(network: Network, mesh: LocalMesh) -> None:
-    mesh.add_teacher("t", spec(network.folder))
-    teacher = mesh.teachers["t"]
-    first = running(teacher)
 
     def kill_in_the_middle(number: int) -> None:
-        if number == 30:  # none of those that follow can have been labelled before
+        if number == 30:  # no later batch can have been labelled before
             first.kill()
             first.wait(READER_S)
 
@@ -160,33 +148,22 @@ def test_a_server_killed_in_mid_epoch_is_started_again(network: Network, mesh: L
     second = running(teacher)
     assert second.pid != first.pid
     assert teacher.alive
+    whole = [child.pid for child in psutil.Process(teacher.pid).children(recursive=True)]
+    folder = Path(second.cwd())
 
-
-def test_drained_in_mid_epoch_it_costs_no_resend(network: Network, mesh: LocalMesh) -> None:
-    """Beside a teacher of ours that serves the same files, which is the same content."""
-    mesh.add_teacher("theirs", spec(network.folder))
-    drained = mesh.teachers["theirs"]
-
-    def leave_in_the_middle(number: int) -> None:
-        if number == 30:
+    def drain_in_the_middle(number: int) -> None:
+        if number == 30:  # a teacher of ours serves the same files, and so the same content
             mesh.add_teacher("ours", TeacherSpec(SERVICE, str(network.folder)))
             mesh.drain("theirs")
         if number == 60:
-            assert drained.wait(READER_S) == 0, drained.tail()
+            assert teacher.wait(READER_S) == 0, teacher.tail()
 
-    with closing(reader(Source(network, 90, leave_in_the_middle), mesh)) as labelled:
+    with closing(reader(Source(network, 90, drain_in_the_middle), mesh)) as labelled:
         network.check(list(labelled), 90)
         assert labelled.stats.resends == 0
         assert labelled.stats.teachers == ("ours",)
-
-
-def test_the_server_dies_with_its_teacher(network: Network, mesh: LocalMesh) -> None:
-    mesh.add_teacher("t", spec(network.folder))
-    teacher = mesh.teachers["t"]
-    whole = [child.pid for child in psutil.Process(teacher.pid).children(recursive=True)]
-    mesh.kill("t")
-    teacher.wait()
     wait_gone(whole)
+    assert not folder.exists()
 
 
 def test_what_is_pickled_is_not_unpickled(
@@ -215,6 +192,11 @@ def test_what_is_pickled_is_not_unpickled(
         assert client.infer(asked, READER_S).outputs
         with pytest.raises(RequestRefused, match="err_no"):
             client.infer(Request({"image": network.images[:2, :, :5]}), READER_S)
+    teacher = mesh.teachers["t"]
+    whole = [child.pid for child in psutil.Process(teacher.pid).children(recursive=True)]
+    mesh.kill("t")  # its server dies with it
+    teacher.wait()
+    wait_gone(whole)
 
 
 @pytest.mark.parametrize(
@@ -232,37 +214,30 @@ def test_a_model_that_cannot_be_served_is_refused(
     assert mesh.teachers["t"].wait() == 2
 
 
-def sidecar(mesh: LocalMesh, address: str) -> Process:
-    flags = {
-        "--service": SERVICE, "--endpoint": f"grpc://{address}", "--model": "ours",
-        "--content": "c", "--coordinator": mesh.url, "--protocol": PADDLE_SERVING,
-        "--input": "image:FP32:-1,1,8,8",
-    }  # fmt: skip
-    words = [word for pair in flags.items() for word in pair]
-    return start(python_command("register", "edl", "teacher", "register", *words))
+def shipped(path: str) -> Any:
+    """The descriptors in a file of generated code, read without importing it."""
+    site = next((serving_python().parent.parent / "lib").glob("python3*/site-packages"))
+    for node in ast.walk(ast.parse((site / path).read_text())):
+        if isinstance(node, ast.keyword) and node.arg == "serialized_pb":
+            return DescriptorPool().AddSerializedFile(ast.literal_eval(node.value))
+    raise AssertionError(f"{path} holds no descriptors")
 
 
-def test_an_unmanaged_server_is_a_teacher(
-    network: Network, mesh: LocalMesh, tmp_path: Path
-) -> None:
-    with pipeline_server(tmp_path, network.folder, "ours", "tensors") as address:
-        register = sidecar(mesh, address)
-        try:
-            register.expect("teacher registered: ", START_S)
-            with closing(reader(Source(network, 40), mesh)) as labelled:
-                network.check(list(labelled), 40)
-        finally:
-            register.stop(grace_s=15.0)
-        assert register.returncode == 0, register.tail()
-
-
-def test_a_server_that_answers_in_text_is_no_teacher(
-    network: Network, mesh: LocalMesh, tmp_path: Path
-) -> None:
-    with pipeline_server(tmp_path, network.folder, "ours", "text") as address:
-        register = sidecar(mesh, address)
-        try:
-            register.expect("not registered: .*answers with text, which is never", START_S)
-            assert not registered(mesh)
-        finally:
-            register.stop(grace_s=15.0)
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [
+        ("paddle_serving_server/pipeline/proto/pipeline_service_pb2.py", pipeline_pb2.DESCRIPTOR),
+        ("paddle_serving_server/proto/general_model_service_pb2.py", general_model_pb2.DESCRIPTOR),
+    ],
+)
+def test_messages_and_methods_are_those_that_are_shipped(path: str, ours: FileDescriptor) -> None:
+    theirs = shipped(path)
+    assert ours.package == theirs.package
+    assert set(ours.message_types_by_name) == set(theirs.message_types_by_name)
+    for name, message in ours.message_types_by_name.items():
+        assert fields(message) == fields(theirs.message_types_by_name[name]), name
+    for name, service in ours.services_by_name.items():
+        others = theirs.services_by_name[name].methods
+        assert [(m.name, m.input_type.full_name, m.output_type.full_name) for m in others] == [
+            (m.name, m.input_type.full_name, m.output_type.full_name) for m in service.methods
+        ]

@@ -41,6 +41,8 @@ class Nodes:
         argv = [sys.executable, "-P", "-m", "edl", "student", "train", self.job_file]
         argv += ["--checkpoint", self.folder / "checkpoints", "--id-log", self.ids]
         environment = {"EDL_TEST_SCALED": str(self.folder / "scaled"), **self.environment}
+        if (pace := self.folder / "pace").exists():
+            environment["EDL_TEST_PACE"] = str(pace)
         process = start(
             Command(
                 f"node-{len(self.processes)}",
@@ -51,6 +53,12 @@ class Nodes:
         )
         self.processes.append(process)
         return process
+
+    def pace(self, step_s: float) -> None:
+        """Set the seconds of each step; call it before the first start, too."""
+        new = self.folder / "pace.new"
+        new.write_text(str(step_s))
+        new.replace(self.folder / "pace")  # a rank reads either the old or the new one
 
     @property
     def ids(self) -> Path:

@@ -46,19 +46,43 @@ def busy_teacher(reader: DistilReader) -> str:
     return busy[0]
 
 
-def test_a_killed_teachers_batches_are_answered_by_another(
+def test_teachers_leave_stop_and_die_and_so_do_a_predictor_and_the_engine(
     service: Service, set_pace: SetPace
 ) -> None:
-    set_pace(PACE_S)
-    service.add("a", "b")
+    set_pace(PACE_S / 4)
+    killed, suspended, drained = service.add("killed", "suspended", "drained")
     source = Batches()
-    with service.reader(source, teachers_min=2, teachers_max=2) as reader:
+    with service.reader(source, teachers_min=3, upper_bytes=10_000) as reader:
         iterator = iter(reader)
-        batches = [next(iterator) for _ in range(10)]
-        service.kill(busy_teacher(reader))
-        batches += taken_until(iterator, lambda: reader.stats.resends > 0)
+
+        batches = taken_until(iterator, lambda: drained in dict(reader.stats.in_flight))
+        service.drain(drained)
+        batches += taken_until(iterator, lambda: not service.teachers[drained].alive)
+        assert service.teachers[drained].returncode == 0
+        assert reader.stats.resends == 0
+
+        batches += taken_until(iterator, lambda: suspended in reader.stats.teachers)
+        batches += keeps_what_it_gets(service.teachers[suspended], suspended, reader, iterator)
+        batches += taken_until(iterator, lambda: reader.stats.resends + reader.stats.hedges > 0)
+        batches += taken_until(iterator, lambda: suspended not in reader.stats.teachers)
+        service.resume(suspended)
+        batches += taken_until(iterator, lambda: suspended in reader.stats.teachers)
+
+        before = reader.stats.resends
+        batches += keeps_what_it_gets(service.teachers[killed], killed, reader, iterator)
+        service.kill(killed)
+        batches += taken_until(iterator, lambda: killed not in reader.stats.teachers)
+        assert reader.stats.resends + reader.stats.hedges > before
+        assert reader.stats.resends - before <= 2 + reader.config.window
+
+        before = reader.stats.resends
+        (predictor,) = psutil.Process(service.teachers[suspended].pid).children()
+        predictor.kill()
+        batches += taken_until(iterator, lambda: reader.stats.resends > before)
+        os.kill(reader.engine_pid, signal.SIGKILL)
+        batches += taken_until(iterator, lambda: reader.stats.engine_restarts == 1)
         batches += source.rest(iterator)
-        assert reader.stats.resends <= 2 + reader.config.window
+    assert service.teachers[suspended].alive
     source.check(batches)
 
 
@@ -78,58 +102,6 @@ def test_resends_are_not_held_back_by_a_full_buffer(service: Service, set_pace: 
         assert reader.stats.state == "blocked", "nothing was taken: the buffer is still full"
         assert reader.stats.yielded == yielded, "no new batch was pulled"
         source.check(list(iterator))
-
-
-def test_a_drained_teacher_costs_no_resend(service: Service, set_pace: SetPace) -> None:
-    set_pace(PACE_S / 4)
-    drained, _ = service.add("a", "b")
-    source = Batches()
-    with service.reader(source, teachers_min=2, upper_bytes=10_000) as reader:
-        iterator = iter(reader)
-        batches = taken_until(iterator, lambda: drained in dict(reader.stats.in_flight))
-        service.drain(drained)
-        batches += taken_until(iterator, lambda: not service.teachers[drained].alive)
-        batches += source.rest(iterator)
-        assert service.teachers[drained].returncode == 0
-        assert reader.stats.resends == 0
-    source.check(batches)
-
-
-def test_a_killed_predictor_and_a_killed_engine_lose_nothing(
-    service: Service, set_pace: SetPace
-) -> None:
-    (teacher,) = service.add("a")
-    set_pace(PACE_S / 10)
-    source = Batches()
-    with service.reader(source, upper_bytes=10_000) as reader:
-        iterator = iter(reader)
-        batches = [next(iterator) for _ in range(20)]
-        (predictor,) = psutil.Process(service.teachers[teacher].pid).children()
-        predictor.kill()
-        batches += taken_until(iterator, lambda: reader.stats.resends > 0)
-        os.kill(reader.engine_pid, signal.SIGKILL)
-        batches += taken_until(iterator, lambda: reader.stats.engine_restarts == 1)
-        batches += source.rest(iterator)
-    assert service.teachers[teacher].alive
-    source.check(batches)
-
-
-def test_a_suspended_teacher_is_left_after_its_ttl_and_taken_back(
-    service: Service, set_pace: SetPace
-) -> None:
-    set_pace(PACE_S / 4)
-    victim, _ = service.add("a", "b")
-    source = Batches()
-    with service.reader(source, teachers_min=2, upper_bytes=10_000) as reader:
-        iterator = iter(reader)
-        batches = taken_until(iterator, lambda: len(reader.stats.teachers) == 2)
-        batches += keeps_what_it_gets(service.teachers[victim], victim, reader, iterator)
-        batches += taken_until(iterator, lambda: reader.stats.resends + reader.stats.hedges > 0)
-        batches += taken_until(iterator, lambda: victim not in reader.stats.teachers)
-        service.resume(victim)
-        batches += taken_until(iterator, lambda: victim in reader.stats.teachers)
-        batches += source.rest(iterator)
-    source.check(batches)
 
 
 class Loop(threading.Thread):

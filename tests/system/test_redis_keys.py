@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 from redis import Redis
 
 from edl.coordinator.embedded import start_embedded
-from edl.coordinator.registry import LogEntry, Plan, Row, connect, keys
-from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.coordinator.registry import connect, keys
 from edl.supervise import Process, python_command, start
 from edl.tests.distill_reader.trainer_program import EXIT_CODES, SIGNALS
 from edl.tests.ground.programs import wait_gone
@@ -25,36 +23,20 @@ from edl.tests.system.registering import audit
 from edl.tests.waiting import wait_until
 
 
-@dataclass
-class Server:
-    """A Redis of the test's own, a registry on it, and a plain client."""
-
-    url: str
-    registry: RedisRegistry
-    client: Any
-
-
-@pytest.fixture
-def server(stack: ExitStack) -> Server:
-    process, url = start_embedded()
-    stack.callback(process.stop)
-    registry = RedisRegistry(url)
-    stack.callback(registry.close)
-    client = stack.enter_context(Redis.from_url(url, decode_responses=True, protocol=2))
-    return Server(url, registry, client)
-
-
 @pytest.mark.parametrize("kills", [100, pytest.param(2000, marks=pytest.mark.nightly)])
 def test_no_teacher_key_without_a_deadline_at_any_moment(
-    server: Server, kills: int, rng: random.Random
+    stack: ExitStack, kills: int, rng: random.Random
 ) -> None:
     """The killer looks after each kill, and this test looks all the time."""
+    redis, url = start_embedded()
+    stack.callback(redis.stop)
+    client: Any = stack.enter_context(Redis.from_url(url, decode_responses=True, protocol=2))
     program = "edl.tests.system.registering"
-    killer = start(python_command("killer", program, server.url, kills, rng.randrange(2**32)))
+    killer = start(python_command("killer", program, url, kills, rng.randrange(2**32)))
     try:
         looks = 0
         while killer.alive:
-            assert audit(server.client) == []
+            assert audit(client) == []
             looks += 1
         assert killer.wait() == 0, killer.tail()
         assert f"killed {kills}" in killer.tail()
@@ -62,48 +44,9 @@ def test_no_teacher_key_without_a_deadline_at_any_moment(
         killer.stop()
     assert looks > 0
     # Kills hit processes at work, not processes that are still starting.
-    assert server.client.info("commandstats")["cmdstat_evalsha"]["calls"] > 2 * kills
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] > 2 * kills
     for pattern in ("edl:*:teacher:*", "edl:*:teachers"):  # the dead are gone by themselves
-        wait_until(lambda p=pattern: not server.client.keys(p))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "edl:{s}:leader", "edl:{s}:assignment", "edl:{s}:assignment:changes", "edl:{s}:admitted",
-        "edl:{s}:events", "edl:{s}:plan", "edl:{s}:desired", "edl:{s}:student:j/0",
-        "edl:{s}:students", "edl:managers",
-        "edl:{edl:managers}:manager:h:1", "edl:{edl:managers}:managers:changes",
-    ],
-)  # fmt: skip
-def test_each_key_that_managers_write_has_an_expiry(server: Server, key: str) -> None:
-    registry, client = server.registry, server.client
-    registry.register("managers", "", "h:1", {"incarnation": "1"}, 30.0)
-    registry.register("students", "s", "j/0", {"incarnation": "1"}, 30.0)
-    registry.lead("s", "m#1", 30.0)
-    log = [LogEntry("assigned", "j/0", "")]
-    assert registry.write("s", "m#1", (0, 0), (1, 1), {"j/0": Row()}, log, {"t": 1})
-    assert registry.set_desired("s", "m#1", 3, "why", log[0])
-    assert registry.move_plan("s", "m#1", (1, 1), Plan("c"), log[0])
-    assert client.exists(key)
-    assert audit(client) == []
-    client.persist(key)
-    assert f"{key} has no expiry" in audit(client)
-
-
-def test_the_audit_sees_what_it_looks_for(server: Server) -> None:
-    registry, client = server.registry, server.client
-    facts = {"incarnation": "1"}
-    registry.register("teachers", "s", "t", facts, 30.0)
-    assert audit(client) == []
-    client.persist("edl:{s}:teacher:t")
-    assert audit(client) == ["edl:{s}:teacher:t has no expiry"]
-    client.delete("edl:{s}:teacher:t")
-    assert audit(client) == ["t has a deadline and no facts"]
-    client.persist("edl:{s}:teachers")
-    assert "edl:{s}:teachers has no expiry" in audit(client)
-    client.zadd("edl:{s}:teachers", {"u": float("inf")})
-    assert "u has no deadline" in audit(client)
+        wait_until(lambda p=pattern: not client.keys(p))  # type: ignore[misc]
 
 
 SERVICE = "s"

@@ -1,0 +1,182 @@
+"""Machines that are lent to a mesh: `edl agent` as real processes."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from edl.coordinator import connect, fetch_status
+from edl.coordinator.calling.client import deploy
+from edl.coordinator.machines import Machine
+from edl.coordinator.machines import open_board as open_machines
+from edl.distill_reader import DistilReader
+from edl.mesh.agent.cli import resume
+from edl.mesh.local import LocalMesh
+from edl.proto import coordinator_pb2 as pb
+from edl.supervise import Process, python_command, start, stop_all
+from edl.teacher.content import content_of
+from edl.tests.ground.programs import wait_gone
+from edl.tests.system.conftest import ROWS, Batches, taken_until
+from edl.tests.system.coordinator_process import edl_output
+from edl.tests.teacher import same_network
+from edl.tests.waiting import wait_until
+
+
+class Images(Batches):
+    def at(self, number: int) -> Any:
+        return np.random.default_rng(number).standard_normal((ROWS, 1, 8, 8), dtype=np.float32)
+
+    def check(self, batches: list[Any]) -> None:
+        assert [int(numbers[0]) for _, numbers, _ in batches] == list(range(self.count))
+        for number, (image, _, logits) in enumerate(batches):
+            np.testing.assert_array_equal(image, self.at(number))
+            expected = same_network.label({"image": image})["logits"]
+            np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+class Lending:
+    """A coordinator, a model in a folder, and machines, each with a cache of its own."""
+
+    def __init__(self, mesh: LocalMesh, model: Path, folder: Path, stack: ExitStack) -> None:
+        self.mesh, self.folder = mesh, folder
+        self.model = f"file://{model}"
+        self.content = content_of(str(model))
+        self.board = open_machines(mesh.url)
+        self._agents: list[Process] = []
+        stack.callback(self.board.close)
+        stack.callback(self._end)
+
+    def _end(self) -> None:
+        stop_all(self._agents, 20.0)
+        for one in self.board.deployments():
+            self.undeploy(one.service)
+        wait_until(lambda: not self.board.deployments())
+
+    def agent(self, name: str) -> Process:
+        """Start one; it is ended with the test."""
+        process = start(
+            python_command(
+                name, "edl", "agent", f"--coordinator={self.mesh.url}", f"--machine={name}",
+                "--devices=cpu", f"--cache={self.cache(name)}", "--ttl=6", "--grace=10",
+            )
+        )  # fmt: skip
+        self._agents.append(process)
+        return process
+
+    def cache(self, name: str) -> Path:
+        return self.folder / f"cache-{name}"
+
+    def deploy(self, service: str, content: str = "", **more: Any) -> str:
+        least = more.pop("min", 1)
+        return deploy(
+            self.mesh.url,
+            pb.DeployRequest(
+                service=service, model_url=self.model, content_id=content or self.content,
+                min=least, max=more.pop("max", least), **more,
+            ),
+        )  # fmt: skip
+
+    def undeploy(self, service: str) -> None:
+        deploy(self.mesh.url, pb.DeployRequest(service=service, withdraw=True))
+
+    def machine(self, name: str) -> Machine | None:
+        return next((one for one in self.board.machines() if one.machine_id == name), None)
+
+    def registered(self, service: str) -> dict[str, str]:
+        """The states of teachers with a lease, from the registry: a manager may be late."""
+        with closing(connect(self.mesh.url)) as registry:
+            return {one.member: one.facts["state"] for one in registry.members("teachers", service)}
+
+    def admitted(self, service: str) -> list[str]:
+        """Teachers that students are given."""
+        found = fetch_status(self.mesh.url, service).services
+        return sorted(
+            one.teacher_id
+            for service_ in found
+            for one in service_.teachers
+            if one.admission == "admitted" and one.state == "serving"
+        )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return same_network.write_onnx(tmp_path_factory.mktemp("model")).parent
+
+
+@pytest.fixture
+def lending(shared_mesh: LocalMesh, model: Path, tmp_path: Path, stack: ExitStack) -> Lending:
+    return Lending(shared_mesh, model, tmp_path, stack)
+
+
+def test_a_machine_gets_a_teacher_is_given_to_another_service_and_loses_no_batch(
+    lending: Lending,
+) -> None:
+    url, images = lending.mesh.url, Images()
+    bounds: dict[str, Any] = {"upper_bytes": 1 << 16, "wait_timeout_s": 60.0}
+    with DistilReader(images, service="a", coordinator=url, fetches=["logits"], **bounds) as reader:
+        stream = iter(reader)
+        wait_until(lambda: bool(fetch_status(url, "a").services))
+        assert "no machine is there yet" in lending.deploy("a", min=2)
+        for name in ("m1", "m2"):
+            lending.agent(name)
+        batches = taken_until(stream, lambda: lending.admitted("a") == ["m1", "m2"])
+        lending.deploy("b", priority=1)
+        batches += taken_until(stream, lambda: len(lending.admitted("b")) == 1)
+        (moved,) = lending.admitted("b")
+        (stayed,) = {"m1", "m2"} - {moved}
+        assert lending.registered("a") == {stayed: "serving"}
+        batches += taken_until(stream, lambda: lending.admitted("a") == [stayed])
+        batches += [next(stream) for _ in range(20)]
+        assert any("machines: 2" in line for line in edl_output("status", url=url))
+        batches += images.rest(stream)
+    images.check(batches)
+    kinds = [(one.kind, one.subject) for one in lending.board.noted("a")]
+    assert ("left", moved) in kinds  # after it had answered its requests
+    assert "lost" not in [kind for kind, _ in kinds]
+
+
+def test_a_machine_refuses_another_content_serves_the_right_one_and_is_given_back_when_asked(
+    lending: Lending,
+) -> None:
+    agent = lending.agent("m1")
+    lending.deploy("wrong", content="0" * 64, priority=5)
+    wait_until(lambda: bool((one := lending.machine("m1")) and one.report.troubles))
+    found = lending.machine("m1")
+    assert found is not None
+    assert f"has content {lending.content}" in found.report.troubles[0]
+    assert list((lending.cache("m1") / "models").iterdir()) == []  # nothing of it is kept
+    asked = ("status", "--service", "wrong")
+    wait_until(lambda: lending.content in "".join(edl_output(*asked, url=lending.mesh.url)))
+
+    lending.deploy("right")  # the machine is of use for others meanwhile
+    wait_until(lambda: lending.admitted("right") == ["m1"])
+    (event,) = [one for one in lending.board.noted("wrong") if one.kind == "failed"]
+    assert lending.content in event.text
+    assert sum("it is tried again in" in line for line in agent.tail(500)) == 1
+    lending.undeploy("wrong")
+
+    cache = f"--cache={lending.cache('m1')}"
+    giving = start(python_command("yield", "edl", "agent", "yield", cache))
+    assert giving.wait(60.0) == 0, giving.tail()
+    assert "m1 has given this machine back" in giving.tail()[-1]
+    assert lending.registered("right") == {}  # it left in order: nobody had to find out
+    assert (one := lending.machine("m1")) is not None
+    assert one.report.state == "yielded"
+    wait_until(lambda: (one := lending.machine("m1")) is not None and not one.order.service)
+
+    resume(cache=lending.cache("m1"))
+    wait_until(lambda: lending.admitted("right") == ["m1"])
+    children = [child.pid for child in psutil.Process(agent.pid).children(recursive=True)]
+    assert len(children) >= 2  # the teacher's two sides
+
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(60.0) == 0
+    wait_gone(children)
+    assert lending.machine("m1") is None
+    assert lending.registered("right") == {}
