@@ -120,10 +120,8 @@ class TestAdmission:
         assert admission.answered(A, "ok", "", 1.0) is None
         assert not admission.appeared(A, 2.0)
 
-    @pytest.mark.parametrize("seconds", [40, 120])
-    def test_unreachable_teachers_keep_no_new_one_out(
-        self, admission: Admission, seconds: int
-    ) -> None:
+    def test_unreachable_teachers_keep_no_new_one_out(self, admission: Admission) -> None:
+        seconds = 60
         crowd = [Identity(f"t{i}", 1, f"h:{i}") for i in range(1000)]
         for one in crowd:
             admission.appeared(one, 0.0)
@@ -229,13 +227,6 @@ class TestHealthChecks:
             assert silent < strikes or step == "withdraw"
             registered = {"register": True, "withdraw": False, "stay": registered}[step]
             assert case.vouching.registered is registered
-
-    @pytest.mark.parametrize(
-        "odd", [{"every_s": 0.0}, {"test_every_s": -1.0}, {"strikes": 0}, {"retry_s": 0.0}]
-    )
-    def test_invalid_settings_are_refused(self, odd: dict[str, float]) -> None:
-        with pytest.raises(ValueError, match="above 0"):
-            Patience(**odd)  # type: ignore[arg-type]
 
 
 NOW_MS = 1_700_000_000_000

@@ -147,21 +147,6 @@ class TestBatching:
         assert sent(decide(rule, waiting(2, 2, 2, 2, 2), [lane()], 0.0)) == [(0, 1, 2, 3)]
         assert sent(decide(rule, waiting(2, 3), [lane()], 0.0)) == []
 
-    @pytest.mark.parametrize(
-        "make",
-        [
-            lambda: BatchRule(-1),
-            lambda: BatchRule(8, -0.1),
-            lambda: BatchRule(8, math.inf),
-            lambda: BatchRule(8, 0.1, frozenset({9})),
-            lambda: BatchRule(0, 0.1, frozenset({1})),
-        ],
-    )
-    def test_invalid_rules_are_refused(self, make: object) -> None:
-        assert callable(make)
-        with pytest.raises(ValueError):
-            make()
-
     @given(
         RULES, ARRIVALS, st.lists(st.sampled_from([0.0005, 0.002, 0.01]), min_size=1, max_size=3)
     )

@@ -140,14 +140,6 @@ class TestSimulation:
             simulate(slots(1), [job, job])
         with pytest.raises(ValueError, match="name of their own"):
             simulate(slots(1), [])
-        with pytest.raises(ValueError, match="work_node_s"):
-            replace(job, work_node_s=0)
-        with pytest.raises(ValueError, match="stop_s"):
-            replace(job, stop_s=0)
-        with pytest.raises(ValueError, match="times must be"):
-            replace(job, leave_s=-1)
-        with pytest.raises(ValueError, match="decide_every_s"):
-            SimulatedPool({"slots": 1}, decide_every_s=0)
         with pytest.raises(ValueError, match="interval"):
             simulate(slots(1), [job]).load("slots", 3, 3)
 

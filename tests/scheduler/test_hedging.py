@@ -253,9 +253,6 @@ class TestBudget:
 
 class TestHedgeSettings:
     def test_settings_and_order(self) -> None:
-        for wrong in ({"share": 1.1}, {"burst": 0.5}, {"urgency": 0.9}, {"floor_s": 0.0}):
-            with pytest.raises(ValueError, match=r"needs|above"):
-                HedgeConfig(**wrong)
         teachers = [Asked("a", flights(7)), Asked("c", flights(3)), busy(99.0)]
         assert look(*teachers, now=99.0).hedge == (103, 107)
 

@@ -163,8 +163,6 @@ class TestPods:
         jobs = [JobSeen("a", JobWanted()), JobSeen("a", JobWanted())]
         with pytest.raises(ValueError, match="two jobs have one name"):
             decide_pods(Pool({}), jobs, 0.0, AT_ONCE)
-        with pytest.raises(ValueError, match="place_within_s"):
-            PodsConfig(place_within_s=-1)
 
 
 def _two_have_a_place(least: int) -> PodWorld:

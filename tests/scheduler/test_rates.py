@@ -49,11 +49,6 @@ class TestRates:
         with pytest.raises(ValueError, match="measurement"):
             RecentMedian().add(bad)
 
-    @pytest.mark.parametrize(("size", "q"), [(0, 0.5), (5, -0.1), (5, 1.1)])
-    def test_settings_out_of_range_are_refused(self, size: int, q: float) -> None:
-        with pytest.raises(ValueError, match="needs size"):
-            LowQuantile(size, q)
-
     def test_rate_is_seen_and_forgotten(self) -> None:
         rate = RecentRate(horizon_s=4.0)
         assert rate.value(100.0) == 0.0
@@ -76,11 +71,6 @@ class TestRates:
         few, many = (len(pickle.dumps(rate)) for rate in rates.values())
         assert many < 1.5 * few
 
-    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-    def test_a_horizon_is_above_0_s(self, bad: float) -> None:
-        with pytest.raises(ValueError, match="horizon"):
-            RecentRate(bad)
-
     @given(st.integers(1, 20), st.lists(st.floats(0, 1e6), max_size=60))
     def test_mean(self, size: int, measurements: list[float]) -> None:
         mean = RecentMean(size)
@@ -92,8 +82,6 @@ class TestRates:
             assert mean.value == pytest.approx(sum(latest) / len(latest))
         with pytest.raises(ValueError, match="not a measurement"):
             mean.add(float("nan"))
-        with pytest.raises(ValueError, match="size >= 1"):
-            RecentMean(0)
 
 
 seconds = st.floats(min_value=1e-6, max_value=1e3)
@@ -267,8 +255,3 @@ class TestLimits:
         bucket, ok = take(rate, Bucket(1.5, 0.0), 0.0, cost=2.0)
         assert (bucket, ok) == (Bucket(1.5, 0.0), False)
         assert take(rate, bucket, 0.5, cost=2.0)[1]
-
-    @pytest.mark.parametrize("wrong", [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.5), (float("inf"), 1.0)])
-    def test_invalid_rates_are_refused(self, wrong: tuple[float, float]) -> None:
-        with pytest.raises(ValueError, match="rate"):
-            Rate(*wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import fsum, inf, nan
+from math import fsum
 
 import pytest
 from hypothesis import example, given
@@ -50,13 +50,6 @@ class Student:
 
 
 class TestNoTeacher:
-    @pytest.mark.parametrize(
-        ("name", "after_s"), [("panic", 1.0), ("fail", None), ("hard_only", None), ("wait", -1.0)]
-    )
-    def test_invalid_policies_are_refused(self, name: str, after_s: float | None) -> None:
-        with pytest.raises(ValueError, match=r"policy|wait|needs"):
-            Policy(name, after_s)  # type: ignore[arg-type]
-
     @given(
         st.sampled_from([Policy(), Policy("wait", 2.0), FAIL, HARD_ONLY]),
         st.lists(st.tuples(st.integers(0, 2), st.booleans(), EIGHTHS, st.booleans()), min_size=1),
@@ -252,13 +245,6 @@ class TestEnsemble:
     def test_weights_and_policies(self) -> None:
         assert Ensemble({"a": 7, "b": 3}).shares == pytest.approx({"a": 0.7, "b": 0.3})
         assert Ensemble({"a": 1e308, "b": 1e308}).shares == {"a": 0.5, "b": 0.5}
-        for weights in ({}, {"a": 0.0}, {"a": -1.0}, {"a": nan}, {"a": inf}):
-            with pytest.raises(ValueError, match="weights"):
-                Ensemble(weights)
-        with pytest.raises(ValueError, match="missing"):
-            Ensemble({"a": 1.0}, "ignore")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="after 0 s or more"):
-            Ensemble({"a": 1.0}, after_s=-1.0)
 
     @given(
         st.dictionaries(st.sampled_from("abcdef"), st.floats(1e-6, 1e6), min_size=1),

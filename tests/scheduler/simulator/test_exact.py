@@ -50,20 +50,6 @@ class TestScenario:
         with pytest.raises(ValueError, match=why):
             Scenario(**settings | changed)
 
-    @pytest.mark.parametrize(
-        ("changed", "why"),
-        [
-            ({"name": "a/b"}, "without '/'"),
-            ({"lower": 16.0}, "lower < upper"),
-            ({"teachers_min": 5, "teachers_max": 4}, "teachers_min <= teachers_max"),
-            ({"join_s": 5.0, "leave_s": 4.0}, "leaves at 4 s, joins at 5 s"),
-            ({"changes": (Change(2.0, 1.0), Change(1.0, 1.0))}, "in the order"),
-        ],
-    )
-    def test_invalid_groups_are_refused(self, changed: dict[str, Any], why: str) -> None:
-        with pytest.raises(ValueError, match=why):
-            students(**changed)
-
     def test_any_group_may_say_when_it_ends(self) -> None:
         Scenario((students(batches=3), students(name="other", leave_s=9.0)))
         with pytest.raises(ValueError, match="it would never end"):

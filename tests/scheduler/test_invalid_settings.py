@@ -1,0 +1,140 @@
+"""Settings that cannot be are refused, with a message that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from edl.errors import UsageError
+from edl.scheduler.autoscale import AutoscaleConfig
+from edl.scheduler.batching import BatchRule
+from edl.scheduler.canaries import CanaryConfig
+from edl.scheduler.climbing import ClimbRule
+from edl.scheduler.elastic import ElasticConfig, ElasticJob, Pool
+from edl.scheduler.elastic_simulation import SimulatedJob, SimulatedPool
+from edl.scheduler.ensemble import Ensemble
+from edl.scheduler.flow import FlowConfig
+from edl.scheduler.hedging import HedgeConfig
+from edl.scheduler.job_pods import PodsConfig
+from edl.scheduler.limits import Rate
+from edl.scheduler.no_teacher import Policy
+from edl.scheduler.rates import LowQuantile, RecentMean, RecentRate
+from edl.scheduler.request_size import SizeConfig
+from edl.scheduler.shard_plan import Shard
+from edl.scheduler.simulator import Change, StudentGroup
+from edl.scheduler.students.ranges import Ranges
+from edl.scheduler.students.saving import Rhythm
+from edl.scheduler.students.shards import StaticDeal
+from edl.scheduler.students.weights import Cosine, Linear, Steps
+from edl.scheduler.teacher_count import Wish
+from edl.scheduler.vouching import Patience
+from edl.scheduler.windows import WindowConfig
+
+JOB: dict[str, Any] = {"name": "a", "min_nodes": 1, "max_nodes": 2}
+SIMULATED: dict[str, Any] = {"name": "a", "work_node_s": 10, "min_nodes": 1, "max_nodes": 1}
+STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("make", "values", "message"),
+    [
+        (AutoscaleConfig, {"min": 3, "max": 2}, "not"),
+        (AutoscaleConfig, {"min": -1}, "not"),
+        (AutoscaleConfig, {"freeze_s": -1.0}, "not"),
+        (AutoscaleConfig, {"up_after_s": nan}, "not"),
+        (AutoscaleConfig, {"price_per_teacher_hour": -1.0}, "not"),
+        (AutoscaleConfig, {"cost_ceiling_per_hour": inf}, "not"),
+        (BatchRule, (-1,), "at least 0"),
+        (BatchRule, (8, -0.1), "at least 0"),
+        (BatchRule, (8, inf), "at least 0"),
+        (BatchRule, (8, 0.1, frozenset({9})), "preferred sizes"),
+        (BatchRule, (0, 0.1, frozenset({1})), "preferred sizes"),
+        (CanaryConfig, (-0.1, 0.0), "share"),
+        (CanaryConfig, (1.1, 0.0), "share"),
+        (CanaryConfig, (0.5, 0.9), "share"),
+        (ClimbRule, ((),), "ladder"),
+        (ClimbRule, ((2, 1),), "ladder"),
+        (ClimbRule, ((1, 1),), "ladder"),
+        (ElasticConfig, {"mode": "fifo"}, "'gang'"),
+        (ElasticConfig, {"max_load": 0.0}, "max_load"),
+        (ElasticConfig, {"near_end": 1.5}, "near_end"),
+        (ElasticConfig, {"freeze_s": nan}, "freeze_s"),
+        (ElasticJob, JOB | {"min_nodes": 0}, "1 <= min_nodes"),
+        (ElasticJob, JOB | {"max_nodes": 0}, "1 <= min_nodes"),
+        (ElasticJob, JOB | {"nodes": -1}, "0 or more"),
+        (ElasticJob, JOB | {"needs": {"cpu": -1.0}}, "'cpu'"),
+        (ElasticJob, JOB | {"base": {"cpu": nan}}, "'cpu'"),
+        (Ensemble, ({},), "weights"),
+        (Ensemble, ({"a": 0.0},), "weights"),
+        (Ensemble, ({"a": -1.0},), "weights"),
+        (Ensemble, ({"a": nan},), "weights"),
+        (Ensemble, ({"a": inf},), "weights"),
+        (Ensemble, ({"a": 1.0}, "ignore"), "missing"),
+        (Ensemble, ({"a": 1.0}, "wait", -1.0), "after 0 s or more"),
+        (FlowConfig, (1000, -1), "needs|not negative"),
+        (FlowConfig, (1000, 1000), "needs|not negative"),
+        (FlowConfig, (1000, 400, 0), "needs|not negative"),
+        (FlowConfig, (1000, 400, 9, 8), "needs|not negative"),
+        (HedgeConfig, {"share": 1.1}, "needs"),
+        (HedgeConfig, {"burst": 0.5}, "needs"),
+        (HedgeConfig, {"urgency": 0.9}, "needs"),
+        (HedgeConfig, {"floor_s": 0.0}, "above"),
+        (LowQuantile, (0, 0.5), "needs size"),
+        (LowQuantile, (5, -0.1), "needs size"),
+        (LowQuantile, (5, 1.1), "needs size"),
+        (Patience, {"every_s": 0.0}, "above 0"),
+        (Patience, {"test_every_s": -1.0}, "above 0"),
+        (Patience, {"strikes": 0}, "above 0"),
+        (Patience, {"retry_s": 0.0}, "above 0"),
+        (PodsConfig, {"place_within_s": -1}, "place_within_s"),
+        (Policy, ("panic", 1.0), "policy"),
+        (Policy, ("fail", None), "needs"),
+        (Policy, ("hard_only", None), "needs"),
+        (Policy, ("wait", -1.0), "wait"),
+        (Pool.of_slots, (-1,), "capacity of 'slots'"),
+        (Rate, (0.0, 1.0), "rate"),
+        (Rate, (1.0, 0.5), "rate"),
+        (Rate, (inf, 1.0), "rate"),
+        (RecentMean, (0,), "size >= 1"),
+        (RecentRate, (0.0,), "horizon"),
+        (RecentRate, (nan,), "horizon"),
+        (RecentRate, (inf,), "horizon"),
+        (Rhythm, {"every_steps": 0}, "must be positive"),
+        (Rhythm, {"every_s": 0.0}, "must be positive"),
+        (Linear, (-1, 0), "a weight is"),
+        (Cosine, (1, nan), "a weight is"),
+        (Linear, (1, 0, 0), "at least 1 step"),
+        (Cosine, (1, 0, 5, -1), "0 steps or more"),
+        (Steps, ((1, 0), (3, 5)), "2 values need 1 steps"),
+        (Steps, ((1, 0.5, 0), (5, 5)), "steps grow"),
+        (Steps, ((1, 0), (0,)), "steps grow"),
+        (Shard, (2, 2), "rank 2 of world_size 2"),
+        (Shard, (-1, 2), "rank -1 of world_size 2"),
+        (Shard, (0, 0), "rank 0 of world_size 0"),
+        (Shard, {"uneven": "repeat"}, "'keep', 'drop', 'pad'"),
+        (SimulatedJob, SIMULATED | {"work_node_s": 0}, "work_node_s"),
+        (SimulatedJob, SIMULATED | {"stop_s": 0}, "stop_s"),
+        (SimulatedJob, SIMULATED | {"leave_s": -1}, "times must be"),
+        (SimulatedPool, {"capacity": {"slots": 1}, "decide_every_s": 0}, "decide_every_s"),
+        (SizeConfig, (0, 1.0), "row"),
+        (SizeConfig, (8, 0.0), "row"),
+        (StaticDeal, (Ranges(), 0, 0, 1), "cannot be dealt"),
+        (StaticDeal, (Ranges(), 4, 2, 2), "cannot be dealt"),
+        (StaticDeal, (Ranges(), 4, -1, 2), "cannot be dealt"),
+        (StudentGroup, STUDENT | {"name": "a/b"}, "without '/'"),
+        (StudentGroup, STUDENT | {"lower": 16.0}, "lower < upper"),
+        (StudentGroup, STUDENT | {"teachers_min": 5, "teachers_max": 4}, "teachers_min <= "),
+        (StudentGroup, STUDENT | {"join_s": 5.0, "leave_s": 4.0}, "leaves at 4 s, joins at 5 s"),
+        (StudentGroup, STUDENT | {"changes": (Change(2, 1), Change(1, 1))}, "in the order"),
+        (WindowConfig, (3, 2), "least"),
+        (Wish, (None, 3, 2), "least <= most"),
+    ],
+)
+def test_invalid_settings_are_refused(
+    make: Callable[..., object], values: dict[str, Any] | tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises((ValueError, UsageError), match=message):
+        make(**values) if isinstance(values, dict) else make(*values)
