@@ -45,21 +45,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compose_file.prepared(tmp_path_factory.mktemp("deploy"), "localhost")
 
 
-def valid(path: Path) -> bool:
-    """Whether the schema of the compose specification has nothing against a file."""
-    done = subprocess.run(
-        (sys.executable, "-P", "-m", "check_jsonschema", "--builtin-schema",
-         "vendor.compose-spec", path),
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    return done.returncode == 0
-
-
-def test_the_file_is_one_of_the_specification(tmp_path: Path) -> None:
-    assert valid(FILE)
-    bad = tmp_path / "compose.yaml"
-    bad.write_text(FILE.read_text().replace("cap_drop: [ALL]", "cap_drop: ALL", 1))
-    assert not valid(bad)
+def test_the_file_is_one_of_the_specification() -> None:
+    schema = ("--builtin-schema", "vendor.compose-spec")
+    subprocess.run(
+        (sys.executable, "-P", "-m", "check_jsonschema", *schema, FILE), check=True, timeout=60
+    )
 
 
 def test_what_is_named_is_there_and_used() -> None:
@@ -262,17 +252,16 @@ class Mesh:
 
 
 @pytest.fixture
-def mesh(tmp_path: Path) -> Iterator[Mesh]:
-    folder = compose_file.prepared(tmp_path, "localhost")
+def mesh(prepared: Path) -> Iterator[Mesh]:
     for name in ("work", "home"):
-        (folder / name).mkdir()
+        (prepared / name).mkdir(exist_ok=True)
     with ExitStack() as stack:
-        users = str(folder / "secrets" / "users.acl")
+        users = str(prepared / "secrets" / "users.acl")
         _, port = stack.enter_context(redis_server("--aclfile", users))
-        certificate: Any = _Certificate(folder / "secrets")
+        certificate: Any = _Certificate(prepared / "secrets")
         proxy = TlsProxy(port, certificate)
         stack.callback(proxy.close)
-        yield Mesh(folder, proxy.port)
+        yield Mesh(prepared, proxy.port)
 
 
 MODEL = """

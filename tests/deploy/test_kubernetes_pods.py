@@ -110,30 +110,19 @@ def test_files_of_a_command_are_on_volumes(name: str) -> None:
 @builds
 def test_redis_urls_name_existing_users_and_servers(name: str, tmp_path: Path) -> None:
     objects = build(name)
+    (tmp_path / "password").write_text("x")
+    (tmp_path / "password").chmod(0o440)
     found = 0
     for pod, container in ours(objects):
         variables = environment(pod, container, objects)
-        for url in (variables.get("EDL_REDIS"), variables.get("EDL_COORDINATOR")):
-            if url is None:
-                continue
+        mounted = {one["secret"]["secretName"] for one in pod.spec["volumes"] if "secret" in one}
+        for url in filter(None, map(variables.get, ("EDL_REDIS", "EDL_COORDINATOR"))):
             found += 1
-            for file in re.findall(r"=(/etc/edl/[^&]+)", url):
-                made = tmp_path / file[1:]
-                made.parent.mkdir(parents=True, exist_ok=True)
-                made.write_text("x")
-                made.chmod(0o440)
-            parsed = parse(url.replace("=/etc/edl", f"={tmp_path}/etc/edl"))
+            parsed = parse(re.sub(r"=/etc/edl/[^&]+", f"={tmp_path}/password", url))
             if user := parsed.login.get("username"):
-                secret = user.replace("edl-", "edl-redis-", 1)
-                mounted = {
-                    one["secret"]["secretName"] for one in pod.spec["volumes"] if "secret" in one
-                }
-                assert secret in mounted, f"{pod.owner} is {user}"
-            if any(
-                one["metadata"]["name"] == "edl-redis" for one in of_kind(objects, "StatefulSet")
-            ):
-                for host, port in parsed.hosts:
-                    _check_there(host, port, objects)
+                assert user.replace("edl-", "edl-redis-", 1) in mounted, f"{pod.owner} is {user}"
+            for host, port in parsed.hosts if name != "elsewhere" else ():
+                _check_there(host, port, objects)
     assert found >= 2
 
 
@@ -142,8 +131,7 @@ def _check_there(host: str, port: int, objects: tuple[Object, ...]) -> None:
     pod, _, service = host.partition(".")
     owner, _, number = pod.rpartition("-")
     made = named(objects, "StatefulSet", owner)["spec"]
-    assert int(number) < made["replicas"]
-    assert made["serviceName"] == service
+    assert (int(number) < made["replicas"], made["serviceName"]) == (True, service)
     assert port in {one["port"] for one in named(objects, "Service", service)["spec"]["ports"]}
 
 

@@ -328,10 +328,8 @@ def test_kinds_that_a_cluster_may_lack_are_in_components_alone() -> None:
 
 
 def test_the_dashboard_and_the_alerts_are_the_files_themselves() -> None:
-    maps = {one["metadata"]["name"]: one for one in of_kind(build("whole"), "ConfigMap")}
     grafana = ROOT / "deploy" / "grafana"
-    dashboard = maps["edl-dashboard"]
+    dashboard = named(build("whole"), "ConfigMap", "edl-dashboard")
     assert dashboard["data"]["edl-dist.json"] == (grafana / "dashboard.json").read_text()
-    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     (rule,) = of_kind(build("whole"), "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((grafana / "alerts.yml").read_text())

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -103,20 +102,16 @@ def test_the_linter_would_say_something(tmp_path: Path) -> None:
 
 def test_systemd_itself_takes_them(tmp_path: Path) -> None:
     """Where systemd is installed; programs that are not installed here are named otherwise."""
-    analyze = shutil.which("systemd-analyze")
+    if (analyze := shutil.which("systemd-analyze")) is None:
+        pytest.skip("systemd is not installed")
     for unit in UNITS:
         text = unit.read_text().replace("/opt/edl/bin/edl", "/bin/true")
         (tmp_path / unit.name).write_text(text)
-        parser = ConfigParser(strict=False, interpolation=None, delimiters=("=",))
-        parser.optionxform = str  # type: ignore[assignment,method-assign]
-        parser.read_string(text)
-        assert set(parser) == {"DEFAULT", "Unit", "Service", "Install"}
-    if analyze is not None:
-        units = [str(tmp_path / name) for name in NAMES]
-        done = subprocess.run(
-            (analyze, "verify", *units), capture_output=True, text=True, check=False, timeout=60
-        )
-        assert (done.returncode, done.stderr) == (0, "")
+    units = [str(tmp_path / name) for name in NAMES]
+    done = subprocess.run(
+        (analyze, "verify", *units), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=NAMES)

@@ -10,22 +10,74 @@ import numpy as np
 import pytest
 
 from edl.mesh.chaos import checks
-from edl.mesh.chaos.growth import median_slope
+from edl.mesh.chaos.faults import Fault
 from edl.mesh.chaos.liveness import OWED_AFTER_S, longest_pause
 from edl.mesh.chaos.recovery import recovery_s
 from edl.mesh.chaos.report import ChaosReport, as_json, lines
+from edl.mesh.chaos.samples import expected_digests
 from edl.mesh.chaos.settings import ChaosSettings
-from edl.mesh.chaos.trace import Done, Figures, Trace
-from edl.tests.mesh.chaos_traces import (
-    SECONDS,
-    TEACHERS,
-    done,
-    figures,
-    samples,
-    student,
-    trace,
-    without,
-)
+from edl.mesh.chaos.trace import RECORD, Done, Figures, Seen, Snapshot, Trace
+from edl.proto.arena import Array
+
+SECONDS = 60.0
+TEACHERS = ("t1", "t2")
+MIB = 1 << 20
+
+
+def samples(count: int = 600) -> Array:
+    rows = np.empty(count, RECORD)
+    rows["id"] = np.arange(count)
+    rows["at_s"] = rows["id"] * SECONDS / count
+    rows["digest"] = expected_digests(rows["id"])
+    return rows
+
+
+def figures(
+    teachers: Sequence[str] = TEACHERS, *, grows: int = 0, engines: Sequence[float] = ()
+) -> tuple[Figures, ...]:
+    """Five a second; one engine dies at each time of `engines`, and the next begins small."""
+    told = []
+    for at_s in np.arange(0.0, SECONDS, 0.2):
+        life = sum(bool(at_s >= death) for death in engines)
+        age_s = at_s - max([death for death in engines if at_s >= death], default=0.0)
+        volume = int(MIB * (1 + at_s % 3))
+        told.append(
+            Figures(
+                float(at_s),
+                tuple(teachers),
+                100 + life,
+                volume,
+                trainer_bytes=50 * MIB + volume,
+                engine_bytes=60 * MIB + int(grows * age_s),
+            )
+        )
+    return tuple(told)
+
+
+def student(**changes: Any) -> Seen:
+    return replace(Seen(samples(), figures(), 0.0, SECONDS), **changes)
+
+
+def trace(*students: Seen, faults: Sequence[Done] = (), **changes: Any) -> Trace:
+    named = {f"s{number + 1}": seen for number, seen in enumerate(students or (student(),))}
+    assigned = {name: frozenset(TEACHERS) for name in named}
+    looks = tuple(
+        Snapshot(float(at_s), frozenset(TEACHERS), frozenset(named), assigned)
+        for at_s in np.arange(0.0, SECONDS, 0.25)
+    )
+    return replace(Trace(TEACHERS, named, tuple(faults), looks), **changes)
+
+
+def done(kind: str, target: str, at_s: float, healed_s: float | None, **changes: Any) -> Done:
+    return replace(Done(Fault(1, at_s, kind, target, 1.0), at_s, healed_s), **changes)
+
+
+def without(rows: Array, begin_s: float, end_s: float) -> Array:
+    """The same samples, those that came in between late."""
+    late = rows.copy()
+    held = (late["at_s"] >= begin_s) & (late["at_s"] < end_s)
+    late["at_s"][held] = end_s
+    return late
 
 
 def broken(what: Trace) -> list[str]:
@@ -160,17 +212,6 @@ def test_a_trainer_that_grows_is_found_across_the_lives_of_its_engines() -> None
     )
     finding = checks.memory(trace(student(figures=told)))
     assert any("trainer grow by" in text for text in finding.broken)
-
-
-def test_the_median_slope_is_moved_by_no_step_and_no_outlier() -> None:
-    times = np.arange(40.0)
-    sizes = 3.0 * times
-    sizes[10] += 1e9
-    lives = (times >= 20).astype(int)
-    sizes[20:] -= 1e6
-    assert median_slope(times, sizes, lives) == pytest.approx(3.0)
-    assert median_slope(times[:5], sizes[:5], lives[:5]) is None
-    assert median_slope(times, sizes, times) is None, "each point is a life of its own"
 
 
 @pytest.mark.parametrize(

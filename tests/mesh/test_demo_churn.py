@@ -155,10 +155,3 @@ def test_another_label_or_another_order_is_another_hash() -> None:
     assert facts_of([batch(0), (image, label, number, wrong)]).sha256 != whole
     assert facts_of([batch(1), batch(0)]).sha256 != whole
     assert facts_of([batch(0)]).sha256 != whole
-
-
-def test_views_that_are_not_contiguous_are_hashed_by_value() -> None:
-    image, label, number, soft = batch(0)
-    wide = np.zeros((4, 6))
-    wide[:, ::2] = soft
-    assert facts_of([(image, label, number, wide[:, ::2])]) == facts_of([batch(0)])

@@ -58,14 +58,8 @@ def test_the_sentences_follow_the_figures() -> None:
 
 def test_json_is_plain_and_complete() -> None:
     d = json.loads(json.dumps(as_json(report(stream("bb")))))
-    edl = d["edl_dist"]
-    assert edl["delivered"] == edl["yielded"] == 40
-    assert (edl["duplicates"], edl["out_of_order"]) == (0, 0)
-    assert (edl["teachers_killed"], edl["teachers_added"], edl["resends"]) == (1, 1, 2)
     # The reference is the stream that was labelled without the mesh.
-    assert (edl["stream_sha256"], edl["reference_sha256"]) == ("bb", "aa")
-    assert [event["kind"] for event in edl["events"]] == ["kill", "resent", "start", "join"]
-    assert list(d["modes"]) == ["n_training", "online", "edl_dist"]
+    assert (d["edl_dist"]["stream_sha256"], d["edl_dist"]["reference_sha256"]) == ("bb", "aa")
     assert d["modes"]["n_training"]["accuracy"] == [0.90, 0.92]
     assert d["modes"]["edl_dist"]["samples_per_s"] == 400
     assert d["modes"]["online"]["core_seconds_per_sample"]["all"] == 0.005

@@ -122,23 +122,6 @@ def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(
     assert ("NodeLost", "node 3 was ended: Evicted: low on memory") in world.events("a")
 
 
-def test_a_node_that_cannot_be_scheduled_is_given_up_for_a_while(cluster: Cluster) -> None:
-    cluster.node("m0", cpu="3")
-    world = running(cluster, 1, 3, cpu="3", resources={"requests": {"cpu": "2"}})
-    assert world.nodes("a") == [1, 2, 3]
-    world.unplaced("a-3", world.now)
-    world.turn()
-    assert "node 3 waits: 0/2 nodes are available" in world.status("a")["reason"]
-    world.now += 120
-    world.rest()
-    assert world.nodes("a") == [1, 2]
-    assert world.status("a")["placeable"] == 2
-    assert "Unplaceable" in [word for word, _ in world.events("a")]
-    world.now += 300
-    world.turn()
-    assert "placeable" not in world.status("a")
-
-
 def test_a_job_recreated_under_its_name_gets_new_pods(cluster: Cluster) -> None:
     world = running(cluster, 1, 2)
     cluster.client.delete(DISTILL_JOB, "a")

@@ -29,7 +29,6 @@ TEACHER = """
     while not over.wait(0.05):
         pass
 """
-DIES = "raise SystemExit('no such device')"
 MISUSED = """
     import sys
     print("edl: --model is what?", flush=True)
@@ -123,15 +122,6 @@ def test_one_that_hangs_is_replaced_and_all_finish_when_the_fleet_ends(
         assert one.running == ["f-2"]
     assert one.error is None
     assert [teacher.process.returncode for teacher in one.runner.teachers] == [0]
-
-
-def test_who_dies_young_is_replaced_more_and_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
-    with fleet(DIES, most=1) as one:
-        one.desired = 1
-        wait_until(lambda: len(one.started) == 3)
-    assert one.error is None
-    assert "its last line: no such device" in caplog.text
-    assert "another may start in 0.0 s" in caplog.text
 
 
 def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:

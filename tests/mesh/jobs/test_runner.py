@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from edl.commands import command_line
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.queue import Progress, QueuedJob, Wish
 from edl.coordinator.queue.memory_board import MemoryQueue, _Job
@@ -24,7 +22,6 @@ from edl.mesh.jobs.runner import FleetRunner
 from edl.mesh.jobs.spec import JobSpec
 from edl.tests.waiting import DEADLINE_S, wait_until
 
-STUDENT = Path(__file__).parents[2] / "system" / "student_job.py"
 pytestmark = pytest.mark.system
 WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
 
@@ -220,25 +217,3 @@ def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
         assert "no program 'no-such-program'" in reaches(queue, "none", "failed").reason
         assert "submit it anew" in reaches(queue, "old", "failed").reason
         assert "gone" in reaches(queue, "folder", "failed").reason
-
-
-def test_a_job_that_is_stopped_before_it_had_a_node_is_stopped(tmp_path: Path) -> None:
-    queue = MemoryQueue()
-    submit(queue, tmp_path, "a", WORKS, min_nodes=3, max_nodes=3)
-    with running(queue, tmp_path):
-        wait_until(lambda: "3" in job(queue, "a").progress.reason)
-        assert job(queue, "a").progress.state == "creating"
-        queue.wish("a", Wish(stop=True))
-        assert reaches(queue, "a", "stopped").failures == 0
-    assert not list(tmp_path.glob("fleet/*"))
-
-
-def test_a_training_is_one_that_the_student_command_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDL_COORDINATOR", "redis://127.0.0.1:1")
-    spec = JobSpec("a", train=f"{STUDENT} --steps 3", max_nodes=2)
-    words = [*spec.arguments(tmp_path)[5:], "--dry-run"]
-    result = CliRunner().invoke(command_line(words[0]), words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert str(tmp_path / "checkpoints") in result.output

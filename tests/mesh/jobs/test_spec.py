@@ -12,6 +12,7 @@ import pytest
 
 from edl.errors import UsageError
 from edl.mesh.jobs.spec import JobSpec, read_job
+from edl.tests.deploy.command_lines import check
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "jobs"
 
@@ -33,6 +34,7 @@ def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:
         "my job.py", "--epochs", "3", "--job", "digits", "--nodes", "1:4",
         "--checkpoint", "/own/checkpoints",
     )  # fmt: skip
+    check(["edl", *argv[5:]], {"EDL_COORDINATOR": "redis://127.0.0.1:1"})
     named = JobSpec("a", train="j.py --steps 3 --checkpoint=s3://runs/a")
     assert "--checkpoint" not in named.arguments(Path("/own"))
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from kubernetes.client import Configuration
 
 from edl.errors import (
@@ -23,7 +25,15 @@ from edl.errors import (
 )
 from edl.mesh.kubernetes import client as client_module
 from edl.mesh.kubernetes.client import Client, Connection, connect
-from edl.mesh.kubernetes.resources import CONFIG_MAP, POD, Kind
+from edl.mesh.kubernetes.resources import (
+    CONFIG_MAP,
+    POD,
+    Kind,
+    quantity,
+    rfc3339,
+    rfc3339_s,
+    seconds_of,
+)
 from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
 
 
@@ -126,3 +136,34 @@ def test_an_incomplete_refusal_is_no_answer() -> None:
     refused = pytest.raises(KubernetesUnavailable, match="does not answer")
     with silent_after(_head("404 Not Found") + b"4\r\n", 0.2) as lines, refused:
         next(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("500m", 0.5), ("2", 2), (3, 3), ("0.1", 0.1), ("2Gi", 2**31), ("1G", 1e9), ("1E3", 1000),
+        ("1e3", 1000), ("128974848", 128974848), ("129M", 129e6), ("100n", 1e-7), ("1Ei", 2**60),
+        ("1E", 1e18), (" 4 ", 4), ("-1", -1),
+    ],
+)  # fmt: skip
+def test_quantities(text: str | int, number: float) -> None:
+    assert quantity(text) == pytest.approx(number)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "much", "1Kb", "1 Gi", "Gi", "--1", "1mm", "nan", "inf", "1_0", "1e9999"]
+)
+def test_what_is_no_quantity(text: str) -> None:
+    with pytest.raises(UsageError, match="no quantity of Kubernetes"):
+        quantity(text)
+
+
+@given(st.floats(0, 4e9))
+def test_times_come_back(seconds: float) -> None:
+    assert seconds_of(rfc3339(seconds)) == pytest.approx(seconds, abs=2e-6)
+    assert seconds_of(rfc3339_s(seconds)) == int(seconds)
+
+
+def test_what_is_no_time() -> None:
+    with pytest.raises(UsageError, match="no time"):
+        seconds_of("yesterday")

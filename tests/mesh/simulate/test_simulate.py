@@ -112,19 +112,6 @@ def test_the_timeline_has_steps_requests_counters_and_what_happened(
     assert "X" not in {event["ph"] for event in json.loads(path.read_text())}, "it has no batches"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "error"),
-    [
-        ("t_s_s", "t_ss", "small.yaml:6: students[0]"),
-        ("group: t,", "group: x,", "faults[0]: there is no group 'x'"),
-        ("duration_s: 20\n", "", "it would never end"),
-    ],
-)
-def test_a_mistake_in_the_file_is_named(small: Path, old: str, new: str, error: str) -> None:
-    small.write_text(SMALL.replace(old, new))
-    assert error in refused(small)
-
-
 def test_what_cannot_be_simulated_or_written_is_refused(small: Path, tmp_path: Path) -> None:
     assert "no such file" in refused(small.with_name("other.yaml"))
     assert "has to end in one of .png" in refused(small, "--plot", tmp_path / "run.bmp")
