@@ -351,16 +351,6 @@ def test_send_does_not_wait_for_a_stuck_teacher() -> None:
             line.send()
 
 
-def test_an_answer_as_long_as_the_one_before_is_read_by_one_call() -> None:
-    with entered() as (line, theirs):
-        theirs.sendall(framed(b"x" * 1000))
-        heard = all_of(line)
-        for _ in range(3):
-            theirs.sendall(framed(b"y" * 1000))
-            heard += line.hear()
-        assert list(map(len, heard)) == [1000] * 4
-
-
 def test_the_end_and_what_cannot_be_are_errors() -> None:
     with entered() as (line, theirs):
         theirs.sendall(struct.pack("<I", 0xFFFFFFFF))

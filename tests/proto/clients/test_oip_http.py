@@ -86,13 +86,6 @@ def test_statuses_are_errors(server: ForeignHttp, client: OipHttpClient) -> None
                 assert caught.value.retry_after_s == 3.0
 
 
-def test_connections_are_kept(server: ForeignHttp, client: OipHttpClient) -> None:
-    for _ in range(5):
-        client.probe(WAIT_S)
-        client.infer(ASKED, WAIT_S)
-    assert len(server.sockets) == 1
-
-
 def test_a_path_before_v2_is_kept(server: ForeignHttp) -> None:
     with (
         closing(OipHttpClient(f"{server.address}/front/", MODEL)) as client,

@@ -65,15 +65,6 @@ def test_pipeline_with_another_error_is_not_ready(
         client.probe(WAIT_S)
 
 
-def test_a_service_of_another_name_is_refused(pipeline: tuple[Pipeline, Client]) -> None:
-    with (
-        serving(pipeline[0]) as address,
-        closing(open_client(PADDLE_SERVING, address, "vgg")) as client,
-        pytest.raises(errors.RequestRefused, match="Service name error"),
-    ):
-        client.infer(Request({"x": X}), WAIT_S)
-
-
 def test_a_pipeline_labels(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
     answer = client.infer(Request({"x": X}, request_id="17"), WAIT_S)

@@ -61,16 +61,6 @@ def test_every_type_of_elements_is_read(array: Array) -> None:
     assert not read.flags.writeable
 
 
-def test_files_are_read_in_the_order_of_the_answer() -> None:
-    tensors = [
-        pb.Tensor(name=name, elem_type=NPY, byte_data=npy.write(array))
-        for name, array in (("b", X), ("a", X[0]))
-    ]
-    outputs = pipeline.decode_response(pb.Response(tensors=tensors).SerializeToString())
-    assert list(outputs) == ["b", "a"]
-    assert outputs["b"].tobytes() == X.tobytes()
-
-
 def test_text_answers_are_never_evaluated() -> None:
     text = pb.Response(key=["y"], value=["__import__('os').abort()"])
     with pytest.raises(errors.WireError, match="answers with text, which is never evaluated"):

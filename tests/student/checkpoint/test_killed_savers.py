@@ -17,7 +17,7 @@ import pytest
 
 from edl.student.checkpoint import Persister, Repository, SnapshotOwner, open_checkpoint
 from edl.tests.student.checkpoint.samples import check, newest_step
-from edl.tests.student.checkpoint.test_checkpoint_cli import told
+from edl.tests.student.checkpoint.test_repository import told
 
 pytestmark = pytest.mark.system
 

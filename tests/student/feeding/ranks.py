@@ -17,7 +17,7 @@ from edl.scheduler.students.ranges import Ranges
 from edl.scheduler.students.shards import Shard, rows_of_rank
 from edl.student.feeding import DirectReader, ShardedSource, merged, source_for
 from edl.student.job.batches import POSITIONS
-from edl.student.settings import Deal, TrainSettings
+from edl.student.settings import TrainSettings
 
 JOB = "job"
 
@@ -35,28 +35,10 @@ class Numbers:
         return np.full(3, number, np.float32), np.int64(number * number)
 
 
-def settings_of(
-    total_batch: int | None = None,
-    *,
-    nodes: tuple[int, int] = (1, 1),
-    deal: Deal = "dynamic",
-    shard_rows: int | None = None,
-    teachers: tuple[str, ...] = (),
-    seed: int = 0,
-) -> TrainSettings:
-    return TrainSettings(
-        spec="/job.py",
-        job=JOB,
-        nodes=nodes,
-        coordinator="redis://127.0.0.1:1" if nodes[1] > 1 else None,
-        checkpoint="/checkpoints" if nodes[1] > 1 else None,
-        teachers=teachers,
-        total_batch=total_batch,
-        epochs=1,
-        deal=deal,
-        shard_rows=shard_rows,
-        seed=seed,
-    )
+def settings_of(total_batch: int | None = None, **more: Any) -> TrainSettings:
+    if more.get("nodes", (1, 1))[1] > 1:
+        more |= {"coordinator": "redis://127.0.0.1:1", "checkpoint": "/checkpoints"}
+    return TrainSettings("/job.py", JOB, total_batch=total_batch, epochs=1, **more)
 
 
 @dataclass

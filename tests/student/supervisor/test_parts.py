@@ -131,13 +131,6 @@ def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, join: Callable[[]
     assert board.outcome(JOB) is None
 
 
-def test_joining_an_ended_job_restarts_it(board: VirtualBoard, join: Callable[[], Seat]) -> None:
-    board.finish(JOB, OVER)
-    board.leave(JOB, "a")
-    assert join().view.outcome is None
-    assert board.names() == ["b"]
-
-
 # --- what ranks ask
 
 
