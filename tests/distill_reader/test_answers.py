@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.distill_reader.engine.alike import Alike
+from edl.distill_reader.engine.alike import SIZES, Alike
 from edl.distill_reader.engine.answers import (
     Expected,
     device_seconds,
@@ -304,3 +304,13 @@ def test_labels_that_are_not_the_output_as_it_came_are_made_each_time() -> None:
     alike = Alike()
     learn(alike, job_of(), answered(), labels={"y": LABELS})
     assert seen(alike, job_of(), answered()) is None
+
+
+def test_answers_of_some_sizes_are_known_at_a_time() -> None:
+    alike, sizes = Alike(), range(1, SIZES + 2)
+    for rows in sizes:
+        labels = np.ones((rows, 2), np.float32)
+        learn(alike, job_of(rows=rows), answered(labels=labels))
+        assert seen(alike, job_of(rows=rows), answered(labels=labels)) is not None
+    known = [seen(alike, job_of(rows=n), answered(labels=np.ones((n, 2), "f4"))) for n in sizes]
+    assert 1 <= known.count(None) < len(sizes)

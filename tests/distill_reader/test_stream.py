@@ -14,7 +14,7 @@ from edl.distill_reader.progress import Place
 from edl.distill_reader.ring import Leases, Ring
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
-from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch
+from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch, UsageError
 from edl.proto.arena import Arena, Array, Record
 
 X = np.arange(4.0).reshape(2, 2)
@@ -200,6 +200,16 @@ def test_recalled_labels_belong_to_the_engine_again(stream: Played) -> None:
     assert stream.taken() == number
     assert [*leases.over()] == [record.offset]
     arena.close()
+
+
+def test_a_batch_that_cannot_be_made_is_an_error_of_the_training_loop(stream: Played) -> None:
+    pulled = stream.add(stream.epoch, RECORD, [X], take_apart({"y": X}), at(0))
+    assert pulled is not None
+    stream.label(pulled.number)
+    taken = stream.take(stream.epoch, 0)
+    assert taken is not None
+    with pytest.raises(UsageError, match="the name of a field"):
+        taken.batch()
 
 
 # --- progress

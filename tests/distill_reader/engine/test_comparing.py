@@ -163,6 +163,18 @@ def test_two_that_agree_do_not_wait_for_a_slow_third() -> None:
     assert desk.liars == ["a"]
 
 
+def test_who_fails_gets_no_copies_until_it_is_probed() -> None:
+    desk = ComparisonHarness()
+    desk.join("a")
+    desk.join("b")
+    desk.queue()
+    desk.fail(1, "b")
+    desk.queue()
+    assert desk.sent == [(1, "a"), (2, "a")]
+    desk.join("b")
+    assert (2, "b") in desk.sent or (1, "b") in desk.sent
+
+
 def test_what_a_lost_teacher_said_does_not_count() -> None:
     desk = trusted("a", "b", "c")
     desk.queue()

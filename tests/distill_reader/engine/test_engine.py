@@ -90,6 +90,20 @@ def test_the_only_teacher_is_probed_soon(bench: Bench, monkeypatch: pytest.Monke
     assert pauses == [pytest.approx(1.0, abs=0.2)]
 
 
+def test_what_a_revoked_teacher_does_not_answer_is_asked_of_another(bench: Bench) -> None:
+    member = bench.member
+    bench.assign("a", "b")
+    for name in ("a", "b"):
+        member.crew.speeds.times.answered(name, 2, 0.01)
+    bench.assign("b", ready=False)
+    now = time.monotonic()
+    for tick in range(200):
+        member.look(now + 0.05 * tick)
+        bench.answer_all("b")
+    assert member.ledger.deliverable == 2
+    assert bench.batches_at("a") == [0, 1]
+
+
 def test_a_bad_answer_ejects_a_teacher_unless_its_batch_was_left(bench: Bench) -> None:
     """The memory of the old epoch's batches is used again, perhaps while it is being sent."""
     ledger, pool = bench.member.ledger, bench.member.pool
@@ -209,6 +223,23 @@ def test_what_a_manager_said_first_is_newer_than_what_the_old_engine_knew() -> N
     assert contents.legacy.content_id == "new"
 
 
+def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> None:
+    """It had begun when the manager came back and moved the student."""
+    contents = Contents(Numerics(False))
+    old = Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "new", 1))
+    new = Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 2))
+    contents.assigned(old, 0.0)
+    contents.epoch_began(2, 0.0)
+    contents.look(0.0, False, 0)
+    contents.look(10.0, False, 0)  # no coordinator answers: the epoch begins as it is
+    contents.assigned(new, 11.0)
+    assert contents.legacy.assigned.peers == (OLD,)
+    after = Contents(Numerics(False))
+    assert after.resumed(2, contents.legacy, 0.0) == (old, False)
+    assigned, anew = after.assigned(new, 1.0)
+    assert (assigned.peers, anew) == ((OLD,), False)
+
+
 def test_a_roster_has_the_teachers_that_a_manager_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without an address is the one that the old engine knew; other contents are left out."""
     told: list[Callable[[pb.Assignment], None]] = []
@@ -322,6 +353,25 @@ def test_deterministic_fixes_windows(deterministic: bool, monkeypatch: pytest.Mo
         list(speeds.answered("a", done, speeds.window("a")))
         sizes.add(speeds.window("a"))
     assert (len(sizes) == 1) is deterministic
+
+
+def test_a_batch_that_comes_back_from_the_old_model_gets_labels_of_another_shape() -> None:
+    """It is recalled, the model is exchanged, and then it comes back: in pieces, of new rows."""
+    with closing(Bench(teacher_batch_size=1)) as bench:
+        member = bench.member
+        bench.assign("liar")
+        bench.batch(0)
+        bench.answer_all("liar")
+        np.testing.assert_array_equal(bench.labelled()[0], labels(0))
+        member.carrying.handle(ev.Disbelieve("liar"))
+        bench.assign(peer("new", "next"), advice=Advice("next", "", 1))
+        member.carrying.handle(ev.Relabel())
+        bench.say("recalled", number=0)
+        member.carrying.handle(ev.Readmitted("new"))
+        bench.answer_all("new", width=3)
+        np.testing.assert_array_equal(bench.labelled()[0], labels(0, 3))
+        bench.take(0)
+        assert bench.arena.used_bytes == 0
 
 
 # --- a batch that comes back

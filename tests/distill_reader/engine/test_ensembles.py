@@ -106,3 +106,44 @@ def test_only_the_liars_part_of_a_mixed_batch_is_made_anew(two: Bench) -> None:
     np.testing.assert_array_equal(two.labelled()[0], before)
     assert two.arena.used_bytes == used
     check_all_is_freed(two)
+
+
+def test_both_services_may_have_lied(two: Bench) -> None:
+    answer(two, "a", "b")
+    disbelieve(two, "a", "b")
+    assert [message["number"] for message in two.told("recall")] == [0]
+    two.say("recalled", number=0)
+    answer(two, "b", "a")
+    assert [*two.labelled()] == [0]
+    check_all_is_freed(two)
+
+
+def test_labels_that_wait_for_the_other_service_come_back_at_once(two: Bench) -> None:
+    answer(two, "a")
+    disbelieve(two, "a")
+    answer(two, "a", "b")
+    assert [*two.labelled()] == [0]
+
+
+def test_a_recall_that_comes_too_late_changes_nothing(two: Bench) -> None:
+    answer(two, "a", "b")
+    assert [*two.labelled()] == [0]
+    disbelieve(two, "b")
+    check_all_is_freed(two)
+    two.reset(2, pulled=1)
+    two.say("recalled", number=0)
+    assert two.jobs("b", "b") == []
+
+
+def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both() -> None:
+    """The labels of one service cannot be told from those of the other."""
+    with closing(bench_of()) as two:
+        two.batch(0, "held", labels_nbytes=32, makers={"a": ["liar"], "b": ["b"]})
+        two.member.carrying.handle(ev.Disbelieve("liar"))
+        assert [message["number"] for message in two.told("recall")] == [0]
+        two.say("recalled", number=0)
+        answer(two, "a")
+        assert two.labelled() == {}
+        answer(two, "b")
+        assert [*two.labelled()] == [0]
+        check_all_is_freed(two)
