@@ -109,12 +109,16 @@ def test_messages_survive_framing(messages: list[bytes], piece: int, at_once: bo
     assert frames.are_empty
 
 
-def test_a_length_alone_takes_no_memory() -> None:
+def test_only_bytes_that_have_come_take_memory() -> None:
     frames = Frames(1 << 30)
     feed(frames, LENGTH.pack(1 << 30) + bytes(10_000), 1 << 20)
     assert frames.message() is None
     assert not frames.are_empty
     assert len(frames.room()) <= 20_000
+    frames, large = Frames(1 << 20), bytes(1 << 20)
+    feed(frames, LENGTH.pack(len(large)) + large, 1 << 16)
+    assert frames.message() == large
+    assert len(frames.room()) < len(large)
 
 
 def test_only_a_coroutine_that_waits_becomes_a_task() -> None:

@@ -181,8 +181,9 @@ def test_a_spec_without_a_batch_is_a_usage_error(spec: TensorSpec) -> None:
 
 def test_refused_noise_asks_for_a_canary() -> None:
     client = ScriptedClient(refuse, INPUT, TensorSpec("mask", "INT64", (-1, 6)))
-    with pytest.raises(ModelError, match=r"ids beyond the vocabulary.*--canary"):
-        client.trial(INPUT).first()
+    for declared in ((), (INPUT,)):
+        with pytest.raises(ModelError, match=r"ids beyond the vocabulary.*--canary"):
+            client.trial(*declared).first()
     with pytest.raises(ModelError, match="refuses the canary's samples"):
         client.trial(INPUT, canary=CANARY).again()
     with pytest.raises(UsageError, match="it has no input 'y'; its inputs are x, mask"):
