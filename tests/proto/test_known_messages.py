@@ -51,7 +51,7 @@ def found_in(data: bytes) -> Cut:
 
 
 @given(IDS, NUMBERS, NUMBERS, st.sampled_from(["", "1"]), st.booleans())
-def test_id_and_place(
+def test_id_and_place_are_found(
     request_id: str, offset: int, generation: int, version: str, apart: bool
 ) -> None:
     place = Place("edl-r", offset, X.nbytes, generation, 0 if apart and offset > 8 else None)

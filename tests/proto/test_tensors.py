@@ -84,7 +84,7 @@ def test_protobuf_reads_our_messages(
 
 
 @given(TENSORS, PARAMETERS, st.randoms(use_true_random=False))
-def test_field_order(
+def test_fields_may_come_in_any_order(
     inputs: dict[str, Array], parameters: dict[str, Parameter], random: Any
 ) -> None:
     """Protobuf orders fields by number; a sender need not, and may add fields of its own."""

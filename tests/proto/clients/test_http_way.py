@@ -106,7 +106,7 @@ def test_other_server_gets_no_batch(
     assert "mark" in why or not server.asked
 
 
-def test_offer_withdrawn(
+def test_a_withdrawn_offer_is_not_used(
     teacher: ScriptedTeacher, server: ScriptedHttp, client: OipGrpcClient
 ) -> None:
     ask(client)
@@ -217,7 +217,7 @@ def test_http_is_tried_again_without_delaying_a_batch(
     wait_until(by_http)
 
 
-def test_restarted_teacher(
+def test_a_restarted_teacher_at_the_same_ports_is_asked_by_grpc(
     teacher: ScriptedTeacher, server: ScriptedHttp, client: OipGrpcClient
 ) -> None:
     ask(client)
@@ -250,7 +250,7 @@ def test_errors_are_those_of_grpc(name: str, error: type[errors.EdlError]) -> No
         assert found.retry_after_s == 0.12
 
 
-def test_error_ends_it(
+def test_an_error_of_the_teacher_is_not_asked_again_by_grpc(
     teacher: ScriptedTeacher, server: ScriptedHttp, client: OipGrpcClient
 ) -> None:
     server.behave = lambda _, __: reply(b"{}", "503 Later", {STATUS: "UNAVAILABLE"})
@@ -259,7 +259,7 @@ def test_error_ends_it(
     assert teacher.requests == 0
 
 
-def test_late_request(
+def test_a_late_request_exceeds_the_deadline_and_keeps_http(
     teacher: ScriptedTeacher, server: ScriptedHttp, client: OipGrpcClient
 ) -> None:
     held = threading.Event()
