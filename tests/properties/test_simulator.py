@@ -60,6 +60,7 @@ def student_groups(draw: st.DrawFn, jitter: float) -> StudentGroup:
         input_bytes=1000.0,
         label_bytes=100.0,
         join_every_s=draw(st.sampled_from([0.0, 0.7])),
+        together=draw(st.booleans()),
     )
 
 
@@ -112,7 +113,6 @@ def run(scenario: Scenario) -> Result:
     return simulate(scenario, random.Random, keep_batches=True)
 
 
-@some
 @given(scenarios(jitter=0.4))
 def test_every_batch_is_trained_once_in_order_with_labels_of_its_own(scenario: Scenario) -> None:
     result = run(scenario)

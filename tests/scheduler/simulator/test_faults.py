@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +16,15 @@ from edl.scheduler.simulator import Change, Fault, Result, Scenario, simulate
 
 from .meshes import FREE, LOOK_S, STEP_S, WORK_S, kinds, run, students, teachers
 
+PROGRAM = """
+import random, sys
+from edl.scheduler.simulator import Fault, Scenario, StudentGroup, TeacherGroup, simulate
+faults = tuple(Fault(1.0 + n, "t", kind, 2) for n, kind in enumerate(("crash", "hang", "drain")))
+teachers = TeacherGroup("t", 0.05, count=8, jitter=0.5, back_after_s=1.0, start_s=1.0)
+students = StudentGroup("s", 0.02, batch=4, count=3, jitter=0.3)
+scenario = Scenario((students,), (teachers,), batches=100, faults=faults)
+print(simulate(scenario, random.Random, sys.argv[1]).trace_hash)
+"""
 TTL_S = 6.0
 BEAT_S = TTL_S / 2.5
 
@@ -183,6 +195,24 @@ class TestSeeds:
             return result.trace_hash
 
         assert hashed(1) == hashed(1, keep=True) != hashed(2)
+
+    @pytest.mark.system
+    @pytest.mark.parametrize("plane", ["exact", "fluid"])
+    def test_another_process_runs_the_same(self, plane: str) -> None:
+        """A simulation does not depend on the order of names in a set."""
+        hashes = {
+            subprocess.run(
+                [sys.executable, "-P", "-c", PROGRAM, plane],
+                env=os.environ | {"PYTHONHASHSEED": seed},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            ).stdout
+            for seed in ("1", "2")
+        }
+        (trace_hash,) = hashes
+        assert len(trace_hash.strip()) == 16
 
     def test_another_teacher_changes_nothing_that_the_others_draw(self) -> None:
         def work(count: int) -> list[float]:
