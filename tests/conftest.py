@@ -78,13 +78,18 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return (found if TIER == "test" else not found) or None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     for item in items:
         if _in_system_folder(item.path):
             item.add_marker("system")
         if _shares_a_fixture(item):  # on one worker, so that it is made once
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    yield
+    for item in items:
+        # xdist 3.8 appends the group to `_nodeid`, which pytest 9.2 no longer reads.
+        if (grouped := getattr(item, "_nodeid", item.nodeid)) != item.nodeid:
+            item._id = type(item._id).parse(grouped)  # noqa: SLF001 - there is no public way
 
 
 def _in_system_folder(path: Path) -> bool:
@@ -110,7 +115,7 @@ def pytest_report_header() -> str:
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """Random choices of one test, which differ from run to run; the header names the seed."""
-    return random.Random(f"{SEED}/{request.node.nodeid}")
+    return random.Random(f"{SEED}/{request.node.path.name}/{request.node.name}")
 
 
 @pytest.fixture(scope="session")
