@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,22 +35,6 @@ def rewritten(model: Path, folder: Path, change: Callable[[Any], object]) -> Pat
     file = folder / "changed.onnx"
     file.write_bytes(message.SerializeToString())
     return file
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="paddle2onnx installs up to Python 3.11")
-def test_a_model_exported_by_paddle_gives_the_labels_of_paddle(tmp_path: Path) -> None:
-    program = same_network.write_paddle(tmp_path)
-    import paddle2onnx
-
-    weights, target = program.with_suffix(".pdiparams"), tmp_path / "exported.onnx"
-    paddle2onnx.export(str(program), str(weights), str(target), opset_version=13)
-    ours, theirs = open_backend(str(target)), open_backend(str(program))
-    assert ours.spec.inputs == theirs.spec.inputs
-    assert ours.spec.outputs == theirs.spec.outputs
-    images = np.random.default_rng(5).standard_normal((8, 1, 8, 8), dtype=np.float32)
-    expected = theirs.run({"image": images})
-    for name, array in ours.run({"image": images}).items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-4)
 
 
 def test_external_weights_are_part_of_the_content(tmp_path: Path) -> None:
