@@ -170,8 +170,8 @@ def test_reports_wait_for_the_next_announcement_while_one_is_expected(
         case "late":  # the source takes its time: the next message from the engine will do
             monkeypatch.setattr(engine_client, "SOON_S", -1.0)
             engines.say("allow", limit=7)
-    told = {"batch": [("batch", 2)], "ended": [("ended",)]}.get(kind, [])
-    assert engines.hear_until("taken") == [("taken", 0), *told]
+    news: dict[str, list[tuple[Any, ...]]] = {"batch": [("batch", 2)], "ended": [("ended",)]}
+    assert engines.hear_until("taken") == [("taken", 0), *news.get(kind, [])]
     side.take()
     side.do_what_is_left()
     assert engines.hear() == ([] if kind == "batch" else [("taken", 1)])
@@ -261,6 +261,16 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
     side.do_what_is_left()
     told = [one for one in [*said[4:], *engines.hear()] if one[0] == "taken"]
     assert told == [("taken", first), ("taken", second)], "the first one it does not know"
+
+
+def test_a_new_engine_hears_that_the_loop_waits(engines: Engines, side: Side) -> None:
+    side.pull()
+    assert side.stream.take(side.epoch, 0) is None
+    engines.die()
+    wait_until(lambda: side.engine.restarts == 1)
+    engines.hear_until("resumed")
+    (resumed,) = (message for message in engines.heard if message["kind"] == "resumed")
+    assert resumed["waiting"]
 
 
 @pytest.mark.parametrize("dies", [False, True])

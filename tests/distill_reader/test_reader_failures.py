@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,21 +59,6 @@ def test_death_with_nothing_in_the_ring_and_nothing_allowed(teacher: ScriptedTea
 def all_are_labelled(reader: DistilReader) -> bool:
     stats = reader.stats
     return stats.ready == stats.yielded - stats.delivered > 0
-
-
-def test_death_while_the_loop_waits_for_a_teacher() -> None:
-    with reader_of(Batches(3), NOBODY, wait_timeout_s=2.0) as reader:
-
-        def kill_once_it_waits() -> None:
-            wait_until(lambda: "0 of 1" in reader.stats.waiting_for)
-            kill(reader)
-
-        killer = threading.Thread(target=kill_once_it_waits)
-        killer.start()
-        with pytest.raises(NoTeacherAvailable):
-            list(reader)
-        killer.join()
-        wait_until(lambda: reader.stats.engine_restarts == 1)
 
 
 def test_death_around_the_change_of_epochs(teacher: ScriptedTeacher) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edl.errors import (
+    NoTeacherAvailable,
     PoisonBatch,
     RateLimited,
     UsageError,
@@ -110,8 +111,9 @@ def test_only_the_padded_field_travels_and_all_come_back(
             assert array.dtype == same.dtype
             np.testing.assert_array_equal(array, same)
         np.testing.assert_array_equal(batch["logits"], logits_of(expected["x"]))
-    if options.get("teacher_batch_size") == 1:
-        assert {rows for rows, _ in shapes} == {1}
+    assert {width for _, width in shapes} == {max(lengths) for lengths in LENGTHS}
+    if most_rows := options.get("teacher_batch_size"):
+        assert max(rows for rows, _ in shapes) <= most_rows
     else:
         assert sorted(shapes) == sorted((len(lengths), max(lengths)) for lengths in LENGTHS)
 
@@ -180,5 +182,18 @@ def test_a_dtype_that_no_teacher_can_get_is_poison(teacher: ScriptedTeacher) -> 
     with (
         reader_of([(X,), (X.astype(np.complex64),)], teacher) as reader,
         pytest.raises(PoisonBatch, match=r"batch 1 .*complex64 cannot be sent"),
+    ):
+        list(reader)
+
+
+def test_a_teacher_that_answers_no_message_at_all_is_lost(
+    teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "edl.tests.scripted_teacher.tensors.encode_response", lambda **_: b"\xff\xff"
+    )
+    with (
+        reader_of(Batches(1), teacher, wait_timeout_s=0.5) as reader,
+        pytest.raises(NoTeacherAvailable, match="was lost: truncated message"),
     ):
         list(reader)

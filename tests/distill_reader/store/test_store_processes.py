@@ -16,9 +16,8 @@ import pytest
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.store import Store
-from edl.tests.distill_reader.store.filling_program import LOTS, numbers_of
-from edl.tests.distill_reader.store.opening_program import BUDGET_BYTES
 from edl.tests.distill_reader.store.samples import rows_in, sample_keys
+from edl.tests.distill_reader.store.store_program import BUDGET_BYTES, LOTS, numbers_of
 from edl.tests.distill_reader.store.test_store import SLACK_BYTES, bytes_on_disk
 
 pytestmark = pytest.mark.system
@@ -26,6 +25,7 @@ pytestmark = pytest.mark.system
 MIB = 1 << 20
 #: A store of 64 MiB holds all that is written, one of 1 MiB evicts all the time.
 ROOMY, TIGHT = 64 * MIB, MIB
+PROGRAM = (sys.executable, "-P", "-m", "edl.tests.distill_reader.store.store_program")
 FULL_COUNT = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 
@@ -59,9 +59,8 @@ def writer(
     settings: LabelStore, rng: random.Random, stdout: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
     """A process that fills the store, and is killed at the end."""
-    command = [sys.executable, "-P", "-m", "edl.tests.distill_reader.store.filling_program"]
-    arguments = [settings.path, str(settings.max_bytes), str(rng.random())]
-    with subprocess.Popen([*command, *arguments], stdout=stdout, text=True) as process:
+    arguments = ["fill", settings.path, str(settings.max_bytes), str(rng.random())]
+    with subprocess.Popen([*PROGRAM, *arguments], stdout=stdout, text=True) as process:
         try:
             yield process
         finally:
@@ -90,11 +89,12 @@ PROCESSES, STORES = 4, 40
 
 def test_processes_that_open_a_new_store_at_once_all_get_it(tmp_path: Path) -> None:
     """As the ranks of a job do on one host."""
-    program = [sys.executable, "-P", "-m", "edl.tests.distill_reader.store.opening_program"]
     with ExitStack() as ending:
         openers = [
             ending.enter_context(
-                subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    [*PROGRAM, "open"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
             )
             for _ in range(PROCESSES)
         ]

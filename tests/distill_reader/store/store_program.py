@@ -1,7 +1,8 @@
-"""Fills a store for as long as it lives: `filling_program PATH MAX_BYTES SEED`.
+"""Programs that use a store: `store_program fill PATH MAX_BYTES SEED` and `store_program open`.
 
-Prints the number of a lot after it was put in, each on a line; reads others meanwhile, and ends
-with exit code 3 when one is wrong.
+`fill` puts lots of rows in until its parent ends, and prints the number of each. It reads other
+lots meanwhile; its exit code is 3 if a row is wrong. `open` opens each store whose path it reads
+from stdin, and prints what went wrong, a line for each.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import sys
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.store import Store
+from edl.errors import EdlError
 from edl.tests.distill_reader.store.samples import rows_in, sample_keys
 
+BUDGET_BYTES = 1 << 20
 LOT = 40
 LOTS = 200
 
@@ -22,7 +25,7 @@ def numbers_of(lot: int) -> range:
     return range(lot * LOT, (lot + 1) * LOT)
 
 
-def main(path: str, max_bytes: int, seed: str) -> int:
+def fill(path: str, max_bytes: int, seed: str) -> int:
     rng = random.Random(seed)
     with Store(LabelStore(path, max_bytes)) as store:
         parent = os.getppid()
@@ -40,5 +43,19 @@ def main(path: str, max_bytes: int, seed: str) -> int:
     return 0
 
 
+def open_each() -> int:
+    keys, rows = sample_keys(range(4)), rows_in(None, range(4))
+    for line in sys.stdin:
+        try:
+            with Store(LabelStore(line.strip(), BUDGET_BYTES)) as store:
+                store.put_many(keys, rows)
+                trouble = store.figures.trouble
+        except EdlError as error:
+            trouble = f"{type(error).__name__}: {error}"
+        print(trouble, flush=True)
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
+    what, *arguments = sys.argv[1:]
+    sys.exit(open_each() if what == "open" else fill(arguments[0], int(arguments[1]), arguments[2]))
