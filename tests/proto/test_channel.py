@@ -123,15 +123,6 @@ def test_the_descriptor_for_a_child_is_passed_on_only_where_named() -> None:
         ours.close()
 
 
-def test_what_is_sent_together_goes_out_at_the_end_and_in_order(pair: Pair) -> None:
-    ours, theirs = pair
-    with ours.together():
-        ours.send("one")
-        ours.send("two")
-        assert theirs.received() == []
-    assert theirs.received() == [{"kind": "one"}, {"kind": "two"}]
-
-
 def test_many_messages_go_out_at_once(pair: Pair) -> None:
     ours, theirs = pair
     assert ours.send_all({"kind": "one", "n": n} for n in range(3))

@@ -22,7 +22,7 @@ from edl.proto.prepared import Prepared, is_led
 from edl.proto.request_kinds import Cut, cut, is_right
 from edl.proto.status import from_status, to_metadata, to_status
 from edl.proto.stream_answers import answered, failed, read
-from edl.proto.tensors import Array, decode_response, encode_request, encode_response
+from edl.proto.tensors import Array, decode_response, encode_response
 
 X = np.zeros((2, 3), np.float32)
 IDS = st.text(max_size=30)
@@ -145,13 +145,7 @@ def message(request_id: str, lying: list[Lent]) -> bytes:
         name: Place("r", lent.offset, BATCH.nbytes, *lent[1:])
         for name, lent in zip(names, lying, strict=True)
     }
-    return encode_request(
-        model_name="m",
-        inputs=dict.fromkeys(names, BATCH),
-        request_id=request_id,
-        parameters={"timeout": 5},
-        places=places,
-    )
+    return request(request_id, inputs=dict.fromkeys(names, BATCH), places=places)
 
 
 @st.composite

@@ -31,13 +31,7 @@ def ask(client: OipGrpcClient, timeout_s: float = WAIT_S) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came.
-
-    Attributes:
-        path: of its first line.
-        headers: by names in lower case.
-        body: all of it.
-    """
+    """A request as it came; headers are by names in lower case."""
 
     path: str
     headers: Mapping[str, str]
