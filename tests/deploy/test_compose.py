@@ -99,7 +99,7 @@ def test_services_are_hardened(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_role_can_start_log_in_and_stop(name: str, prepared: Path) -> None:
+def test_each_role_can_start_authenticate_and_stop(name: str, prepared: Path) -> None:
     service, variables = SERVICES[name], environment(SERVICES[name])
     values = check(["edl", *service["command"]], variables)
     assert seconds(service["stop_grace_period"]) >= values.get("grace", 0.0) + 5
@@ -130,7 +130,7 @@ def test_certificates_name_the_host_that_others_dial(name: str, prepared: Path) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_services_are_waited_for_by_what_they_come_to(name: str) -> None:
+def test_dependants_wait_for_health_or_completion(name: str) -> None:
     health, ends = SERVICES[name]["healthcheck"], SERVICES[name]["restart"] == "no"
     conditions = {
         service["depends_on"][name]["condition"]

@@ -118,7 +118,7 @@ def test_nobody_else_has_rights() -> None:
         assert [subject["name"] for subject in one["subjects"]] == ["edl-operator"]
 
 
-def as_kept(resource: Object) -> Object:
+def as_stored(resource: Object) -> Object:
     """A resource as an API server keeps it: valid by its definition, with defaults."""
     (definition,) = (
         one for one in definitions() if one["spec"]["names"]["kind"] == resource["kind"]
@@ -136,13 +136,13 @@ def as_kept(resource: Object) -> Object:
     return whole
 
 
-def pod_like(resource: Object, coordinator: str | None) -> Pod:
+def pod_made_from(resource: Object, coordinator: str | None) -> Pod:
     """The pod that the operator makes of it, which every cluster takes."""
     if resource["kind"] == "TeacherService":
-        made = deployment_of(as_kept(resource), 2, coordinator)
+        made = deployment_of(as_stored(resource), 2, coordinator)
         template = made["spec"]["template"]
     else:
-        made = template = pod_of(as_kept(resource), 1, coordinator)
+        made = template = pod_of(as_stored(resource), 1, coordinator)
     kubernetes_validate.validate(made, "1.30", strict=True)
     return Pod(made["kind"], template["metadata"]["labels"], template["spec"])
 
@@ -160,7 +160,7 @@ def test_the_page_shows_resources_that_work() -> None:
     shown = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(apiV.*?)```", page, re.DOTALL)]
     assert {one["kind"] for one in shown} == {"TeacherService", "DistillJob"}
     for resource in shown:
-        pod = pod_like(resource, "redis://head:6379")
+        pod = pod_made_from(resource, "redis://head:6379")
         options_of(pod)
         mounted = {one["name"] for one in pod.main["volumeMounts"]}
         assert mounted == {one["name"] for one in pod.spec["volumes"]}
@@ -176,7 +176,7 @@ def test_the_page_shows_resources_that_work() -> None:
 def test_the_examples_fit_into_the_mesh(kind: str, component: str, values: Object) -> None:
     (resource,) = of_kind(kustomize(KUBERNETES / "examples"), kind)
     assert resource["metadata"]["namespace"] == NAMESPACE
-    pod = pod_like(resource, None)
+    pod = pod_made_from(resource, None)
     options = options_of(pod)
     assert options.items() >= values.items()
     if component == "teacher":

@@ -229,17 +229,17 @@ SIMPLE: dict[str, Object] = {
 }
 
 
-def shape(said: Any) -> Object:
+def json_schema(said: Any) -> Object:
     """The JSON schema of what `foreign_kinds.yaml` says of a value."""
     if isinstance(said, dict):
-        fields = {name.rstrip("!"): shape(value) for name, value in said.items()}
+        fields = {name.rstrip("!"): json_schema(value) for name, value in said.items()}
         required = [name.rstrip("!") for name in said if name.endswith("!")]
         known = {"properties": fields, "additionalProperties": False}
         return {"type": "object", "required": required, **known}
     if isinstance(said, list) and len(said) > 1:
         return {"enum": said}
     if isinstance(said, list):
-        return {"type": "array", "minItems": 1, "items": shape(said[0])}
+        return {"type": "array", "minItems": 1, "items": json_schema(said[0])}
     if said in SIMPLE:
         return SIMPLE[said]
     return {"type": "string", "pattern": said[1:-1].replace("\\/", "/")}
@@ -288,7 +288,7 @@ def test_the_kinds_of_others_are_as_we_know_them() -> None:
         if (known := FOREIGN.get(one["kind"])) is not None:
             assert one.keys() == {"apiVersion", "kind", "metadata", "spec"}
             assert one["apiVersion"] == known["api"], name_of(one)
-            jsonschema.validate(one["spec"], shape(known["spec"]))
+            jsonschema.validate(one["spec"], json_schema(known["spec"]))
             seen.add(one["kind"])
     assert seen == set(FOREIGN)
     for job in of_kind(everything(), "PaddleJob"):

@@ -243,31 +243,33 @@ def test_what_was_not_over_made_trouble_or_was_left_is_named() -> None:
     assert broken(what) == ["students end in order", "nothing is left behind"]
 
 
-def at(what: Trace, kind: str, target: str, at_s: float, healed_s: float | None) -> float | None:
+def recovery(
+    what: Trace, kind: str, target: str, at_s: float, healed_s: float | None
+) -> float | None:
     return recovery_s(what, done(kind, target, at_s, healed_s))
 
 
 def test_a_teacher_has_recovered_when_those_it_is_assigned_to_send_to_it_again() -> None:
     told = tuple(replace(one, teachers=("t1",)) if one.at_s < 12.0 else one for one in figures())
     what = trace(student(figures=told))
-    assert at(what, "kill-teacher", "t2", 5.0, 9.0) == pytest.approx(3.0, abs=0.5)
-    assert at(what, "kill-teacher", "t1", 5.0, 9.0) == pytest.approx(0.25, abs=0.25)
-    assert at(what, "kill-teacher", "t1", 5.0, None) is None
+    assert recovery(what, "kill-teacher", "t2", 5.0, 9.0) == pytest.approx(3.0, abs=0.5)
+    assert recovery(what, "kill-teacher", "t1", 5.0, 9.0) == pytest.approx(0.25, abs=0.25)
+    assert recovery(what, "kill-teacher", "t1", 5.0, None) is None
 
 
-def test_what_else_has_recovered() -> None:
+def test_recovery_of_students_engines_redis_and_guests() -> None:
     held_up = trace(student(), student(samples=without(samples(), 9.0, 15.0)))
-    assert at(held_up, "break-teacher", "t1", 9.0, 9.0) == pytest.approx(6.0, abs=0.5)
+    assert recovery(held_up, "break-teacher", "t1", 9.0, 9.0) == pytest.approx(6.0, abs=0.5)
     another = trace(student(figures=figures(engines=(22.0,))))
-    assert at(another, "kill-engine", "s1", 20.0, 20.0) == pytest.approx(2.0, abs=0.5)
+    assert recovery(another, "kill-engine", "s1", 20.0, 20.0) == pytest.approx(2.0, abs=0.5)
     looks = tuple(
         replace(one, teachers=frozenset({"t1"})) if one.at_s < 14.0 else one
         for one in trace().snapshots
     )
     emptied = replace(trace(), snapshots=looks)
-    assert at(emptied, "kill-redis", "redis", 9.0, 10.0) == pytest.approx(4.0, abs=0.5)
-    assert at(trace(), "add-teacher", "g1", 5.0, 9.0) is not None, "the guest is gone"
-    assert at(trace(), "add-teacher", "t1", 5.0, 9.0) is None
+    assert recovery(emptied, "kill-redis", "redis", 9.0, 10.0) == pytest.approx(4.0, abs=0.5)
+    assert recovery(trace(), "add-teacher", "g1", 5.0, 9.0) is not None, "the guest is gone"
+    assert recovery(trace(), "add-teacher", "t1", 5.0, 9.0) is None
 
 
 def report(*faults: Done, what: Trace | None = None) -> ChaosReport:

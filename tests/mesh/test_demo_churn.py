@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -122,18 +121,6 @@ def facts_of(batches: Sequence[tuple[Any, ...]]) -> StreamFacts:
     for _ in check.watch(batches):
         pass
     return check.facts
-
-
-def test_passes_on_what_the_student_needs_and_hashes_every_byte() -> None:
-    check = StreamCheck()
-    passed = list(check.watch([batch(0), batch(1)]))
-    digest = hashlib.sha256()
-    for given, original in zip(passed, (batch(0), batch(1)), strict=True):
-        assert len(given) == 3
-        for field, index in zip(given, (0, 1, 3), strict=True):
-            assert np.array_equal(field, original[index])
-            digest.update(original[index].tobytes())
-    assert check.facts == StreamFacts(2, 8, 0, 0, digest.hexdigest())
 
 
 @pytest.mark.parametrize(

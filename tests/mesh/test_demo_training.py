@@ -175,19 +175,6 @@ def test_noise_stays_within_grey() -> None:
     assert noisy.std() == pytest.approx(60, rel=0.25)
 
 
-def test_batches_are_numbered_and_the_same_each_time(digits: Digits) -> None:
-    source = BatchSource(digits, SMALL)
-    first, again = list(source), list(source)
-    assert len(first) == len(source) == 6
-    assert [int(number[0]) for _, _, number in first] == [0, 1, 2, 3, 4, 5]
-    for (image, label, _), (same_image, same_label, _) in zip(first, again, strict=True):
-        assert np.array_equal(image, same_image)
-        assert np.array_equal(label, same_label)
-    assert len({image.tobytes() for image, _, _ in first}) == 6
-    assert first[0][0].shape == (16, 1, SIZE, SIZE)
-    assert first[0][0].dtype == np.uint8
-
-
 def test_each_student_keeps_to_its_own_labelled_digits(digits: Digits) -> None:
     plain = DemoSettings(seeds=2, steps=20, batch_size=64, labelled=40, shift_pixels=0, noise=0.0)
     batches = list(BatchSource(digits, plain))

@@ -300,8 +300,6 @@ def bind(node: str) -> Edit:
     """The binding of a pod to a node as an edit of `Store.change`."""
 
     def edit(pod: Object) -> Object:
-        if bound := pod["spec"].get("nodeName"):
-            raise Refusal(409, "Conflict", f"pod is already assigned to {bound}")
         pod["spec"]["nodeName"] = node
         return pod
 
@@ -331,7 +329,7 @@ def _applied(value: Any, former: Any, wanted: Any, name: str = "") -> Any:
     return found
 
 
-_TERM = re.compile(r"([\w./-]+)(?:(=|!=)([\w.:/-]*))?")
+_TERM = re.compile(r"([\w./-]+)(?:(=|!=)([\w.:/-]*))?(?:,|$)")
 
 
 def selecting(labels: str, fields: str = "") -> Callable[[Object], bool]:
@@ -348,10 +346,7 @@ def selecting(labels: str, fields: str = "") -> Callable[[Object], bool]:
 
 
 def _terms(text: str) -> list[tuple[str, str | None, str | None]]:
-    found = [_TERM.fullmatch(one) for one in text.split(",") if one]
-    if None in found:
-        raise Refusal(400, "BadRequest", f"unable to parse requirement: {text}")
-    return [(one[1], one[2], one[3]) for one in found if one is not None]
+    return [(one[1], one[2], one[3]) for one in _TERM.finditer(text)]
 
 
 def at(found: Object, path: str) -> Any:

@@ -70,7 +70,7 @@ def job_file(folder: Path, **more: Any) -> Path:
     return file
 
 
-def test_the_dry_run_is_what_kubectl_may_apply(
+def test_dry_run_prints_a_manifest_that_kubectl_can_apply(
     cluster: Emulated, edl_job: Edl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     dry = ("submit", EXAMPLE, "--dry-run")
@@ -92,7 +92,7 @@ def test_the_dry_run_is_what_kubectl_may_apply(
     assert anywhere["metadata"] == {"name": "ctr"}, "no API server is asked"
 
 
-def test_a_spec_that_is_refused_takes_no_former_job_away(
+def test_a_refused_spec_does_not_replace_the_former_job(
     cluster: Emulated, edl_job: Edl, tmp_path: Path
 ) -> None:
     former = submitted(cluster, "succeeded")
@@ -104,7 +104,7 @@ def test_a_spec_that_is_refused_takes_no_former_job_away(
     assert cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"] != former["metadata"]["uid"]
 
 
-def test_who_is_faster_has_the_name(cluster: Emulated) -> None:
+def test_submit_loses_to_a_concurrent_submission(cluster: Emulated) -> None:
     submitted(cluster, "succeeded")
     gone: list[str] = []
 
@@ -119,7 +119,7 @@ def test_who_is_faster_has_the_name(cluster: Emulated) -> None:
     assert len(gone) == 1
 
 
-def test_a_job_that_came_since_stays_as_it_is(cluster: Emulated) -> None:
+def test_scale_and_stop_leave_a_newer_job_alone(cluster: Emulated) -> None:
     submitted(cluster)
 
     def hook(method: str, path: str) -> None:
@@ -135,7 +135,7 @@ def test_a_job_that_came_since_stays_as_it_is(cluster: Emulated) -> None:
     assert not {"nodes", "stopped"} & {key for key, value in spec.items() if value}
 
 
-def test_what_the_server_refuses_is_said(
+def test_refusals_of_the_server_are_reported(
     cluster: Emulated, edl_job: Edl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     submitted(cluster)
@@ -156,7 +156,7 @@ def test_what_the_server_refuses_is_said(
             edl_job(*words)
 
 
-def test_no_cluster_to_talk_to(
+def test_unreachable_clusters_and_bad_kubeconfigs_are_reported(
     cluster: Emulated, edl_job: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match=r"no Kubernetes to talk to.*--context"):
@@ -177,7 +177,7 @@ def test_no_cluster_to_talk_to(
         edl_job("list", "--kubeconfig", tmp_path / "away")
 
 
-def test_conditions_tell_what_events_have_forgotten(cluster: Emulated, edl_job: Edl) -> None:
+def test_events_include_conditions(cluster: Emulated, edl_job: Edl) -> None:
     condition = {
         "type": "Ready", "status": "True", "reason": "Running", "message": "has all it can use",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -190,7 +190,7 @@ def test_conditions_tell_what_events_have_forgotten(cluster: Emulated, edl_job: 
     assert edl_job("events", "--last", 1).splitlines() == told[1:]
 
 
-def test_who_follows_outlives_an_api_server_that_is_away_for_a_while(
+def test_following_logs_survives_an_outage_of_the_api_server(
     cluster: Emulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._LOOK_S", 0.01)
@@ -211,7 +211,7 @@ def test_who_follows_outlives_an_api_server_that_is_away_for_a_while(
 
 
 @pytest.mark.system
-def test_an_operator_does_what_the_commands_ask(
+def test_the_operator_carries_out_the_commands(
     cluster: Emulated, edl_job: Edl, tmp_path: Path
 ) -> None:
     cluster.node("m", cpu="2")
@@ -255,7 +255,7 @@ def used(method: str, path: str, namespace: str) -> Right:
     return group, "/".join([resource, *rest[1:]]), verb
 
 
-def test_the_role_of_the_page_is_enough_and_no_more(
+def test_commands_need_exactly_the_documented_role(
     cluster: Emulated, edl_job: Edl, tmp_path: Path
 ) -> None:
     asked: set[Right] = set()
