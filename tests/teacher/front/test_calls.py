@@ -121,38 +121,6 @@ def test_only_bytes_that_have_come_take_memory() -> None:
     assert len(frames.room()) < len(large)
 
 
-def test_only_a_coroutine_that_waits_becomes_a_task() -> None:
-    async def main() -> None:
-        steps = []
-        gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        async def work() -> int:
-            steps.append("begun")
-            steps.append(str(await gate))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0.001)
-            async with asyncio.timeout(10):
-                await asyncio.sleep(0)
-            return 3
-
-        async def ends_at_once(error: Exception | None = None) -> int:
-            if error is not None:
-                raise error
-            return 3
-
-        assert begin(ends_at_once()) == 3
-        with pytest.raises(KeyError):
-            begin(ends_at_once(KeyError("no")))
-        task = begin(work())
-        assert isinstance(task, asyncio.Task)
-        assert steps == ["begun"]
-        gate.set_result(7)
-        assert await task == 3
-        assert steps == ["begun", "7"]
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_cancelling_the_task_cancels_what_it_waits_for(steps: int) -> None:
     async def main() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,6 @@ from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.clients import Request, open_client, same_host
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.clients.same_host import SameHostClient
-from edl.proto.datatypes import to_bytes
 from edl.proto.lent_arena import LentArena
 from edl.proto.places import Place, key_of
 from edl.proto.stacked import Stacked
@@ -34,110 +34,111 @@ from edl.tests.leaks import SHARED_MEMORY, without_neighbours
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.teacher.bench import WAIT_S, Bench, refusal
 from edl.tests.teacher.fakes import array
+from edl.tests.teacher.front.local import Lender, LocalClient
 from edl.tests.teacher.segments import placed_request, shared
 
 X = array(300, 4)
 
 
-@pytest.fixture
-def arena() -> Iterator[LentArena]:
-    with closing(LentArena.create(1 << 20)) as arena:
-        yield arena
+class Sharing:
+    """A teacher, and a client that lends memory to it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.arena = LentArena.create(1 << 20)
+        client = open_client("", bench.address, "resnet", arena=self.arena)
+        assert isinstance(client, SameHostClient)
+        self.client = client
+        client.probe(WAIT_S)
+
+    def put(self, x: Array = X) -> Array:
+        """A copy in the memory."""
+        return self.arena.get(self.arena.put([x]).arrays[0])
+
+    def grow(self) -> None:
+        """Make the memory larger, which is a new region for the server."""
+        self.put(np.zeros(max(GROWTH_BYTES, self.arena.size_bytes), np.uint8))
+
+    def double(self, x: Array | Stacked, timeout_s: float = WAIT_S) -> Array:
+        return self.client.infer(Request({"x": x}), timeout_s).outputs["double"]
+
+    @property
+    def sent_bytes(self) -> float:
+        """Of the requests that the server has received."""
+        return self.bench.count("edl_teacher_received_bytes_total")
+
+    @property
+    def regions(self) -> list[int]:
+        """The sizes of the regions that are registered."""
+        request, response = (
+            pb.SystemSharedMemoryStatusRequest(),
+            pb.SystemSharedMemoryStatusResponse,
+        )
+        answer = self.bench.call("SystemSharedMemoryStatus", request, response)
+        return [region.byte_size for region in answer.regions.values()]
+
+    def close(self) -> None:
+        self.client.close()
+        self.arena.close()
 
 
 @pytest.fixture
-def client(bench: Bench, arena: LentArena) -> Iterator[SameHostClient]:
-    made = open_client("", bench.address, "resnet", arena=arena)
-    assert isinstance(made, SameHostClient)
-    made.probe(WAIT_S)
-    yield made
-    made.close()
+def host(bench: Bench) -> Iterator[Sharing]:
+    with closing(Sharing(bench)) as host:
+        yield host
 
 
-@pytest.fixture
-def grow(arena: LentArena) -> Callable[[], object]:
-    """Makes the arena larger, which is a new region for the server."""
-    return lambda: put(arena, np.zeros(max(GROWTH_BYTES, arena.size_bytes), np.uint8))
-
-
-def put(arena: LentArena, x: Array = X) -> Array:
-    return arena.get(arena.put([x]).arrays[0])
-
-
-def sent_bytes(bench: Bench) -> float:
-    """Of the requests that the server has received."""
-    return bench.count("edl_teacher_received_bytes_total")
-
-
-def doubled(client: SameHostClient, x: Array) -> Array:
-    return client.infer(Request({"x": x}), WAIT_S).outputs["double"]
-
-
-def regions(bench: Bench) -> list[int]:
-    """The sizes of the regions that are registered."""
-    request = pb.SystemSharedMemoryStatusRequest()
-    answer = bench.call("SystemSharedMemoryStatus", request, pb.SystemSharedMemoryStatusResponse)
-    return [region.byte_size for region in answer.regions.values()]
-
-
-def test_labels_are_those_of_a_batch_that_is_sent(
-    bench: Bench, arena: LentArena, client: SameHostClient
-) -> None:
+def test_labels_are_those_of_a_batch_that_is_sent(host: Sharing) -> None:
     before = frozenset(os.listdir(SHARED_MEMORY))
-    assert client.in_place
-    in_place = doubled(client, put(arena))
-    assert sent_bytes(bench) < 200
+    assert host.client.in_place
+    in_place = host.double(host.put())
+    assert host.sent_bytes < 200
     assert without_neighbours(frozenset(os.listdir(SHARED_MEMORY)) - before) == frozenset()
-    sent = doubled(client, X)
-    assert sent_bytes(bench) > X.nbytes
+    sent = host.double(X)
+    assert host.sent_bytes > X.nbytes
     np.testing.assert_array_equal(in_place, X * 2)
     np.testing.assert_array_equal(in_place, sent)
 
 
 def test_a_run_of_rows_is_read_in_place_and_pieces_of_several_batches_are_sent(
-    bench: Bench, arena: LentArena, client: SameHostClient
+    host: Sharing,
 ) -> None:
     for rows in (slice(0, 100), slice(100, 300), slice(1, 299)):
-        np.testing.assert_array_equal(doubled(client, put(arena)[rows]), X[rows] * 2)
-    assert sent_bytes(bench) < 900
-    both = Stacked((put(arena)[290:], put(arena, X + 1)[:10]))
-    answer = client.infer(Request({"x": both}), WAIT_S).outputs["double"]
-    np.testing.assert_array_equal(answer, np.concatenate([X[290:], X[:10] + 1]) * 2)
-    assert sent_bytes(bench) > both.nbytes
+        np.testing.assert_array_equal(host.double(host.put()[rows]), X[rows] * 2)
+    assert host.sent_bytes < 900
+    both = Stacked((host.put()[290:], host.put(X + 1)[:10]))
+    np.testing.assert_array_equal(host.double(both), np.concatenate([X[290:], X[:10] + 1]) * 2)
+    assert host.sent_bytes > both.nbytes
 
 
 def test_memory_that_grows_is_registered_again_and_two_regions_stay_until_the_close(
-    bench: Bench, arena: LentArena, client: SameHostClient, grow: Callable[[], object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    for _ in range(4):
-        grow()
-        np.testing.assert_array_equal(doubled(client, put(arena)), X * 2)
-    assert sent_bytes(bench) < 1000, "none was sent"
-    assert len(regions(bench)) == 2
-    assert max(regions(bench)) == arena.size_bytes
-    monkeypatch.setattr(same_host, "_GOODBYE_S", WAIT_S)  # on a busy machine, too
-    client.close()
-    assert regions(bench) == []
-
-
-def test_a_dropped_region_is_registered_again(
-    bench: Bench, arena: LentArena, client: SameHostClient
+    host: Sharing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = put(arena)
-    doubled(client, batch)
-    bench.method("SystemSharedMemoryUnregister")(b"", timeout=WAIT_S)
-    np.testing.assert_array_equal(doubled(client, batch), X * 2)
-    sent = sent_bytes(bench)
+    for _ in range(4):
+        host.grow()
+        np.testing.assert_array_equal(host.double(host.put()), X * 2)
+    assert host.sent_bytes < 1000, "none was sent"
+    assert len(host.regions) == 2
+    assert max(host.regions) == host.arena.size_bytes
+    monkeypatch.setattr(same_host, "_GOODBYE_S", WAIT_S)  # on a busy machine, too
+    host.client.close()
+    assert host.regions == []
+
+
+def test_a_dropped_region_is_registered_again(host: Sharing) -> None:
+    batch = host.put()
+    host.double(batch)
+    host.bench.method("SystemSharedMemoryUnregister")(b"", timeout=WAIT_S)
+    np.testing.assert_array_equal(host.double(batch), X * 2)
+    sent = host.sent_bytes
     assert sent > X.nbytes, "it was sent once"
-    np.testing.assert_array_equal(doubled(client, batch), X * 2)
-    assert sent_bytes(bench) - sent < 200
+    np.testing.assert_array_equal(host.double(batch), X * 2)
+    assert host.sent_bytes - sent < 200
 
 
 def test_a_registration_that_gets_no_answer_takes_no_longer_than_the_request_has(
-    bench: Bench, arena: LentArena, client: SameHostClient, grow: Callable[[], object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    host: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits_s: list[float] = []
 
     def hang(self: object, region: str, key: str, nbytes: int, timeout_s: float) -> None:
@@ -147,96 +148,91 @@ def test_a_registration_that_gets_no_answer_takes_no_longer_than_the_request_has
     # Nothing but that takes any of the client's time.
     monkeypatch.setattr(same_host, "time", SimpleNamespace(monotonic=lambda: sum(waits_s)))
     monkeypatch.setattr(OipGrpcClient, "register_memory", hang)
-    grow()
+    host.grow()
     with pytest.raises(DeadlineExceeded):
-        client.infer(Request({"x": put(arena)}), 2.0)
+        host.double(host.put(), 2.0)
     assert waits_s == [2.0]
-    assert sent_bytes(bench) < 200, "nothing is sent that nobody would wait for"
+    assert host.sent_bytes < 200, "nothing is sent that nobody would wait for"
 
 
 def test_a_teacher_that_reads_other_memory_gets_the_bytes(
-    bench: Bench, arena: LentArena, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(LentArena.create(1 << 20)) as other, pytest.MonkeyPatch.context() as patch:
         patch.setattr(LentArena, "key", other.key)
-        client = open_client("", bench.address, "resnet", arena=arena)
-        assert isinstance(client, SameHostClient)
-        with closing(client):
-            client.probe(WAIT_S)
-            assert client.in_place
-            np.testing.assert_array_equal(doubled(client, put(arena)), X * 2)
-            assert not client.in_place
-            sent = sent_bytes(bench)
-            doubled(client, put(arena))
-            assert sent_bytes(bench) - sent < X.nbytes + 200, "it was sent at once"
+        with closing(Sharing(bench)) as host:
+            assert host.client.in_place
+            np.testing.assert_array_equal(host.double(host.put()), X * 2)
+            assert not host.client.in_place
+            sent = host.sent_bytes
+            host.double(host.put())
+            assert host.sent_bytes - sent < X.nbytes + 200, "it was sent at once"
     (record,) = [r for r in caplog.records if "batches travel from now on" in r.message]
     assert record.levelno == logging.WARNING
 
 
-def test_a_teacher_without_shared_memory_gets_the_bytes(arena: LentArena) -> None:
+def test_a_teacher_without_shared_memory_gets_the_bytes() -> None:
     teacher = ScriptedTeacher()
-    client = open_client("", teacher.address, "m", arena=arena)
-    assert isinstance(client, SameHostClient)
-    try:
-        client.probe(WAIT_S)
-        assert not client.in_place
-        sent = client.infer(Request({"x": put(arena)}), WAIT_S)
-        plain = client.infer(Request({"x": X}), WAIT_S)
-        np.testing.assert_array_equal(sent.outputs["logits"], plain.outputs["logits"])
-    finally:
-        client.close()
-        teacher.stop()
+    with closing(LentArena.create(1 << 20)) as arena:
+        client = open_client("", teacher.address, "m", arena=arena)
+        assert isinstance(client, SameHostClient)
+        with closing(client):
+            client.probe(WAIT_S)
+            assert not client.in_place
+            lent = arena.get(arena.put([X]).arrays[0])
+            sent, plain = (client.infer(Request({"x": x}), WAIT_S).outputs for x in (lent, X))
+            np.testing.assert_array_equal(sent["logits"], plain["logits"])
+    teacher.stop()
 
 
 @pytest.mark.parametrize("error", [RetryableError("restarted"), RateLimited("full")])
-def test_an_error_of_the_model_is_not_retried(
-    bench: Bench, arena: LentArena, client: SameHostClient, error: EdlError
-) -> None:
-    doubled(client, put(arena))
-    before = len(bench.labeller.deadlines_s)
-    bench.fail(error)
+def test_an_error_of_the_model_is_not_retried(host: Sharing, error: EdlError) -> None:
+    host.double(host.put())
+    before = len(host.bench.labeller.deadlines_s)
+    host.bench.fail(error)
     with pytest.raises(type(error), match=str(error)):
-        doubled(client, put(arena))
-    assert len(bench.labeller.deadlines_s) == before + 1
-    assert client.in_place
+        host.double(host.put())
+    assert len(host.bench.labeller.deadlines_s) == before + 1
+    assert host.client.in_place
 
 
-def test_a_refused_batch_stays_in_place(arena: LentArena, client: SameHostClient) -> None:
+def test_a_refused_batch_stays_in_place(host: Sharing) -> None:
     for _ in range(2):
         for wrong in (array(3, 5), np.zeros((3, 4), "c8"), np.zeros((3, 4), "S3")):
             with pytest.raises(RequestRefused):
-                doubled(client, put(arena, wrong))
+                host.double(host.put(wrong))
         with pytest.raises(RequestRefused):
-            doubled(client, np.zeros((3, 4), "O"))
-        assert client.in_place
-        doubled(client, put(arena))  # from here on it is known to work
+            host.double(np.zeros((3, 4), "O"))
+        assert host.client.in_place
+        host.double(host.put())  # from here on it is known to work
 
 
 # --- places in lent memory
 
 
+@pytest.fixture
+def lender(bench: Bench) -> Iterator[LocalClient]:
+    with closing(LocalClient(bench.address)) as lender:
+        yield lender
+
+
 @pytest.mark.parametrize("first", [0, 200])
 def test_a_batch_that_is_replaced_while_it_is_labelled_is_not_answered(
-    bench: Bench, arena: LentArena, first: int
+    bench: Bench, lender: LocalClient, first: int
 ) -> None:
     """Nor is one that is a run of rows."""
-    record = arena.put([X])
-    found = arena.lent(to_bytes(arena.get(record.arrays[0])[first:]))
-    assert found is not None
-    place = Place("r", found.offset, X[first:].nbytes, *found[1:])
-    request = Request({"x": X[first:]})
+    lying, _, record = lender.put(X)
+    request, places = Request({"x": X[first:]}), {"x": lender.place(lying[first:])}
 
-    def replace() -> None:
-        arena.free(record.offset)
-        arena.put([X + 1000])
+    def reuse() -> None:
+        lender.arena.free(record.offset)
+        lender.arena.put([X + 1000])
 
-    with closing(OipGrpcClient(bench.address, "resnet")) as client:
-        client.register_memory("r", arena.key, arena.size_bytes, WAIT_S)
-        answer = client.infer(request, WAIT_S, {"x": place})
-        np.testing.assert_array_equal(answer.outputs["double"], X[first:] * 2)
-        bench.labeller.before = replace
-        with pytest.raises(RetryableError, match="is not this request's any more"):
-            client.infer(request, WAIT_S, {"x": place})
+    answer = lender.client.infer(request, WAIT_S, places)
+    np.testing.assert_array_equal(answer.outputs["double"], X[first:] * 2)
+    bench.labeller.before = reuse
+    with pytest.raises(RetryableError, match="is not this request's any more"):
+        lender.client.infer(request, WAIT_S, places)
 
 
 def test_the_places_of_a_late_request_are_left_alone(bench: Bench) -> None:
@@ -261,39 +257,36 @@ def test_the_places_of_a_late_request_are_left_alone(bench: Bench) -> None:
         assert owned.get(13, 1024) == b"another batch"
 
 
-def test_no_output_is_written_into_lent_memory(bench: Bench, arena: LentArena) -> None:
-    (ref,) = arena.put([X]).arrays
-    found = arena.lent(to_bytes(arena.get(ref)))
-    assert found is not None
-    named = Place("r", found[0], X.nbytes, found[1])
-    with closing(OipGrpcClient(bench.address, "resnet")) as client:
-        client.register_memory("r", arena.key, arena.size_bytes, WAIT_S)
-        for written in (named, Place("r", ref.offset, X.nbytes)):
-            request = placed_request("resnet", X, "double", named, written)
-            code, words = refusal(bench.call, "ModelInfer", request, pb.ModelInferResponse)
-            assert code is grpc.StatusCode.INVALID_ARGUMENT
-            assert "region 'r' is lent memory, which is only read" in words
-    np.testing.assert_array_equal(arena.get(ref), X)
+def test_no_output_is_written_into_lent_memory(bench: Bench, lender: LocalClient) -> None:
+    lying, place, _ = lender.put(X)
+    for written in (place, replace(place, generation=None)):
+        request = placed_request("resnet", X, "double", place, written)
+        code, words = refusal(bench.call, "ModelInfer", request, pb.ModelInferResponse)
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"region '{lender.region}' is lent memory, which is only read" in words
+    np.testing.assert_array_equal(lying, X)
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_place_in_lent_memory_needs_a_generation(
-    arena: LentArena, slash: str, monkeypatch: pytest.MonkeyPatch
+    slash: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(visitors, "_TABLES", ())  # a caller without a connection
-    (ref,) = arena.put([X]).arrays
     memory, visitor = SharedMemory(), Visitor("alice", "127.0.0.1", 0)
-    memory.register(visitor, "r", slash + arena.key, offset=0, nbytes=arena.size_bytes)
-    reading = Reading(memory, visitor)
-    with pytest.raises(RequestRefused, match="named with its shared_memory_generation"):
-        reading.read(Place("r", ref.offset, X.nbytes))
-    found = arena.lent(to_bytes(arena.get(ref)))
-    assert found is not None
-    assert bytes(reading.read(Place("r", found[0], X.nbytes, found[1]))) == X.tobytes()
+    with closing(Lender()) as lender:
+        _, place, _ = lender.put(X)
+        arena = lender.arena
+        memory.register(
+            visitor, lender.region, slash + arena.key, offset=0, nbytes=arena.size_bytes
+        )
+        reading = Reading(memory, visitor)
+        with pytest.raises(RequestRefused, match="named with its shared_memory_generation"):
+            reading.read(replace(place, generation=None))
+        assert bytes(reading.read(place)) == X.tobytes()
 
 
-def test_only_lent_memory_is_opened(arena: LentArena, tmp_path: Path) -> None:
-    os.close(open_object(arena.key))
+def test_only_lent_memory_is_opened(lender: LocalClient, tmp_path: Path) -> None:
+    os.close(open_object(lender.arena.key))
     ours = Arena.create()
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     reading, writing = os.pipe()
@@ -305,7 +298,7 @@ def test_only_lent_memory_is_opened(arena: LentArena, tmp_path: Path) -> None:
             with pytest.raises(RequestRefused, match="cannot be opened"):
                 open_object(key_of(pid, fd))
         with pytest.raises(RequestRefused, match="belongs to user"):
-            Segment(arena.key, 0, 8, os.geteuid() + 1)
+            Segment(lender.arena.key, 0, 8, os.geteuid() + 1)
     finally:
         ours.close()
         for fd in (file, reading, writing):
