@@ -246,21 +246,14 @@ def test_reader_measures_readers_and_plain_sockets(lane: str, teachers: tuple[in
     assert all(sum(each.engine_s) > 0 for each in found.readers.values())
 
 
-def test_mesh_measures_teachers_of_a_stated_pace() -> None:
+def test_mesh_and_teacher_measure_devices_of_a_stated_pace() -> None:
     with ExitStack() as ending:
         addresses = [address for address, _ in start_teachers(ending, [pace(0.01)] * 2)]
         found = streams.share(addresses, teacher_s=0.01, step_s=0.005, window_s=0.02)
     assert found.possible_per_s == pytest.approx(1600)
-    assert 0 < found.part.low <= found.part.value <= found.part.high < math.inf
-
-
-def test_mesh_suspends_a_teacher_and_lets_it_go_on() -> None:
+    for part in (found.part, teacher.paced(batch_s=0.01, window_s=0.02)):
+        assert 0 < part.low <= part.value <= part.high < math.inf
     assert changes.suspended(0.02, 2, 0.02, volume_s=0.2, stop_s=0.5, times=1) > 0
-
-
-def test_teacher_measures_an_emulated_device() -> None:
-    part = teacher.paced(batch_s=0.01, window_s=0.02)
-    assert 0 < part.low <= part.value <= part.high < math.inf
 
 
 def test_plan_runs_two_students() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from edl.coordinator import Registry
 from edl.coordinator.registry import LogEntry, Plan, Row
+from edl.coordinator.registry.records import DesiredCount
 from edl.errors import UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
 
@@ -210,7 +211,7 @@ def test_the_leader_alone_says_how_many_teachers_are_desired(registries: Registr
     assert not registry.set_desired("s", "b#1", 3, "another one leads")
     assert registry.desired("s") is None
     entry = LogEntry("scaled", "s", "3 teachers are desired")
-    found = []
+    found: list[DesiredCount] = []
     for count, reason in ((3, "2 students want 3"), (3, "again"), (0, "nobody is there")):
         log = entry if not found else None
         assert registry.set_desired("s", "a#1", count, reason, log)

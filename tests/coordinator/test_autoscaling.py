@@ -37,6 +37,9 @@ def test_a_student_without_a_teacher_wakes_the_service_at_once() -> None:
     world.student("j/0", want=3)
     world.run(1.0, until=lambda: desired(world) == 3)
     assert scaled(world) == ["3 teachers are desired, not 0: 1 student and no teacher: wants 3"]
+    for number in range(1, 60):  # more than have their turn at once
+        world.student(f"j/{number}", want=1)
+    world.run(120.0, until=lambda: (desired(world) or 0) >= 62)
 
 
 def test_another_leader_goes_on_with_the_same_freeze_window() -> None:

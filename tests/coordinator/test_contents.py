@@ -202,7 +202,7 @@ def test_students_hear_of_a_teacher_when_it_is_admitted() -> None:
     assert (view.teachers["serving"], view.teachers["refused"]) == (0, 1)
     assert view.refusals > 1
     prober.answer = OK
-    world.run(2 * TTL_S, until=lambda: student.stream.teachers == ["a"])
+    world.run(90, until=lambda: student.stream.teachers == ["a"])
     assert world.registry.admitted(SERVICE) == {"a": 1}
 
 

@@ -73,12 +73,13 @@ def subscribe(manager: Manager, caller: Claimant = ME, **fields: Any) -> FakeStr
 def test_a_student_is_told_its_teachers_and_of_every_new_one(
     manager: Manager, registry: MemoryRegistry
 ) -> None:
-    stream = subscribe(manager, want=2)
+    stream = subscribe(manager)
     assert stream.teachers == []
     assert stream.assignments[-1].reason
-    add_teacher(registry, "a")
-    wait_until(lambda: stream.teachers == ["a"])
-    add_teacher(registry, "b")
+    for name in ("a", "b"):
+        add_teacher(registry, name)
+    wait_until(lambda: len(stream.teachers or []) == 1)
+    manager.report(stream, report(want=2))
     wait_until(lambda: stream.teachers == ["a", "b"])
 
 
@@ -144,10 +145,14 @@ def test_a_failing_stream_does_not_stop_the_manager(
 
 
 def test_nothing_is_kept_of_a_service_that_is_over(start: Start, registry: MemoryRegistry) -> None:
-    manager = start(ttl_s=1.0)  # as long as a service is led after its last member
+    manager = start(ttl_s=0.3)  # as long as a service is led after its last member
     add_teacher(registry, "a")
-    wait_until(lambda: any(event.kind == "registered" for event in registry.events("s")))
+    stream = subscribe(manager)
+    wait_until(lambda: stream.teachers == ["a"])
     assert [service.name for service in manager.view().services] == ["s"]
+    assert [service.name for service in manager.status().services] == ["s"]
+    manager.end(stream, report(), clean=True)
+    wait_until(lambda: registry.names("students", "s") == set())
     registry.leave("teachers", "s", "a")
     wait_until(lambda: not manager.view().services)
     assert "left" in [event.kind for event in registry.events("s")]

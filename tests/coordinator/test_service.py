@@ -41,6 +41,10 @@ def test_a_first_report_of_one_student_is_answered_by_an_assignment(mesh: Served
     assert not mesh.refused
     code, said = subscribe(mesh.address, report(), report(student_id="k/0"))
     assert (code, "one student" in said) == ("INVALID_ARGUMENT", True)
+    with open_stream(mesh.address) as (call, over):
+        over.set()
+        code, said = end_of(call)
+    assert (code, "without a whole report" in said) == ("INVALID_ARGUMENT", True)
 
 
 def test_a_secret_is_handed_out_before_any_report_and_the_one_presented_is_kept(
@@ -260,7 +264,7 @@ def test_a_role_may_do_what_is_its_own(guarded: Served, token: str, allowed: lis
 def test_without_a_token_that_is_known_nothing_is_read_or_answered(
     guarded: Served, token: str
 ) -> None:
-    calls = [*CALLS.values(), ("Status", b"\xff" * (4 << 20))]
+    calls: list[tuple[str, Any]] = [*CALLS.values(), ("Status", b"\xff" * (4 << 20))]
     ended = [ask(guarded.address, *call, metadata=bearer(token))[0] for call in calls]
     assert ended == ["UNAUTHENTICATED"] * len(calls)
     assert guarded.refused == ["unauthenticated"] * len(calls)

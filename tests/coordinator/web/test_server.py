@@ -246,8 +246,11 @@ def test_garbage_hurts_nobody_else(guarded: tuple[str, ScriptedMesh], garbage: b
 def test_a_silent_client_is_disconnected(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_REQUEST_S", 0.2)
     url = serve()
-    with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=5) as connection:
-        assert connection.recv(1) == b""
+    address = ("127.0.0.1", urlsplit(url).port or 0)
+    with closing(messages(url)) as stream, socket.create_connection(address, 5) as silent:
+        next(stream)
+        assert silent.recv(1) == b""
+        assert next(stream)
 
 
 def test_it_ends_at_once_while_pages_are_open(script: ScriptedMesh) -> None:
