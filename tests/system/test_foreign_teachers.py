@@ -134,48 +134,38 @@ def test_a_server_nobody_changed_labels_an_epoch(
         assert not registered(service)
 
 
-def test_a_server_that_is_killed_is_taken_out_and_the_stream_goes_on(
+def test_servers_that_die_or_hang_are_taken_out_and_come_back(
     service: Service, server: Callable[..., Foreign]
 ) -> None:
-    dying, steady = server("grpc", seconds=0.01), server("http", seconds=0.01)
+    dying, hanging, steady = (server(kind, seconds=0.01) for kind in get_args(Kind))
     batches = numbered()
-    with sidecar(service, dying.address) as its, sidecar(service, steady.address):
-        wait_until(lambda: len(admitted(service)) == 2)
-        with reader(service, batches) as loader:
+    with (
+        sidecar(service, dying.address) as of_dying,
+        sidecar(service, hanging.address) as of_hanging,
+        sidecar(service, steady.address),
+    ):
+        wait_until(lambda: len(admitted(service)) == 3)
+        with reader(service, batches, teachers_min=3) as loader:
             stream = iter(loader)
-            labelled = taken_until(stream, lambda: len(loader.stats.teachers) == 2)
+            labelled = taken_until(stream, lambda: len(loader.stats.teachers) == 3)
             dying.process.kill()
-            labelled += taken_until(stream, lambda: len(loader.stats.teachers) == 1)
-            labelled += batches.rest(stream)
-        batches.check(labelled)
-        its.expect(r"is taken out of the registry", START_S)
-        wait_until(lambda: addresses(service) == [steady.address])
-        before = incarnations(service)
-        port = int(dying.address.rpartition(":")[2])
-        with serve("grpc", dying.mood, port=port):
-            wait_until(lambda: len(incarnations(service)) == 2)
-            (new,) = set(incarnations(service)) - set(before)
-            assert new > max(before)
-            wait_until(lambda: new in {teacher.incarnation for teacher in admitted(service)})
-
-
-def test_a_server_that_hangs_is_taken_out_and_comes_back(
-    service: Service, server: Callable[..., Foreign]
-) -> None:
-    hanging, steady, batches = server("grpc"), server("json"), numbered()
-    with sidecar(service, hanging.address) as its, sidecar(service, steady.address):
-        wait_until(lambda: len(admitted(service)) == 2)
-        with reader(service, batches) as loader:
-            stream = iter(loader)
-            labelled = taken_until(stream, lambda: len(loader.stats.teachers) == 2)
+            labelled += taken_until(stream, lambda: len(loader.stats.teachers) == 2)
             os.kill(hanging.process.pid, signal.SIGSTOP)
             labelled += taken_until(stream, lambda: len(loader.stats.teachers) == 1)
             labelled += batches.rest(stream)
         batches.check(labelled)
-        its.expect(r"is taken out of the registry", START_S)
+        for its in (of_dying, of_hanging):
+            its.expect(r"is taken out of the registry", START_S)
         wait_until(lambda: addresses(service) == [steady.address])
         os.kill(hanging.process.pid, signal.SIGCONT)
         wait_until(lambda: len(addresses(service)) == 2)
+        before = incarnations(service)
+        port = int(dying.address.rpartition(":")[2])
+        with serve(get_args(Kind)[0], dying.mood, port=port):
+            wait_until(lambda: len(incarnations(service)) == 3)
+            (new,) = set(incarnations(service)) - set(before)
+            assert new > max(before)
+            wait_until(lambda: new in {teacher.incarnation for teacher in admitted(service)})
 
 
 def test_a_server_that_answers_wrongly_is_taken_out_or_not_let_in(

@@ -16,7 +16,8 @@ import pytest
 from edl.coordinator import upgrade
 from edl.distill_reader import DistilReader, EnsemblePolicy
 from edl.proto.arena import Array
-from edl.proto.form_arrays import softmax
+from edl.proto.form_arrays import decode, encode, softmax
+from edl.proto.forms import Form
 from edl.supervise import Process, python_command, start
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.system.conftest import (
@@ -29,6 +30,8 @@ from edl.tests.system.conftest import (
     taken_until,
 )
 from edl.tests.system.slow_network import NEXT_MODEL, labels_of
+from edl.tests.system.teacher_process import serving
+from edl.tests.teacher.linear import CLASSES, weights
 from edl.tests.waiting import wait_until
 
 WIDTH = 4
@@ -126,6 +129,24 @@ def test_a_missing_service_is_left_out_where_that_is_tolerated(stack: ExitStack)
         alone += shares == {"a": 1.0, "b": 0.0}
         np.testing.assert_allclose(soft, mean(x, shares), rtol=0, atol=1e-6)
     assert alone > 20
+
+
+def test_labels_travel_in_compact_forms_and_come_dense() -> None:
+    with serving(model="edl.tests.teacher.linear:good") as teacher:
+        for text, temperature in (("topk:2", 2.0), ("bfloat16", None), (None, 4.0)):
+            form = Form.parse(text, temperature)
+            assert form is not None
+            asked: dict[str, Any] = {"label_form": text, "temperature": temperature}
+            addresses = [teacher.address]
+            with DistilReader(Small(10), service="m", teachers=addresses, **asked) as reader:
+                batches = list(reader)
+            assert [number for _, number, _ in batches] == list(range(10))
+            for x, _, soft in batches:
+                assert soft.dtype == np.float32
+                sent = encode("logits", x @ weights(), form)
+                dense = decode("logits", sent, form, form.parameters(CLASSES))
+                # The last bit of a sum may differ, and so that of a bfloat16.
+                np.testing.assert_allclose(soft, dense, rtol=1e-2, atol=1e-3)
 
 
 NEXT_SPEC = replace(SPEC, model=NEXT_MODEL)
