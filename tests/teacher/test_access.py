@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,20 @@ def test_web_pages_are_refused(make: Make, headers: dict[str, str], status: int)
 # --- TLS
 
 
-def test_certificates_over_grpc(make: Make, authority: Authority) -> None:
+def test_certificates_over_grpc(make: Make, authority: Authority, tmp_path: Path) -> None:
     server = ServerSecurity(authority.issue("server"))
-    student = ClientSecurity(authority.issue("student", "student:resnet"))
-    make(student, security=server).infer()
+    student = authority.issue("student", "student:resnet")
+    make(ClientSecurity(student), security=server).infer()
     viewer = make(ClientSecurity(authority.issue("viewer", "viewer:grafana")), security=server)
     assert refusal(viewer.infer)[0] is Code.PERMISSION_DENIED
-    for client in (ClientSecurity(TlsFiles(ca=authority.ca)), None):  # without one; in plain text
+    strange = Authority(tmp_path / "strange")
+    forged = replace(strange.issue("forged", "admin:ann"), ca=authority.ca)
+    for client in (
+        ClientSecurity(forged),  # of another CA
+        ClientSecurity(TlsFiles(ca=authority.ca)),  # without a certificate
+        ClientSecurity(replace(student, ca=strange.ca)),  # that does not trust this server
+        None,  # in plain text
+    ):
         stranger = make(client, security=server)
         assert refusal(stranger.infer)[0] is Code.UNAVAILABLE
         assert stranger.requests("answered") == 0

@@ -279,6 +279,20 @@ def test_a_stop_answers_what_was_asked_and_closes_idle_connections(by: Transport
             one.double()
 
 
+def test_a_teacher_that_ends_is_lost_at_once(by: Transport) -> None:
+    """Its stop does not wait for a model that hangs."""
+    bench = by.server()
+    client = by.connect(bench.address)
+    held = bench.hold()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.double)
+        held.wait()
+        bench.server.stop(0.0)
+        with pytest.raises(TeacherLost):
+            asked.result(WAIT_S)
+        held.release()
+
+
 def test_closing_a_client_ends_its_requests_and_leaves_nothing(by: Transport) -> None:
     bench = by.server()
     client = by.connect(bench.address)

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -260,17 +259,6 @@ def test_a_cancelled_request_is_abandoned_and_its_labels_released(bench: Bench) 
 
 
 # --- its end
-
-
-def test_a_stop_without_grace_does_not_wait_for_a_model_that_hangs(bench: Bench) -> None:
-    held = bench.hold()
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(bench.infer)
-        held.wait()
-        bench.server.stop(0.0)
-        with pytest.raises(grpc.RpcError):
-            asked.result(WAIT_S)
-        held.release()
 
 
 def test_a_server_tells_when_it_ends_by_itself(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
