@@ -177,36 +177,26 @@ def test_forked_workers_do_not_keep_the_children_of_a_dead_parent_alive() -> Non
     os.kill(worker, signal.SIGKILL)
 
 
-def test_a_forked_process_loses_owned_descriptors_and_keeps_others() -> None:
-    reader, writer = os.pipe()
-    result, report = os.pipe()
-    own_fd(writer)
+def test_a_forked_process_loses_owned_descriptors_and_no_others() -> None:
+    lost, reused, other, result = (os.pipe() for _ in range(4))
+    own_fd(lost[1])
+    own_fd(reused[1])
+    os.dup2(other[1], reused[1])  # the number was closed and given away
     if (pid := os.fork()) == 0:
         try:
-            os.write(writer, b"x")  # goes to the null device
-            os.write(report, b"done")
+            os.write(lost[1], b"x")  # goes to the null device
+            os.write(reused[1], b"y")
+            os.write(result[1], b"done")
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
-    os.close(writer)
-    assert os.read(reader, 1) == b""
-    assert os.read(result, 4) == b"done"
-    for fd in (reader, result, report):
-        os.close(fd)
-
-
-def test_an_owned_number_that_stands_for_another_file_now_is_kept_by_forked_processes() -> None:
-    first, second = os.pipe(), os.pipe()
-    own_fd(first[1])
-    os.dup2(second[1], first[1])  # the number was closed and given away
-    if (pid := os.fork()) == 0:
-        try:
-            os.write(first[1], b"x")
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(second[0], 1) == b"x"
-    for fd in (*first, *second):
+    os.close(lost[1])
+    assert (os.read(lost[0], 1), os.read(other[0], 1), os.read(result[0], 4)) == (
+        b"",
+        b"y",
+        b"done",
+    )
+    for fd in (lost[0], *reused, *other, *result):
         os.close(fd)
 
 

@@ -243,20 +243,17 @@ def test_garbage_hurts_nobody_else(guarded: tuple[str, ScriptedMesh], garbage: b
     assert get(f"{url}api/access").status_code == 200
 
 
-def test_a_silent_client_is_disconnected(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_clients_are_disconnected_and_pages_when_it_ends(
+    script: ScriptedMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "_REQUEST_S", 0.2)
-    url = serve()
-    address = ("127.0.0.1", urlsplit(url).port or 0)
-    with closing(messages(url)) as stream, socket.create_connection(address, 5) as silent:
-        next(stream)
-        assert silent.recv(1) == b""
-        assert next(stream)
-
-
-def test_it_ends_at_once_while_pages_are_open(script: ScriptedMesh) -> None:
     page = WebServer(script, "0")
-    stream = messages(page.start())
+    url = page.start()
+    stream = messages(url)
     next(stream)
+    with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), 5) as silent:
+        assert silent.recv(1) == b""
+    assert next(stream)
     page.stop()
     page.stop()
     for _ in stream:
