@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl.distill_reader import Batched, DistilReader
@@ -181,6 +181,7 @@ def uninterrupted(case: Case) -> list[Batches]:
 
 
 @given(cases, st.integers(0, EPOCHS - 1), st.integers(0, 45), st.integers(0, 45))
+@example(Case("map", samples=40, size=2, seed=1, ordered=False), 0, 5, 3)
 def test_taken_and_remaining_are_the_whole(case: Case, epoch: int, first: int, second: int) -> None:
     """Cut twice in one epoch: each time, what is read ahead is not taken for delivered."""
     had: dict[int, Batches] = {}
