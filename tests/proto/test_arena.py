@@ -15,7 +15,7 @@ from unittest import mock
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -238,6 +238,7 @@ class Allocating(RuleBasedStateMachine):
         self.growing_slowly.stop()
 
 
+Allocating.TestCase.settings = settings(stateful_step_count=25)
 TestAllocating = Allocating.TestCase
 
 
