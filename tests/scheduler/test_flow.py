@@ -71,6 +71,20 @@ class Flow:
         return decision
 
 
+class TestPulling:
+    def test_unlabelled_batches_fit_below_the_upper_threshold(self) -> None:
+        view = CALM._replace(windows=4, queued=0, unlabelled=4, batch_bytes=100)
+        pulls = [Flow().see(view._replace(volume_bytes=v)).pull for v in (0, 850, 950)]
+        assert pulls == [4, 1, 0]
+        assert Flow().see(view._replace(windows=0, volume_bytes=850, unlabelled=1)).pull == 1
+
+    def test_pulling_stops_above_ut_and_resumes_below_lt(self) -> None:
+        flow = Flow()
+        volumes = (1000, 1001, 1000, 400, 399, 1000, 1001)
+        pulls = [flow.see(CALM._replace(volume_bytes=v)).pull > 0 for v in volumes]
+        assert pulls == [True, False, False, False, True, True, False]
+
+
 class TestState:
     @pytest.mark.parametrize(
         ("view", "state"),
