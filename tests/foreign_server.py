@@ -135,9 +135,7 @@ class ForeignGrpc(ForeignServer, oip.GRPCInferenceServiceServicer):
         x = np.frombuffer(request.raw_input_contents[0], np.float32).reshape(tuple(given.shape))
         y = self.label(x)
         output = pb.ModelInferResponse.InferOutputTensor(
-            name=OUTPUT,
-            datatype="BYTES" if y.dtype == object else "FP32",
-            shape=y.shape,
+            name=OUTPUT, datatype="BYTES" if y.dtype == object else "FP32", shape=y.shape
         )
         if y.dtype == object:
             output.contents.bytes_contents.extend(y.ravel().tolist())

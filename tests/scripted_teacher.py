@@ -62,7 +62,6 @@ class ScriptedTeacher:
         behaviour: Behaviour = label,
         *,
         seconds: float = 0.001,
-        port: int = 0,
         security: ServerSecurity | None = None,
     ) -> None:
         self.behaviour = behaviour
@@ -76,7 +75,7 @@ class ScriptedTeacher:
         )
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._gate = Gate(security)
-        self.address = f"127.0.0.1:{listen(self._server, f'127.0.0.1:{port}', security)}"
+        self.address = f"127.0.0.1:{listen(self._server, '127.0.0.1:0', security)}"
         self._server.start()
 
     def stop(self, grace_s: float = 0.0) -> None:
@@ -148,7 +147,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--factor", type=float, default=1.0, help="of its logits")
-    parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     seconds, factor = options.seconds, np.float32(options.factor)
 
@@ -156,7 +154,7 @@ def main() -> None:
         time.sleep(seconds)
         return {name: labels * factor for name, labels in label(request).items()}
 
-    teacher = ScriptedTeacher(slow, seconds=seconds or 1e-4, port=options.port)
+    teacher = ScriptedTeacher(slow, seconds=seconds or 1e-4)
     print(f"ready on {teacher.address}", flush=True)
     threading.Event().wait()
 

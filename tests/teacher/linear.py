@@ -51,11 +51,6 @@ def undecided() -> tuple[Function, list[str]]:
     return _made(np.ones((4, CLASSES), np.float32))
 
 
-def overflowing() -> tuple[Function, list[str]]:
-    infinite = np.full(CLASSES, np.inf, np.float32)
-    return lambda inputs: {"logits": np.tile(infinite, (len(inputs["x"]), 1))}, good()[1]
-
-
 def restless() -> tuple[Function, list[str]]:
     """Dropout that was left on: never the same answer."""
     noise = np.random.default_rng()
