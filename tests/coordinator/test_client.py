@@ -178,6 +178,7 @@ def test_managers_die_one_after_another_and_the_student_finds_the_one_that_lives
         assert not student.failures
 
 
+@pytest.mark.system  # it takes seconds: only time tells that a manager is silent
 @pytest.mark.parametrize("told_before", [True, False])
 def test_a_silent_manager_is_left_for_another(told_before: bool) -> None:
     url = f"memory://silent-{told_before}"
