@@ -195,6 +195,7 @@ def test_a_service_that_never_was_valid_is_not_available(cluster: Cluster) -> No
 
 @given(POD_SPECS, JUNK, JUNK)
 @example(pod={"resources": {"env": [1, 2]}}, meta=None, found=None)
+@example(pod={"tolerations": [{"key": "gpu"}]}, meta=None, found=None)
 @example(pod={"resources": {"limits": {"cpu": "1"}}}, meta=None, found={"limits": {"cpu": "much"}})
 def test_any_template_is_accepted_or_refused(pod: dict[str, Any], meta: Any, found: Any) -> None:
     own = {"name": NAME, "namespace": "lab", "uid": "u"}

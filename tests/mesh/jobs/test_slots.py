@@ -225,6 +225,19 @@ def test_a_node_that_ended_before_it_was_told_to_leave_has_not_left(
     assert len(account.crew.nodes) == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(0, "a node has ended well; the last ones"), (1, "a node is started again: ")],
+)
+def test_the_reason_says_what_follows_from_the_end_of_a_node(
+    monkeypatch: pytest.MonkeyPatch, code: int, reason: str
+) -> None:
+    world = world_with_nodes(monkeypatch, 1, 1)
+    world.nodes()[1].returncode = code
+    world.carrying.reap(world.accounts, world.now_s)
+    assert world.accounts[0].progress(0).reason.startswith(reason)
+
+
 def test_a_job_that_is_done_as_its_fleet_ends_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_with_nodes(monkeypatch, 1, 0)
     (account,) = world.accounts
