@@ -196,7 +196,7 @@ def test_a_reservation_takes_slots_back_also_from_who_does_not_leave(world: Worl
             world.run_job("reserve", 1, "--name", "web")
     world.reaches("kind", "running", 2)
     world.reaches("deaf", "running", 1)
-    wait_until(lambda: world.printed("deaf")[-1].endswith("| up"))
+    wait_until(lambda: "".join(world.printed("deaf")[-1:]).endswith("| up"))
     with world.reserved(3):  # all of them, and who was told to leave stays if it can
         assert "node 1 | bye" in world.printed("kind")
         assert world.printed("deaf")[-1].endswith("| no")
