@@ -230,9 +230,13 @@ def test_ctrl_c_ends_it_and_says_what_was_checked_so_far(tmp_path: Path) -> None
         assert any(name in line for line in held), said
     assert said[-1] == "edl: interrupted"
     assert not any("Traceback" in line for line in said)
-    with chaos("--seed", 5, "--logs", tmp_path / "logs") as again:
-        assert again.wait(BESIDES_S) == 2
-        assert again.tail(1)[0].startswith(f"edl: {tmp_path / 'logs'} is not empty")
+    for options, line in (
+        (("--seed", 5, "--logs", tmp_path / "logs"), f"edl: {tmp_path / 'logs'} is not empty"),
+        (("--minutes", 0.01), "edl: a run of 0.6 s is too short for chaos"),
+    ):
+        with chaos(*options) as wrong:
+            assert wrong.wait(BESIDES_S) == 2
+            assert wrong.tail(1)[0].startswith(line)
 
 
 #: Only a demo that hangs takes longer: it takes 15 s alone, and 120 on a very busy machine.
