@@ -142,7 +142,9 @@ class TestAdmission:
         assert min(asked[one.teacher_id] for one in crowd) >= 1
         assert max(asked.values()) - min(asked.values()) <= 2, "they take turns"
         assert len(ends) == AGAIN_AT_ONCE
+        assert admission.waiting == 0
         admission.appeared(A, seconds)
+        assert admission.waiting == 1
         assert pass_by(seconds)[0] == A
         outcome = admission.answered(A, "ok", "", seconds + 0.1)
         assert outcome is not None

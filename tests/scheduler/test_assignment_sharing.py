@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from edl.scheduler.assignment import (
     Change,
+    StudentGone,
     StudentReported,
     TeacherDown,
     TeacherUp,
@@ -49,8 +50,17 @@ class TestSharing:
         """The student that needs four gets the 4x teacher, the one that needs two the others."""
         service = Service(*up("ab", 100), *up("c", 400), wants("a/0", 4), wants("b/0", 2))
         assert (service.has("a/0"), service.has("b/0")) == ("c", "ab")
+        service = Service(TeacherUp("usual", 1, 100.0), TeacherDown("usual", lost=False))
+        service.see(*up("a", 400), wants("a/0", 1))
+        changes = service.see(wants("b/0", 4), *up("b", 100))
+        assert (service.has("a/0"), service.has("b/0")) == ("b", "a")
+        assert set(changes) == {"a/0", "b/0"}
 
     def test_light_students_share_a_teacher(self) -> None:
+        service = Service(*up("abc"), measured("a/0", 0.3), measured("b/0", 0.4))
+        service.see(wants("c/0", 2))
+        assert service.count("c/0") == 2
+        assert service.has("a/0") == service.has("b/0")
         service = Service(*up("abc"), wants("heavy/0", 2), measured("a/0", 0.4))
         changes = service.see(measured("b/0", 0.4))
         assert set(changes) == {"b/0"}
@@ -89,6 +99,16 @@ class TestSharing:
         service.see(*(wants(f"a/{i}", n, priority=p) for i, (n, p) in enumerate(asked)))
         laws.check(service.state)
         assert laws.settled(service.state, service.now)
+
+    def test_added_or_freed_teacher_ends_sharing(self) -> None:
+        service = Service(*up("ab"), measured("a/0", 0.3), measured("b/0", 0.4), wants("c/0", 1))
+        assert service.has("a/0") == service.has("b/0")
+        assert len(service.see(*up("c"))) == 1
+        assert sorted(service.has(name) for name in ("a/0", "b/0", "c/0")) == ["a", "b", "c"]
+        service.see(TeacherDown("c", lost=True))
+        assert service.has("a/0") == service.has("b/0")
+        assert len(service.see(StudentGone("c/0"))) == 1
+        assert service.has("a/0") != service.has("b/0")
 
 
 def teachers(count: int) -> list[TeacherUp]:

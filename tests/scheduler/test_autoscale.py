@@ -21,7 +21,7 @@ from edl.scheduler.elastic import Pool
 from edl.scheduler.headcount import CAP_S, HEALTHY_S, Deaths, Hand, died, moves
 from edl.scheduler.headcount import wanted as bounded
 from edl.scheduler.job_pods.values import Machine
-from edl.scheduler.service_load import StudentLoad, Waits, load_of
+from edl.scheduler.service_load import StudentLoad, Waits, left_to_fleets, load_of, may_begin
 from edl.scheduler.teacher_count import Promise, pool_of, room_for
 
 CONFIG = AutoscaleConfig(
@@ -156,6 +156,18 @@ class TestServiceLoad:
         waits = Waits(5.0, 7.0).grown(Waits(1.0, 1.0), Waits(3.0, 1.5))
         assert waits == Waits(7.0, 7.5)
         assert waits.grown(Waits(9.0, 9.0), Waits(0.0, 9.5)) == Waits(7.0, 8.0)
+
+    @given(COUNTS, COUNTS, COUNTS)
+    def test_leader_waits_for_members_that_come_back(
+        self, students: int, holding: int, teachers: int
+    ) -> None:
+        there = {"students": students, "holding": holding, "teachers": teachers}
+        assert may_begin(recovering=False, **there)
+        begins = may_begin(recovering=True, **there)
+        assert begins == (students > 0 and holding == teachers == 0)
+
+    def test_fleets_add_to_what_others_started(self) -> None:
+        assert [left_to_fleets(5, others) for others in (0, 3, 5, 9)] == [5, 2, 0, 0]
 
 
 HANDS = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8).map(

@@ -33,6 +33,7 @@ from edl.scheduler.teacher_count import Wish
 from edl.scheduler.vouching import Patience
 from edl.scheduler.windows import WindowConfig
 
+FLOW: dict[str, Any] = {"upper_bytes": 1000, "lower_bytes": 400}
 JOB: dict[str, Any] = {"name": "a", "min_nodes": 1, "max_nodes": 2}
 SIMULATED: dict[str, Any] = {"name": "a", "work_node_s": 10, "min_nodes": 1, "max_nodes": 1}
 STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
@@ -78,6 +79,9 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (FlowConfig, (1000, 1000), "needs|not negative"),
         (FlowConfig, (1000, 400, 0), "needs|not negative"),
         (FlowConfig, (1000, 400, 9, 8), "needs|not negative"),
+        (FlowConfig, FLOW | {"cooldown_s": -1.0}, "not negative"),
+        (FlowConfig, FLOW | {"surplus_window_s": 0.0}, "not negative"),
+        (FlowConfig, FLOW | {"tolerated": 1.0}, "not negative"),
         (HedgeConfig, {"share": 1.1}, "needs"),
         (HedgeConfig, {"burst": 0.5}, "needs"),
         (HedgeConfig, {"urgency": 0.9}, "needs"),

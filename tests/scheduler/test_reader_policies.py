@@ -50,6 +50,30 @@ class Student:
 
 
 class TestNoTeacher:
+    @pytest.mark.parametrize("policy", [WAIT, FAIL])
+    def test_waits_for_its_time_only(self, policy: Policy) -> None:
+        student = Student(policy)
+        assert student.look() == "wait"
+        assert student.look(after_s=4.9) == "wait"
+        assert student.look(after_s=0.2) == "give_up"
+        student = Student(Policy())
+        assert student.look() == "wait"
+        assert student.look(after_s=1e9) == "wait"
+
+    def test_hard_labels_wait_once_until_a_teacher_has_labelled_again(self) -> None:
+        student = Student(HARD_ONLY)
+        student.look()
+        assert student.look(after_s=5.0) == "go_unlabelled"
+        assert student.look(waits=False, after_s=0.1) == "wait"
+        assert [student.look(after_s=0.1) for _ in range(10)] == ["go_unlabelled"] * 10
+        assert student.look(usable=1, after_s=0.1) == "wait"
+        assert student.look(after_s=0.1) == "go_unlabelled", "it left without a label"
+        assert student.look(usable=1, after_s=3.0) == "wait"
+        student.answers += 1
+        assert student.look(usable=1, after_s=0.1) == "wait"
+        assert student.look(after_s=0.1) == "wait", "it has its whole time again"
+        assert student.look(after_s=5.0) == "go_unlabelled"
+
     @given(
         st.sampled_from([Policy(), Policy("wait", 2.0), FAIL, HARD_ONLY]),
         st.lists(st.tuples(st.integers(0, 2), st.booleans(), EIGHTHS, st.booleans()), min_size=1),

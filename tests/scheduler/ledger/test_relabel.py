@@ -39,6 +39,22 @@ class TestInvalidateLabels:
             ev.Deliver(3),
         ]
 
+    def test_recalled_batch_keeps_its_refusals(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.TeacherJoined("b", 1))
+        after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2))
+        out = after(ledger, ev.Disbelieve("b"), ev.Recalled(0))
+        assert out == [ev.Recall(0), ev.Void(0), ev.Poison(0, ("a: bad",))]
+        ledger = Ledger(ordered=False)
+        after(ledger, ev.TeacherJoined("liar", 1), *queued(0), answer("liar", 1))
+        out = after(
+            ledger, ev.Disbelieve("liar"), ev.Recalled(0), ev.TeacherJoined("b", 1), answer("b", 2)
+        )
+        assert out[-1] == ev.Deliver(0)
+
+    def test_reset_forgets_recalls(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.Disbelieve("liar"), ev.Reset(), ev.Recalled(0)) == [ev.Recall(0)]
+
     def test_lost_teachers_labels_and_unexpected_returns(self, ledger: Ledger) -> None:
         with pytest.raises(ValueError, match="batch 0 was handed back, but nobody has recalled"):
             ledger.handle(ev.Recalled(0))
@@ -112,6 +128,14 @@ class TestStored(OldModel):
         assert out == [ev.Deliver(1), ev.Send(6, "new", (ev.Span(2, 3, 5),), 1)]
         assert after(ledger, answer("new", 6))[1:] == [ev.Deliver(2)]
         assert after(ledger, ev.Found(2), ev.Found(9)) == [], "it is over"
+
+    def test_returned_batch_is_looked_up(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("liar", 2), *queued(0), answer("liar", 1))
+        assert after(ledger, ev.Disbelieve("liar"), ev.Relabel(stored=True)) == [ev.Recall(0)]
+        assert after(ledger, ev.TeacherJoined("new", 2)) == []
+        assert after(ledger, ev.Recalled(0)) == [ev.Void(0), ev.LookUp(0)]
+        assert after(ledger, ev.Found(0, ((0, 4),))) == [ev.Send(2, "new", (ev.Span(0, 0, 4),), 1)]
 
 
 class TestPlace:

@@ -67,6 +67,12 @@ class TestLoss:
         attempts = {0: 2, 1: 2, 2: 2, 3: 1}
         assert out == [ev.Send(4 + b, "b", whole(b), attempts[b]) for b in range(4)]
 
+    def test_late_answers_of_lost_teachers_are_discarded(self, ledger: Ledger) -> None:
+        assert after(ledger, ev.TeacherLost("x"), ev.TeacherRevoked("x"), ev.Resumed("x")) == []
+        after(ledger, ev.TeacherLost("a"))
+        assert after(ledger, answer("a", 1)) == [ev.Discard(1, "a")]
+        assert ledger.volume_bytes == 0
+
 
 class TestFailure:
     def test_cancelled_request_is_no_failure(self, ledger: Ledger) -> None:

@@ -110,6 +110,11 @@ class TestStudents:
         more_at = min(at for at, name in kinds(result, "assign") if name == other.name and at > 5)
         assert more_at == pytest.approx(5 + after_s + LOOK_S, abs=0.01)
 
+    def test_slow_student_is_slow_for_its_time(self) -> None:
+        slow = Fault(2.0, "s", "slow", for_s=4.0)
+        result = run(students(needs_labels=False), None, batches=100, faults=(slow,))
+        assert result.virtual_s == pytest.approx(100 * STEP_S + 4.0 / 2, abs=2 * STEP_S)
+
     def test_ranks_do_not_wait_for_a_crashed_one(self) -> None:
         student = students(3, needs_labels=False, together=True)
         result = run(student, None, batches=100, faults=(Fault(5.01, "s", "crash"),))
