@@ -197,6 +197,10 @@ def test_a_paced_student_does_not_make_up_for_a_late_batch(virtual_time: Virtual
     assert gaps_s == pytest.approx(expected_s, abs=10 * VirtualTime.TICK_S)
     assert student.waited_s[3] == pytest.approx(late_s, abs=10 * VirtualTime.TICK_S)
     assert student.batch_s(skipped=0) == pytest.approx(STEP_S + late_s / 5, rel=0.05)
+    unpaced = PacedStudent(0.0)  # takes each batch at once
+    unpaced.train(range(100))
+    assert len(unpaced.took_s) == 100
+    assert unpaced.batch_s(skipped=0) <= 3 * VirtualTime.TICK_S
 
 
 def test_windows_begin_after_the_skipped_batches() -> None:

@@ -66,8 +66,9 @@ def test_figures_are_written_and_a_goal_that_does_not_hold_fails_only_a_check(
 ) -> None:  # fmt: skip
     outcome["holds"] = holds
     file = tmp_path / "figures.json"
-    result = CliRunner().invoke(app, ["ledger", "--json", str(file), "--quick", *options])
-    assert result.exit_code == code, result.output
+    for more in ([], ["--json", str(file)]):
+        result = CliRunner().invoke(app, ["ledger", "--quick", *options, *more])
+        assert result.exit_code == code, result.output
     assert outcome["quick"] is True
     assert set(json.loads(file.read_text())) == {"machine", "rows", "goals"}
 
