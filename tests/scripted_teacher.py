@@ -62,6 +62,7 @@ class ScriptedTeacher:
         behaviour: Behaviour = label,
         *,
         seconds: float = 0.001,
+        port: int = 0,
         security: ServerSecurity | None = None,
     ) -> None:
         self.behaviour = behaviour
@@ -75,7 +76,7 @@ class ScriptedTeacher:
         )
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._gate = Gate(security)
-        self.address = f"127.0.0.1:{listen(self._server, '127.0.0.1:0', security)}"
+        self.address = f"127.0.0.1:{listen(self._server, f'127.0.0.1:{port}', security)}"
         self._server.start()
 
     def stop(self, grace_s: float = 0.0) -> None:
