@@ -39,6 +39,21 @@ class TestInvalidateLabels:
             ev.Deliver(3),
         ]
 
+    def test_only_its_own_rows_are_labelled_anew(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.Queued(0, 100, 10, ((2, 10),)))
+        after(ledger, ev.TeacherJoined("liar", 1, 4), ev.TeacherJoined("honest", 1, 4))
+        assert after(ledger, answer("honest", 2), answer("liar", 1))[-1] == ev.Deliver(0)
+        out = after(ledger, ev.Disbelieve("liar"), ev.Recalled(0))
+        assert out == [ev.Recall(0), ev.Send(3, "honest", (ev.Span(0, 2, 6),), 2)]
+        assert after(ledger, answer("honest", 3))[-1] == ev.Deliver(0)
+
+    def test_single_batch_is_recalled_as_a_whole(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0, 1), answer("a", 1))
+        assert after(ledger, ev.Doubt(0), ev.Doubt(0), ev.Doubt(1), ev.Doubt(7)) == [ev.Recall(0)]
+        assert after(ledger, ev.Recalled(0), answer("a", 2))[0] == ev.Void(0)
+
     def test_recalled_batch_keeps_its_refusals(self) -> None:
         ledger = Ledger()
         after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.TeacherJoined("b", 1))

@@ -81,6 +81,13 @@ class TestFailure:
         assert after(ledger, ev.Cancelled("a", 1), ev.Cancelled("x", 3)) == []
 
 
+class TestDeliverUnlabelled:
+    def test_labelled_batch_keeps_its_labels(self, ledger: Ledger) -> None:
+        after(ledger, answer("b", 2))
+        assert after(ledger, ev.Forgo(1), ev.Forgo(77)) == []
+        assert ledger.volume_bytes == 110
+
+
 class TestEpochsAndRestarts:
     def test_reset_forgets_batches_and_keeps_windows_filled(self, ledger: Ledger) -> None:
         after(ledger, answer("a", 1))
