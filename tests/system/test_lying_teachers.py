@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from edl.tests.waiting import wait_until
 ROWS = 4
 #: Of a batch with its labels.
 BATCH_BYTES = ROWS * (3 + 10) * 4
-#: Of a training step, so that there are some between a lie and its discovery.
-STEP_S = 0.01
 NEWCOMERS = CanaryPolicy(share=0.0)
 
 
@@ -102,8 +99,8 @@ class Deceived:
         self.liar.lies = True
         while len(self.liar.lied) < 20:
             self.batches.append(next(self.stream))
-        self.source.end(600)
         wait_until(lambda: self.reader.stats.state == "blocked")
+        self._least = self.reader.stats.ready * 3 // 4  # the reader pulls again before
 
     def call_the_witnesses(self) -> None:
         """The liar is alone with two who contradict it."""
@@ -114,8 +111,9 @@ class Deceived:
         wait_until(lambda: there <= {*self.reader.stats.teachers})
 
     def step(self) -> None:
+        """Take a batch; the buffer never runs out, so that lies remain in it."""
+        wait_until(lambda: self.reader.stats.ready > self._least or self.reader.stats.liars)
         self.batches.append(next(self.stream))
-        time.sleep(STEP_S)
 
     def go_on_until_it_is_found_out(self) -> None:
         while not self.reader.stats.liars:
@@ -124,7 +122,7 @@ class Deceived:
 
     def check(self) -> None:
         """Take what is left, and look at everything."""
-        self.batches += self.stream
+        self.batches += self.source.rest(self.stream)
         assert numbers_of(self.batches) == list(range(self.source.count))
         wrong = [number for number, batch in enumerate(self.batches) if not is_right(batch)]
         assert all(number < self.believed for number in wrong), "lies after it was found out"
@@ -172,15 +170,13 @@ def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
         batches = []
         while not all(dict(reader.stats.served).get(name) for name in there):
             batches.append(next(stream))
-        source.end(2000)
         liar = Teacher(lies=True, port=port_of(late))
         teachers(stack, liar)
         wait_until(lambda: liar.address in reader.stats.teachers)
         while not reader.stats.liars:
             batches.append(next(stream))
-            time.sleep(STEP_S)
         assert reader.stats.ejected == (liar.address,)
-        batches += stream
+        batches += source.rest(stream)
     assert numbers_of(batches) == list(range(source.count))
     assert all(map(is_right, batches))
     assert liar.lied, "it was asked"
