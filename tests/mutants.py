@@ -29,6 +29,7 @@ TESTS = (
     "tests/scheduler/test_flow*.py",
     "tests/properties/test_ledger_machine.py",
     "tests/properties/test_flow_machine.py",
+    "tests/properties/test_mesh_machine.py",
     "tests/properties/test_simulated_flow.py",
 )
 TIMEOUT_S = 240.0
