@@ -105,6 +105,8 @@ class Pool:
     def retry(self, link: TeacherLink, error: EdlError, least_s: float = 0.0) -> None:
         """A request failed, the connection holds: probe the teacher before it gets more.
 
+        Requests that were in flight together and fail together count as one failure.
+
         Args:
             link: to the teacher.
             error: what became of the request.
@@ -115,7 +117,8 @@ class Pool:
             self.is_silent(name, error)
         else:
             self.last_trouble = f"teacher {name} failed: {error}"
-        link.connect(max(pause_after(error, self._count_failure(name)), least_s))
+        if not link.is_probed:
+            link.connect(max(pause_after(error, self._count_failure(name)), least_s))
 
     def states(self) -> dict[str, int]:
         """How many teachers there are of each kind, for those who watch."""

@@ -80,14 +80,23 @@ class TeacherLink:
     _worded: tuple[Found, tuple[str, ...], LabelForms, Wording] | None = None
     _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _probes: bool = False  # in a thread
     _unfinished: int = 0  # jobs
     _senders: int = 0  # threads
     _under_way: Counter = field(default_factory=Counter)
 
     def connect(self, pause_s: float = 0.0) -> None:
-        """Probe the teacher until it answers, then post `Ready`; first pause for so long."""
-        self._paused_enough.clear()
-        self._thread(partial(self._probe_until_ready, pause_s), "prober")
+        """Probe the teacher until it answers, then post `Ready`; first pause for so long.
+
+        If it is being probed already, only a pause of 0 has an effect: it ends the present pause.
+        """
+        with self._lock:
+            is_probed, self._probes = self._probes, True
+        if not is_probed:
+            self._paused_enough.clear()
+            self._thread(partial(self._probe_until_ready, pause_s), "prober")
+        elif not pause_s:
+            self.pause_no_more()
 
     def send(self, job: Job) -> None:
         """Send `job`, and post what comes of it."""
@@ -135,6 +144,12 @@ class TeacherLink:
         return self._closed.is_set()
 
     @property
+    def is_probed(self) -> bool:
+        """Whether it is being probed, or will be after a pause."""
+        with self._lock:
+            return self._probes
+
+    @property
     def most_rows(self) -> int | None:
         """What the model takes at once; None where that is not known."""
         return self._found.most_rows
@@ -154,6 +169,8 @@ class TeacherLink:
                 attempt += 1
                 self._closed.wait(pause_after(told, attempt))
             else:
+                with self._lock:
+                    self._probes = False
                 self.post(self, Ready(inputs))
                 return
 

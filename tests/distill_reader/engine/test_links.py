@@ -30,6 +30,7 @@ from edl.tests.foreign_server import MODEL, ForeignGrpc
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.teacher.bench import Bench
 from edl.tests.teacher.fakes import array
+from edl.tests.waiting import wait_until
 
 WAIT_S = 60.0
 ROWS = 3
@@ -101,6 +102,27 @@ def test_probing_repeats(server: ForeignGrpc, link: Link, monkeypatch: pytest.Mo
     assert isinstance(broke.error, RetryableError)
     assert str(broke.error) == "MemoryError: no room"
     assert posted.get(timeout=WAIT_S) == Ready(("x",))
+
+
+def test_a_link_has_one_prober_however_often_it_is_told_to_connect(
+    server: ForeignGrpc, link: Link
+) -> None:
+    """Requests that fail together each ask for a probe."""
+    made, posted = link(Peer("t", server.address, MODEL))
+    for _ in range(2):
+        assert posted.get(timeout=WAIT_S) == Ready(("x",))
+        wait_until(lambda: not probers())
+        for _ in range(8):
+            made.connect(3600.0)
+        assert len(probers()) == 1
+        made.connect()  # now, not after the pause
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+    wait_until(lambda: not probers())
+    assert posted.empty()
+
+
+def probers() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "edl-prober-t"]
 
 
 class Vague(ForeignGrpc):
