@@ -20,6 +20,7 @@ from .autoscale_values import (
     Run,
     ServiceLoad,
 )
+from .ratio import rounded_up
 
 __all__ = [
     "NO_BOUND",
@@ -93,7 +94,7 @@ def resumed(count: int, reason: str, changed_at: float) -> AutoscaleMemory:
 def needed(view: ServiceLoad, memory: AutoscaleMemory) -> int:
     """The fewest teachers that will do, as far as it is known; unbounded by settings."""
     ratio, current = view.ratio, memory.desired or 0
-    least = view.wanted if ratio is None else ceil(ratio)
+    least = view.wanted if ratio is None else rounded_up(ratio)
     if _starves(view, memory):
         least = max(least, current + 1, ceil(current * GROWTH))
     return min(max(least, memory.held, 1), view.wanted)
@@ -104,7 +105,7 @@ def enough(view: ServiceLoad, memory: AutoscaleMemory) -> int:
     ratio = view.ratio
     if ratio is None or memory.blocked_share < PLENTY or _starves(view, memory):
         return view.wanted
-    return min(max(ceil(ratio * SPARE), memory.held, 1), view.wanted)
+    return min(max(rounded_up(ratio * SPARE), memory.held, 1), view.wanted)
 
 
 def _starves(view: ServiceLoad, memory: AutoscaleMemory) -> bool:
@@ -156,7 +157,7 @@ def _learn(view: ServiceLoad, memory: AutoscaleMemory) -> AutoscaleMemory:
     current = memory.desired or 0
     if ratio is not None and current >= memory.held and _starves(view, memory):
         held = min(current + 1, view.wanted)
-        if held > max(memory.held, ceil(ratio)):
+        if held > max(memory.held, rounded_up(ratio)):
             memory = replace(memory, held=held, held_ratio=ratio)
     return memory
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, isfinite
+from typing import Final
+
+#: A quotient of two floats may exceed the exact one by so much of itself: 2.1 / 0.3 > 7.
+ROUNDING: Final = 1e-9
 
 
 def teachers_needed(t_t: float, t_s: float) -> int:
@@ -20,7 +24,12 @@ def teachers_needed(t_t: float, t_s: float) -> int:
     Raises:
         ValueError: a time is not positive and finite, or their ratio is not finite.
     """
-    return ceil(time_ratio(t_t, t_s))
+    return rounded_up(time_ratio(t_t, t_s))
+
+
+def rounded_up(ratio: float) -> int:
+    """The least integer not below `ratio` (above 0), floating-point error aside."""
+    return ceil(ratio * (1 - ROUNDING))
 
 
 def time_ratio(t_t: float, t_s: float) -> float:

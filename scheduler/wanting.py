@@ -7,10 +7,8 @@ at once by n, and for what no ratio says (transfer, uneven batches) by the corre
 
 from __future__ import annotations
 
-from math import ceil
-
 from .flow_values import FlowConfig, FlowMemory, FlowView
-from .ratio import time_ratio
+from .ratio import rounded_up, time_ratio
 
 #: A ratio so far beyond the edge of n, relative to itself, is no noise.
 RATIO_NOISE = 0.25
@@ -40,7 +38,7 @@ def follow_ratio(view: FlowView, memory: FlowMemory, now: float, config: FlowCon
     replaced = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:
         memory = memory._replace(presumed=view.presumed)
-    n, needed = ceil(ratio), memory.needed
+    n, needed = rounded_up(ratio), memory.needed
     if n == needed:
         off = memory.off_ratio_since is not None
         return memory._replace(off_ratio_since=None) if off else memory
