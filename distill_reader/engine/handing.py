@@ -101,7 +101,7 @@ class Handing:
         """Not all labels that a member has given a batch are to be believed: it is to come back."""
         if (awaited := self._awaited.get(number)) is not None:  # it waits for other members
             service = member.config.service
-            del awaited.labelled[service]
+            awaited.labelled.pop(service, None)  # none where the member went without it
             awaited.undone.add(service)
             member.take_back(number)
             return

@@ -14,7 +14,7 @@ from edl.distill_reader.engine.outcomes import Ready
 from edl.distill_reader.ensembles import Mixing
 from edl.errors import RequestRefused, RetryableError
 from edl.scheduler.ledger import events as ev
-from edl.tests.distill_reader.engine.bench import Bench
+from edl.tests.distill_reader.engine.bench import ROWS, Bench
 
 REFUSED = RequestRefused("not for me")
 
@@ -147,3 +147,17 @@ def test_batches_that_a_dead_engine_mixed_are_labelled_anew_by_both() -> None:
         answer(two, "b")
         assert [*two.labelled()] == [0]
         check_all_is_freed(two)
+
+
+def test_a_batch_without_labels_of_a_service_comes_back_when_its_model_changes(two: Bench) -> None:
+    """Both batches wait for `b`; `a` labelled the first, and went without the second."""
+    two.batch(1)
+    answer(two, "a")
+    two.of("a").forgo(1)
+    two.of("a").carrying.handle(ev.Relabel())
+    disbelieve(two, "a")
+    two.answer_all("a", service="a")
+    two.answer_all("b", service="b")
+    assert all(soft is not None for soft in two.labelled().values())
+    two.say("taken", number=1, samples=ROWS, step_s=0.0)
+    check_all_is_freed(two)
