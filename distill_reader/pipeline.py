@@ -122,17 +122,15 @@ class Pipeline:
     def next(self, epoch: int, step_s: float | None) -> Any:
         """The next batch with its labels; `step_s` is the time that was worked on the last one."""
         self._check_process()
-        called_at = time.monotonic()
-        try:
-            labelled = self.stream.take(epoch, MOMENT_S)
-            if labelled is None:
-                self.engine.waiting()
-                labelled = self._wait(epoch)
-        except StopIteration:
-            self.engine.ask_for_figures()  # whoever looks now sees the whole epoch
-            raise
-        waited_s = time.monotonic() - called_at
-        batch, pulled = labelled.batch(), labelled.pulled
+        waited_s = 0.0
+        while True:
+            called_at = time.monotonic()
+            labelled = self._next_labelled(epoch)
+            waited_s += time.monotonic() - called_at
+            # Before it counts as taken: where this raises, the same batch is the next one again.
+            batch, pulled = labelled.batch(), labelled.pulled
+            if self.stream.take(epoch, labelled):
+                break
         self.engine.taken(pulled.number, pulled.parts.samples, step_s)
         self._callbacks.batch(pulled.parts.samples, waited_s)  # which may raise a SystemExit
         return batch
@@ -195,9 +193,20 @@ class Pipeline:
         # An epoch that was left early is not read again; the source itself knows what comes next.
         return Progress(told.epoch + (told.epoch == self._begun))
 
+    def _next_labelled(self, epoch: int) -> Labelled:
+        try:
+            labelled = self.stream.next(epoch, MOMENT_S)
+            if labelled is None:
+                self.engine.waiting()
+                labelled = self._wait(epoch)
+        except StopIteration:
+            self.engine.ask_for_figures()  # whoever looks now sees the whole epoch
+            raise
+        return labelled
+
     def _wait(self, epoch: int) -> Labelled:
         since = time.monotonic()
-        while (labelled := self.stream.take(epoch, EXPLAIN_EVERY_S)) is None:
+        while (labelled := self.stream.next(epoch, EXPLAIN_EVERY_S)) is None:
             why = self.engine.stats.get("waiting_for") or "the engine has not said for what"
             log.warning("waiting %.0f s: %s", time.monotonic() - since, why)
         return labelled

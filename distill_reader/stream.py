@@ -253,8 +253,10 @@ class Stream:
 
     # --- the training loop's side
 
-    def take(self, epoch: int, timeout_s: float | None) -> Labelled | None:
+    def next(self, epoch: int, timeout_s: float | None) -> Labelled | None:
         """The next batch in order, waiting for it at most so long; None when it is not there yet.
+
+        It stays the next one until it is taken.
 
         Raises:
             StopIteration: the source has ended and every batch was taken.
@@ -274,6 +276,21 @@ class Stream:
                     return labelled
             raise self._end_of(epoch)
 
+    def take(self, epoch: int, labelled: Labelled) -> bool:
+        """Deliver a batch that `next` has returned; False if that was recalled, left or taken."""
+        with self._lock:
+            pulled = labelled.pulled
+            if self.epoch != epoch or self._outcomes.get(pulled.number) is not labelled:
+                return False
+            del self._outcomes[pulled.number], self._waiting[pulled.number]
+            self._first += 1
+            samples = pulled.parts.samples
+            self.delivered += 1
+            self.samples_delivered += samples
+            self.unlabelled += labelled.labels.record is None
+            self.progress = self.progress.delivered(pulled.place, samples)
+            return True
+
     def _is_due(self, epoch: int) -> bool:
         if self.epoch != epoch or self._fatal is not None:
             return True
@@ -292,13 +309,6 @@ class Stream:
         outcome = self._outcomes[number]
         if not isinstance(outcome, Labelled):
             raise _copy(outcome)
-        del self._outcomes[number], self._waiting[number]
-        self._first += 1
-        pulled, samples = outcome.pulled, outcome.pulled.parts.samples
-        self.delivered += 1
-        self.samples_delivered += samples
-        self.unlabelled += outcome.labels.record is None
-        self.progress = self.progress.delivered(pulled.place, samples)
         return outcome
 
     def _end_of(self, epoch: int) -> BaseException:

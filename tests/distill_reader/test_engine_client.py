@@ -107,8 +107,9 @@ class Side:
         return pulled.number
 
     def take(self) -> Any:
-        labelled = self.stream.take(self.epoch, 10.0)
+        labelled = self.stream.next(self.epoch, 10.0)
         assert labelled is not None
+        assert self.stream.take(self.epoch, labelled)
         self.engine.taken(labelled.pulled.number, labelled.pulled.parts.samples, 0.5)
         return labelled.batch()
 
@@ -265,7 +266,7 @@ def test_a_new_engine_hears_of_no_batch_that_was_taken(engines: Engines, side: S
 
 def test_a_new_engine_hears_that_the_loop_waits(engines: Engines, side: Side) -> None:
     side.pull()
-    assert side.stream.take(side.epoch, 0) is None
+    assert side.stream.next(side.epoch, 0) is None
     engines.die()
     wait_until(lambda: side.engine.restarts == 1)
     engines.hear_until("resumed")
@@ -299,4 +300,4 @@ def test_defects_are_raised(engines: Engines, side: Side, monkeypatch: pytest.Mo
     monkeypatch.setattr(side.stream, "settle", fail)
     engines.label(side.pull())
     with pytest.raises(EngineLost, match="a defect of ours"):
-        side.stream.take(side.epoch, 10.0)
+        side.stream.next(side.epoch, 10.0)

@@ -45,9 +45,11 @@ class Played(Stream):
             self.settle(number, labels)
 
     def taken(self) -> int | None:
-        """The number of the batch that can be taken now."""
-        labelled = self.take(self.epoch, 0)
-        return None if labelled is None else labelled.pulled.number
+        """Take the next batch; its number, or None where there is none yet."""
+        if (labelled := self.next(self.epoch, 0)) is None:
+            return None
+        assert self.take(self.epoch, labelled)
+        return labelled.pulled.number
 
 
 @pytest.fixture
@@ -67,6 +69,17 @@ def test_recalled_batches_wait_for_other_labels(ordered: bool) -> None:
     stream.label(first)
     assert stream.taken() == first
     assert not stream.recall(first), "it is taken"
+
+
+def test_a_batch_is_the_next_one_until_it_is_taken(stream: Played) -> None:
+    stream.label(*stream.pull())
+    labelled = stream.next(stream.epoch, 0)
+    assert labelled is not None
+    assert stream.next(stream.epoch, 0) is labelled
+    stream.recall(labelled.pulled.number)
+    assert not stream.take(stream.epoch, labelled), "its labels are void"
+    stream.label(labelled.pulled.number)
+    assert stream.taken() == labelled.pulled.number
 
 
 def test_a_lost_engine_is_raised_behind_what_is_ready_and_in_every_epoch(stream: Played) -> None:
@@ -91,7 +104,7 @@ def test_the_failure_of_an_epoch_is_none_of_another(stream: Played) -> None:
     assert stream.taken() is None
     stream.fail(NoTeacherAvailable("none"), stream.epoch)
     with pytest.raises(StopIteration):
-        stream.take(old, 0)
+        stream.next(old, 0)
 
 
 def test_errors_are_kept_without_their_tracebacks(stream: Played) -> None:
@@ -146,7 +159,7 @@ def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
     assert not stream.end(old, None)
     assert stream.pull() > [second], "numbers never come twice"
     with pytest.raises(StopIteration):
-        stream.take(old, 0)
+        stream.next(old, 0)
 
 
 def test_pulling_waits_until_it_is_allowed_and_ends_with_its_epoch(stream: Played) -> None:
@@ -177,7 +190,9 @@ def test_labels_of_a_batch_that_is_not_waiting_are_freed(stream: Played) -> None
     first = settled(number)
     assert [settled(number)] == [*leases.over()], "it was labelled before"
     assert [settled(number + 1)] == [*leases.over()], "it was never pulled"
-    taken = stream.take(stream.epoch, 0)
+    taken = stream.next(stream.epoch, 0)
+    assert taken is not None
+    assert stream.take(stream.epoch, taken)
     assert [settled(number)] == [*leases.over()], "it is taken already"
     del taken
     assert [first] == [*leases.over()], "the training loop is done with it"
@@ -206,7 +221,7 @@ def test_a_batch_that_cannot_be_made_is_an_error_of_the_training_loop(stream: Pl
     pulled = stream.add(stream.epoch, RECORD, [X], take_apart({"y": X}), at(0))
     assert pulled is not None
     stream.label(pulled.number)
-    taken = stream.take(stream.epoch, 0)
+    taken = stream.next(stream.epoch, 0)
     assert taken is not None
     with pytest.raises(UsageError, match="the name of a field"):
         taken.batch()
