@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 import time
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,21 +81,20 @@ def test_a_loader_that_fills_the_same_buffer_again_is_not_mislabelled(
         np.testing.assert_array_equal(soft, logits_of(x))
 
 
-class Hints(namedtuple("Hints", ["numbers"])):
-    """A field of a batch that cannot be put together while `memory_is_full`."""
+class Hints(tuple[Array]):
+    """A field like a named tuple, which cannot be put together while `memory_is_full`."""
 
     memory_is_full = False
 
     @classmethod
     def _make(cls, values: Any) -> Hints:
-        (numbers,) = values
-        if cls.memory_is_full and isinstance(numbers, np.ndarray):
+        if cls.memory_is_full and isinstance(values[0], np.ndarray):
             raise MemoryError("no room for the batch")
-        return cls(numbers)
+        return cls(values)
 
 
 def test_a_batch_that_could_not_be_put_together_comes_next(teacher: ScriptedTeacher) -> None:
-    source = [(np.full((ROWS, 3), n, np.float32), Hints(np.full(ROWS, n))) for n in range(5)]
+    source = [(np.full((ROWS, 3), n, np.float32), Hints([np.full(ROWS, n)])) for n in range(5)]
     with reader_of(source, teacher) as reader:
         iterator = iter(reader)
         Hints.memory_is_full = True
@@ -108,7 +106,7 @@ def test_a_batch_that_could_not_be_put_together_comes_next(teacher: ScriptedTeac
             Hints.memory_is_full = False
         assert reader.stats.delivered == 0
         batches = list(iterator)
-        assert [hints.numbers[0] for _, hints, _ in batches] == [0, 1, 2, 3, 4]
+        assert [hints[0][0] for _, hints, _ in batches] == [0, 1, 2, 3, 4]
         del batches
         assert reader.stats.delivered == 5
         wait_until(lambda: reader.stats.volume_bytes == 0)

@@ -236,7 +236,7 @@ def test_tensors_are_made_when_the_training_loop_takes_them() -> None:
     pulled = stream.add(stream.epoch, Record(0, 64, ()), [IMAGE], parts, Place(0, {}))
     assert pulled is not None
     stream.settle(pulled.number, Labels({"y": IMAGE}, Record(0, 64, ())))
-    taken = stream.take(stream.epoch, 0)
-    assert taken is not None
-    assert taken.made is None
-    assert all(isinstance(one, torch.Tensor) for one in taken.batch())
+    labelled = stream.next(stream.epoch, 0)
+    assert labelled is not None
+    assert labelled.made is None
+    assert all(isinstance(one, torch.Tensor) for one in labelled.batch())
