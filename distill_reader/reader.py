@@ -56,7 +56,7 @@ class DistilReader:
         ensemble: how labels of several services are averaged, and what is done without one.
         feeds: what of a batch the teachers get: fields in the order of the model's inputs, as in
             `[0]` or `["image"]`, or a dict from model input to field. By default the fields that
-            bear the names of inputs, else the first ones.
+            have the names of the inputs; if no field has such a name, the first ones.
         fetches: model outputs that come back, as soft labels, in this order; by default all.
         label_form: in which form soft labels travel: "float32", "bfloat16", "float16" or "topk:K";
             for every output, or by output, as in `{"logits": "topk:20"}`. By default as the model

@@ -23,10 +23,12 @@ def model_inputs(
     Args:
         fields: the arrays of a batch by place or key.
         inputs: names of the model's inputs, in its order; empty where a server names none.
-        feeds: what the user chose, as pairs (input or None, field); empty: by name, else in order.
+        feeds: what the user chose, as pairs (input or None, field); empty: by name, or in order
+            if no field has the name of an input.
 
     Raises:
-        UsageError: a field or an input that is named does not exist, or there are too few.
+        UsageError: a field or an input that is named does not exist, there are too few, or only
+            some inputs have a field of their name.
     """
     if not feeds:
         if not inputs:
@@ -57,6 +59,22 @@ def model_inputs(
 def _by_default(
     fields: Mapping[FieldKey, T], inputs: Sequence[str]
 ) -> list[tuple[str | None, FieldKey]]:
-    if all(name in fields for name in inputs):
+    missing = [name for name in inputs if name not in fields]
+    if not missing:
         return [(name, name) for name in inputs]
-    return list(zip(inputs, fields, strict=False))
+    if len(missing) == len(inputs):
+        return list(zip(inputs, fields, strict=False))
+    left = [key for key in fields if isinstance(key, str) and key not in inputs]
+    # In order, a field could go to another input than the one it was made for.
+    raise UsageError(
+        f"the model's inputs {missing} have no field of their name in a batch with {list(fields)}"
+        f"{_RAGGED}{_hint(missing, left)}; say which by feeds={{'input': field}}"
+    )
+
+
+def _hint(missing: Sequence[str], left: Sequence[str]) -> str:
+    from difflib import get_close_matches  # takes a while to import, and is for errors alone
+
+    close = {name: get_close_matches(name, left, n=1, cutoff=0.4) for name in missing}
+    pairs = [f"{found[0]!r} for {name!r}" for name, found in close.items() if found]
+    return f"; did you mean {', '.join(pairs)}?" if pairs else ""

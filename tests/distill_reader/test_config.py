@@ -217,6 +217,13 @@ def test_fields_find_their_inputs(fields: Any, inputs: Any, feeds: Any, expected
         ({0: "a"}, ["x"], {"z": 0}, "names input 'z', the model has \\['x'\\]"),
         ({0: "a"}, [], None, "names no inputs"),
         ({0: "a"}, ["x", "y"], None, "inputs \\['y'\\] get no field"),
+        (
+            {"mask": "M", "input_ids": "I", "labels": "L"},
+            ["input_ids", "attention_mask"],
+            None,
+            r"\['attention_mask'\] have no field.*did you mean 'mask' for 'attention_mask'\?",
+        ),
+        ({"x": "X", "label": "L"}, ["x", "image_size"], None, r"\['image_size'\] have no field"),
     ],
 )
 def test_mistakes_are_named(fields: Any, inputs: Any, feeds: Any, message: str) -> None:
