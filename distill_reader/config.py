@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -32,6 +33,8 @@ DEFAULT_TRACE_BYTES = 128 << 20
 DEFAULT_JOB = "job"
 #: Where the times of a run lie that the next one begins with.
 DEFAULT_PROFILES = "~/.local/state/edl-dist/profiles"
+#: Set by torchrun and by paddle.distributed.launch, for each of their processes.
+RANK_VARIABLES = ("RANK", "PADDLE_TRAINER_ID")
 _MIN_TRACE_BYTES = 64 << 10
 _MAX_PRIORITY = 1000
 
@@ -249,6 +252,22 @@ def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) ->
         return str(folder.expanduser().absolute())
     except RuntimeError:  # this user has no home
         return ""
+
+
+def rank_of(rank: int | None) -> int:
+    """The rank that the user gave, else the one of the launcher of this process, else 0.
+
+    Raises:
+        UsageError: the launcher's variable is no rank.
+    """
+    if rank is not None:
+        return rank
+    for variable in RANK_VARIABLES:
+        if told := os.environ.get(variable, ""):
+            if told.isdecimal():
+                return int(told)
+            raise UsageError(f"{variable}={told} is no rank: give the reader its rank=")
+    return 0
 
 
 def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:

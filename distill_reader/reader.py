@@ -23,6 +23,7 @@ from .config import (
     ReaderConfig,
     feed_pairs,
     profiles_of,
+    rank_of,
     security_of,
 )
 from .ensembles import EnsemblePolicy, services_of
@@ -70,7 +71,8 @@ class DistilReader:
         lower_bytes: `lt`: below so many bytes pulling goes on; by default half of `upper_bytes`.
         job: name of this training in the mesh. One that has a name begins with as many teachers as
             it needed the last time.
-        rank: number of this student in its job.
+        rank: number of this student in its job; by default the one that torchrun (`RANK`) or
+            paddle.distributed.launch (`PADDLE_TRAINER_ID`) has given this process, else 0.
         world_size: ranks among which the reader divides a map-style source, by ids; an iterable is
             asked for `shard(rank, world_size)`. By default the source has this rank's batches only.
         uneven: the batches of an epoch that do not go round: "keep" gives each to one rank, so that
@@ -138,7 +140,7 @@ class DistilReader:
         upper_bytes: int = DEFAULT_UPPER_BYTES,
         lower_bytes: int | None = None,
         job: str = DEFAULT_JOB,
-        rank: int = 0,
+        rank: int | None = None,
         world_size: int = 1,
         uneven: Uneven = "keep",
         seed: int = 0,
@@ -184,7 +186,7 @@ class DistilReader:
             if lower_bytes is None
             else lower_bytes,
             job=job,
-            rank=rank,
+            rank=rank_of(rank),
             world_size=world_size,
             uneven=uneven,
             seed=seed,

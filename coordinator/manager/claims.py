@@ -78,7 +78,10 @@ def _agree(facts: Mapping[str, str], mine: Mapping[str, str], name: str) -> bool
 
 def superseded(student_id: str) -> LeaseSuperseded:
     """What a life that is over is told."""
-    return LeaseSuperseded(f"a newer incarnation of student {student_id} has come")
+    return LeaseSuperseded(
+        f"student {student_id} was started again and has replaced this one; if both are to run,"
+        " give each reader another rank= or job="
+    )
 
 
 def _hash(text: str) -> str:

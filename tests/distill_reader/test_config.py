@@ -12,7 +12,7 @@ import pytest
 
 from edl.distill_reader import DistilReader, EnsemblePolicy
 from edl.distill_reader.adapters.naming import by_name
-from edl.distill_reader.config import ReaderConfig, feed_pairs, security_of
+from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
 from edl.distill_reader.engine.feeding import model_inputs
 from edl.distill_reader.engine.speeds import Speeds
 from edl.distill_reader.engine.teacher_link import pause_after
@@ -126,6 +126,31 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
     given = {"service": "s", "teachers": ["127.0.0.1:9"], **options}
     with pytest.raises(UsageError, match=message):
         DistilReader([np.zeros((1, 1))], **given)
+
+
+@pytest.mark.parametrize(
+    ("variables", "given", "rank"),
+    [
+        ({}, None, 0),
+        ({"RANK": "3"}, None, 3),
+        ({"PADDLE_TRAINER_ID": "2"}, None, 2),
+        ({"RANK": "3"}, 0, 0),
+    ],
+)
+def test_the_rank_is_that_of_the_launcher(
+    variables: dict[str, str], given: int | None, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("RANK", "PADDLE_TRAINER_ID"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert rank_of(given) == rank
+
+
+def test_a_launchers_rank_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(UsageError, match="RANK=first is no rank: give the reader its rank="):
+        DistilReader([], service="s", teachers=["127.0.0.1:9"])
 
 
 @pytest.mark.parametrize("option", [*inspect.signature(DistilReader).parameters][1:])
