@@ -108,7 +108,8 @@ class RegistryUnavailable(UnavailableError):
     """Redis does not answer.
 
     Attributes:
-        timed_out: it is there, but gave no answer in time: the same call may succeed soon.
+        timed_out: no answer or no connection in time: the same call may succeed soon. A refused
+            connection is no timeout.
     """
 
     def __init__(self, message: str = "", timed_out: bool = False) -> None:

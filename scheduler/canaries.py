@@ -231,15 +231,15 @@ def judge(
         return _undecided(panel, names)
     liars = tuple(name for name in names if name not in believed)
     readmit = tuple(name for name in names if name in believed and panel.members[name].trial)
-    agreed = believed if _counts(panel, names, believed) else ()
+    agreed = believed if _is_proven(panel, names, believed) else ()
     panel = _with(panel, readmitted=readmit, agreed=agreed, gone=liars)
     return _settled(panel, believed), Verdict(liars, (), readmit)
 
 
-def _counts(panel: Panel, names: Sequence[str], believed: Collection[str]) -> bool:
-    """Whether an agreement is final: newcomers that agree must agree with an elder as well.
+def _is_proven(panel: Panel, names: Sequence[str], believed: Collection[str]) -> bool:
+    """Whether an agreement is proof: a teacher in it has agreed before, or no such one is absent.
 
-    Else two that joined while the elder did not answer would never be compared with it.
+    Otherwise newcomers that agree while the elder is silent would never be compared with it.
     """
     has_agreed = {name for name, member in panel.members.items() if member.agreed}
     absent = has_agreed.intersection(panel.trusted).difference(names)

@@ -1,7 +1,7 @@
 """Rules for every test: it leaves nothing behind, and its random choices can be repeated.
 
-Tiers (`tests/run.py`): a test marked `system`, or in one of SYSTEM_FOLDERS, starts real processes
-or loads a framework and runs in `make test-system`; all others run in `make test`.
+Tiers (`tests/run.py`): a test marked `system`, or in one of SYSTEM_FOLDERS, runs in
+`make test-system`; all others run in `make test`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 from hypothesis import Phase
 
-from edl.tests.leaks import Belongings, leaked_since, shared_by_tests, watch_descendants
+from edl.tests.leaks import ProcessResources, leaked_since, shared_by_tests, watch_descendants
 
 #: The tier that runs; empty when pytest was started by hand, which runs whatever it is told to.
 TIER = os.environ.get("EDL_TEST_TIER", "")
@@ -45,11 +45,11 @@ hypothesis.settings.load_profile(TIER if TIER in ("test-system", "nightly") else
 
 
 class SessionFixtures:
-    """A plugin, as fixtures of the session do not call the hooks of a conftest in a folder."""
+    """A plugin, because hooks of a conftest in a subfolder do not see fixtures of the session."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
-        """What they start is no leak of the test that happens to need it first."""
+        """What they start is no leak of the test that requests them first."""
         if fixturedef.scope != "session":
             return (yield)
         with shared_by_tests():
@@ -131,7 +131,7 @@ def valkey_url() -> Iterator[str]:
 @pytest.fixture(autouse=True, scope="module")
 def module_leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a module whose shared fixtures leave threads, processes or shared memory."""
-    before = Belongings.now()
+    before = ProcessResources.now()
     yield
     _fail_on_leaks(before)
 
@@ -139,12 +139,12 @@ def module_leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[Non
 @pytest.fixture(autouse=True)
 def test_leaves_nothing_behind(module_leaves_nothing_behind: None) -> Iterator[None]:
     """Fails a test that leaves threads, processes or shared memory behind."""
-    before = Belongings.now()
+    before = ProcessResources.now()
     yield
     _fail_on_leaks(before)
 
 
-def _fail_on_leaks(before: Belongings) -> None:
+def _fail_on_leaks(before: ProcessResources) -> None:
     __tracebackhide__ = True
     if leaks := leaked_since(before):
         pytest.fail("left behind:\n  " + "\n  ".join(leaks), pytrace=False)

@@ -1,7 +1,7 @@
 """Find what a test left behind: threads, child processes, named shared memory.
 
 The test process is a subreaper: a process whose parent died becomes its child. So looking at its
-own children finds every process of a test, and one look costs microseconds.
+own children finds every process of a test, in less than a millisecond.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LINKED_ROOT = ROOT / "src" / "edl"
 #: Segments of the loaders of Paddle and PyTorch are named by the id of the process that made them.
 NAMED_BY_MAKER = re.compile(r"(?:paddle|torch)_(\d+)_")
 #: Helpers that Python starts once and keeps until it ends.
-KEPT_BY_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+PYTHON_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
-class Belongings:
+class ProcessResources:
     """What exists at one moment on behalf of this process."""
 
     threads: frozenset[threading.Thread] = field(default_factory=frozenset)
@@ -48,7 +48,7 @@ class Belongings:
         segments = _segments(children | {os.getpid()})
         return cls(frozenset(threading.enumerate()), children, frozenset(segments))
 
-    def since(self, before: Belongings) -> list[str]:
+    def leaks_since(self, before: ProcessResources) -> list[str]:
         """Describe what exists now, did not exist `before`, and should be gone."""
         frames = sys._current_frames()  # noqa: SLF001 - the only way to see the stacks of threads
         threads = [
@@ -68,24 +68,19 @@ class Belongings:
 def shared_by_tests() -> Iterator[None]:
     """What starts within belongs to all tests of this process, and is no leak of one of them."""
     global _shared
-    before = Belongings.now()
+    before = ProcessResources.now()
     yield
-    now = Belongings.now()
-    _shared = Belongings(
+    now = ProcessResources.now()
+    _shared = ProcessResources(
         _shared.threads | now.threads - before.threads,
         _shared.children | now.children - before.children,
     )
 
 
-_shared = Belongings()
+_shared = ProcessResources()
 
 
-def own_threads() -> set[threading.Thread]:
-    """Threads of this process, except those of servers that its tests share."""
-    return set(threading.enumerate()) - _shared.threads
-
-
-def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
+def leaked_since(before: ProcessResources, settle_s: float = SETTLE_S) -> list[str]:
     """Describe what a test left behind after `before`, and kill the processes among it.
 
     Args:
@@ -94,14 +89,13 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
     """
     deadline = time.monotonic() + settle_s
     pause_s = 0.001
-    while (found := _ours_since(before)).since(before):
-        if time.monotonic() >= deadline:
+    while True:
+        found = _resources_since(before)
+        leaks = found.leaks_since(before)
+        if not leaks or time.monotonic() >= deadline:
             break
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
-    else:
-        return []
-    leaks = found.since(before)
     for pid in found.children - before.children - _shared.children:
         if _describe(pid):
             with contextlib.suppress(psutil.Error):  # it ended by itself
@@ -112,10 +106,10 @@ def leaked_since(before: Belongings, settle_s: float = SETTLE_S) -> list[str]:
 def watch_descendants() -> None:
     """Make orphaned descendants children of this process, and note forked workers of loaders."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    os.register_at_fork(after_in_child=_forked.tell)
+    os.register_at_fork(after_in_child=_forked.report_pid)
 
 
-def remove_paddles_segments(workers: Iterable[int]) -> None:
+def remove_paddle_segments(workers: Iterable[int]) -> None:
     """Remove segments of ended workers of Paddle's loader, which Paddle does not remove itself.
 
     A batch that is in transit when the loader ends stays in /dev/shm at times; always, when its
@@ -126,13 +120,13 @@ def remove_paddles_segments(workers: Iterable[int]) -> None:
             segment.unlink(missing_ok=True)
 
 
-def _ours_since(before: Belongings) -> Belongings:
+def _resources_since(before: ProcessResources) -> ProcessResources:
     """What exists now; of new shared memory only segments that no other program uses."""
-    now = Belongings.now()
+    now = ProcessResources.now()
     if not (new := now.segments - before.segments):
         return now
-    remove_paddles_segments(pid for pid in _forked.pids() if not psutil.pid_exists(pid))
-    return replace(now, segments=now.segments - new | without_neighbours(new))
+    remove_paddle_segments(pid for pid in _forked.pids() if not psutil.pid_exists(pid))
+    return replace(now, segments=now.segments - new | exclude_foreign_segments(new))
 
 
 class _Forked:
@@ -147,14 +141,14 @@ class _Forked:
             os.set_blocking(fd, False)
         self._pids: set[int] = set()
 
-    def tell(self) -> None:
+    def report_pid(self) -> None:
         with contextlib.suppress(OSError):  # the pipe is full: thousands were forked in one test
             os.write(self._write, os.getpid().to_bytes(8))
 
     def pids(self) -> frozenset[int]:
         with contextlib.suppress(BlockingIOError):  # all have been read
-            while told := os.read(self._read, 8):
-                self._pids.add(int.from_bytes(told))
+            while data := os.read(self._read, 8):
+                self._pids.add(int.from_bytes(data))
         return frozenset(self._pids)
 
 
@@ -199,7 +193,7 @@ def _describe(pid: int) -> str:
         command = " ".join(process.cmdline())
     except psutil.Error:
         return ""
-    if any(helper in command for helper in KEPT_BY_PYTHON):
+    if any(helper in command for helper in PYTHON_HELPERS):
         return ""
     return f"process {pid}: {command[:200]}"
 
@@ -225,7 +219,7 @@ def _segments(ours: frozenset[int]) -> Iterator[str]:
             yield name
 
 
-def without_neighbours(names: frozenset[str]) -> frozenset[str]:
+def exclude_foreign_segments(names: frozenset[str]) -> frozenset[str]:
     """`names` without segments of other programs, such as a parallel test run.
 
     A segment belongs to another program if that program has it mapped or open, or if the segment

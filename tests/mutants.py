@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--root", type=Path, default=ROOT, help="checkout to test")
-    parser.add_argument("--json", type=Path, help="write each mutant and its fate to this file")
+    parser.add_argument("--json", type=Path, help="write each mutant and its result to this file")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="edl-mutants-") as folder:
         copies = [Path(folder) / str(number) for number in range(SHARDS)]
@@ -58,14 +58,14 @@ def main(argv: list[str]) -> int:
             runs = [
                 pool.submit(_shard, copy, number, options) for number, copy in enumerate(copies)
             ]
-            fates = [fate for run in runs for fate in run.result()]
-    killed = sum(fate["killed"] for fate in fates)
-    for fate in fates:
-        if not fate["killed"]:
-            print(f"survived: {fate['mutant']}")
-    print(f"{killed} of {len(fates)} mutants killed ({killed / len(fates):.1%})")
+            results = [result for run in runs for result in run.result()]
+    killed = sum(result["killed"] for result in results)
+    for result in results:
+        if not result["killed"]:
+            print(f"survived: {result['mutant']}")
+    print(f"{killed} of {len(results)} mutants killed ({killed / len(results):.1%})")
     if options.json is not None:
-        options.json.write_text(json.dumps(sorted(fates, key=lambda f: f["mutant"]), indent=1))
+        options.json.write_text(json.dumps(sorted(results, key=lambda f: f["mutant"]), indent=1))
     return 0
 
 
@@ -86,11 +86,11 @@ def _shard(copy: Path, number: int, options: argparse.Namespace) -> list[dict[st
         program = str(Path(sys.executable).with_name("cosmic-ray"))
         subprocess.run([program, *arguments], cwd=copy, env=environment, check=True)
 
-    if subprocess.run([*command.split()], cwd=copy, env=environment, check=False).returncode:
+    if subprocess.run(command.split(), cwd=copy, env=environment, check=False).returncode:
         raise SystemExit("the tests fail without any mutant")
     cosmic_ray("init", config.name, session.name)
     with use_db(session) as database:
-        items = {_name(item): item for item in database.work_items if _matters(item)}
+        items = {_name(item): item for item in database.work_items if _changes_behaviour(item)}
         names = random.Random(options.seed).sample(sorted(items), options.count)[number::SHARDS]
         database.clear()
         database.add_work_items([items[name] for name in names])
@@ -110,8 +110,8 @@ def _name(item: Any) -> str:
     return f"{mutation.module_path}:{line}:{column} {operator} {mutation.occurrence}"
 
 
-def _matters(item: Any) -> bool:
-    """Whether a mutant can change what the code does: `|` stands in annotations here."""
+def _changes_behaviour(item: Any) -> bool:
+    """False for operators in annotations, where `|` joins types."""
     return "ReplaceBinaryOperator_BitOr" not in item.mutations[0].operator_name
 
 

@@ -2,10 +2,10 @@
 
     python tests/run.py test|test-system|nightly|interop [PYTEST ARGUMENTS...]
 
-`test` has no test that needs another process, but for one short mesh; `test-system` has the others,
-and repeats the property tests with more examples. Tests marked `forks` run in a process that has no
-threads of other tests. A tier that takes longer than its target says so; with CI=true it fails at
-twice the target.
+`test` has fast tests; they may use a shared Valkey and a reader's engine process, and one of them
+starts a short mesh. `test-system` has the others, and repeats the property tests with more
+examples. Tests marked `forks` run in a process that has no threads of other tests. A tier that
+takes longer than its target says so; with CI=true it fails at twice the target.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def main(argv: list[str]) -> int:
         spread = [] if " forks" in part and "not forks" not in part else ["-n", str(tier.workers)]
         left_s = began + HANG_FACTOR * tier.target_s - time.monotonic()
         codes.append(_pytest([part, *spread, *tier.paths, *rest], name, left_s))
-    return _too_slow(name, tier, time.monotonic() - began) or _worst(codes)
+    return _report_time(name, tier, time.monotonic() - began) or _exit_code(codes)
 
 
-def _too_slow(name: str, tier: Tier, took_s: float) -> int:
-    """Report the time of a tier; returns 1 if it is too long for CI."""
+def _report_time(name: str, tier: Tier, took_s: float) -> int:
+    """Print the time of a tier; returns 1 if it is too long for CI."""
     limit_s = CI_FACTOR * tier.target_s
     print(f"tier {name}: {took_s:.0f} s (target {tier.target_s:.0f} s)", flush=True)
     if took_s <= tier.target_s:
@@ -94,7 +94,7 @@ def _too_slow(name: str, tier: Tier, took_s: float) -> int:
     return 1
 
 
-def _worst(codes: list[int]) -> int:
+def _exit_code(codes: list[int]) -> int:
     """One exit code for all parts; a part may be empty, but not all."""
     failed = [code for code in codes if code not in (0, NO_TESTS)]
     if failed:

@@ -1,4 +1,4 @@
-"""One short training over a real mesh in which every kind of process fails once.
+"""One short training over a real mesh, in which teachers, Redis and the engine fail.
 
 The only test of `make test` that starts a mesh. Nothing in it depends on time: each step waits for
 its effect, and leases outlast a process that stands still for three seconds.

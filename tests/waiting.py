@@ -1,4 +1,4 @@
-"""Wait for a condition instead of sleeping: the only way in which a test lets real time pass."""
+"""Wait for a condition instead of sleeping."""
 
 from __future__ import annotations
 

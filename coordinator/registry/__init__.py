@@ -55,7 +55,7 @@ PLAIN_TTLS: Final = 1.85
 #: Facts outlive the deadline by this factor of the TTL, so that the dead can be named.
 FACTS_TTLS: Final = 5
 #: Calls of a starting process to a Redis that does not answer in time.
-START_ATTEMPTS: Final = 15
+START_ATTEMPTS: Final = 8
 
 
 class Registry(Protocol):
@@ -283,11 +283,11 @@ class Registry(Protocol):
 
 
 def with_patience(call: Callable[[], _T], attempts: int = START_ATTEMPTS) -> _T:
-    """Make a call that a process needs to start, again if Redis is there but slow to answer.
+    """Make a call that a process needs to start, again if Redis does not answer in time.
 
     Args:
         call: what to do; it must be harmless to repeat, as a late answer may follow a success.
-        attempts: how often; each takes the timeout of the connection, a second by default.
+        attempts: how often; each takes up to twice the timeout of the connection, 2 s by default.
 
     Raises:
         RegistryUnavailable: Redis cannot be reached, or gave no answer to any attempt.

@@ -98,7 +98,7 @@ def covers(found: Any, wanted: Any, key: str = "") -> bool:
 
 
 def _is_same(found: Any, wanted: Any, by: str) -> bool:
-    """Whether an item is the one of this name, and has all that is wanted of it."""
+    """Whether two list items match: mappings by name and all that is wanted, others if equal."""
     if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
         return bool(found == wanted)
     return bool(found.get(by) == wanted.get(by)) and covers(found, wanted)

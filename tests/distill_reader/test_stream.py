@@ -168,6 +168,8 @@ def test_pulling_waits_until_it_is_allowed_and_ends_with_its_epoch(stream: Playe
     for go_on in (lambda: stream.allow(1), stream.begin):
         thread = threading.Thread(target=lambda: answers.append(stream.may_pull(epoch)))
         thread.start()
+        thread.join(0.05)
+        assert thread.is_alive(), "it waits"
         go_on()
         thread.join()
         stream.pull()

@@ -18,7 +18,7 @@ from edl.supervise import Command, python_command, start
 from edl.tests.distill_reader.memory_program import COUNT
 from edl.tests.distill_reader.trainer_program import EXIT_CODES, SIGNALS, SOURCES
 from edl.tests.ground.programs import python, wait_gone
-from edl.tests.leaks import remove_paddles_segments
+from edl.tests.leaks import remove_paddle_segments
 from edl.tests.scripted_teacher import ScriptedTeacher
 
 pytestmark = pytest.mark.system
@@ -76,7 +76,7 @@ def test_ending(ending: str, source: str, teacher: str, tmp_path: Path) -> None:
         code = trainer.wait(BOUND_S)
         wait_gone(descendants, timeout_s=BOUND_S)
         if ending == "killed":
-            remove_paddles_segments(descendants)
+            remove_paddle_segments(descendants)
         if ending == AGAIN:
             assert code in (-signal.SIGINT, 1)
         else:
@@ -265,7 +265,7 @@ def trained(checkpoint: Path, teacher: str, kills: list[int]) -> Any:
             trainer.send_signal(signal.SIGKILL)
             trainer.wait(BOUND_S)
             wait_gone(descendants)
-            remove_paddles_segments(descendants)
+            remove_paddle_segments(descendants)
         finally:
             trainer.stop()
     return json.loads(checkpoint.read_text())["seen"]

@@ -13,14 +13,14 @@ import pytest
 
 from edl.supervise import start
 from edl.tests.ground.programs import WAIT_S, python, runs
-from edl.tests.leaks import Belongings, leaked_since
+from edl.tests.leaks import ProcessResources, leaked_since
 from edl.tests.waiting import wait_until
 
 SHORT_S = 0.05
 
 
 def test_a_thread_is_found_while_it_runs_but_no_librarys_own_daemon() -> None:
-    before, end = Belongings.now(), threading.Event()
+    before, end = ProcessResources.now(), threading.Event()
     daemon = threading.Thread(target=lambda: end.wait(WAIT_S), name="watcher", daemon=True)
     plain = threading.Thread(target=end.wait, name="worker")
     library = threading.Thread(target=end.wait, daemon=True)  # none of our code on its stack
@@ -34,7 +34,7 @@ def test_a_thread_is_found_while_it_runs_but_no_librarys_own_daemon() -> None:
 
 @pytest.mark.system
 def test_a_child_is_found_and_ended() -> None:
-    before = Belongings.now()
+    before = ProcessResources.now()
     child = subprocess.Popen(["sleep", "60"])
     assert leaked_since(before, SHORT_S) == [f"process {child.pid}: sleep 60"]
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -45,7 +45,7 @@ def test_a_child_is_found_and_ended() -> None:
 
 @pytest.mark.system
 def test_a_grandchild_whose_parent_has_ended_is_found() -> None:
-    before = Belongings.now()
+    before = ProcessResources.now()
     code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True).pid)"
     child = start(python(code))
     child.wait(WAIT_S)
@@ -56,11 +56,11 @@ def test_a_grandchild_whose_parent_has_ended_is_found() -> None:
 
 
 def test_named_shared_memory_is_found() -> None:
-    before = Belongings.now()
+    before = ProcessResources.now()
     segment = shared_memory.SharedMemory(create=True, size=64)
     assert leaked_since(before, SHORT_S) == [f"shared memory /dev/shm/{segment.name}"]
     segment.unlink()
-    segment.close()  # not before: who tests beside this sees by its use that it is another's
+    segment.close()  # not before: parallel test runs recognise a foreign segment by its use
     assert leaked_since(before) == []
 
 
@@ -70,14 +70,16 @@ def test_shared_memory_belongs_to_the_process_that_forked_its_maker() -> None:
         path.touch()
         return path
 
-    before = Belongings.now()
+    before = ProcessResources.now()
     stranger, mine = segment(1), segment(os.getpid())
     if (pid := os.fork()) == 0:
         segment(os.getpid())
         os._exit(0)
     os.waitpid(pid, 0)
     try:
-        assert f"shared memory /dev/shm/paddle_{pid}_{pid}" in Belongings.now().since(before)
+        assert f"shared memory /dev/shm/paddle_{pid}_{pid}" in ProcessResources.now().leaks_since(
+            before
+        )
         assert leaked_since(before, settle_s=0) == [f"shared memory {mine}"]
         assert not Path(f"/dev/shm/paddle_{pid}_{pid}").exists(), "its maker has ended"
     finally:
@@ -102,11 +104,11 @@ def test_shared_memory_that_another_program_uses_is_forgiven(tmp_path: Path, how
     """
     observer = """
         import sys
-        from edl.tests.leaks import Belongings, leaked_since
-        before = Belongings.now()
+        from edl.tests.leaks import ProcessResources, leaked_since
+        before = ProcessResources.now()
         print("ready", flush=True)
         sys.stdin.readline()
-        print(Belongings.now().since(before), leaked_since(before, 0.05), sep="\\n")
+        print(ProcessResources.now().leaks_since(before), leaked_since(before, 0.05), sep="\\n")
     """
     note = tmp_path / "note"
     argv = python(observer).argv

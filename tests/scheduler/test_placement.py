@@ -237,7 +237,7 @@ class TestLending:
     def test_load_takes_the_machine_and_quiet_returns_it(self) -> None:
         lent = looks([0.2, 1.5, *[0.1] * 12])
         assert lent == [True, False, *[False] * 10, True, True]
-        assert not any(looks([2.0, *[0.6] * 30])[0:])
+        assert not any(looks([2.0, *[0.6] * 30]))
         assert looks([2.0, *[0.1] * 9, 0.7, *[0.1] * 9]) == [False] * 20
         config = LendingConfig(most_load=1.0, mean_s=3.0)
         assert all(looks([0.0, 2.0, 0.0, 0.0, 2.0, 0.0], config))

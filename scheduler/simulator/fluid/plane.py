@@ -211,8 +211,7 @@ class FluidPlane:
         device = self._devices.get(teacher.name)
         if device is None:
             return Work(0.0, 0.0)
-        for (
-            user
-        ) in device.users.values():  # also those that have left: it may have finished their batches
+        # Students that have left, too: the device may have finished their batches.
+        for user in device.users.values():
             self._now(user.student).crew.credit()
         return device.work

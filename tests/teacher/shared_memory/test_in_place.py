@@ -30,7 +30,7 @@ from edl.teacher.shared_memory.reading import Reading
 from edl.teacher.shared_memory.regions import SharedMemory
 from edl.teacher.shared_memory.segment import Segment
 from edl.teacher.shared_memory.visitors import Visitor
-from edl.tests.leaks import SHARED_MEMORY, without_neighbours
+from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.teacher.bench import WAIT_S, Bench, refusal
 from edl.tests.teacher.fakes import array
@@ -93,7 +93,7 @@ def test_labels_are_those_of_a_batch_that_is_sent(host: Sharing) -> None:
     assert host.client.in_place
     in_place = host.double(host.put())
     assert host.sent_bytes < 200
-    assert without_neighbours(frozenset(os.listdir(SHARED_MEMORY)) - before) == frozenset()
+    assert exclude_foreign_segments(frozenset(os.listdir(SHARED_MEMORY)) - before) == frozenset()
     sent = host.double(X)
     assert host.sent_bytes > X.nbytes
     np.testing.assert_array_equal(in_place, X * 2)
