@@ -13,6 +13,7 @@ import numpy as np
 from edl.distill_reader import CanaryPolicy, DistilReader, LabelStore
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
+from edl.tests.distill_reader.readers import numbers_of
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
 from edl.tests.system.conftest import FOR_EVER, Batches
 from edl.tests.waiting import wait_until
@@ -67,10 +68,6 @@ def teachers(stack: ExitStack, *made: Teacher) -> list[str]:
 def is_right(batch: Any) -> bool:
     x, _, soft = batch
     return np.allclose(soft, logits_of(x), rtol=1e-3)
-
-
-def numbers_of(batches: list[Any]) -> list[int]:
-    return [int(ids[0]) for _, ids, _ in batches]
 
 
 class Deceived:
