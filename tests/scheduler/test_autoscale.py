@@ -70,9 +70,7 @@ class TestAutoscale:
         office = Office()
         quick = replace(STEADY, wanted=6, starving=1, demand_per_s=110.0)
         assert office.run(quick, 1.0) == 6
-        assert office.changes[0][1].reason == (
-            "1 student, which starves: wants 6, worth 5.50 by their times"
-        )
+        assert "starves" in office.changes[0][1].reason
         office = Office(count=4)
         assert office.run(replace(STEADY, starving=1, wanted=9, serving=2), 3.0) == 4
 
@@ -82,7 +80,8 @@ class TestAutoscale:
         assert office.run(shared, 60.0) == 8, "nobody says that there is too much"
         assert office.run(shared, 60.0, blocked=0.8) == 2  # 1.5 teachers' time, and a quarter more
         (_, told) = office.changes[-1]
-        assert told.reason.startswith("fewer were enough for 20 s: 8 students want 8")
+        assert told.count == 2
+        assert "fewer" in told.reason
 
     def test_starving_number_is_not_tried_again(self) -> None:
         office = Office(count=8)
@@ -100,9 +99,7 @@ class TestAutoscale:
         assert office.run(STEADY, 1.0) == 3  # it was back in time
         assert office.run(empty, 32.0) == 0
         assert office.run(replace(STEADY, serving=0), 12.0) == 3
-        assert office.changes[-1][1].reason == (
-            "1 student and no teacher: wants 3, worth 2.50 by their times"
-        )
+        assert "no teacher" in office.changes[-1][1].reason
 
     def test_start_and_recovery_take_nothing_away(self) -> None:
         empty = ServiceLoad(0, serving=3, starting=1)
@@ -113,22 +110,19 @@ class TestAutoscale:
         assert office.run(replace(STEADY, wanted=7, recovering=True, demand_per_s=0.0), 20.0) == 7
 
     @pytest.mark.parametrize(
-        ("config", "bound"),
+        ("config", "keyword"),
         [
-            (CONFIG, "; max is 10"),
-            (
-                replace(CONFIG, price_per_teacher_hour=0.1, cost_ceiling_per_hour=0.3),
-                "; the cost ceiling pays for no more than 3",
-            ),
+            (CONFIG, "max"),
+            (replace(CONFIG, price_per_teacher_hour=0.1, cost_ceiling_per_hour=0.3), "ceiling"),
         ],
     )
-    def test_reason_names_the_bound(self, config: AutoscaleConfig, bound: str) -> None:
+    def test_reason_names_the_bound(self, config: AutoscaleConfig, keyword: str) -> None:
         office = Office(config)
         office.run(ServiceLoad(4, serving=3, wanted=40, starving=4), 1.0)
         office.run(ServiceLoad(4, serving=10, wanted=40), 30.0)
         told, _ = decide(ServiceLoad(4, 10, wanted=40), office.memory, office.now, config)
         assert told.count == config.most
-        assert told.reason.endswith(bound)
+        assert keyword in told.reason
         again = resumed(told.count, told.reason, office.now)
         assert decide(ServiceLoad(4, 10, wanted=40), again, office.now, config)[0] == told
 
