@@ -23,9 +23,9 @@ from .world import (
 OLD, NEW = "old", "new"
 
 
-def upgraded(managers: int = 1) -> tuple[World, Student]:
+def upgraded() -> tuple[World, Student]:
     """Three old teachers, a new one, and the student on the new content: the upgrade is done."""
-    world = World(managers)
+    world = World()
     for name in ("a", "b", "c"):
         world.teacher(name, content_id=OLD)
     student = world.student("j/0", want=1, data_epoch=1)

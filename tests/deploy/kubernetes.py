@@ -53,7 +53,7 @@ def build(name: str) -> tuple[Object, ...]:
 
 
 @cache
-def compose(components: tuple[str, ...], namespace: str = NAMESPACE) -> tuple[Object, ...]:
+def compose(components: tuple[str, ...]) -> tuple[Object, ...]:
     """The base with these components, as an overlay of a user's has them."""
     with tempfile.TemporaryDirectory() as made:
         here = Path(made).resolve()
@@ -64,7 +64,7 @@ def compose(components: tuple[str, ...], namespace: str = NAMESPACE) -> tuple[Ob
         overlay = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "namespace": namespace,
+            "namespace": NAMESPACE,
             "resources": [seen(KUBERNETES / "base")],
             "components": [seen(KUBERNETES / "components" / one) for one in components],
         }

@@ -24,10 +24,10 @@ def write_mnist(folder: Path, rows: int = 128) -> None:
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + labels.tobytes())
 
 
-def write_reviews(folder: Path, lines: int = 200) -> None:
+def write_reviews(folder: Path) -> None:
     """Reviews of both moods, and one that is in both files."""
     for name, text in (("pos.txt", GOOD), ("neg.txt", BAD)):
-        reviews = [f"{text} {number}" for number in range(lines)]
+        reviews = [f"{text} {number}" for number in range(200)]
         (folder / name).write_text("\n".join([*reviews, "neither", ""]), "utf-8")
 
 

@@ -45,7 +45,6 @@ def view_of(
     source_ended: bool,
     t_t_s: float | None,
     t_s_s: float | None,
-    unreachable: int = 0,
 ) -> FlowView:
     return FlowView(
         volume_bytes=ledger.volume_bytes,
@@ -60,6 +59,6 @@ def view_of(
         source_ended=source_ended,
         t_t_s=t_t_s,
         t_s_s=t_s_s,
-        unreachable=unreachable,
+        unreachable=0,
         batch_bytes=ledger.batch_bytes,
     )

@@ -115,10 +115,10 @@ def keeps_what_it_gets(
     return taken_until(iterator, holds_one)
 
 
-def start_teachers(mesh: LocalMesh, *names: str, spec: TeacherSpec = SPEC) -> None:
+def start_teachers(mesh: LocalMesh, *names: str) -> None:
     """Start teachers side by side and wait until each serves."""
     for name in names:
-        mesh.start_teacher(name, spec)
+        mesh.start_teacher(name, SPEC)
     for name in names:
         mesh.wait_ready(name)
 

@@ -17,6 +17,7 @@ START_S = 60.0
 LONG_TTL_S = 30.0
 #: Of students and teachers whose end a test waits for.
 SHORT_TTL_S = 5.0
+SERVICE = "s"
 #: The teachers of these tests are leases, with nobody at their addresses.
 LEASES_ONLY = ("--ttl", SHORT_TTL_S, "--no-admission")
 
@@ -79,21 +80,20 @@ class Student:
 class Members:
     """Teachers and students of this process, which end with the test."""
 
-    def __init__(self, url: str, undo: ExitStack, service: str = "s") -> None:
+    def __init__(self, url: str, undo: ExitStack) -> None:
         self._url = url
-        self._service = service
         self._undo = undo
         self._registry = connect(url)
         undo.callback(self._registry.close)
 
     def teacher(self, name: str, address: str = "", ttl_s: float = LONG_TTL_S) -> Heartbeat:
         facts = {"incarnation": "1", "address": address or f"{name}:1", "state": "serving"}
-        heart = Heartbeat(self._registry, "teachers", self._service, name, lambda: facts, ttl_s)
+        heart = Heartbeat(self._registry, "teachers", SERVICE, name, lambda: facts, ttl_s)
         heart.start()
         self._undo.callback(heart.stop)
         return heart
 
     def student(self, name: str = "j/0", **report: int) -> Student:
-        student = Student(self._url, name, self._service, **{"want": 3, **report})
+        student = Student(self._url, name, SERVICE, **{"want": 3, **report})
         self._undo.callback(student.subscription.stop)
         return student

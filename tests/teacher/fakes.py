@@ -49,11 +49,11 @@ class FakeBackend:
 class FakeLabeller:
     """A batcher within the test's process; `before` is called in each request, on its thread."""
 
-    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.ready = True
         self.lanes = 1
         self.t_t_s = 0.001
-        self.before = before
+        self.before: Callable[[], None] = lambda: None
         self.backend = FakeBackend()
         self.deadlines_s: list[float | None] = []  # of the requests that came
         self.released = 0

@@ -31,7 +31,7 @@ _NODE = (
 
 
 @contextmanager
-def chromium(width: int = 1280, height: int = 800) -> Iterator[Browser]:
+def chromium() -> Iterator[Browser]:
     """Start Chromium without a window; skip the test where it or its driver is missing."""
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
@@ -46,7 +46,7 @@ def chromium(width: int = 1280, height: int = 800) -> Iterator[Browser]:
         try:
             chrome.execute_cdp_cmd(
                 "Emulation.setDeviceMetricsOverride",
-                {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+                {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False},
             )
             yield Browser(chrome)
         finally:

@@ -122,10 +122,10 @@ class Sampler:
         return iter([chosen[start : start + 2] for start in range(0, 8, 2)])
 
 
-def with_sampler(sampler: Any, shard: Shard = Shard()) -> Source:  # noqa: B008
+def with_sampler(sampler: Any) -> Source:
     batched = Batched(Rows(), 2)
     batched.batch_sampler = sampler
-    return source_of(batched, shard, 0)
+    return source_of(batched, Shard(), 0)
 
 
 def test_an_order_that_nobody_can_repeat_is_noticed_on_resume() -> None:

@@ -71,13 +71,13 @@ class ScriptedHttp:
         connections: that were accepted.
     """
 
-    def __init__(self, behave: Behaviour = labelled, port: int = 0, backlog: int = 16) -> None:
+    def __init__(self, behave: Behaviour = labelled) -> None:
         self.behave = behave
         self.mark = ""
         self.asked: list[Asked] = []
         self.connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=backlog)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
         self.port = int(self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._accept)
         self._thread.start()

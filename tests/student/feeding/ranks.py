@@ -13,7 +13,6 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.distill_reader import Batched
 from edl.proto.arena import Array
-from edl.scheduler.students.ranges import Ranges
 from edl.scheduler.students.shards import Shard, rows_of_rank
 from edl.student.feeding import DirectReader, ShardedSource, merged, source_for
 from edl.student.job.batches import POSITIONS
@@ -192,10 +191,6 @@ def step(ranks: list[Rank], epoch: int) -> list[Array]:
     for rank, positions in zip(ranks, taken, strict=True):
         rank.source.trained(epoch, positions)
     return taken
-
-
-def trained_of(saved: dict[str, Any], epoch: int) -> Ranges:
-    return Ranges.from_json(saved["trained"].get(str(epoch), []))
 
 
 def batched(samples: int, batch: int, *, shuffle: bool = True, drop_last: bool = False) -> Batched:
