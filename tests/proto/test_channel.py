@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from edl.errors import WireError
 from edl.proto.channel import Channel
+from edl.tests.waiting import DEADLINE_S
 
 Pair = tuple[Channel, Channel]
-DEADLINE_S = 10.0
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest
 
 from edl.distill_reader.engine.inbox import MOST, Inbox
 from edl.proto.channel import Channel, Message
-
-WAIT_S = 10.0
+from edl.tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def trainer(inbox: Inbox) -> Iterator[tuple[Channel, list[Message]]]:
     theirs.close()
 
 
-def work(inbox: Inbox, timeout_s: float = WAIT_S) -> bool:
+def work(inbox: Inbox, timeout_s: float = DEADLINE_S) -> bool:
     """One turn of the engine's thread; whether there is to be another."""
     events = inbox.next(timeout_s)
     for event in events or ():
@@ -59,7 +58,7 @@ def test_a_post_wakes_who_waits(inbox: Inbox) -> None:
     posting = threading.Timer(0.05, inbox.post, [woken.set])
     posting.start()
     assert work(inbox)
-    posting.join(WAIT_S)
+    posting.join(DEADLINE_S)
     assert woken.is_set()
 
 
@@ -109,7 +108,7 @@ def test_a_signal_ends_it(inbox: Inbox) -> None:
         ending.start()
         while work(inbox):
             pass
-        ending.join(WAIT_S)
+        ending.join(DEADLINE_S)
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -26,6 +26,7 @@ from edl.proto.clients import Answer
 from edl.proto.datatypes import Array
 from edl.proto.form_arrays import encode
 from edl.proto.forms import Parameter
+from edl.tests.waiting import DEADLINE_S
 
 CLASSES = 12
 CONTENT = Content("c")
@@ -159,7 +160,6 @@ def test_what_is_missing(places: tuple[int, ...], spans: tuple[tuple[int, int], 
     assert replace(NOTHING, places=places).missing(4) == spans
 
 
-WAIT_S = 10.0
 LOOK = Look(7, 2, Content("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
 
 
@@ -179,7 +179,7 @@ def test_errors_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trou
     keeper = Keeper(settings, "s", Wanted((), AS_GIVEN), inbox, listener)
     keeper.tell(LOOK)
     while (7, NOTHING) not in heard:
-        calls = inbox.next(WAIT_S)
+        calls = inbox.next(DEADLINE_S)
         assert calls, "it says nothing"
         for call in calls:
             call()

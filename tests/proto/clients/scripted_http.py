@@ -17,13 +17,13 @@ from edl.proto.json_tensors import HEAD_LENGTH, decode_request, encode_response,
 from edl.proto.places import Place
 from edl.proto.tensors import InferRequest, InferResponse
 from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
+from edl.tests.waiting import DEADLINE_S
 
-WAIT_S = 10.0
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 ASKED = Request({"x": X}, request_id="7", parameters={"teacher_id": "t"})
 
 
-def ask(client: OipGrpcClient, timeout_s: float = WAIT_S) -> None:
+def ask(client: OipGrpcClient, timeout_s: float = DEADLINE_S) -> None:
     """Have a batch labelled, by HTTP or by gRPC, and check its labels."""
     labels = client.infer(ASKED, timeout_s).outputs["logits"]
     np.testing.assert_array_equal(labels, logits_of(X))
@@ -95,13 +95,13 @@ class ScriptedHttp:
     def stop(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(WAIT_S)
+        self._thread.join(DEADLINE_S)
         self._listener.close()
         for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(WAIT_S)
+            thread.join(DEADLINE_S)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -18,15 +18,15 @@ from edl.proto.clients.http_line import HttpLine
 from edl.proto.clients.http_messages import HttpRequest, PlainHead, Reply
 from edl.proto.clients.lines import Ended
 from edl.tests.proto.clients.scripted_http import reply
+from edl.tests.waiting import DEADLINE_S
 
-WAIT_S = 10.0
 GET = HttpRequest("GET", "/v2")
 
 
 class Pair:
     def __init__(self) -> None:
         here, self.there = socket.socketpair()
-        self.there.settimeout(WAIT_S)
+        self.there.settimeout(DEADLINE_S)
         self.line = HttpLine(here, "host:1", threading.Lock())
 
     def hears(self, nbytes: int) -> bytes:
@@ -35,7 +35,7 @@ class Pair:
             came += self.there.recv(1 << 20)
         return came
 
-    def ask(self, said: bytes, within_s: float = WAIT_S) -> Reply:
+    def ask(self, said: bytes, within_s: float = DEADLINE_S) -> Reply:
         self.there.sendall(said)
         return self.line.ask(GET, time.monotonic() + within_s)
 
@@ -61,10 +61,10 @@ def test_request_is_sent_from_any_number_of_pieces(pair: Pair) -> None:
         f"Content-Length: {len(whole)}\r\n\r\n"
     ).encode()
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(pair.line.ask, request, time.monotonic() + WAIT_S)
+        asked = pool.submit(pair.line.ask, request, time.monotonic() + DEADLINE_S)
         assert pair.hears(len(head) + len(whole)) == head + whole
         pair.there.sendall(reply(b"yes", headers={"X-Y": "z"}))
-        answer = asked.result(WAIT_S)
+        answer = asked.result(DEADLINE_S)
     assert (answer.status, bytes(answer.body), answer.headers["x-y"]) == (200, b"yes", "z")
     assert pair.line.is_open
 
@@ -80,8 +80,8 @@ def test_reply_is_read_from_any_number_of_pieces(body: bytes, size: int) -> None
 
     with ThreadPoolExecutor(1) as pool:
         saying = pool.submit(say)
-        answer = pair.line.ask(GET, time.monotonic() + WAIT_S)
-        saying.result(WAIT_S)
+        answer = pair.line.ask(GET, time.monotonic() + DEADLINE_S)
+        saying.result(DEADLINE_S)
     assert bytes(answer.body) == body
     assert pair.line.is_open
     pair.close()
@@ -153,18 +153,18 @@ def test_a_reply_that_drips_exceeds_the_deadline(pair: Pair, said: bytes) -> Non
                 pair.ask(said, within_s=0.3)
         finally:
             over.set()
-        dripping.result(WAIT_S)
+        dripping.result(DEADLINE_S)
 
 
 def test_a_reply_before_the_whole_request_was_sent_is_read(pair: Pair) -> None:
     """Servers refuse a body that is too large while it comes."""
     request = HttpRequest("POST", "/v2", {}, [bytes(1 << 24)])
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(pair.line.ask, request, time.monotonic() + WAIT_S)
+        asked = pool.submit(pair.line.ask, request, time.monotonic() + DEADLINE_S)
         pair.hears(1)
         pair.there.sendall(reply(status="413 Too Large"))
         pair.there.close()
-        assert asked.result(WAIT_S).status == 413
+        assert asked.result(DEADLINE_S).status == 413
     assert not pair.line.is_open
 
 
@@ -175,11 +175,11 @@ def test_a_long_error_text_is_cut() -> None:
 def test_ending_a_connection_stops_its_sender(pair: Pair) -> None:
     request = HttpRequest("POST", "/v2", {}, [bytes(1 << 24)])
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(pair.line.ask, request, time.monotonic() + WAIT_S)
+        asked = pool.submit(pair.line.ask, request, time.monotonic() + DEADLINE_S)
         pair.hears(1)
         pair.line.end()
         with pytest.raises(Ended) as caught:
-            asked.result(WAIT_S)
+            asked.result(DEADLINE_S)
     assert isinstance(caught.value.why, TeacherLost)
 
 
@@ -190,7 +190,7 @@ def test_requests_to_one_server_leave_one_after_the_other() -> None:
     second, other = socket.socketpair()
     lines = [HttpLine(one, "host:1", wire) for one in (first, second)]
     with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(lines[0].ask, body, time.monotonic() + WAIT_S)
+        slow = pool.submit(lines[0].ask, body, time.monotonic() + DEADLINE_S)
         there.recv(1)  # it is under way
         with pytest.raises(DeadlineExceeded):
             lines[1].ask(GET, time.monotonic() + 0.1)
@@ -199,7 +199,7 @@ def test_requests_to_one_server_leave_one_after_the_other() -> None:
             other.recv(1)
         lines[0].end()
         with pytest.raises(Ended):
-            slow.result(WAIT_S)
+            slow.result(DEADLINE_S)
     lines[1].end()
     for one in (there, other):
         one.close()

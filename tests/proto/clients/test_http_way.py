@@ -25,7 +25,6 @@ from edl.proto.stacked import Stacked
 from edl.proto.status import PUSHBACK
 from edl.tests.proto.clients.scripted_http import (
     ASKED,
-    WAIT_S,
     Asked,
     ScriptedHttp,
     X,
@@ -34,7 +33,7 @@ from edl.tests.proto.clients.scripted_http import (
     reply,
 )
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def teacher() -> Iterator[ScriptedTeacher]:
 
 @pytest.fixture
 def server(teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedHttp]:
-    monkeypatch.setattr(http_way, "_OPEN_S", WAIT_S)  # a busy machine must not shut the way
+    monkeypatch.setattr(http_way, "_OPEN_S", DEADLINE_S)  # a busy machine must not shut the way
     server = ScriptedHttp()
     server.offered(teacher)
     yield server
@@ -56,7 +55,7 @@ def server(teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch) -> Iterato
 @pytest.fixture
 def client(teacher: ScriptedTeacher, server: ScriptedHttp) -> Iterator[OipGrpcClient]:
     client = OipGrpcClient(teacher.address, "m")
-    client.probe(WAIT_S)
+    client.probe(DEADLINE_S)
     yield client
     client.close()
 
@@ -75,12 +74,12 @@ def test_batches_by_http(
     request = asked.request()
     assert request.request_id == "7"
     assert request.parameters["teacher_id"] == "t"
-    assert 0 < request.parameters["timeout"] <= WAIT_S * 1e6  # type: ignore[operator]
+    assert 0 < request.parameters["timeout"] <= DEADLINE_S * 1e6  # type: ignore[operator]
 
 
 def test_pieces_of_a_batch_arrive_as_one(server: ScriptedHttp, client: OipGrpcClient) -> None:
     stacked = Stacked((X[:1], X[2:], X[1:2]))
-    labels = client.infer(Request({"x": stacked}), WAIT_S).outputs["logits"]
+    labels = client.infer(Request({"x": stacked}), DEADLINE_S).outputs["logits"]
     np.testing.assert_array_equal(labels, logits_of(X[[0, 2, 3, 1]]))
     assert server.batches == 1
 
@@ -100,7 +99,7 @@ def test_other_server_gets_no_batch(
         case "other mark":
             server.mark = "0123456789abcdef"
     with closing(OipGrpcClient(address, "m")) as client:
-        client.probe(WAIT_S)
+        client.probe(DEADLINE_S)
         ask(client)
     assert (server.batches, teacher.requests) == (0, 1)
     assert "mark" in why or not server.asked
@@ -111,7 +110,7 @@ def test_a_withdrawn_offer_is_not_used(
 ) -> None:
     ask(client)
     teacher.offer = None
-    client.probe(WAIT_S)
+    client.probe(DEADLINE_S)
     ask(client)
     assert (server.batches, teacher.requests) == (1, 1)
     wait_until(lambda: server.connections[0].fileno() < 0)  # it was closed
@@ -123,7 +122,7 @@ def test_closed_http_port_costs_no_batch(teacher: ScriptedTeacher) -> None:
         port = silent.getsockname()[1]
         teacher.offer = HttpOffer(int(teacher.address.rpartition(":")[2]), port, new_mark())
         with closing(OipGrpcClient(teacher.address, "m")) as client:
-            client.probe(WAIT_S)
+            client.probe(DEADLINE_S)
             for _ in range(3):
                 ask(client)
     assert teacher.requests == 3
@@ -134,11 +133,11 @@ def test_a_silent_port_delays_the_probe_alone(teacher: ScriptedTeacher) -> None:
         port = mute.getsockname()[1]
         teacher.offer = HttpOffer(int(teacher.address.rpartition(":")[2]), port, new_mark())
         with closing(OipGrpcClient(teacher.address, "m")) as client:
-            client.probe(WAIT_S)
+            client.probe(DEADLINE_S)
             mute.settimeout(0.0)
             with mute.accept()[0]:
                 ask(client)
-                client.probe(WAIT_S)
+                client.probe(DEADLINE_S)
                 ask(client)
             with pytest.raises(BlockingIOError):  # nobody has tried again
                 mute.accept()
@@ -168,7 +167,7 @@ def test_a_batch_whose_connection_breaks_goes_by_grpc_at_once(
     server.behave = labelled
     asked = len(server.asked)
     ask(client)  # it is left alone now
-    client.probe(WAIT_S)
+    client.probe(DEADLINE_S)
     ask(client)
     assert (teacher.requests, len(server.asked)) == (3, asked)
 
@@ -225,7 +224,7 @@ def test_a_restarted_teacher_at_the_same_ports_is_asked_by_grpc(
     server.connections[0].shutdown(socket.SHUT_RDWR)
     ask(client)
     assert (server.batches, teacher.requests) == (1, 1)
-    client.probe(WAIT_S)
+    client.probe(DEADLINE_S)
     ask(client)
     assert (server.batches, teacher.requests) == (2, 1)
 
@@ -255,7 +254,7 @@ def test_an_error_of_the_teacher_is_not_asked_again_by_grpc(
 ) -> None:
     server.behave = lambda _, __: reply(b"{}", "503 Later", {STATUS: "UNAVAILABLE"})
     with pytest.raises(errors.TeacherLost):
-        client.infer(ASKED, WAIT_S)
+        client.infer(ASKED, DEADLINE_S)
     assert teacher.requests == 0
 
 
@@ -265,7 +264,7 @@ def test_a_late_request_exceeds_the_deadline_and_keeps_http(
     held = threading.Event()
 
     def hold(asked: Asked, connection: socket.socket) -> bytes:
-        held.wait(WAIT_S)
+        held.wait(DEADLINE_S)
         return labelled(asked)
 
     server.behave = hold

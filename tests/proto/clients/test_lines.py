@@ -22,9 +22,7 @@ from edl.proto.clients import near_line
 from edl.proto.clients.lines import Ended, Lines
 from edl.proto.clients.near_line import NearLine
 from edl.proto.doors import Invitation
-from edl.tests.waiting import wait_until
-
-WAIT_S = 10.0
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 class Scripted:
@@ -67,7 +65,7 @@ def late(message: bytes) -> bytes:
 
 
 def call(lines: Lines[bytes, memoryview], message: bytes) -> memoryview:
-    return lines.call(message, time.monotonic() + WAIT_S)
+    return lines.call(message, time.monotonic() + DEADLINE_S)
 
 
 @pytest.fixture
@@ -78,7 +76,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.mark.parametrize(("at_once", "opened"), [(1, 4), (2, 2), (4, 1)])
 def test_connections_for_concurrency(pool: ThreadPoolExecutor, at_once: int, opened: int) -> None:
-    together = threading.Barrier(4, timeout=WAIT_S)
+    together = threading.Barrier(4, timeout=DEADLINE_S)
     entered: list[bytes] = []
 
     def meet(message: bytes) -> bytes:
@@ -95,7 +93,7 @@ def test_connections_for_concurrency(pool: ThreadPoolExecutor, at_once: int, ope
             asked.append(pool.submit(call, lines, message))
             # Two that find no room at the same moment would open a line each.
             wait_until(lambda: message in entered)  # noqa: B023
-        assert sorted(bytes(one.result(WAIT_S)) for one in asked) == ABCD
+        assert sorted(bytes(one.result(DEADLINE_S)) for one in asked) == ABCD
     assert len(opener.lines) == opened
 
 
@@ -159,18 +157,18 @@ def test_sharing_call_is_resent_when_another_is_late(pool: ThreadPoolExecutor) -
 
     def behave(message: bytes) -> bytes:
         if message == b"late":
-            assert second.wait(WAIT_S)
+            assert second.wait(DEADLINE_S)
             raise DeadlineExceeded("too late")
         second.set()
-        assert shared.ended.wait(WAIT_S)
+        assert shared.ended.wait(DEADLINE_S)
         raise Ended(TeacherLost("the line was ended"))
 
     shared.behave = behave
     slow = pool.submit(call, lines, b"late")
     other = pool.submit(call, lines, b"other")
-    assert bytes(other.result(WAIT_S)) == b"other"
+    assert bytes(other.result(DEADLINE_S)) == b"other"
     with pytest.raises(DeadlineExceeded):
-        slow.result(WAIT_S)
+        slow.result(DEADLINE_S)
 
 
 def test_closing_ends_waiting_calls(pool: ThreadPoolExecutor) -> None:
@@ -178,17 +176,17 @@ def test_closing_ends_waiting_calls(pool: ThreadPoolExecutor) -> None:
 
     def wait(message: bytes) -> bytes:
         waiting.set()
-        assert opener.lines[0].ended.wait(WAIT_S)
+        assert opener.lines[0].ended.wait(DEADLINE_S)
         raise Ended(RateLimited("its end"))
 
     opener = Opener(wait)
     lines = Lines(opener, 1)
     asked = pool.submit(call, lines, b"a")
-    assert waiting.wait(WAIT_S)
+    assert waiting.wait(DEADLINE_S)
     lines.close()
     lines.close()
     with pytest.raises(TeacherLost, match="closed"):
-        asked.result(WAIT_S)
+        asked.result(DEADLINE_S)
     with pytest.raises(TeacherLost, match="closed"):
         call(lines, b"b")
     assert len(opener.lines) == 1
@@ -200,16 +198,16 @@ def test_connection_that_opens_during_close_is_ended(pool: ThreadPoolExecutor) -
 
     def open_line(until_s: float) -> Scripted:
         opening.set()
-        assert go.wait(WAIT_S)
+        assert go.wait(DEADLINE_S)
         return line
 
     lines = Lines(open_line, 1)
     asked = pool.submit(call, lines, b"a")
-    assert opening.wait(WAIT_S)
+    assert opening.wait(DEADLINE_S)
     lines.close()
     go.set()
     with pytest.raises(TeacherLost, match="closed"):
-        asked.result(WAIT_S)
+        asked.result(DEADLINE_S)
     assert line.ended.is_set()
 
 
@@ -226,7 +224,7 @@ def test_the_time_there_is_covers_every_try() -> None:
     lines = Lines(lambda _: next(opening), 1)
     call(lines, b"a")
     made[0].behave = ends
-    until_s = time.monotonic() + WAIT_S
+    until_s = time.monotonic() + DEADLINE_S
     lines.call(b"b", until_s)
     assert seen[1:] == [until_s, until_s]
 
@@ -236,13 +234,13 @@ def test_sharing_call_without_time_left_is_late_too(pool: ThreadPoolExecutor) ->
     lines = Lines(opener, 2)
     call(lines, b"a")
     shared = opener.lines[0]
-    both = threading.Barrier(2, timeout=WAIT_S)
+    both = threading.Barrier(2, timeout=DEADLINE_S)
 
     def behave(message: bytes) -> bytes:
         both.wait()
         if message == b"late":
             raise DeadlineExceeded("too late")
-        assert shared.ended.wait(WAIT_S)
+        assert shared.ended.wait(DEADLINE_S)
         raise Ended(TeacherLost("the line was ended"))
 
     shared.behave = behave
@@ -250,7 +248,7 @@ def test_sharing_call_without_time_left_is_late_too(pool: ThreadPoolExecutor) ->
     other = pool.submit(lines.call, b"other", time.monotonic())
     for one in (late, other):
         with pytest.raises(DeadlineExceeded):
-            one.result(WAIT_S)
+            one.result(DEADLINE_S)
 
 
 def test_renew_ends_connections_once_they_are_idle(pool: ThreadPoolExecutor) -> None:
@@ -258,7 +256,7 @@ def test_renew_ends_connections_once_they_are_idle(pool: ThreadPoolExecutor) -> 
 
     def hold(message: bytes) -> bytes:
         inside.set()
-        assert go.wait(WAIT_S)
+        assert go.wait(DEADLINE_S)
         return message
 
     opener = Opener(echo, echo, echo)
@@ -266,14 +264,14 @@ def test_renew_ends_connections_once_they_are_idle(pool: ThreadPoolExecutor) -> 
     call(lines, b"a")
     opener.lines[0].behave = hold
     held = pool.submit(call, lines, b"b")
-    assert inside.wait(WAIT_S)
+    assert inside.wait(DEADLINE_S)
     call(lines, b"c")
     lines.renew()
     assert opener.lines[1].ended.is_set()
     assert not opener.lines[0].ended.is_set()
     assert bytes(call(lines, b"d")) == b"d"
     go.set()
-    assert bytes(held.result(WAIT_S)) == b"b"
+    assert bytes(held.result(DEADLINE_S)) == b"b"
     assert opener.lines[0].ended.is_set()
     assert len(opener.lines) == 3
 
@@ -285,7 +283,7 @@ def test_what_was_asked_in_vain_waits_for_no_garbage_collector() -> None:
         message = Message()
         gone = weakref.ref(message)
         with suppress(RateLimited):
-            lines.call(message, time.monotonic() + WAIT_S)  # type: ignore[arg-type]
+            lines.call(message, time.monotonic() + DEADLINE_S)  # type: ignore[arg-type]
         del message
         assert gone() is None
     finally:

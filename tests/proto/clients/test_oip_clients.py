@@ -26,10 +26,9 @@ from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.scripted_teacher import CLASSES, logits_of
 from edl.tests.teacher.bench import Bench
 from edl.tests.teacher.bench_http import url_of
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
-WAIT_S = 10.0
 
 
 @pytest.fixture(params=get_args(Kind))
@@ -47,7 +46,7 @@ def client(server: ForeignServer) -> Iterator[Client]:
 
 
 def test_a_probe_finds_what_the_model_takes_and_gives(client: Client) -> None:
-    found = client.probe(WAIT_S)
+    found = client.probe(DEADLINE_S)
     assert found.inputs == (TensorSpec("x", "FP32", (-1, 6)),)
     assert found.outputs == (TensorSpec(OUTPUT, "FP32", (-1, CLASSES)),)
 
@@ -57,7 +56,7 @@ def test_a_server_may_describe_nothing_or_how_many_rows_its_model_takes(
     server: ForeignServer, client: Client, said: int | None, most_rows: int | None
 ) -> None:
     server.most_rows, server.describes = said, said is not None
-    found = client.probe(WAIT_S)
+    found = client.probe(DEADLINE_S)
     assert found.most_rows == most_rows
     assert bool(found.inputs) is bool(found.outputs) is (said is not None)
 
@@ -65,9 +64,9 @@ def test_a_server_may_describe_nothing_or_how_many_rows_its_model_takes(
 def test_a_model_that_is_not_ready_may_be_later(server: ForeignServer, client: Client) -> None:
     server.ready = False
     with pytest.raises(errors.RetryableError, match="'m' is not ready"):
-        client.probe(WAIT_S)
+        client.probe(DEADLINE_S)
     server.ready = True
-    assert client.probe(WAIT_S)
+    assert client.probe(DEADLINE_S)
 
 
 def test_a_model_that_is_not_there_is_refused(server: ForeignServer) -> None:
@@ -75,7 +74,7 @@ def test_a_model_that_is_not_there_is_refused(server: ForeignServer) -> None:
         closing(open_client("oip", server.address, "other/one")) as other,
         pytest.raises(errors.RequestRefused, match=r"other/one|other%2Fone"),
     ):
-        other.probe(WAIT_S)
+        other.probe(DEADLINE_S)
 
 
 def test_labels_come_back_bit_for_bit(client: Client) -> None:
@@ -83,7 +82,7 @@ def test_labels_come_back_bit_for_bit(client: Client) -> None:
         asked = Request(
             {"x": X}, (OUTPUT,), "7", {"teacher_id": "t"}, {OUTPUT: {"form": "float16"}}
         )
-        answer = client.infer(asked, WAIT_S)
+        answer = client.infer(asked, DEADLINE_S)
         assert list(answer.outputs) == [OUTPUT]
         np.testing.assert_array_equal(answer.outputs[OUTPUT], logits_of(X))
         assert answer.outputs[OUTPUT].dtype == np.float32
@@ -91,7 +90,7 @@ def test_labels_come_back_bit_for_bit(client: Client) -> None:
 
 
 def test_many_may_ask_at_once(server: ForeignServer, client: Client) -> None:
-    together = threading.Barrier(4, timeout=WAIT_S)
+    together = threading.Barrier(4, timeout=DEADLINE_S)
 
     def wait(x: Array) -> Array:
         together.wait()
@@ -100,31 +99,31 @@ def test_many_may_ask_at_once(server: ForeignServer, client: Client) -> None:
     server.behaviour = wait
     scaled = [X * np.float32(scale) for scale in range(1, 5)]
     with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(lambda x: client.infer(Request({"x": x}), WAIT_S), scaled)
+        answers = pool.map(lambda x: client.infer(Request({"x": x}), DEADLINE_S), scaled)
         for answer, x in zip(answers, scaled, strict=True):
             np.testing.assert_array_equal(answer.outputs[OUTPUT], logits_of(x))
 
 
 def test_late_answer_exceeds_the_deadline(server: ForeignServer, client: Client) -> None:
     ended = threading.Event()
-    server.behaviour = lambda x: (ended.wait(WAIT_S), logits_of(x))[1]
+    server.behaviour = lambda x: (ended.wait(DEADLINE_S), logits_of(x))[1]
     try:
         with pytest.raises(errors.DeadlineExceeded):
             client.infer(Request({"x": X}), 0.3)
     finally:
         ended.set()
     np.testing.assert_array_equal(
-        client.infer(Request({"x": X}), WAIT_S).outputs[OUTPUT], logits_of(X)
+        client.infer(Request({"x": X}), DEADLINE_S).outputs[OUTPUT], logits_of(X)
     )
 
 
 def test_closing_ends_what_is_in_flight(server: ForeignServer, client: Client) -> None:
     ended, caught = threading.Event(), list[errors.EdlError]()
-    server.behaviour = lambda x: (ended.wait(WAIT_S), logits_of(x))[1]
+    server.behaviour = lambda x: (ended.wait(DEADLINE_S), logits_of(x))[1]
 
     def ask() -> None:
         try:
-            client.infer(Request({"x": X}), WAIT_S)
+            client.infer(Request({"x": X}), DEADLINE_S)
         except errors.EdlError as error:
             caught.append(error)
 
@@ -133,7 +132,7 @@ def test_closing_ends_what_is_in_flight(server: ForeignServer, client: Client) -
     try:
         wait_until(lambda: bool(server.requests))
         client.close()
-        thread.join(WAIT_S)
+        thread.join(DEADLINE_S)
         assert [type(error) for error in caught] == [errors.TeacherLost]
     finally:
         ended.set()
@@ -180,7 +179,7 @@ def test_the_wrong_scheme_is_told(server: ForeignServer) -> None:
         closing(open_client("oip", f"{wrong}://{bare}", MODEL)) as client,
         pytest.raises(error, match="write http://" if scheme else "write grpc://"),
     ):
-        client.probe(WAIT_S)
+        client.probe(DEADLINE_S)
 
 
 DECLARED = (TensorSpec("x", "FP32", (-1, 16)), TensorSpec("mask", "BOOL", (-1,)))
@@ -234,12 +233,12 @@ def test_what_a_server_takes_is_what_it_gets(
     foreign: ForeignHttp, http_client: OipHttpClient
 ) -> None:
     for _ in range(2):
-        http_client.infer(ASKED, WAIT_S)
+        http_client.infer(ASKED, DEADLINE_S)
     assert foreign.heads == [BYTES, BYTES]
     foreign.binary = False
     with closing(OipHttpClient(foreign.address, MODEL)) as other:
         for _ in range(2):
-            other.infer(ASKED, WAIT_S)
+            other.infer(ASKED, DEADLINE_S)
     assert foreign.heads[2:] == [BYTES, JSON, JSON]
 
 
@@ -248,10 +247,10 @@ def test_body_format_of_a_refusal_is_unknown(
 ) -> None:
     foreign.status = 400
     with pytest.raises(errors.RequestRefused, match="HTTP 400: as the test says"):
-        http_client.infer(ASKED, WAIT_S)
+        http_client.infer(ASKED, DEADLINE_S)
     assert (http_client.binary, foreign.heads) == (None, [BYTES, JSON])
     foreign.status = 200
-    http_client.infer(ASKED, WAIT_S)
+    http_client.infer(ASKED, DEADLINE_S)
     assert http_client.binary
 
 
@@ -273,7 +272,7 @@ def test_statuses_are_errors(foreign: ForeignHttp, http_client: OipHttpClient) -
     for error, statuses in STATUSES.items():
         for foreign.status in statuses:
             with pytest.raises(error, match=f"HTTP {foreign.status}: as the test says") as caught:
-                http_client.infer(ASKED, WAIT_S)
+                http_client.infer(ASKED, DEADLINE_S)
             assert type(caught.value) is error
             if isinstance(caught.value, errors.RateLimited):
                 assert caught.value.retry_after_s == 3.0
@@ -284,12 +283,12 @@ def test_a_path_before_v2_is_kept(foreign: ForeignHttp) -> None:
         closing(OipHttpClient(f"{foreign.address}/front/", MODEL)) as client,
         pytest.raises(errors.RequestRefused, match="/front/v2/models/m/ready"),
     ):
-        client.probe(WAIT_S)
+        client.probe(DEADLINE_S)
 
 
 def test_what_cannot_be_sent_is_refused(http_client: OipHttpClient) -> None:
     with pytest.raises(errors.RequestRefused, match=r"cannot be sent.*complex64"):
-        http_client.infer(Request({"x": np.zeros(2, np.complex64)}), WAIT_S)
+        http_client.infer(Request({"x": np.zeros(2, np.complex64)}), DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -315,15 +314,17 @@ def test_invalid_responses_are_refused(said: bytes, error: type[errors.EdlError]
             closing(OipHttpClient(f"http://127.0.0.1:{server.port}", MODEL)) as client,
             pytest.raises(error),
         ):
-            client.infer(ASKED, WAIT_S)
+            client.infer(ASKED, DEADLINE_S)
     finally:
         server.stop()
 
 
 def test_what_comes_unasked_is_no_answer(foreign: ForeignHttp, http_client: OipHttpClient) -> None:
-    http_client.infer(ASKED, WAIT_S)
+    http_client.infer(ASKED, DEADLINE_S)
     foreign.sockets[0].sendall(b"HTTP/1.1 408 Too Late\r\nContent-Length: 0\r\n\r\n")
-    np.testing.assert_array_equal(http_client.infer(ASKED, WAIT_S).outputs[OUTPUT], logits_of(X))
+    np.testing.assert_array_equal(
+        http_client.infer(ASKED, DEADLINE_S).outputs[OUTPUT], logits_of(X)
+    )
     assert len(foreign.sockets) == 2
 
 
@@ -350,7 +351,7 @@ def test_certificates_and_tokens(authority: Authority, tmp_path: Path) -> None:
     assert url.startswith("https://")
     try:
         client = OipHttpClient(url, "resnet", ClientSecurity(files, token))
-        assert client.probe(WAIT_S).inputs
+        assert client.probe(DEADLINE_S).inputs
         client.close()
         _refused(
             url, ClientSecurity(files, write_secret(tmp_path / "bad", "bad\n")), errors.AccessError
@@ -377,4 +378,4 @@ def test_nothing_secret_goes_in_the_clear(authority: Authority, tmp_path: Path) 
 
 def _refused(url: str, security: ClientSecurity | None, error: type[errors.EdlError]) -> None:
     with closing(OipHttpClient(url, "resnet", security)) as client, pytest.raises(error):
-        client.probe(WAIT_S)
+        client.probe(DEADLINE_S)

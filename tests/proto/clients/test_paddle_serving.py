@@ -16,9 +16,9 @@ from edl.proto.dialects import PADDLE_SERVING, PADDLE_SERVING_CPP
 from edl.proto.paddle_serving import pipeline_pb2 as pb
 from edl.tests.foreign_server import start
 from edl.tests.paddle_serving_servers import SERVICE, GeneralModel, Pipeline, labels, serving
+from edl.tests.waiting import DEADLINE_S
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
-WAIT_S = 10.0
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_pipeline_probe_asks_for_an_unknown_service(pipeline: tuple[Pipeline, Cl
     """Its operators never see the probe: they may be busy."""
     servicer, client = pipeline
     servicer.answer = lambda: pytest.fail("its operators were asked")
-    found = client.probe(WAIT_S)
+    found = client.probe(DEADLINE_S)
     assert (found.inputs, found.outputs) == ((), ())
     (asked,) = servicer.requests
     assert asked.name not in ("", SERVICE)
@@ -62,17 +62,17 @@ def test_pipeline_with_another_error_is_not_ready(
     servicer, client = pipeline
     servicer.stranger = number
     with pytest.raises(kind):
-        client.probe(WAIT_S)
+        client.probe(DEADLINE_S)
 
 
 def test_a_pipeline_labels(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
-    answer = client.infer(Request({"x": X}, request_id="17"), WAIT_S)
+    answer = client.infer(Request({"x": X}, request_id="17"), DEADLINE_S)
     assert list(answer.outputs) == ["y", "n"]
     assert answer.outputs["y"].tobytes() == labels(X).tobytes()
     assert answer.outputs["n"].tolist() == [4]
     assert servicer.requests[-1].logid == 17
-    wanted = client.infer(Request({"x": X}, ("n", "none"), request_id="batch-8"), WAIT_S)
+    wanted = client.infer(Request({"x": X}, ("n", "none"), request_id="batch-8"), DEADLINE_S)
     assert list(wanted.outputs) == ["n"]
     assert servicer.requests[-1].logid == 0
 
@@ -80,23 +80,23 @@ def test_a_pipeline_labels(pipeline: tuple[Pipeline, Client]) -> None:
 def test_an_error_number_is_an_error_though_grpc_says_ok(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
     with pytest.raises(errors.RequestRefused, match="err_no 5000: invalid arg list"):
-        client.infer(Request({"picture": X}), WAIT_S)
+        client.infer(Request({"picture": X}), DEADLINE_S)
     servicer.answer = lambda: pb.Response(err_no=6000, err_msg="too late")
     with pytest.raises(errors.RetryableError, match="err_no 6000: too late"):
-        client.infer(Request({"x": X}), WAIT_S)
+        client.infer(Request({"x": X}), DEADLINE_S)
 
 
 def test_text_is_a_bad_answer(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
     servicer.answer = lambda: pb.Response(key=["y"], value=["array([[1.0]], dtype=float32)"])
     with pytest.raises(errors.BadAnswer, match="answers with text"):
-        client.infer(Request({"x": X}), WAIT_S)
+        client.infer(Request({"x": X}), DEADLINE_S)
 
 
 def test_what_cannot_be_sent_is_refused_before_it_is(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
     with pytest.raises(errors.RequestRefused, match="cannot be sent"):
-        client.infer(Request({"x": np.array([b"text"], object)}), WAIT_S)
+        client.infer(Request({"x": np.array([b"text"], object)}), DEADLINE_S)
     assert not servicer.requests
 
 
@@ -105,7 +105,7 @@ def test_an_answer_that_does_not_come_ends_in_time(pipeline: tuple[Pipeline, Cli
     over = threading.Event()
 
     def never() -> pb.Response:
-        over.wait(WAIT_S)
+        over.wait(DEADLINE_S)
         return pb.Response()
 
     servicer.answer = never
@@ -138,15 +138,15 @@ def test_a_server_of_another_protocol_says_so(protocol: str) -> None:
             closing(open_client(protocol, server.address, SERVICE)) as client,
             pytest.raises(errors.RequestRefused, match="--protocol oip"),
         ):
-            client.infer(Request({"x": X}), WAIT_S)
+            client.infer(Request({"x": X}), DEADLINE_S)
     finally:
         server.stop()
 
 
 def test_a_cpp_server_labels(cpp: tuple[GeneralModel, Client]) -> None:
     servicer, client = cpp
-    assert client.probe(WAIT_S).inputs == ()
-    answer = client.infer(Request({"x": X}, ("y",), request_id="17"), WAIT_S)
+    assert client.probe(DEADLINE_S).inputs == ()
+    answer = client.infer(Request({"x": X}, ("y",), request_id="17"), DEADLINE_S)
     assert list(answer.outputs) == ["y"]
     assert answer.outputs["y"].tobytes() == labels(X).tobytes()
     asked = servicer.requests[-1]
