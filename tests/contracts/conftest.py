@@ -65,7 +65,7 @@ def held(
 
 
 @pytest.fixture(scope="session")
-def valkey_url() -> Iterator[str]:
+def private_valkey_url() -> Iterator[str]:
     """One that only contract tests use: each of them empties it first."""
     process, url = start_embedded()
     yield url
@@ -73,21 +73,25 @@ def valkey_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def redis(valkey_url: str) -> Iterator[Redis]:
-    with Redis.from_url(valkey_url, decode_responses=True) as client:
+def redis(private_valkey_url: str) -> Iterator[Redis]:
+    with Redis.from_url(private_valkey_url, decode_responses=True) as client:
         client.flushall()
         yield client
 
 
 @pytest.fixture(params=KINDS)
 def registries(
-    request: pytest.FixtureRequest, redis: Redis, valkey_url: str
+    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str
 ) -> Iterator[Registries]:
-    with held(request.param, redis, valkey_url, MemoryRegistry, RedisRegistry) as registries:
+    with held(
+        request.param, redis, private_valkey_url, MemoryRegistry, RedisRegistry
+    ) as registries:
         yield registries
 
 
 @pytest.fixture(params=KINDS)
-def boards(request: pytest.FixtureRequest, redis: Redis, valkey_url: str) -> Iterator[Boards]:
-    with held(request.param, redis, valkey_url, MemoryBoard, RedisBoard) as boards:
+def boards(
+    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str
+) -> Iterator[Boards]:
+    with held(request.param, redis, private_valkey_url, MemoryBoard, RedisBoard) as boards:
         yield boards

@@ -125,10 +125,10 @@ class OnCluster:
 
 @pytest.fixture(params=["fleet", "cluster"])
 def stage(
-    request: pytest.FixtureRequest, redis: Redis, valkey_url: str, tmp_path: Path
+    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str, tmp_path: Path
 ) -> Iterator[Fleet | OnCluster]:
     if request.param == "fleet":
-        fleet = Fleet(valkey_url)
+        fleet = Fleet(private_valkey_url)
         yield fleet
         fleet.board.close()
         return

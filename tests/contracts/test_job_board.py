@@ -187,8 +187,10 @@ def test_what_is_no_json_is_refused(boards: Boards) -> None:
             boards.one.join(JOB, "a", {}, ttl_s)
 
 
-def test_every_key_of_a_job_expires_and_lies_in_one_slot(redis: Redis, valkey_url: str) -> None:
-    board = RedisBoard(valkey_url)
+def test_every_key_of_a_job_expires_and_lies_in_one_slot(
+    redis: Redis, private_valkey_url: str
+) -> None:
+    board = RedisBoard(private_valkey_url)
     begin(board)
     board.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
     board.lease(JOB, 1, 0, 0)
@@ -213,9 +215,9 @@ def test_a_url_names_the_board() -> None:
 
 
 def test_foreign_contents_are_skipped_or_named(
-    redis: Redis, valkey_url: str, rng: random.Random
+    redis: Redis, private_valkey_url: str, rng: random.Random
 ) -> None:
-    board = RedisBoard(valkey_url)
+    board = RedisBoard(private_valkey_url)
     begin(board)
     board.report(JOB, 1, 0, {})
     prefix = "edl:{job:digits}:"

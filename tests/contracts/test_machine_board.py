@@ -50,8 +50,10 @@ def deployed(board: MachineBoard) -> list[Deployment]:
 
 
 @pytest.fixture(params=KINDS)
-def machines(request: pytest.FixtureRequest, redis: Redis, valkey_url: str) -> Iterator[Machines]:
-    with held(request.param, redis, valkey_url, MemoryMachines, RedisMachines) as machines:
+def machines(
+    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str
+) -> Iterator[Machines]:
+    with held(request.param, redis, private_valkey_url, MemoryMachines, RedisMachines) as machines:
         yield machines
 
 
@@ -158,8 +160,10 @@ def test_a_url_names_the_board() -> None:
         open_board("nothing")
 
 
-def test_keys_expire_and_foreign_contents_are_skipped(redis: Redis, valkey_url: str) -> None:
-    board = RedisMachines(valkey_url)
+def test_keys_expire_and_foreign_contents_are_skipped(
+    redis: Redis, private_valkey_url: str
+) -> None:
+    board = RedisMachines(private_valkey_url)
     board.join("m", 7, TOLD, LONG_S)
     board.deploy(DEPLOYED)
     assert board.lead("one", LONG_S) == "first"

@@ -18,8 +18,10 @@ Queues = Holds[QueueBoard]
 
 
 @pytest.fixture(params=KINDS)
-def queues(request: pytest.FixtureRequest, redis: Redis, valkey_url: str) -> Iterator[Queues]:
-    with held(request.param, redis, valkey_url, MemoryQueue, RedisQueue) as queues:
+def queues(
+    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str
+) -> Iterator[Queues]:
+    with held(request.param, redis, private_valkey_url, MemoryQueue, RedisQueue) as queues:
         yield queues
 
 
@@ -191,8 +193,8 @@ def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str)
             call()
 
 
-def test_what_strangers_wrote_is_passed_over(redis: Redis, valkey_url: str) -> None:
-    queue = RedisQueue(valkey_url)
+def test_what_strangers_wrote_is_passed_over(redis: Redis, private_valkey_url: str) -> None:
+    queue = RedisQueue(private_valkey_url)
     assert queue.submit("a", {"n": 1}) == 1
     redis.hset("edl:{queue:main}:specs", mapping={"x y": "1 2 {}", "b": "nothing"})
     redis.hset("edl:{queue:main}:progress", "a", '0 {"state":"odd","target":"2","slots":["x",1]}')
@@ -203,8 +205,8 @@ def test_what_strangers_wrote_is_passed_over(redis: Redis, valkey_url: str) -> N
     queue.close()
 
 
-def test_each_key_of_a_queue_has_an_expiry(redis: Redis, valkey_url: str) -> None:
-    queue = RedisQueue(valkey_url, "other")
+def test_each_key_of_a_queue_has_an_expiry(redis: Redis, private_valkey_url: str) -> None:
+    queue = RedisQueue(private_valkey_url, "other")
     number = queue.submit("a", {}) or 0
     assert queue.take("r", {}, LONG_S)
     assert queue.wish("a", Wish(nodes=1))

@@ -37,7 +37,7 @@ class Worker:
 
 
 @dataclass
-class Asked:
+class SentRequest:
     """A request: what it is made of, how often it was sent, whose answer would count."""
 
     spans: tuple[ev.Span, ...]
@@ -112,7 +112,7 @@ class World:
         self.ledger = Ledger(ordered=ordered)
         self.workers: dict[str, Worker] = {}
         self.ghosts: list[tuple[str, int]] = []  # requests of teachers that were declared lost
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, SentRequest] = {}
         self.named: set[tuple[int, str]] = set()  # copies asked for, and from whom
         self.books: dict[int, Book] = {}
         self.line: list[int] = []  # neither delivered nor poisoned, in order
@@ -233,7 +233,7 @@ class World:
         self.sent += 1
         self.resends += send.attempt > 1
         assert send.request == self.sent, "requests are counted"
-        self.asked[send.request] = Asked(send.spans, send.attempt, {send.teacher})
+        self.asked[send.request] = SentRequest(send.spans, send.attempt, {send.teacher})
 
     def ends(self, name: str, request: int) -> bool:
         worker = self.workers[name]

@@ -21,25 +21,25 @@ from . import assignment_laws as laws
 
 
 @dataclass(frozen=True)
-class Wish:
+class Demand:
     job: str
     want: int
     least: int
     priority: int
 
 
-wishes = st.builds(Wish, st.sampled_from("abc"), st.integers(1, 4), st.just(1), st.just(0))
+demands = st.builds(Demand, st.sampled_from("abc"), st.integers(1, 4), st.just(1), st.just(0))
 guarantees = st.builds(
-    Wish, st.sampled_from("abc"), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2)
+    Demand, st.sampled_from("abc"), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2)
 )
 
 
-def assigned(teachers: int, asked: list[Wish]) -> list[int]:
+def assigned(teachers: int, asked: list[Demand]) -> list[int]:
     events: list[AssignmentEvent] = [
         *(TeacherUp(f"t{index}") for index in range(teachers)),
         *(
-            StudentReported(f"{wish.job}/{rank}", wish.want, (), wish.least, wish.priority)
-            for rank, wish in enumerate(asked)
+            StudentReported(f"{demand.job}/{rank}", demand.want, (), demand.least, demand.priority)
+            for rank, demand in enumerate(asked)
         ),
     ]
     state, _ = reduce(AssignmentState(), events, 0.0)
@@ -47,34 +47,34 @@ def assigned(teachers: int, asked: list[Wish]) -> list[int]:
     return [len(entry.teachers) for entry in state.students.values()]
 
 
-def all_counts(teachers: int, asked: list[Wish]) -> Iterator[tuple[int, ...]]:
+def all_counts(teachers: int, asked: list[Demand]) -> Iterator[tuple[int, ...]]:
     """Every way to give each at least one and at most what it wants, with nothing left idle."""
 
-    def split(left: int, rest: list[Wish]) -> Iterator[tuple[int, ...]]:
+    def split(left: int, rest: list[Demand]) -> Iterator[tuple[int, ...]]:
         if not rest:
             yield ()
             return
         for count in range(1, min(rest[0].want, left) + 1):
             yield from ((count, *others) for others in split(left - count, rest[1:]))
 
-    usable = min(teachers, sum(wish.want for wish in asked))
+    usable = min(teachers, sum(demand.want for demand in asked))
     return (counts for counts in split(teachers, asked) if sum(counts) == usable)
 
 
-def slowest_ranks(counts: tuple[int, ...], asked: list[Wish]) -> list[int]:
+def slowest_ranks(counts: tuple[int, ...], asked: list[Demand]) -> list[int]:
     """What decides the pace of each job: the least that one of its ranks has, which wants more."""
     jobs: dict[str, int] = defaultdict(lambda: 99)
-    for count, wish in zip(counts, asked, strict=True):
-        if count < wish.want:
-            jobs[wish.job] = min(jobs[wish.job], count)
+    for count, demand in zip(counts, asked, strict=True):
+        if count < demand.want:
+            jobs[demand.job] = min(jobs[demand.job], count)
         else:
-            jobs[wish.job] = jobs[wish.job]
+            jobs[demand.job] = jobs[demand.job]
     return sorted(jobs.values())
 
 
-@given(st.lists(wishes, min_size=1, max_size=5), st.integers(0, 8))
+@given(st.lists(demands, min_size=1, max_size=5), st.integers(0, 8))
 def test_nobody_could_have_more_without_another_having_less_than_that(
-    asked: list[Wish], more: int
+    asked: list[Demand], more: int
 ) -> None:
     """Max-min fair: no other assignment is better, looked at from the one who has least."""
     teachers = len(asked) + more
@@ -82,8 +82,8 @@ def test_nobody_could_have_more_without_another_having_less_than_that(
     assert sorted(assigned(teachers, asked)) == best
 
 
-@given(st.lists(wishes, min_size=1, max_size=5), st.integers(0, 8))
-def test_as_few_jobs_as_can_be_are_held_up_by_a_rank(asked: list[Wish], more: int) -> None:
+@given(st.lists(demands, min_size=1, max_size=5), st.integers(0, 8))
+def test_as_few_jobs_as_can_be_are_held_up_by_a_rank(asked: list[Demand], more: int) -> None:
     """Among the fairest for ranks, as few jobs as possible are as slow as the slowest."""
     teachers = len(asked) + more
     fairest = max(sorted(counts) for counts in all_counts(teachers, asked))
@@ -101,18 +101,18 @@ def test_as_few_jobs_as_can_be_are_held_up_by_a_rank(asked: list[Wish], more: in
 
 
 @given(st.lists(guarantees, min_size=1, max_size=5), st.integers(0, 8))
-def test_first_ones_then_guarantees_then_priorities(asked: list[Wish], more: int) -> None:
+def test_first_ones_then_guarantees_then_priorities(asked: list[Demand], more: int) -> None:
     """The k-th teacher of a student has a rank; those that are given are the best there are."""
     teachers = len(asked) + more
 
-    def place(wish: Wish, have: int) -> tuple[int, int, int]:
-        kind = 0 if have == 0 else 1 if have < wish.least else 2
-        return kind, 0 if have == 0 else -wish.priority, have
+    def place(demand: Demand, have: int) -> tuple[int, int, int]:
+        kind = 0 if have == 0 else 1 if have < demand.least else 2
+        return kind, 0 if have == 0 else -demand.priority, have
 
-    places = sorted(place(wish, have) for wish in asked for have in range(wish.want))
+    places = sorted(place(demand, have) for demand in asked for have in range(demand.want))
     counts = assigned(teachers, asked)
     given = [
-        place(wish, n) for wish, count in zip(asked, counts, strict=True) for n in range(count)
+        place(demand, n) for demand, count in zip(asked, counts, strict=True) for n in range(count)
     ]
     assert sorted(given) == places[: min(teachers, len(places))]
 

@@ -33,7 +33,7 @@ CONFIG = AutoscaleConfig(
 STEADY = ServiceLoad(1, serving=3, wanted=3, t_t_s=0.05, demand_per_s=50.0)
 
 
-class Office:
+class SimulatedAutoscaler:
     """Decides once a second and keeps what it has decided."""
 
     def __init__(self, config: AutoscaleConfig = CONFIG, count: int = 3) -> None:
@@ -58,56 +58,60 @@ class Office:
 
 class TestAutoscale:
     def test_enough_or_a_tenth_less_changes_nothing(self) -> None:
-        office = Office()
-        assert office.run(STEADY, 300.0) == 3
-        assert office.changes == []
-        office = Office(replace(CONFIG, max=100), count=50)
+        autoscaler = SimulatedAutoscaler()
+        assert autoscaler.run(STEADY, 300.0) == 3
+        assert autoscaler.changes == []
+        autoscaler = SimulatedAutoscaler(replace(CONFIG, max=100), count=50)
         many = ServiceLoad(10, serving=50, wanted=46)
-        assert office.run(many, 120.0) == 50
-        assert office.run(replace(many, wanted=44), 120.0) == 44
+        assert autoscaler.run(many, 120.0) == 50
+        assert autoscaler.run(replace(many, wanted=44), 120.0) == 44
 
     def test_starving_counts_at_once(self) -> None:
-        office = Office()
+        autoscaler = SimulatedAutoscaler()
         quick = replace(STEADY, wanted=6, starving=1, demand_per_s=110.0)
-        assert office.run(quick, 1.0) == 6
-        assert "starves" in office.changes[0][1].reason
-        office = Office(count=4)
-        assert office.run(replace(STEADY, starving=1, wanted=9, serving=2), 3.0) == 4
+        assert autoscaler.run(quick, 1.0) == 6
+        assert "starves" in autoscaler.changes[0][1].reason
+        autoscaler = SimulatedAutoscaler(count=4)
+        assert autoscaler.run(replace(STEADY, starving=1, wanted=9, serving=2), 3.0) == 4
 
     def test_falls_when_labels_are_plenty(self) -> None:
-        office = Office(count=8)
+        autoscaler = SimulatedAutoscaler(count=8)
         shared = replace(STEADY, students=8, serving=8, wanted=8, demand_per_s=30.0)
-        assert office.run(shared, 60.0) == 8, "nobody says that there is too much"
-        assert office.run(shared, 60.0, blocked=0.8) == 2  # 1.5 teachers' time, and a quarter more
-        (_, told) = office.changes[-1]
+        assert autoscaler.run(shared, 60.0) == 8, "nobody says that there is too much"
+        assert (
+            autoscaler.run(shared, 60.0, blocked=0.8) == 2
+        )  # 1.5 teachers' time, and a quarter more
+        (_, told) = autoscaler.changes[-1]
         assert told.count == 2
         assert "fewer" in told.reason
 
     def test_starving_number_is_not_tried_again(self) -> None:
-        office = Office(count=8)
+        autoscaler = SimulatedAutoscaler(count=8)
         shared = replace(STEADY, students=8, serving=8, wanted=8, demand_per_s=30.0)
-        office.run(shared, 60.0, blocked=0.8)
-        assert office.run(replace(shared, serving=2, starving=3), 10.0) == 3
-        assert office.run(replace(shared, serving=3), 300.0, blocked=0.8) == 3, "it swings"
+        autoscaler.run(shared, 60.0, blocked=0.8)
+        assert autoscaler.run(replace(shared, serving=2, starving=3), 10.0) == 3
+        assert autoscaler.run(replace(shared, serving=3), 300.0, blocked=0.8) == 3, "it swings"
         less = replace(shared, serving=3, demand_per_s=15.0)
-        assert office.run(less, 60.0, blocked=0.8) == 1
+        assert autoscaler.run(less, 60.0, blocked=0.8) == 1
 
     def test_no_students_need_no_teachers(self) -> None:
-        office = Office()
+        autoscaler = SimulatedAutoscaler()
         empty = ServiceLoad(0, serving=3)
-        assert office.run(empty, 29.0) == 3
-        assert office.run(STEADY, 1.0) == 3  # it was back in time
-        assert office.run(empty, 32.0) == 0
-        assert office.run(replace(STEADY, serving=0), 12.0) == 3
-        assert "no teacher" in office.changes[-1][1].reason
+        assert autoscaler.run(empty, 29.0) == 3
+        assert autoscaler.run(STEADY, 1.0) == 3  # it was back in time
+        assert autoscaler.run(empty, 32.0) == 0
+        assert autoscaler.run(replace(STEADY, serving=0), 12.0) == 3
+        assert "no teacher" in autoscaler.changes[-1][1].reason
 
     def test_start_and_recovery_take_nothing_away(self) -> None:
         empty = ServiceLoad(0, serving=3, starting=1)
         assert decide(empty, AutoscaleMemory(), 0.0, CONFIG)[0].count == 4
         assert decide(replace(empty, serving=50), AutoscaleMemory(), 0.0, CONFIG)[0].count == 10
-        office = Office(count=5)
-        assert office.run(ServiceLoad(0, serving=1, recovering=True), 300.0) == 5
-        assert office.run(replace(STEADY, wanted=7, recovering=True, demand_per_s=0.0), 20.0) == 7
+        autoscaler = SimulatedAutoscaler(count=5)
+        assert autoscaler.run(ServiceLoad(0, serving=1, recovering=True), 300.0) == 5
+        assert (
+            autoscaler.run(replace(STEADY, wanted=7, recovering=True, demand_per_s=0.0), 20.0) == 7
+        )
 
     @pytest.mark.parametrize(
         ("config", "keyword"),
@@ -117,14 +121,14 @@ class TestAutoscale:
         ],
     )
     def test_reason_names_the_bound(self, config: AutoscaleConfig, keyword: str) -> None:
-        office = Office(config)
-        office.run(ServiceLoad(4, serving=3, wanted=40, starving=4), 1.0)
-        office.run(ServiceLoad(4, serving=10, wanted=40), 30.0)
-        told, _ = decide(ServiceLoad(4, 10, wanted=40), office.memory, office.now, config)
+        autoscaler = SimulatedAutoscaler(config)
+        autoscaler.run(ServiceLoad(4, serving=3, wanted=40, starving=4), 1.0)
+        autoscaler.run(ServiceLoad(4, serving=10, wanted=40), 30.0)
+        told, _ = decide(ServiceLoad(4, 10, wanted=40), autoscaler.memory, autoscaler.now, config)
         assert told.count == config.most
         assert keyword in told.reason
-        again = resumed(told.count, told.reason, office.now)
-        assert decide(ServiceLoad(4, 10, wanted=40), again, office.now, config)[0] == told
+        again = resumed(told.count, told.reason, autoscaler.now)
+        assert decide(ServiceLoad(4, 10, wanted=40), again, autoscaler.now, config)[0] == told
 
 
 COUNTS = st.integers(0, 50)

@@ -28,7 +28,7 @@ FIELDS = [
 TOKEN = "a-token-that-nobody-may-read"
 
 
-class Lines:
+class AccessLog:
     """The lines of the access log."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -49,9 +49,9 @@ class Lines:
 
 
 @pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+def lines(caplog: pytest.LogCaptureFixture) -> AccessLog:
     caplog.set_level(logging.DEBUG, access_log.log.name)
-    return Lines(caplog)
+    return AccessLog(caplog)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def bench(make: Make) -> Bench:
     return make(http="0")
 
 
-def test_a_request_by_grpc(bench: Bench, lines: Lines) -> None:
+def test_a_request_by_grpc(bench: Bench, lines: AccessLog) -> None:
     data = bench.request(5, request_id="17")
     answer = bench.infer_bytes(data)
     line = lines.last()
@@ -81,7 +81,7 @@ def test_a_request_by_grpc(bench: Bench, lines: Lines) -> None:
     }
 
 
-def test_a_request_by_http(bench: Bench, lines: Lines) -> None:
+def test_a_request_by_http(bench: Bench, lines: AccessLog) -> None:
     sent = {"id": "18", **rows(3)}
     answer = infer(bench, sent)
     line = lines.last()
@@ -101,7 +101,7 @@ def test_a_request_by_http(bench: Bench, lines: Lines) -> None:
     }
 
 
-def test_requests_of_a_stream_and_its_end(bench: Bench, lines: Lines) -> None:
+def test_requests_of_a_stream_and_its_end(bench: Bench, lines: AccessLog) -> None:
     requests = [bench.request(rows, request_id=str(rows)) for rows in (1, 2)]
     stream = bench.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", None, None)
     answers = list(stream(iter(requests), timeout=WAIT_S))
@@ -117,7 +117,7 @@ def test_requests_of_a_stream_and_its_end(bench: Bench, lines: Lines) -> None:
     assert (end["model"], end["samples"]) == (None, None)
 
 
-def test_probes_and_metadata(bench: Bench, lines: Lines) -> None:
+def test_probes_and_metadata(bench: Bench, lines: AccessLog) -> None:
     bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)
     ask(bench, "GET", "/v2/health/ready?token=secret")
     lines.last(2)
@@ -138,7 +138,7 @@ def test_probes_and_metadata(bench: Bench, lines: Lines) -> None:
     assert {line["request_id"] for line in lines()} == {None}
 
 
-def test_statuses_of_refused_requests(bench: Bench, lines: Lines) -> None:
+def test_statuses_of_refused_requests(bench: Bench, lines: AccessLog) -> None:
     refusal(bench.infer, model_name="vgg", request_id="r")
     line = lines.last()
     assert (line["status"], line["model"], line["request_id"]) == ("INVALID_ARGUMENT", "vgg", "r")
@@ -157,7 +157,7 @@ def test_statuses_of_refused_requests(bench: Bench, lines: Lines) -> None:
         assert lines.last(count)["status"] == status
 
 
-def test_a_cancelled_request(bench: Bench, lines: Lines) -> None:
+def test_a_cancelled_request(bench: Bench, lines: AccessLog) -> None:
     held = bench.hold()
     asked = bench.method().future(bench.request())
     held.wait()
@@ -169,7 +169,9 @@ def test_a_cancelled_request(bench: Bench, lines: Lines) -> None:
     assert len(lines()) == 1
 
 
-def test_credentials_and_tensors_are_not_logged(make: Make, lines: Lines, tmp_path: Path) -> None:
+def test_credentials_and_tensors_are_not_logged(
+    make: Make, lines: AccessLog, tmp_path: Path
+) -> None:
     server = ServerSecurity(tokens_file=write_secret(tmp_path / "tokens", f"student {TOKEN}\n"))
     client = ClientSecurity(None, write_secret(tmp_path / "token", TOKEN))
     bench = make(client, security=server, http="0")
@@ -185,7 +187,7 @@ def test_credentials_and_tensors_are_not_logged(make: Make, lines: Lines, tmp_pa
     assert not any(word in said for word in (TOKEN, "guessed", "31337", "3133"))
 
 
-def test_text_of_the_client_is_cut_and_escaped(bench: Bench, lines: Lines) -> None:
+def test_text_of_the_client_is_cut_and_escaped(bench: Bench, lines: AccessLog) -> None:
     refusal(bench.infer, model_name="a\nb" * 1000, request_id="\u2028" + "x" * 1000)
     line = lines.last()
     assert (len(line["model"]), len(line["request_id"])) == (200, 200)

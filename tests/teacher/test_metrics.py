@@ -200,7 +200,7 @@ def test_no_more_than_256_batch_sizes_are_kept(now: SimpleNamespace) -> None:
 BOUNDS = (0.5, 1, 2.5, 10)
 
 
-class Shown(Collector):
+class SingleMetricCollector(Collector):
     def __init__(self, figure: Tally | Spread) -> None:
         self._figure = figure
 
@@ -217,7 +217,7 @@ def lines(registry: CollectorRegistry) -> list[str]:
 
 def shown_figure(figure: Tally | Spread) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(Shown(figure))
+    registry.register(SingleMetricCollector(figure))
     return lines(registry)
 
 

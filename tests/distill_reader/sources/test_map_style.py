@@ -77,7 +77,7 @@ def test_generators_of_the_process_stay_as_they_were() -> None:
     assert (random.getstate(), repr(np.random.get_state())) == before
 
 
-class Keeping:
+class PersistentWorkerLoader:
     """A loader whose workers have read the data set when they began, and are kept."""
 
     keeps = True
@@ -97,7 +97,7 @@ class Keeping:
 
 def test_workers_that_are_kept_hear_of_the_epoch_too() -> None:
     """Else what follows from the epoch would be another thing behind a resume, with new workers."""
-    source = MapSource(Keeping(Rows()), Shard(), 0)
+    source = MapSource(PersistentWorkerLoader(Rows()), Shard(), 0)
     assert [ids(source, epoch) for epoch in range(3)] == [[[e], [e]] for e in range(3)]
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.cli import app
@@ -22,6 +21,7 @@ from edl.distill_reader.store.store import Store
 from edl.errors import StoreDamaged, UsageError
 from edl.proto.form_arrays import decode, encode
 from edl.proto.forms import Form
+from edl.tests.cli_output import json_of, run
 from edl.tests.distill_reader.store.samples import (
     CLASSES,
     CONTENT,
@@ -46,16 +46,6 @@ def path(tmp_path: Path) -> str:
     return settings.path
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
-
-
-def told(*arguments: object) -> Any:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 def loaded(folder: Path) -> list[dict[str, Any]]:
     """The arrays of each file of an export."""
     shards = []
@@ -73,7 +63,7 @@ def numbers_in(shard: dict[str, Any]) -> list[int]:
 
 
 def test_inspect(path: str) -> None:
-    stock = told("inspect", path)
+    stock = json_of(app, "inspect", path)
     assert stock["rows"] == 610
     assert stock["disk_bytes"] >= stock["used_bytes"] > 600 * 4 * CLASSES
     assert [kind["rows"] for kind in stock["kinds"]] == [600, 10]
@@ -81,13 +71,13 @@ def test_inspect(path: str) -> None:
     assert stock["kinds"][1]["outputs"] == ["logits topk:5 T=2 FP16[5] UINT8[5] FP32[]"]
     assert stock["services"] == {"resnet": "content-1"}
     assert (stock["counters"]["hits"], stock["counters"]["misses"]) == (400, 200)
-    shown = run("inspect", path).stdout
+    shown = run(app, "inspect", path).stdout
     for words in ("content-1", "logits FP32", "610 rows", "66.7 % of 600", "service resnet"):
         assert words in shown
 
 
 def test_verify_of_a_whole_store(path: str) -> None:
-    assert told("verify", path) == {"rows": 610, "damaged": 0}
+    assert json_of(app, "verify", path) == {"rows": 610, "damaged": 0}
 
 
 def test_verify_names_what_is_damaged_and_changes_nothing(path: str) -> None:
@@ -96,7 +86,7 @@ def test_verify_names_what_is_damaged_and_changes_nothing(path: str) -> None:
     connection.close()
     for _ in range(2):
         with pytest.raises(StoreDamaged, match="6 of 610 rows are damaged") as raised:
-            run("verify", path)
+            run(app, "verify", path)
     assert raised.value.exit_code == 65
 
 
@@ -105,13 +95,13 @@ def test_verify_of_a_broken_file(path: str) -> None:
         file.seek(8192)
         file.write(b"\xff" * (Path(path).stat().st_size - 8192))
     with pytest.raises(StoreDamaged):
-        run("verify", path)
+        run(app, "verify", path)
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_there_is_none(tmp_path: Path, command: str) -> None:
     with pytest.raises(UsageError, match="there is no label store at"):
-        run(command, tmp_path / "labels")
+        run(app, command, tmp_path / "labels")
     assert not list(tmp_path.iterdir()), "looking makes nothing"
 
 
@@ -119,16 +109,16 @@ def test_disown(path: str) -> None:
     rows = [replace(row, makers=frozenset(["liar"])) for row in rows_in(None, range(2000, 2050))]
     with Store(LabelStore(path, 64 * MIB)) as store:
         store.put_many(sample_keys(range(2000, 2050)), rows)
-    assert "50 rows of liar taken out" in run("disown", path, "liar").stdout
-    stock = told("inspect", path)
+    assert "50 rows of liar taken out" in run(app, "disown", path, "liar").stdout
+    stock = json_of(app, "inspect", path)
     assert stock["rows"] == 610
     assert stock["counters"]["disowned"] == 50
     with pytest.raises(UsageError, match="there is no label store at"):
-        run("disown", path + "-gone", "liar")
+        run(app, "disown", path + "-gone", "liar")
 
 
 def test_export_as_kept(path: str, tmp_path: Path) -> None:
-    index = told("export", path, tmp_path / "out", "--rows-per-file", 250)
+    index = json_of(app, "export", path, tmp_path / "out", "--rows-per-file", 250)
     assert index["rows"] == 610
     assert sorted(one["rows"] for one in index["files"]) == [10, 100, 250, 250]
     seen: list[int] = []
@@ -143,7 +133,7 @@ def test_export_as_kept(path: str, tmp_path: Path) -> None:
 
 
 def test_export_in_a_form_skips_what_cannot_have_it(path: str, tmp_path: Path) -> None:
-    index = told("export", path, tmp_path / "out", "--form", "topk:7", "--dense")
+    index = json_of(app, "export", path, tmp_path / "out", "--form", "topk:7", "--dense")
     assert (index["rows"], index["skipped"]) == (600, 10)
     form = Form.parse("topk:7")
     assert form is not None
@@ -160,7 +150,7 @@ def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
     with Store(LabelStore(tmp_path / "labels", MIB)) as store:
         keys = keys_of(CONTENT, {"x": inputs_of(range(20))}, 0, 20, [ids])
         store.put_many(keys, pack(layout, [ids, labels]))
-    told("export", tmp_path / "labels", tmp_path / "out")
+    json_of(app, "export", tmp_path / "labels", tmp_path / "out")
     (arrays,) = loaded(tmp_path / "out")
     order = np.argsort(arrays["sample_id.0"])
     np.testing.assert_array_equal(arrays["sample_id.0"][order], ids)
@@ -172,7 +162,7 @@ def test_export_of_several_contents_wants_one_named(path: str, tmp_path: Path) -
         layout = layout_of(Content("other"), {"y": (None, None, [inputs_of([1])])})
         store.put_many([b"o" * 16], pack(layout, [inputs_of([1])]))
     with pytest.raises(UsageError, match=r"name one content.*content-1, other"):
-        run("export", path, tmp_path / "out")
-    assert told("export", path, tmp_path / "out", "--content", "other")["rows"] == 1
+        run(app, "export", path, tmp_path / "out")
+    assert json_of(app, "export", path, tmp_path / "out", "--content", "other")["rows"] == 1
     with pytest.raises(UsageError, match="holds an export already"):
-        run("export", path, tmp_path / "out", "--content", "other")
+        run(app, "export", path, tmp_path / "out", "--content", "other")

@@ -30,7 +30,7 @@ def ask(client: OipGrpcClient, timeout_s: float = DEADLINE_S) -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A request as it came; headers are by names in lower case."""
 
     path: str
@@ -43,7 +43,7 @@ class Asked:
 
 
 #: Given a request and its connection, says what is to go back; nothing: that was done.
-Behaviour = Callable[[Asked, socket.socket], bytes]
+Behaviour = Callable[[ReceivedRequest, socket.socket], bytes]
 
 
 def reply(
@@ -54,7 +54,7 @@ def reply(
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def labelled(asked: Asked, connection: socket.socket | None = None) -> bytes:
+def labelled(asked: ReceivedRequest, connection: socket.socket | None = None) -> bytes:
     request = asked.request()
     response = InferResponse("m", outputs=label(request), request_id=request.request_id)
     head, raws = encode_response(request, response, ())
@@ -74,7 +74,7 @@ class ScriptedHttp:
     def __init__(self, behave: Behaviour = labelled) -> None:
         self.behave = behave
         self.mark = ""
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
@@ -123,7 +123,7 @@ class ScriptedHttp:
                 connection.sendall(said)
 
 
-def _read(connection: socket.socket) -> Asked | None:
+def _read(connection: socket.socket) -> ReceivedRequest | None:
     data = b""
     while b"\r\n\r\n" not in data:
         if not (came := connection.recv(1 << 16)):
@@ -137,7 +137,7 @@ def _read(connection: socket.socket) -> Asked | None:
         if not (came := connection.recv(1 << 20)):
             return None
         whole += came
-    return Asked(first.split(" ")[1], headers, bytes(whole))
+    return ReceivedRequest(first.split(" ")[1], headers, bytes(whole))
 
 
 def _nothing_there(place: Place) -> memoryview:

@@ -25,7 +25,7 @@ from edl.proto.stacked import Stacked
 from edl.proto.status import PUSHBACK
 from edl.tests.proto.clients.scripted_http import (
     ASKED,
-    Asked,
+    ReceivedRequest,
     ScriptedHttp,
     X,
     ask,
@@ -144,12 +144,12 @@ def test_a_silent_port_delays_the_probe_alone(teacher: ScriptedTeacher) -> None:
     assert teacher.requests == 2
 
 
-def breaks(asked: Asked, connection: socket.socket) -> bytes:
+def breaks(asked: ReceivedRequest, connection: socket.socket) -> bytes:
     connection.shutdown(socket.SHUT_RDWR)
     return b""
 
 
-def breaks_within(asked: Asked, connection: socket.socket) -> bytes:
+def breaks_within(asked: ReceivedRequest, connection: socket.socket) -> bytes:
     connection.sendall(labelled(asked)[:-10])
     return breaks(asked, connection)
 
@@ -159,7 +159,7 @@ def test_a_batch_whose_connection_breaks_goes_by_grpc_at_once(
     teacher: ScriptedTeacher,
     server: ScriptedHttp,
     client: OipGrpcClient,
-    behave: Callable[[Asked, socket.socket], bytes],
+    behave: Callable[[ReceivedRequest, socket.socket], bytes],
 ) -> None:
     server.behave = behave
     ask(client)
@@ -184,7 +184,7 @@ def test_connections_that_break_together_are_one_failure(
         with contextlib.suppress(threading.BrokenBarrierError):
             both_failed.wait(0.2)  # as long as a log may take
 
-    def break_together(asked: Asked, connection: socket.socket) -> bytes:
+    def break_together(asked: ReceivedRequest, connection: socket.socket) -> bytes:
         wait_until(lambda: server.batches >= 2)
         return breaks(asked, connection)
 
@@ -263,7 +263,7 @@ def test_a_late_request_exceeds_the_deadline_and_keeps_http(
 ) -> None:
     held = threading.Event()
 
-    def hold(asked: Asked, connection: socket.socket) -> bytes:
+    def hold(asked: ReceivedRequest, connection: socket.socket) -> bytes:
         held.wait(DEADLINE_S)
         return labelled(asked)
 

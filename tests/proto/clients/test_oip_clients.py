@@ -21,7 +21,7 @@ from edl.proto.clients.oip_http import OipHttpClient
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
 from edl.proto.specs import TensorSpec
 from edl.tests.foreign_server import MODEL, OUTPUT, ForeignHttp, ForeignServer, Kind, start
-from edl.tests.proto.clients.scripted_http import Asked, ScriptedHttp
+from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.scripted_teacher import CLASSES, logits_of
 from edl.tests.teacher.bench import Bench
@@ -303,7 +303,7 @@ def test_what_cannot_be_sent_is_refused(http_client: OipHttpClient) -> None:
     ],
 )
 def test_invalid_responses_are_refused(said: bytes, error: type[errors.EdlError]) -> None:
-    def answer(asked: Asked, connection: socket.socket) -> bytes:
+    def answer(asked: ReceivedRequest, connection: socket.socket) -> bytes:
         connection.sendall(said)
         connection.shutdown(socket.SHUT_RDWR)
         return b""

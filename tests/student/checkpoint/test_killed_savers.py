@@ -16,8 +16,9 @@ from typing import IO
 import pytest
 
 from edl.student.checkpoint import Persister, Repository, SnapshotOwner, open_checkpoint
+from edl.student.checkpoint.cli import app
+from edl.tests.cli_output import json_of
 from edl.tests.student.checkpoint.samples import check, newest_step
-from edl.tests.student.checkpoint.test_repository import told
 
 pytestmark = pytest.mark.system
 
@@ -142,7 +143,7 @@ def test_operators_look_and_prune_while_a_training_saves(tmp_path: Path) -> None
         savers.begin()
         for _ in range(10):
             savers.wait_for("saved")
-            assert all(not one["problem"] for one in told("list", tmp_path))
-            assert all(not one["problem"] for one in told("verify", tmp_path))
-            told("prune", tmp_path, "--keep", 1)
+            assert all(not one["problem"] for one in json_of(app, "list", tmp_path))
+            assert all(not one["problem"] for one in json_of(app, "verify", tmp_path))
+            json_of(app, "prune", tmp_path, "--keep", 1)
     assert (newest_step(tmp_path) or 0) >= savers.saved
