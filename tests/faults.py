@@ -1,4 +1,4 @@
-"""Faults between processes, commanded by a test: a TCP proxy that cuts, stalls and inspects."""
+"""A TCP proxy that a test can stall, redirect and observe."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ TIMEOUT_S = 60.0
 AT_ONCE = 10
 #: Of a call that follows the log, which is never done.
 _WATCHED_S = 2.0
-#: Kept in the log: who asks for all of it thousands of times is not what takes most of the time.
+# Kept small, so that thousands of requests for the whole log stay cheap.
 _EVENTS = 100
 CONTROL = "edl.coordinator.v1.Coordinator"
 DATA = "inference.GRPCInferenceService"

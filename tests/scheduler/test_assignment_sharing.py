@@ -93,7 +93,7 @@ class TestSharing:
         assert service.count("a/0") == 2
 
     def test_students_with_equal_use_exchange_places(self) -> None:
-        """Else who gets the worse one has somewhere better to go at once."""
+        """Otherwise the student with the worse teacher would move again immediately."""
         service = Service(*up("u", 100), *up("ab", 25), *up("c", 200))
         asked = [(1, 0), (1, 1), (2, 0), (2, 1), (2, 1)]
         service.see(*(wants(f"a/{i}", n, priority=p) for i, (n, p) in enumerate(asked)))
@@ -167,9 +167,8 @@ class TestStability:
                 changes = service.see(TeacherDown(name, lost=True))
                 others = {s for s, c in changes.items() if s not in holders and not c.lost}
                 assert len(others) <= len(holders) <= 1
-                for (
-                    other
-                ) in others:  # it gave one, as it had at least two more than the other has left
+                for other in others:
+                    # It gave one, as it had at least two more than the other has left.
                     had = service.count(other) + 1
                     assert service.count(holders[0]) <= had
 

@@ -96,7 +96,7 @@ class PersistentWorkerLoader:
 
 
 def test_workers_that_are_kept_hear_of_the_epoch_too() -> None:
-    """Else what follows from the epoch would be another thing behind a resume, with new workers."""
+    """Otherwise a resumed run with new workers would see different data."""
     source = MapSource(PersistentWorkerLoader(Rows()), Shard(), 0)
     assert [ids(source, epoch) for epoch in range(3)] == [[[e], [e]] for e in range(3)]
 

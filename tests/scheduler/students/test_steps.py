@@ -184,7 +184,7 @@ class TestProportion:
         assert ranks.changes <= 4
 
     def test_hidden_sources_do_not_swing(self, rng: random.Random) -> None:
-        """Who waits for others is read ahead for meanwhile: its own source looks fast."""
+        """A rank that waits for others reads ahead, so its source looks fast."""
         row_s, total = [0.01, 0.01, 0.03], 210
         state = Proportion.equal(total, 3)
         durations, changes = [], 0

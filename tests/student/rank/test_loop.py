@@ -117,7 +117,7 @@ def test_a_rank_that_leaves_before_its_first_step_saves() -> None:
 
 
 def test_a_board_that_does_not_answer_at_an_epochs_begin_is_waited_for() -> None:
-    """Or a rank whose board is away would pass for one that hangs."""
+    """A rank whose job board is unreachable must not look like a hanging one."""
     told = Told([1, 1], evaluates=False)
     run(told, epochs=2)
     assert told.waited_at_begin == [True, True]
