@@ -27,7 +27,7 @@ from edl.proto import tensors
 from edl.proto.security import open_channel
 from edl.supervise import Command, start
 from edl.tests.faults import FaultProxy
-from edl.tests.hostile import frames
+from edl.tests.proto import raw_http2
 from edl.tests.system.teacher_process import ANSWER_S, START_S, Teacher, refusal, serving
 from edl.tests.system.trouble import (
     Code,
@@ -152,7 +152,7 @@ def test_a_thousand_idle_connections(stay: bool) -> None:
                     kind = ("silent", "HTTP/2", "HTTP/1.1")[number % 3]
                     connection = idle.enter_context(connect(teacher, kind))
                     if kind == "HTTP/2":
-                        connection.sendall(frames.PREFACE + frames.frame(4, 0, 0, b""))
+                        connection.sendall(raw_http2.PREFACE + raw_http2.frame(4, 0, 0, b""))
                 wait_until(lambda: connections(teacher) >= 1000)
                 for _ in range(5):
                     ask_anew(teacher)

@@ -16,7 +16,7 @@ from edl.proto.security import listen
 from edl.proto.security.handshakes import Handshakes
 from edl.proto.security.instance import new_challenge, new_key, prove, verify
 from edl.proto.security.sturdy import aio_server
-from edl.tests.hostile.frames import answer, call
+from edl.tests.proto.raw_http2 import answer, call
 
 
 def test_only_the_holder_of_the_key_proves() -> None:
