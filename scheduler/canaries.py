@@ -68,13 +68,15 @@ class Member:
     Attributes:
         order: of joining; the less, the elder.
         trial: whether it is on trial.
-        agreed: whether it has ever agreed with another one.
+        agreed: whether it has ever agreed with another one; with an elder, if there was one.
+        vouched: whether it has agreed with newcomers, while no elder answered.
         copying: has a copy in flight that it is judged by.
     """
 
     order: int
     trial: bool
     agreed: bool = False
+    vouched: bool = False
     copying: bool = False
 
 
@@ -156,7 +158,7 @@ def copies(
     waiting = [
         name
         for name, member in panel.members.items()
-        if (member.trial or not member.agreed) and not member.copying and name != teacher
+        if _waits(member, asked) and not member.copying and name != teacher
     ]
     if waiting:
         members = {
@@ -170,6 +172,11 @@ def copies(
     if not others:
         return panel, ()
     return panel, (others[int(rng.random() * len(others))],)
+
+
+def _waits(member: Member, asked: Member) -> bool:
+    """Whether to compare `member` with `asked`: if it was vouched for, only with an elder."""
+    return member.trial or (not member.agreed and (asked.agreed or not member.vouched))
 
 
 def ended(panel: Panel, teacher: str) -> Panel:
@@ -231,8 +238,10 @@ def judge(
         return _undecided(panel, names)
     liars = tuple(name for name in names if name not in believed)
     readmit = tuple(name for name in names if name in believed and panel.members[name].trial)
-    agreed = believed if _is_proven(panel, names, believed) else ()
-    panel = _with(panel, readmitted=readmit, agreed=agreed, gone=liars)
+    if _is_proven(panel, names, believed):
+        panel = _with(panel, readmitted=readmit, gone=liars, agreed=believed)
+    else:
+        panel = _with(panel, readmitted=readmit, gone=liars, vouched=believed)
     return _settled(panel, believed), Verdict(liars, (), readmit)
 
 
@@ -297,6 +306,7 @@ def _with(
     readmitted: Collection[str] = (),
     tried: Collection[str] = (),
     agreed: Collection[str] = (),
+    vouched: Collection[str] = (),
     gone: Collection[str] = (),
 ) -> Panel:
     """The panel after a verdict."""
@@ -307,6 +317,7 @@ def _with(
                 member,
                 trial=(member.trial or name in tried) and name not in readmitted,
                 agreed=member.agreed or name in agreed,
+                vouched=member.vouched or name in vouched,
             )
             for name, member in panel.members.items()
             if name not in gone

@@ -158,6 +158,7 @@ class TestCanaries:
         assert verdict.readmit == ("c",)
         it, verdict = judge(it, ["c", "d"], agreeing("cd"))
         assert verdict.readmit == ("d",)
+        assert copies(it, "c", rng, NEVER)[1] == (), "not again while the elder is silent"
         it, to = copies(it, "a", rng, NEVER)
         assert to == ("c", "d")
         _, verdict = judge(it, ["a", "c", "d"], agreeing("cd"))
