@@ -81,6 +81,8 @@ class TeacherLink:
     _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _probes: bool = False  # in a thread
+    _probes_anew: bool = False  # from its next probe on
+    _wake: threading.Event = field(default_factory=threading.Event)  # ends a pause between probes
     _unfinished: int = 0  # jobs
     _senders: int = 0  # threads
     _under_way: Counter = field(default_factory=Counter)
@@ -88,15 +90,23 @@ class TeacherLink:
     def connect(self, pause_s: float = 0.0) -> None:
         """Probe the teacher until it answers, then post `Ready`; first pause for so long.
 
-        If it is being probed already, only a pause of 0 has an effect: it ends the present pause.
+        If it is being probed already, only a pause of 0 has an effect: the probing starts anew.
         """
         with self._lock:
             is_probed, self._probes = self._probes, True
-        if not is_probed:
-            self._paused_enough.clear()
+            self._probes_anew = is_probed and (self._probes_anew or not pause_s)
+        if is_probed:
+            if not pause_s:
+                self.pause_no_more()
+                self._wake.set()
+            return
+        self._paused_enough.clear()
+        try:
             self._thread(partial(self._probe_until_ready, pause_s), "prober")
-        elif not pause_s:
-            self.pause_no_more()
+        except RuntimeError:  # the system starts no thread
+            with self._lock:
+                self._probes = False
+            raise
 
     def send(self, job: Job) -> None:
         """Send `job`, and post what comes of it."""
@@ -132,6 +142,7 @@ class TeacherLink:
         """End the connection; requests in flight break."""
         self._closed.set()
         self.pause_no_more()
+        self._wake.set()
         if self._near is not None:
             self._near.close()
         for _ in range(self._senders):
@@ -159,7 +170,13 @@ class TeacherLink:
     def _probe_until_ready(self, pause_s: float) -> None:
         self._paused_enough.wait(pause_s)
         attempt = 0
-        while not self._closed.is_set():
+        while True:
+            self._wake.clear()
+            if self._closed.is_set():
+                return
+            with self._lock:
+                attempt = 0 if self._probes_anew else attempt
+                self._probes_anew = False
             try:
                 inputs = self._probe()
             except Exception as error:
@@ -167,7 +184,7 @@ class TeacherLink:
                 if attempt == 0:
                     self.post(self, Broke(None, told))
                 attempt += 1
-                self._closed.wait(pause_after(told, attempt))
+                self._wake.wait(pause_after(told, attempt))
             else:
                 with self._lock:
                     self._probes = False

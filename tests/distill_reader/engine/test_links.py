@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from queue import SimpleQueue
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from edl.distill_reader.engine import teacher_link
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine import pool, teacher_link
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.outcomes import Broke, Done, Job, Outcome, Peer, Ready
+from edl.distill_reader.engine.roster import Assigned
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
@@ -119,6 +122,64 @@ def test_a_link_has_one_prober_however_often_it_is_told_to_connect(
     assert posted.get(timeout=WAIT_S) == Ready(("x",))
     wait_until(lambda: not probers())
     assert posted.empty()
+
+
+def test_to_connect_again_ends_a_pause_and_reports_anew(
+    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_there = threading.Event()
+
+    def opened(*arguments: object) -> Client:
+        if not is_there.is_set():
+            raise RetryableError("away")
+        return open_client(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(teacher_link, "open_client", opened)
+    monkeypatch.setattr(teacher_link, "pause_after", lambda *_: 3600.0)
+    made, posted = link(Peer("t", server.address, MODEL))
+    for _ in range(2):
+        assert isinstance(posted.get(timeout=WAIT_S), Broke)
+        made.connect()
+    assert isinstance(posted.get(timeout=WAIT_S), Broke)
+    is_there.set()
+    made.connect()
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+
+
+def test_a_prober_that_could_not_be_started_is_started_the_next_time(
+    server: ForeignGrpc, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, posted = link(Peer("t", server.address, MODEL))
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+    wait_until(lambda: not probers())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("no threads")))
+        with pytest.raises(RuntimeError, match="no threads"):
+            made.connect()
+    made.connect()
+    assert posted.get(timeout=WAIT_S) == Ready(("x",))
+
+
+def test_requests_that_fail_together_are_one_failure(
+    server: ForeignGrpc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second failure in a row would have a pause; the first is probed at once."""
+    pauses: list[int] = []
+    monkeypatch.setattr(pool, "pause_after", lambda _, failures: pauses.append(failures) or 3600.0)
+    posted: SimpleQueue[Outcome] = SimpleQueue()
+    config = ReaderConfig("s", teachers=(server.address,))
+    links = pool.Pool(config, None, lambda _, outcome: posted.put(outcome), None)
+    try:
+        peer = Peer("t", server.address, MODEL)
+        links.update(Assigned((peer,)))
+        assert posted.get(timeout=WAIT_S) == Ready(("x",))
+        wait_until(lambda: not probers())
+        for _ in range(8):
+            links.retry(links.link("t"), RetryableError("for a while"))
+        assert pauses == [0]
+    finally:
+        links.close()
+    wait_until(lambda: not probers())
 
 
 def probers() -> list[threading.Thread]:
