@@ -161,15 +161,22 @@ def test_a_prober_that_could_not_be_started_is_started_the_next_time(
 
 
 def test_requests_that_fail_together_are_one_failure(
-    server: ForeignGrpc, monkeypatch: pytest.MonkeyPatch
+    server: ForeignGrpc, batches: LentArena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second failure in a row would have a pause; the first is probed at once."""
     pauses: list[int] = []
-    monkeypatch.setattr(pool, "pause_after", lambda _, failures: pauses.append(failures) or 3600.0)
+
+    def pause_after(_: object, failures: int) -> float:
+        pauses.append(failures)
+        return 3600.0
+
+    monkeypatch.setattr(pool, "pause_after", pause_after)
     posted: SimpleQueue[Outcome] = SimpleQueue()
     config = ReaderConfig("s", teachers=(server.address,))
-    links = pool.Pool(config, None, lambda _, outcome: posted.put(outcome), None)
-    try:
+    with (
+        closing(Inbox()) as inbox,
+        closing(pool.Pool(config, batches, lambda _, outcome: posted.put(outcome), inbox)) as links,
+    ):
         peer = Peer("t", server.address, MODEL)
         links.update(Assigned((peer,)))
         assert posted.get(timeout=WAIT_S) == Ready(("x",))
@@ -177,8 +184,6 @@ def test_requests_that_fail_together_are_one_failure(
         for _ in range(8):
             links.retry(links.link("t"), RetryableError("for a while"))
         assert pauses == [0]
-    finally:
-        links.close()
     wait_until(lambda: not probers())
 
 
