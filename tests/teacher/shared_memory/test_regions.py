@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -205,6 +206,7 @@ def test_a_region_in_use_outlives_its_registration(memory: SharedMemory, owned: 
 
 
 def test_no_descriptor_stays_open(memory: SharedMemory, owned: Object) -> None:
+    gc.collect()  # descriptors of earlier tests
     before = len(os.listdir("/proc/self/fd"))
     register(memory, owned)
     for _ in range(5):
@@ -216,7 +218,7 @@ def test_no_descriptor_stays_open(memory: SharedMemory, owned: Object) -> None:
     for name in ("edl-none", owned.key):
         with pytest.raises(EdlError):
             memory.register(HERE, "r", name, offset=0, nbytes=1 << 20)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_full_disk_is_retryable(
