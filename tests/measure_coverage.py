@@ -50,6 +50,9 @@ def main(argv: list[str]) -> int:
     data = options.data or Path(tempfile.mkdtemp(prefix="edl-coverage-"))
     data.mkdir(parents=True, exist_ok=True)
     (data / "config").write_text(CONFIG)
+    if not options.only_report:
+        for earlier in data.glob(".coverage*"):
+            earlier.unlink()
     code = 0 if options.only_report else _run_tiers(data)
     counts = by_folder(data)
     _print(counts)
