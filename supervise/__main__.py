@@ -47,7 +47,7 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
             os._exit(NOT_EXECUTABLE)
         if life is not None:
             os.set_inheritable(int(life), False)
-        # Python ignores the first two, a shell's background job SIGINT; programs handle them.
+        # Python ignores the first two, and a shell's background job SIGINT: undo both.
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
