@@ -93,7 +93,8 @@ class Shell:
         """
         if job := _FOREGROUND.fullmatch(command):  # which only a terminal has
             script, _ = self._script(f"wait %{job[1]}")
-            output = self._outputs[int(job[1])]
+            if (output := self._outputs.get(int(job[1]))) is None:
+                raise Mismatch(f"job {job[1]} has ended, or never began")
             order = f". {script}"
         else:
             script, output = self._script(command)
@@ -110,9 +111,12 @@ class Shell:
         """Start a command in the background; returns the file of its output."""
         script, output = self._script(command + " &")
         self._order(f". {script} >{output} 2>&1 </dev/null", DEADLINE_S)
-        self._order(f"set -- $(jobs %%); echo job {self._scripts} $1", DEADLINE_S)
-        number = self._bash.expect(rf"^job {self._scripts} \[(\d+)\]", 1.0)[1]
-        self._outputs[int(number)] = output
+        # A job that has ended may be forgotten already: then it has no number.
+        number = r'jobs -l | sed -n "s/^\[\([0-9]*\)\]. *$! .*/\1/p"'
+        self._order(f"echo job {self._scripts} $({number})", DEADLINE_S)
+        job = self._bash.expect(rf"^job {self._scripts}(?: (\d+))?$", 1.0)
+        if job[1] is not None:
+            self._outputs[int(job[1])] = output
         return output
 
     def runs(self) -> bool:

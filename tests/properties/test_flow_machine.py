@@ -6,8 +6,6 @@ the ledger. What flow control does to a reader is in `test_simulated_flow.py`.
 
 from __future__ import annotations
 
-from math import ceil
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -180,7 +178,7 @@ class FlowMachine(RuleBasedStateMachine):
             return
         n, ratio = self.decision.needed, t_t_s / t_s_s
         assert n >= 1
-        if n != ceil(ratio):
+        if n != teachers_needed(t_t_s, t_s_s):
             assert ratio <= 1.25 * n + 1e-9, "clearly too few"
             since = self.memory.off_ratio_since
             assert since is not None
@@ -210,12 +208,13 @@ def view(ratio: float, teachers: int, *, presumed: bool) -> FlowView:
 
 
 def n_of(ratio: float) -> int:
-    return ceil(time_ratio(ratio * T_S_S, T_S_S))
+    return teachers_needed(ratio * T_S_S, T_S_S)
 
 
 @given(RATIOS, RATIOS, st.floats(0.0, 60.0))
 @example(5.0, 4.9, 0.0)
 @example(3.0, 3.1, 0.0)
+@example(14.0, 42.4, 60.0)  # 14.0 * 0.01 / 0.01 > 14
 def test_what_is_measured_replaces_at_once_what_was_remembered(
     remembered: float, measured: float, after_s: float
 ) -> None:
