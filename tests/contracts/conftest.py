@@ -17,7 +17,7 @@ from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.jobs.redis_board import RedisBoard
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.coordinator.registry.redis_registry import RedisRegistry
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 #: Where the tests are to see the end of a lease; with the time for which facts outlive it, 1 s.
 SHORT_S = 0.2
@@ -43,9 +43,9 @@ Boards = Holds[JobBoard]
 
 @contextmanager
 def held(
-    kind: str, redis: Redis, url: str, in_memory: Callable[..., Any], in_redis: Callable[[str], Any]
+    kind: str, redis: Redis, url: str, in_memory: Callable[..., Any], in_redis: Callable[..., Any]
 ) -> Iterator[Holds[Any]]:
-    """Yield an empty store of one of `KINDS`, made by `in_memory(clock=...)` or `in_redis(url)`."""
+    """Yield an empty store of one of `KINDS`: `in_memory(clock=)`, `in_redis(url, timeout_s=)`."""
     if kind == "memory":
         now = [1_700_000_000.0]
 
@@ -55,7 +55,10 @@ def held(
         inside = in_memory(clock=lambda: now[0])
         yield Holds(inside, inside, move, lambda: inside.clear())
         return
-    with closing(in_redis(url)) as one, closing(in_redis(url)) as another:
+    with (
+        closing(in_redis(url, timeout_s=DEADLINE_S)) as one,
+        closing(in_redis(url, timeout_s=DEADLINE_S)) as another,
+    ):
 
         def wait(seconds: float) -> None:
             until = one.time_ms() + seconds * 1000
@@ -74,7 +77,9 @@ def private_valkey_url() -> Iterator[str]:
 
 @pytest.fixture
 def redis(private_valkey_url: str) -> Iterator[Redis]:
-    with Redis.from_url(private_valkey_url, decode_responses=True) as client:
+    with Redis.from_url(
+        private_valkey_url, decode_responses=True, socket_timeout=DEADLINE_S
+    ) as client:
         client.flushall()
         yield client
 

@@ -27,6 +27,7 @@ from edl.mesh.kubernetes.resources import (
     rfc3339,
 )
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
@@ -52,7 +53,7 @@ class Stage(Protocol):
 class Fleet:
     def __init__(self, url: str) -> None:
         self.options = ("--coordinator", url)
-        self.board = RedisQueue(url)
+        self.board = RedisQueue(url, timeout_s=DEADLINE_S)
         assert self.board.take("r", {"host": "here", "slots": 4}, 60.0)
 
     def where(self) -> Where:

@@ -17,7 +17,7 @@ from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.scheduler.students.ranges import Ranges
 from edl.scheduler.students.shards import Shard, cut
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Boards
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 JOB = "digits"
 
@@ -190,7 +190,7 @@ def test_what_is_no_json_is_refused(boards: Boards) -> None:
 def test_every_key_of_a_job_expires_and_lies_in_one_slot(
     redis: Redis, private_valkey_url: str
 ) -> None:
-    board = RedisBoard(private_valkey_url)
+    board = RedisBoard(private_valkey_url, timeout_s=DEADLINE_S)
     begin(board)
     board.fill(JOB, 1, 0, cut(Ranges.of([(0, 9)]), 3))
     board.lease(JOB, 1, 0, 0)
@@ -217,7 +217,7 @@ def test_a_url_names_the_board() -> None:
 def test_foreign_contents_are_skipped_or_named(
     redis: Redis, private_valkey_url: str, rng: random.Random
 ) -> None:
-    board = RedisBoard(private_valkey_url)
+    board = RedisBoard(private_valkey_url, timeout_s=DEADLINE_S)
     begin(board)
     board.report(JOB, 1, 0, {})
     prefix = "edl:{job:digits}:"

@@ -14,7 +14,7 @@ from edl.coordinator.machines.memory_board import MemoryMachines
 from edl.coordinator.machines.redis_board import RedisMachines
 from edl.errors import LeaseSuperseded, UsageError
 from edl.tests.contracts.conftest import KINDS, LONG_S, SHORT_S, Holds, held
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 Machines = Holds[MachineBoard]
 DEPLOYED = Deployment(
@@ -163,7 +163,7 @@ def test_a_url_names_the_board() -> None:
 def test_keys_expire_and_foreign_contents_are_skipped(
     redis: Redis, private_valkey_url: str
 ) -> None:
-    board = RedisMachines(private_valkey_url)
+    board = RedisMachines(private_valkey_url, timeout_s=DEADLINE_S)
     board.join("m", 7, TOLD, LONG_S)
     board.deploy(DEPLOYED)
     assert board.lead("one", LONG_S) == "first"

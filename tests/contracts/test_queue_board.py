@@ -13,6 +13,7 @@ from edl.coordinator.queue.memory_board import MemoryQueue
 from edl.coordinator.queue.redis_board import RedisQueue
 from edl.errors import RegistryUnavailable, UsageError
 from edl.tests.contracts.conftest import KINDS, LONG_S, SHORT_S, Holds, held
+from edl.tests.waiting import DEADLINE_S
 
 Queues = Holds[QueueBoard]
 
@@ -194,7 +195,7 @@ def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str)
 
 
 def test_what_strangers_wrote_is_passed_over(redis: Redis, private_valkey_url: str) -> None:
-    queue = RedisQueue(private_valkey_url)
+    queue = RedisQueue(private_valkey_url, timeout_s=DEADLINE_S)
     assert queue.submit("a", {"n": 1}) == 1
     redis.hset("edl:{queue:main}:specs", mapping={"x y": "1 2 {}", "b": "nothing"})
     redis.hset("edl:{queue:main}:progress", "a", '0 {"state":"odd","target":"2","slots":["x",1]}')
@@ -206,7 +207,7 @@ def test_what_strangers_wrote_is_passed_over(redis: Redis, private_valkey_url: s
 
 
 def test_each_key_of_a_queue_has_an_expiry(redis: Redis, private_valkey_url: str) -> None:
-    queue = RedisQueue(private_valkey_url, "other")
+    queue = RedisQueue(private_valkey_url, "other", timeout_s=DEADLINE_S)
     number = queue.submit("a", {}) or 0
     assert queue.take("r", {}, LONG_S)
     assert queue.wish("a", Wish(nodes=1))

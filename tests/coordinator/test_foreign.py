@@ -16,11 +16,12 @@ from edl.coordinator.registry import LogEntry, Member, MemberBeat, Plan, Row, ke
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
+from edl.tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
 def registry(valkey_url: str) -> Iterator[RedisRegistry]:
-    registry = RedisRegistry(valkey_url)
+    registry = RedisRegistry(valkey_url, timeout_s=DEADLINE_S)
     yield registry
     registry.close()
 

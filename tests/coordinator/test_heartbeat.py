@@ -287,7 +287,8 @@ def test_members_that_start_together_do_not_beat_together(
 def test_most_beats_of_a_busy_teacher_are_plain_commands(
     clock: VirtualTime, valkey_url: str
 ) -> None:
-    registry, asked, service = RedisRegistry(valkey_url), count(), "plain-beats"
+    registry = RedisRegistry(valkey_url, timeout_s=DEADLINE_S)
+    asked, service = count(), "plain-beats"
     heart = Heartbeat(
         registry, "teachers", service, "t",
         lambda: {"incarnation": "5", "in_flight": str(next(asked))}, 600.0,

@@ -20,7 +20,7 @@ from edl.coordinator.registry.redis_url import open_client, parse
 from edl.supervise import Command, Process, start
 from edl.tests.deploy import kubernetes_redis_cli
 from edl.tests.deploy.kubernetes import KUBERNETES, printed_secrets
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -124,7 +124,7 @@ def test_pods_that_start_together_agree_on_one_master(
     tmp_path: Path, secrets: dict[str, dict[str, bytes]]
 ) -> None:
     with mesh_of(tmp_path, secrets, sentinels=1) as mesh:
-        registry = connect(mesh.url)
+        registry = connect(mesh.url, timeout_s=DEADLINE_S)
         try:
             assert registry.time_ms() > 0
         finally:

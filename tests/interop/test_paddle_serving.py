@@ -27,6 +27,7 @@ from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import wait_gone
 from edl.tests.interop.paddle_serving import export, serving_python
 from edl.tests.proto.test_stubs import fields
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -108,7 +109,7 @@ def running(teacher: Process) -> psutil.Process:
 
 
 def registered(mesh: LocalMesh) -> list[Member]:
-    with closing(connect(mesh.url)) as registry:
+    with closing(connect(mesh.url, timeout_s=DEADLINE_S)) as registry:
         return registry.members("teachers", SERVICE)
 
 

@@ -18,6 +18,7 @@ import redis
 
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Row
 from edl.coordinator.registry.redis_registry import RedisRegistry
+from edl.tests.waiting import DEADLINE_S
 
 AT_ONCE = 4
 TTL_S = 0.2
@@ -110,7 +111,7 @@ def assign(registry: RedisRegistry, service: str, name: str, incarnation: int) -
 
 def main(url: str, kills: int, seed: int) -> int:
     rng = random.Random(seed)
-    registry = RedisRegistry(url)
+    registry = RedisRegistry(url, timeout_s=DEADLINE_S)
     client = redis.Redis.from_url(url, decode_responses=True, protocol=2)
     registry.register("managers", "", "h:1", {"incarnation": "1"}, TTL_S)  # loads the scripts
     registry.beat("managers", "", "h:1", TTL_S, incarnation=1)

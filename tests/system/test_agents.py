@@ -25,7 +25,7 @@ from edl.tests.ground.programs import wait_gone
 from edl.tests.system.conftest import ROWS, Batches, taken_until
 from edl.tests.system.coordinator_process import edl_output
 from edl.tests.teacher import same_network
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 class Images(Batches):
@@ -90,7 +90,7 @@ class Lending:
 
     def registered(self, service: str) -> dict[str, str]:
         """The states of teachers with a lease, from the registry: a manager may be late."""
-        with closing(connect(self.mesh.url)) as registry:
+        with closing(connect(self.mesh.url, timeout_s=DEADLINE_S)) as registry:
             return {one.member: one.facts["state"] for one in registry.members("teachers", service)}
 
     def admitted(self, service: str) -> list[str]:

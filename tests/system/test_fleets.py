@@ -101,7 +101,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A queue in a Redis of its own; all runners end with the test."""
     with redis_server() as (_, port):
         url = f"redis://127.0.0.1:{port}"
-        world = World(url, open_queue(url), tmp_path)
+        world = World(url, open_queue(url, timeout_s=DEADLINE_S), tmp_path)
         try:
             yield world
         finally:
@@ -219,7 +219,7 @@ def test_a_training_grows_makes_room_for_a_service_and_goes_on(world: World) -> 
     file.write_text("\n".join(["name: student", train, "max_nodes: 2", env]))
     world.run_job("submit", file)
     world.fleet(2, "--yield-within", 9)
-    board = open_board(world.url)
+    board = open_board(world.url, timeout_s=DEADLINE_S)
 
     def trains_with(nodes: int, more_than: int = 0) -> bool:
         sight = look(board, "student", nodes)
@@ -266,7 +266,7 @@ def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
     stack.callback(process.stop)
     url = ready(process).url
     fleet = begin_fleet(stack, url)
-    registry = stack.enter_context(closing(connect(url)))
+    registry = stack.enter_context(closing(connect(url, timeout_s=DEADLINE_S)))
     running = [0]
 
     def serving() -> int:

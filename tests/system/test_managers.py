@@ -19,6 +19,7 @@ from edl.proto import coordinator_pb2 as pb
 from edl.supervise import Process
 from edl.tests.faults import FaultProxy
 from edl.tests.system.conftest import SPEC, TTL_S, Batches, start_teachers, taken_until
+from edl.tests.waiting import DEADLINE_S
 
 PACE_S = 0.02 / 8
 OPTIONS = ("--ttl", str(TTL_S), "--leader-ttl", "1.0")
@@ -59,7 +60,7 @@ class Mesh(LocalMesh):
     def recoveries(self) -> int:
         """How many terms of leaders have come so far that they may take teachers away."""
         try:
-            with closing(connect(self.url)) as registry:
+            with closing(connect(self.url, timeout_s=DEADLINE_S)) as registry:
                 log = registry.events("slow")
         except EdlError:
             return 0
@@ -141,7 +142,7 @@ def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_he
         data.partition()
         leases.partition()
         batches += taken_until(iterator, lambda: "far" not in reader.stats.teachers)
-        with closing(connect(mesh.url)) as registry:
+        with closing(connect(mesh.url, timeout_s=DEADLINE_S)) as registry:
             assert ("lost", "far") in [(one.kind, one.subject) for one in registry.events("slow")]
         data.heal()
         leases.heal()

@@ -20,7 +20,7 @@ from edl.tests.ground.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.system.coordinator_process import SHORT_TTL_S, Coordinator, Members, ready, serve
 from edl.tests.system.registering import audit
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.mark.parametrize("kills", [100, pytest.param(2000, marks=pytest.mark.nightly)])
@@ -68,7 +68,7 @@ class Mesh:
         teacher = ScriptedTeacher()
         stack.callback(teacher.stop)
         Members(self.coordinator.url, stack).teacher("t1", teacher.address)
-        self.registry = connect(self.coordinator.url)
+        self.registry = connect(self.coordinator.url, timeout_s=DEADLINE_S)
         stack.callback(self.registry.close)
         url = self.coordinator.url
         self.client: Any = stack.enter_context(
