@@ -152,11 +152,11 @@ class Stream:
     def follow_job(self, now: float) -> None:
         """The other ranks of its job can step at another rate."""
         self.advance(now)
-        before = self.potential
+        before, at_once = self.potential, self.due <= now + SOONEST_S
         if self.student.group.needs_labels:
             self._flow(now)
         self._go_on(now)
-        if self.potential != before:  # it begins or ceases to wait: its turn comes at once
+        if at_once or self.potential != before:  # it begins or ceases to wait
             self.due = now + SOONEST_S
 
     def _go_on(self, now: float) -> None:
