@@ -146,8 +146,12 @@ class ReaderConfig:
                 f"priority is a number from {-_MAX_PRIORITY} to {_MAX_PRIORITY}, not"
                 f" {self.priority}"
             )
-        if self.window < 1 or self.request_timeout_s <= 0:
-            raise UsageError("window must be at least 1 and request_timeout_s above 0")
+        if not 1 <= self.window <= self.window_max:
+            raise UsageError(
+                f"need 1 <= window <= window_max, not {self.window} and {self.window_max}"
+            )
+        if self.request_timeout_s <= 0:
+            raise UsageError(f"request_timeout_s must be above 0, not {self.request_timeout_s}")
         rows = self.teacher_batch_size
         if rows not in (None, "auto") and not (isinstance(rows, int) and rows >= 1):
             raise UsageError(

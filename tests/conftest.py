@@ -22,6 +22,7 @@ from edl.tests.leaks import ProcessResources, leaked_since, shared_by_tests, wat
 
 #: The tier that runs; empty when pytest was started by hand, which runs whatever it is told to.
 TIER = os.environ.get("EDL_TEST_TIER", "")
+TIERS = ("test", "test-system", "nightly", "interop")
 SYSTEM_FOLDERS = ("examples", "hostile", "interop", "release", "system")
 SEED_VARIABLE = "EDL_TEST_SEED"
 # In the environment, so that the workers of a parallel run draw from the same seed.
@@ -58,6 +59,8 @@ class SessionFixtures:
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
+    if TIER and TIER not in TIERS:
+        raise pytest.UsageError(f"EDL_TEST_TIER={TIER} is none of {', '.join(TIERS)}")
     watch_descendants()
     config.pluginmanager.register(SessionFixtures())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -112,6 +115,22 @@ def pytest_report_header() -> str:
     return f"random seed: {SEED} (repeat with {SEED_VARIABLE}={SEED})"
 
 
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode
+) -> None:
+    """With `-q` there is no header."""
+    if exitstatus == pytest.ExitCode.TESTS_FAILED and terminalreporter.verbosity < 0:
+        terminalreporter.write_line(pytest_report_header())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Report a test by the id that selects it: without the group by which xdist spreads it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        group = Path(report.nodeid.partition("::")[0]).stem
+        report.nodeid = report.nodeid.removesuffix(f"@{group}")
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """Random choices of one test, which differ from run to run; the header names the seed."""
@@ -129,22 +148,21 @@ def valkey_url() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def module_leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+def module_leaves_nothing_behind() -> Iterator[list[ProcessResources]]:
     """Fails a module whose shared fixtures leave threads, processes or shared memory."""
-    before = ProcessResources.now()
-    yield
-    _fail_on_leaks(before)
+    known = [ProcessResources.now()]
+    yield known
+    if leaks := leaked_since(known[-1]):
+        pytest.fail(f"the module left behind: {'; '.join(leaks)}", pytrace=False)
 
 
 @pytest.fixture(autouse=True)
-def test_leaves_nothing_behind(module_leaves_nothing_behind: None) -> Iterator[None]:
+def test_leaves_nothing_behind(
+    module_leaves_nothing_behind: list[ProcessResources],
+) -> Iterator[None]:
     """Fails a test that leaves threads, processes or shared memory behind."""
     before = ProcessResources.now()
     yield
-    _fail_on_leaks(before)
-
-
-def _fail_on_leaks(before: ProcessResources) -> None:
-    __tracebackhide__ = True
     if leaks := leaked_since(before):
-        pytest.fail("left behind:\n  " + "\n  ".join(leaks), pytrace=False)
+        module_leaves_nothing_behind.append(ProcessResources.now())  # reported once
+        pytest.fail(f"left behind: {'; '.join(leaks)}", pytrace=False)

@@ -43,6 +43,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--table", type=Path, help="append a line for each run to this file")
     parser.add_argument("arguments", nargs="*", help="of pytest, behind --")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failures = 0
     for number in range(options.runs):
         line, passed = one_run(options)
@@ -69,6 +70,7 @@ def one_run(options: argparse.Namespace) -> tuple[str, bool]:
             env={**os.environ, "EDL_TEST_SEED": str(seed)},
             preexec_fn=_ignore_sigint if options.ignore_sigint else None,
         )
+        stack.callback(_end, process)
         if options.stall:
             stack.enter_context(_stalls(process.pid, random.Random(seed)))
         code = process.wait()
@@ -92,9 +94,24 @@ def _conditions(options: argparse.Namespace) -> str:
 def _summary(log: Path) -> str:
     """The tests that failed, or where the output is."""
     lines = log.read_text(errors="replace").splitlines()
-    failed = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    failed = [
+        line.partition(" ")[2].partition(" - ")[0]
+        for line in lines
+        if line.startswith(("FAILED ", "ERROR "))
+    ]
     print("\n".join(lines[-200:]), file=sys.stderr)
     return ", ".join(sorted(set(failed))) or f"see {log.name}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a run that goes on although this program ends, and all that it has started."""
+    if process.poll() is None:
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for child in children:
+            with contextlib.suppress(psutil.Error):  # it has ended by itself
+                child.kill()
 
 
 def _append(table: Path, line: str) -> None:

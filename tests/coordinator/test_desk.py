@@ -53,6 +53,18 @@ def test_what_concerns_the_leader_is_written_at_once_and_the_rest_in_time(world:
     assert kept("volume_bytes") == "8"
 
 
+def test_an_epoch_that_the_table_has_not_reached_concerns_the_leader_once(world: World) -> None:
+    student, desk = world.student("j/0"), world.managers[0].desk
+    world.run(GRACE_S + 1)
+    ahead = student.report()
+    ahead.counter += 1
+    concerns = []
+    for _ in range(2):
+        desk.reported(student.stream, ahead)
+        concerns.append(desk.write(world.now))
+    assert concerns == [True, False]
+
+
 def test_a_newer_stream_or_start_of_a_student_replaces_the_former(world: World) -> None:
     student, (manager, _) = world.student("j/0"), world.managers
     world.run(GRACE_S)

@@ -6,13 +6,15 @@ import os
 import random
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 
-from edl.coordinator.limits import Limits, TooLarge
+from edl.coordinator.limits import Limits, Places, TooLarge
+from edl.errors import RateLimited
 from edl.scheduler.limits import Rate
 from edl.tests.coordinator.calls import ask, end_of, next_assignment, open_stream, report, subscribe
 from edl.tests.coordinator.scripted_manager import Served, served
@@ -120,3 +122,17 @@ def test_calls_on_top_of_those_that_are_answered_are_turned_away() -> None:
         first.join(20.0)
         assert ended == [("OK", "")]
         assert mesh.refused == ["overloaded"]
+
+
+def test_nothing_is_kept_of_who_has_left() -> None:
+    class Principal(str):
+        """Whose end can be seen."""
+
+    places = Places("streams", most=2, most_each=1)
+    principal = Principal("p")
+    with places.one(principal), pytest.raises(RateLimited), places.one(principal):
+        pass
+    gone = weakref.ref(principal)
+    del principal
+    assert gone() is None
+    assert places.taken == 0

@@ -24,7 +24,11 @@ HELD = 3
 
 
 class InstantEngine:
-    """Labels batches as they come; with `ordered=False`, a random one of those that wait."""
+    """Labels batches as they come; with `ordered=False`, a random one of those that wait.
+
+    Attributes:
+        rested: set when the source has to wait for room.
+    """
 
     pid = 0
     restarts = 0
@@ -36,6 +40,7 @@ class InstantEngine:
         self._rng = random.Random(config.seed)
         self._lock = threading.Lock()
         self._announced: list[Pulled] = []
+        self.rested = threading.Event()
         self._limit = AHEAD
         stream.allow(AHEAD)
 
@@ -46,7 +51,7 @@ class InstantEngine:
                 self._label(self._held)
 
     def rests(self) -> None:
-        pass  # it is told of everything at once
+        self.rested.set()
 
     def source_ended(self, epoch: int) -> None:
         with self._lock:

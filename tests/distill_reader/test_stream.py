@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
+from edl.distill_reader import DistilReader
 from edl.distill_reader.labelled import Labels
 from edl.distill_reader.progress import Place
 from edl.distill_reader.ring import Leases, Ring
@@ -16,6 +18,8 @@ from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
 from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch, UsageError
 from edl.proto.arena import Arena, Array, Record
+from edl.tests.distill_reader.instant_engine import AHEAD, InstantEngine
+from edl.tests.waiting import DEADLINE_S
 
 X = np.arange(4.0).reshape(2, 2)
 PARTS = take_apart(X)
@@ -288,3 +292,19 @@ def test_a_lease_ends_once_and_one_that_is_revoked_never() -> None:
     assert [*leases.over()] == [first.offset, second.offset]
     assert [*leases.over()] == []
     arena.close()
+
+
+def test_what_was_taken_is_told_before_the_source_waits_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engines: list[InstantEngine] = []
+
+    def made(*arguments: Any) -> InstantEngine:
+        engines.append(InstantEngine(*arguments))
+        return engines[-1]
+
+    monkeypatch.setattr("edl.distill_reader.pipeline.EngineClient", made)
+    source = [(X,) for _ in range(2 * AHEAD)]
+    with DistilReader(source, service="s", teachers=["127.0.0.1:9"]) as reader:
+        next(iter(reader))
+        assert engines[0].rested.wait(DEADLINE_S)

@@ -84,6 +84,11 @@ class TestPulling:
         pulls = [flow.see(CALM._replace(volume_bytes=v)).pull > 0 for v in volumes]
         assert pulls == [True, False, False, False, True, True, False]
 
+    def test_an_empty_buffer_pulls_whatever_lt_is(self) -> None:
+        flow = Flow(FlowConfig(upper_bytes=1000, lower_bytes=0))
+        pulls = [flow.see(CALM._replace(volume_bytes=v)).pull > 0 for v in (1001, 1, 0)]
+        assert pulls == [False, False, True]
+
 
 class TestState:
     @pytest.mark.parametrize(

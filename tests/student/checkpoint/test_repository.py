@@ -248,6 +248,14 @@ def test_a_manifest_names_files_of_its_folder_alone() -> None:
         Manifest.unpack(packed)
 
 
+def test_a_manifest_of_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("edl.student.checkpoint.manifest.FORMAT", "another")
+        packed = Manifest(1, 1, 0.0, {}).pack()
+    with pytest.raises(CheckpointDamaged, match="of format 'another'"):
+        Manifest.unpack(packed)
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     repository = Repository(str(tmp_path / "job"), keep=9)
