@@ -103,14 +103,21 @@ def keeps_what_it_gets(
 ) -> list[Any]:
     """Stop a teacher and wait until it holds a request; returns the batches taken meanwhile."""
     teacher.send_signal(signal.SIGSTOP)
-    served = [reader.stats.served]
+    first = reader.stats
+    told, others = first.served, 0
 
     def holds_one() -> bool:
+        """What it had answered when it stopped may still be on its way."""
+        nonlocal told, others
         stats = reader.stats
-        if stats.served != served[-1]:
-            served.append(stats.served)
-        # A figure may be a little old, so two new ones are awaited.
-        return len(served) > 2 and dict(stats.in_flight).get(name, 0) + stats.hedges > 0
+        if dict(stats.served).get(name) != dict(told).get(name):
+            others = 0
+        elif stats.served != told:
+            others += 1
+        told = stats.served
+        if stats.resends + stats.hedges > first.resends + first.hedges:
+            return True
+        return others > 1 and dict(stats.in_flight).get(name, 0) > 0
 
     return taken_until(iterator, holds_one)
 
