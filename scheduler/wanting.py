@@ -38,7 +38,8 @@ def follow_ratio(view: FlowView, memory: FlowMemory, now: float, config: FlowCon
     replaced = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:
         memory = memory._replace(presumed=view.presumed)
-    n, needed = rounded_up(ratio), memory.needed
+    n = latest = rounded_up(ratio)
+    needed = memory.needed
     if n == needed:
         off = memory.off_ratio_since is not None
         return memory._replace(off_ratio_since=None) if off else memory
@@ -55,7 +56,8 @@ def follow_ratio(view: FlowView, memory: FlowMemory, now: float, config: FlowCon
             return memory._replace(off_ratio_since=since, off_ratio_n=nearest)
         n = nearest
         adjust = _less_by(adjust, n - needed)
-    moved = memory._replace(needed=n, adjust=adjust, off_ratio_since=None)
+    since = None if n == latest else now
+    moved = memory._replace(needed=n, adjust=adjust, off_ratio_since=since, off_ratio_n=latest)
     reason = f"n = {n} = ceil({view.t_t_s:.3g} / {view.t_s_s:.3g} s per sample)"
     if wanted(moved, config) == wanted(memory, config):
         return moved._replace(reason=reason)

@@ -233,6 +233,14 @@ class TestFollowingTheRatio:
         flow.see(self.of(4.9))
         assert flow.see(self.of(6.3)).needed == 7
 
+    def test_the_next_window_begins_with_the_fall(self) -> None:
+        flow = Flow()
+        needed = []
+        for ratio in (4.9, 3.5, 2.1, 2.1):
+            needed.append(flow.see(self.of(ratio)).needed)
+            flow.now += CONFIG.surplus_window_s
+        assert needed == [5, 5, 4, 3]
+
     def test_need_falls_after_a_whole_window(self) -> None:
         flow = Flow()
         flow.see(self.of(4.9))
