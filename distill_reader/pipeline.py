@@ -34,7 +34,7 @@ from .trace_file import begin as begin_trace
 log = logging.getLogger(__name__)
 
 #: A wait for labels is explained in the log each time it has lasted so long.
-EXPLAIN_EVERY_S = 10.0
+EXPLAIN_EVERY_S = 5.0
 PULLER_GRACE_S = 5.0
 #: A wait as short as this is none that the engine has to be told of.
 MOMENT_S = 0.001

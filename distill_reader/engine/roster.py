@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
 from ...scheduler.switching import Advice
 from ..config import ReaderConfig
 from .outcomes import Peer
+
+log = logging.getLogger(__name__)
+
+#: Services that are listed where the one that was asked for has no teacher.
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +132,15 @@ class AdvisedTeachers:
     ) -> None:
         from ...coordinator import Subscription  # loads redis; named teachers need none
 
-        secured = {"security": config.security} if config.security else {}
         self._on_assigned = on_assigned
         self._subscription = Subscription(
-            url, config.service, config.student_id, on_failed=on_failed, **secured
+            url, config.service, config.student_id, security=config.security, on_failed=on_failed
         )
+        self._url, self._security = url, config.security
         self._service = config.service
         self._last: Assigned | None = None
         self._known: dict[str, Peer] = {}
+        self._others = ""  # in words, services that have teachers where this one has none
 
     def start(self) -> None:
         self._subscription.start(self._on_message)
@@ -151,7 +159,7 @@ class AdvisedTeachers:
         if self._last is None:
             return "the coordinator has not answered yet"
         if not self._last.live:
-            return f"no teacher of service {self._service!r} is registered"
+            return f"no teacher of service {self._service!r} is registered{self._others}"
         return ""
 
     def answers(self) -> bool:
@@ -175,8 +183,27 @@ class AdvisedTeachers:
             Advice(message.content_id, message.next_content_id, message.data_epoch),
         )
         self._known = {peer.teacher_id: peer for peer in peers}
+        if not assigned.live and (self._last is None or self._last.live):
+            threading.Thread(target=self._look_for_others, name="edl-services", daemon=True).start()
         self._last = assigned
         self._on_assigned(assigned)
+
+    def _look_for_others(self) -> None:
+        """Find the services that the user may mean; in a thread, as a manager may take seconds."""
+        from difflib import get_close_matches  # seldom needed, and slow to import
+
+        from ...coordinator import fetch_status
+
+        try:
+            status = fetch_status(self._url, max_members=1, security=self._security)
+        except EdlError as error:
+            log.debug("cannot list the services: %s", error)
+            return
+        names = sorted(one.name for one in status.services if one.teacher_count)
+        close = get_close_matches(self._service, names, n=1)
+        shown = [*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])]
+        self._others = f"; services with teachers: {', '.join(shown) or 'none'}"
+        self._others += "".join(f" (did you mean {name!r}?)" for name in close)
 
     def _peer(self, teacher: pb.Teacher) -> Peer | None:
         """A teacher without an address is one to be kept, by a manager that has lost its memory."""

@@ -277,6 +277,22 @@ def test_no_teacher_is_an_error_that_says_why() -> None:
             list(reader)
 
 
+def test_a_wait_is_explained_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edl.distill_reader.pipeline.EXPLAIN_EVERY_S", 0.05)
+
+    def train() -> None:
+        with pytest.raises(UsageError, match="closed"):
+            list(reader)
+
+    with reader_of(Batches(3), NOBODY) as reader:
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        wait_until(lambda: "0 of 1 teachers live" in caplog.text)
+    trainer.join()
+
+
 def test_hard_only_goes_on_without_soft_labels_and_counts() -> None:
     source = Batches(10)
     options = {"no_teacher": "hard_only", "no_teacher_grace_s": 0.0}

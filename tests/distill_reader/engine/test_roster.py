@@ -1,0 +1,40 @@
+"""Teachers that a coordinator advises: what is said when there are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.roster import AdvisedTeachers
+from edl.proto import coordinator_pb2 as pb
+from edl.tests.coordinator.scripted_manager import served
+from edl.tests.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("services", "said"),
+    [
+        ({"bert": 1, "resnet101": 2}, "bert, resnet101 (did you mean 'resnet101'?)"),
+        ({"bert": 1, "resnet101": 0}, "bert"),
+        ({}, "none"),
+        ({f"s{n}": 1 for n in range(7)}, "s0, s1, s2, s3, s4, ..."),
+    ],
+)
+def test_without_teachers_the_services_that_have_some_are_named(
+    services: dict[str, int], said: str
+) -> None:
+    config = ReaderConfig("resnet110", coordinator="unused")
+    with served() as mesh:
+        mesh.manager.teachers = []
+        mesh.manager.mesh = pb.MeshStatus(
+            services=[pb.ServiceStatus(name=n, teacher_count=c) for n, c in services.items()]
+        )
+        roster = AdvisedTeachers(config, mesh.url, lambda assigned: None, lambda error: None)
+        roster.start()
+        try:
+            roster.report(pb.StudentReport(incarnation=1, want=1))
+            wait_until(lambda: "services" in roster.why())
+            none = "no teacher of service 'resnet110' is registered"
+            assert roster.why() == f"{none}; services with teachers: {said}"
+        finally:
+            roster.stop()
