@@ -101,7 +101,11 @@ def taken_until(iterator: Iterator[Any], condition: Callable[[], object]) -> lis
 def keeps_what_it_gets(
     teacher: Process, name: str, reader: DistilReader, iterator: Iterator[Any]
 ) -> list[Any]:
-    """Stop a teacher and wait until it holds a request; returns the batches taken meanwhile."""
+    """Stop a teacher and wait until it holds a request; returns the batches taken meanwhile.
+
+    The reader has no canaries: a copy for a canary need not be sent again.
+    """
+    assert reader.config.canaries is None
     teacher.send_signal(signal.SIGSTOP)
     first = reader.stats
     told, others = first.served, 0

@@ -53,7 +53,7 @@ def test_teachers_leave_stop_and_die_and_so_do_a_predictor_and_the_engine(
     set_pace(PACE_S / 4)
     killed, suspended, drained = service.add("killed", "suspended", "drained")
     source = Batches()
-    with service.reader(source, teachers_min=3, upper_bytes=10_000) as reader:
+    with service.reader(source, teachers_min=3, upper_bytes=10_000, canaries=None) as reader:
         iterator = iter(reader)
 
         batches = taken_until(iterator, lambda: drained in dict(reader.stats.in_flight))
@@ -227,8 +227,8 @@ def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
     source = large()
     with serving(model=LOCAL_MODEL) as first, serving(model=LOCAL_MODEL) as second:
         options: dict[str, Any] = {"request_timeout_s": 5.0, "upper_bytes": 10 * LOCAL_BATCH_BYTES}
-        addresses = [first.address, second.address]
-        with DistilReader(source, service="m", teachers=addresses, **options) as reader:
+        options |= {"teachers": [first.address, second.address], "canaries": None}
+        with DistilReader(source, service="m", **options) as reader:
             iterator = iter(reader)
             batches = taken_until(iterator, lambda: first.address in dict(reader.stats.served))
             batches += keeps_what_it_gets(first.process, first.address, reader, iterator)
