@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from heapq import nlargest
 from math import isfinite
 
 
@@ -69,6 +70,7 @@ class RecentMean:
     def __init__(self, size: int = 64) -> None:
         if size < 1:
             raise ValueError(f"needs size >= 1, not {size}")
+        self._size = size
         self._latest: deque[float] = deque(maxlen=size)
         self.value: float | None = None
 
@@ -77,11 +79,33 @@ class RecentMean:
         if not isfinite(measurement):
             raise ValueError(f"not a measurement: {measurement}")
         self._latest.append(measurement)
-        self.value = sum(self._latest) / len(self._latest)
+        self.value = self._mean()
+
+    def forget(self, count: int) -> None:
+        """Leave out the `count` oldest of more measurements."""
+        for _ in range(count):
+            self._latest.popleft()
+        self.value = self._mean()
+
+    def _mean(self) -> float:
+        return sum(self._latest) / len(self._latest)
 
     def __len__(self) -> int:
         """How many measurements it stands on."""
         return len(self._latest)
+
+
+class MeanWithoutPause(RecentMean):
+    """The mean of the last `size` measurements, without one that is twice as long as all others.
+
+    It is left out only where `size` are known: what comes more often than that is no pause.
+    """
+
+    def _mean(self) -> float:
+        longest = nlargest(2, self._latest)
+        if len(self._latest) < max(self._size, 2) or longest[0] <= 2 * longest[1]:
+            return super()._mean()
+        return (sum(self._latest) - longest[0]) / (len(self._latest) - 1)
 
 
 class RecentRate:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from .rates import LowQuantile, RecentMean, RecentMedian, RecentRate
+from .rates import MeanWithoutPause, RecentMean, RecentMedian, RecentRate
 from .ratio import pooled_t_t
 
-#: Steps over which t_s is taken; the first ones of a training are slow and must not count for long.
-STEPS = 64
-STEP_QUANTILE = 0.25
+#: The first steps of a training are slow (caches, compilers): they count until as many more came.
+WARM_UP = 8
+#: Steps over which t_s is taken. On an asynchronous device the training loop runs ahead for some
+#: steps and then waits for all of them, so it is a mean; an evaluation or a checkpoint is a pause.
+STEP_WINDOW = 64
 #: Answers of one teacher over which its t_t is taken: few, so that a throttled teacher shows soon.
 ANSWERS = 5
 #: Of a teacher that has answered less often nothing is known: the first answer may be slow.
@@ -22,7 +24,7 @@ class Figures:
     """Times and counts of one engine. `now` is always the engine's own monotonic time."""
 
     def __init__(self) -> None:
-        self._steps = LowQuantile(STEPS, STEP_QUANTILE)
+        self._steps = MeanWithoutPause(STEP_WINDOW)
         self._pulls = RecentMean(PULLS)
         self._begins = False  # an epoch, and not the first
         self._answers: dict[str, RecentMedian] = {}
@@ -37,6 +39,8 @@ class Figures:
         if samples and seconds > 0:
             self._steps.add(seconds / samples)
             self.steps += 1
+            if self.steps == 2 * WARM_UP:
+                self._steps.forget(WARM_UP)
 
     def begin(self) -> None:
         """An epoch begins: that the source needs its time for that says nothing of its pace."""
@@ -73,7 +77,7 @@ class Figures:
 
     @property
     def t_s_s(self) -> float | None:
-        """Seconds per sample of the training step, unhindered."""
+        """Seconds per sample of the training step: of the time that was not waited for labels."""
         return self._steps.value
 
     def pace_s(self, t_s_s: float | None) -> float | None:

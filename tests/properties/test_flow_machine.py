@@ -6,6 +6,7 @@ the ledger. What flow control does to a reader is in `test_simulated_flow.py`.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, Turn, decide
 from edl.scheduler.profiles import ANSWERS, STEPS, Measured, times
 from edl.scheduler.ratio import teachers_needed, time_ratio
-from edl.scheduler.stream_figures import PULLS, Figures
+from edl.scheduler.stream_figures import PULLS, STEP_WINDOW, WARM_UP, Figures
 from edl.scheduler.wanting import wanted
 
 NOTHING = FlowView(
@@ -264,10 +265,56 @@ def test_one_measurement_that_is_wrong_does_not_show(
         assert t_t_s is not None
     if t_t_s is not None and t_s_s is not None:
         right = time_ratio(answer_s, step_s)
-        assert abs(time_ratio(t_t_s, t_s_s) / right - 1) < 1e-9
+        counted = min(steps - (WARM_UP if steps >= 2 * WARM_UP else 0), STEP_WINDOW)
+        assert -1e-9 < time_ratio(t_t_s, t_s_s) / right - 1 < 1 / (counted - 1)
 
 
-@given(st.integers(1, PULLS // 4), st.integers(STEPS, 4 * PULLS), SECONDS, st.floats(0.0, 1.0))
+STEP_S = 0.1
+TRACES = {
+    "synchronous": [STEP_S],
+    "asynchronous: four run ahead": [0.005] * 4 + [5 * STEP_S - 4 * 0.005],
+    "asynchronous: fifteen run ahead": [0.001] * 15 + [16 * STEP_S - 15 * 0.001],
+    "bursts": [STEP_S / 2, STEP_S / 2, 2 * STEP_S],
+}
+
+
+@pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
+@given(st.integers(0, 30), st.integers(1, 9), st.integers(0, 300))
+def test_n_is_the_ratio_however_the_steps_come(
+    trace: list[float], offset: int, n: int, paused: int
+) -> None:
+    """Also with slow first steps, and one pause of a minute once pauses can be told."""
+    figures = Figures()
+    for _ in range(WARM_UP):
+        figures.step(20 * STEP_S, ROWS)
+    for number in range(8 * STEP_WINDOW):
+        pause_s = 60.0 if number == STEP_WINDOW + paused else 0.0
+        figures.step(trace[(number + offset) % len(trace)] + pause_s, ROWS)
+        for _ in range(ANSWERS):
+            figures.answer("a", (n - 0.5) * STEP_S, ROWS)
+        t_t_s, t_s_s = known(figures)
+        if number >= STEP_WINDOW:
+            assert t_t_s is not None
+            assert t_s_s is not None
+            # A window may hold one turn of the trace more or less.
+            off = abs(teachers_needed(t_t_s, t_s_s) - n)
+            assert off <= (0 if len(trace) == 1 else max(1, n / 2))
+
+
+@given(st.floats(0.1, 10.0))
+def test_a_throttled_student_shows_within_the_window(factor: float) -> None:
+    figures = Figures()
+    for number in range(WARM_UP + 2 * STEP_WINDOW):
+        figures.step(STEP_S * (1 if number < WARM_UP + STEP_WINDOW else factor), ROWS)
+    assert figures.t_s_s == pytest.approx(factor * STEP_S / ROWS)
+
+
+@given(
+    st.integers(1, PULLS // 4),
+    st.integers(STEPS, 4 * PULLS),
+    SECONDS,
+    st.floats(0.0, 1.0),
+)
 def test_a_slow_source_asks_for_no_teachers_however_it_bursts(
     burst: int, pulled: int, source_s: float, of_source: float
 ) -> None:

@@ -1,19 +1,18 @@
 """What a reader would have measured by now of its student and its teachers: t_s and t_t.
 
-The live reader (`scheduler.stream_figures`) takes t_s as a low quantile of its latest steps, and
-t_t of each teacher as the median of its latest answers, from the second one on. A fluid has neither
-steps nor answers, so what these estimates come to is followed: when a time becomes another one,
-they have it so many steps, or answers, later.
+The live reader (`scheduler.stream_figures`) takes t_s as the mean of its latest steps, and t_t of
+each teacher as the median of its latest answers, from the second one on. A fluid has neither steps
+nor answers, so what these estimates come to is followed: when a time becomes another one, they have
+it so many steps, or answers, later.
 """
 
 from __future__ import annotations
 
-from math import exp, inf, log1p, sqrt
-from statistics import NormalDist
+from math import inf
 from typing import Final
 
 from ...ratio import pooled_t_t
-from ...stream_figures import ANSWERS, FEWEST_ANSWERS, STEP_QUANTILE, STEPS
+from ...stream_figures import ANSWERS, FEWEST_ANSWERS, STEP_WINDOW
 from ..scenario import StudentGroup
 from .devices import Hold
 
@@ -34,8 +33,6 @@ class Measures:
     def __init__(self, group: StudentGroup) -> None:
         self.t_t_s: float | None = None
         self._group = group
-        sigma = sqrt(log1p(group.jitter**2))
-        self._low: Final = exp(NormalDist().inv_cdf(STEP_QUANTILE) * sigma - sigma**2 / 2)
         self._source_s = group.source_s / group.batch
         self._step_s: float | None = None
         self._latest: float | None = None
@@ -49,16 +46,14 @@ class Measures:
         """Its steps take so long from now on, of mean."""
         if self._latest is not None and abs(step_s - self._latest) <= SAME * self._latest:
             return
-        slower = self._latest is not None and step_s > self._latest
-        shown = (1 - STEP_QUANTILE if slower else STEP_QUANTILE) * STEPS
-        self._steps.append((1.0 if self._latest is None else taken + shown, step_s))
+        self._steps.append((1.0 if self._latest is None else taken + STEP_WINDOW / 2, step_s))
         self._latest = step_s
 
     def t_s_s(self, taken: float) -> float | None:
         """Seconds per sample of its step, unhindered; None: not known yet."""
         while self._steps and taken >= self._steps[0][0]:
             self._step_s = self._steps.pop(0)[1]
-        return None if self._step_s is None else self._step_s * self._low / self._group.batch
+        return None if self._step_s is None else self._step_s / self._group.batch
 
     def pace_s(self, taken: float) -> float | None:
         """The same, or the source's time where that is longer: teachers need not be faster."""
