@@ -28,6 +28,7 @@ OnNoTeacher = Literal["wait", "hard_only", "fail"]
 Feeds = Sequence[FieldKey] | Mapping[str, FieldKey]
 
 DEFAULT_UPPER_BYTES = 256 << 20
+DEFAULT_BUFFER_BYTES = 4 << 30
 DEFAULT_TRACE_BYTES = 128 << 20
 #: Of trainings that nobody has named: nothing is remembered of them.
 DEFAULT_JOB = "job"
@@ -52,6 +53,7 @@ class ReaderConfig:
         labels: in which form each output is asked for.
         upper_bytes: `ut` of the paper's Algorithm 1; above it no new batch is pulled.
         lower_bytes: `lt`; below it pulling goes on.
+        buffer_bytes: the most that batches have which are pulled and not taken, labelled or not.
         job: name of the training that this reader belongs to.
         profiles: absolute path of the folder where the times of this job are remembered for its
             next start; empty: they are not.
@@ -92,6 +94,7 @@ class ReaderConfig:
     labels: LabelForms = AS_GIVEN
     upper_bytes: int = DEFAULT_UPPER_BYTES
     lower_bytes: int = DEFAULT_UPPER_BYTES // 2
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
     job: str = DEFAULT_JOB
     profiles: str = ""
     rank: int = 0
@@ -135,6 +138,10 @@ class ReaderConfig:
             raise UsageError(
                 f"thresholds need 0 <= lower_bytes < upper_bytes, not {self.lower_bytes} and"
                 f" {self.upper_bytes}"
+            )
+        if self.buffer_bytes < self.upper_bytes:
+            raise UsageError(
+                f"need upper_bytes <= buffer_bytes, not {self.upper_bytes} and {self.buffer_bytes}"
             )
         if not 1 <= self.teachers_min <= self.teachers_max:
             raise UsageError(

@@ -14,6 +14,7 @@ from .callbacks import Callback
 from .canaries import DEFAULT_CANARIES, CanaryPolicy
 from .checking import path, texts, whole
 from .config import (
+    DEFAULT_BUFFER_BYTES,
     DEFAULT_JOB,
     DEFAULT_PROFILES,
     DEFAULT_TRACE_BYTES,
@@ -69,6 +70,8 @@ class DistilReader:
             arrays, values, indices (int64) and tail mass.
         upper_bytes: `ut` of Algorithm 1: above so many bytes of labelled batches none is pulled.
         lower_bytes: `lt`: below so many bytes pulling goes on; by default half of `upper_bytes`.
+        buffer_bytes: hard limit of the bytes of batches that are pulled and not yet taken, labelled
+            or not; by default 4 GiB, or `upper_bytes` if that is more. One batch may exceed it.
         job: name of this training in the mesh. One that has a name begins with as many teachers as
             it needed the last time.
         rank: number of this student in its job; by default the one that torchrun (`RANK`) or
@@ -139,6 +142,7 @@ class DistilReader:
         expand_labels: bool = True,
         upper_bytes: int = DEFAULT_UPPER_BYTES,
         lower_bytes: int | None = None,
+        buffer_bytes: int | None = None,
         job: str = DEFAULT_JOB,
         rank: int | None = None,
         world_size: int = 1,
@@ -185,6 +189,9 @@ class DistilReader:
             lower_bytes=whole("upper_bytes", upper_bytes) // 2
             if lower_bytes is None
             else lower_bytes,
+            buffer_bytes=max(DEFAULT_BUFFER_BYTES, upper_bytes)
+            if buffer_bytes is None
+            else buffer_bytes,
             job=job,
             rank=rank_of(rank),
             world_size=world_size,

@@ -9,6 +9,8 @@ where they are carried out, here and in `wanting`. What is made precise:
   slows the stream down and never stops it.
 * What is in flight when a pause begins is labelled all the same, so the volume exceeds `ut`: by no
   more than one batch per window.
+* What is in flight has no part in the volume, and grows with the teachers. So besides, all batches
+  of the buffer, labelled or not, have no more than `buffer_bytes`.
 * "volume == 0" is measured where it hurts: the student waits, and nothing can be delivered.
 """
 
@@ -71,7 +73,11 @@ def state_of(view: FlowView, pulling: bool) -> State:
 
     "starved": it waits for labels; "source_wait": it waits, and teachers have room for whatever the
     source may yield; "blocked": it does not wait, and the volume is above `ut` or on its way down
-    from there; "steady": anything else.
+    from there, or the buffer is full; "steady": anything else.
+
+    Args:
+        view: what is the case.
+        pulling: whether batches may be pulled.
     """
     if view.waiting and view.deliverable == 0:
         has_room = pulling and view.queued == 0 and view.free_windows > 0
@@ -106,7 +112,18 @@ def _pull(view: FlowView, config: FlowConfig) -> int:
     if view.batch_bytes:
         room = max(config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
         wanted_batches = min(wanted_batches, room + max(view.windows, 1) - view.unlabelled)
-    return max(wanted_batches, 0)
+    return max(min(wanted_batches, _fit(view, config)), 0)
+
+
+def _fit(view: FlowView, config: FlowConfig) -> int:
+    """Batches that fit into `buffer_bytes` besides those that are there; one if there is none."""
+    if config.buffer_bytes is None:
+        return max(MIN_READ_AHEAD, view.windows)
+    empty = not view.volume_bytes and not view.unlabelled
+    if not view.batch_bytes:  # how large one is, the first one tells
+        return int(empty)
+    held = view.volume_bytes + view.unlabelled * view.batch_bytes
+    return max((config.buffer_bytes - held) // view.batch_bytes, int(empty))
 
 
 def _observe(
@@ -116,7 +133,7 @@ def _observe(
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
     surplus_since = now if memory.now is None else memory.surplus_since
     surplus_idle_s = memory.surplus_idle_s + span_s * memory.idle
-    state = state_of(view, pulling)
+    state = state_of(view, pulling and _fit(view, config) > 0)
     starved = state == "starved"
     if starved and (view.free_windows == 0 or not pulling):
         surplus_since, surplus_idle_s = now, 0.0

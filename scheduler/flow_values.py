@@ -29,6 +29,8 @@ class FlowConfig:
         source_credit_s: waiting for the source pays for so much starving at most.
         surplus_window_s: time over which a surplus is measured before a teacher is given back.
         surplus_margin: so much more than one teacher must have been idle, in teachers.
+        buffer_bytes: the most that labelled and unlabelled batches may have, by the largest batch
+            so far; one batch may always be there. None: no limit.
 
     Raises:
         ValueError: a bound is broken.
@@ -44,11 +46,16 @@ class FlowConfig:
     source_credit_s: float = 1.0
     surplus_window_s: float = 15.0
     surplus_margin: float = 0.25
+    buffer_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.lower_bytes < self.upper_bytes:
             raise ValueError(
                 f"needs 0 <= lower_bytes < upper_bytes, not {self.lower_bytes}, {self.upper_bytes}"
+            )
+        if self.buffer_bytes is not None and self.buffer_bytes < self.upper_bytes:
+            raise ValueError(
+                f"needs upper_bytes <= buffer_bytes, not {self.upper_bytes}, {self.buffer_bytes}"
             )
         if not 1 <= self.teachers_min <= self.teachers_max:
             raise ValueError(

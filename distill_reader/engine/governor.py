@@ -35,6 +35,7 @@ class Governor:
         self._config = flow.FlowConfig(
             upper_bytes=config.upper_bytes,
             lower_bytes=config.lower_bytes,
+            buffer_bytes=config.buffer_bytes,
             teachers_min=config.teachers_min,
             teachers_max=config.teachers_max,
         )

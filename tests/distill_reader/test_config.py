@@ -54,6 +54,7 @@ def test_it_survives_the_way_to_the_engine() -> None:
         ({"priority": 1001}, "priority is a number from -1000 to 1000"),
         ({"window": 0}, "window"),
         ({"window": 9}, "window_max"),
+        ({"buffer_bytes": 1}, "upper_bytes <= buffer_bytes"),
         ({"request_timeout_s": 0}, "request_timeout_s"),
         ({"job": "a/b"}, "job"),
         ({"deterministic": True, "teacher_batch_size": "auto"}, "whole batches"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from edl.errors import (
 )
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.tests.distill_reader.readers import Batches, check_epoch, reader_of
+from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch, reader_of
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher, label, logits_of
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -55,6 +57,31 @@ def test_uncut_batches_go_whole(teacher: ScriptedTeacher, shapes: list[tuple[int
         with reader_of(source, teacher, teacher_batch_size=4, feeds=feeds) as reader:
             assert [soft.shape[0] for *_, soft in reader] == [6] * 5
         assert {shape[0] for shape in shapes} <= sizes
+
+
+def test_the_buffer_holds_no_more_than_its_limit(teacher: ScriptedTeacher) -> None:
+    """Whatever the windows are, and though the teacher does not answer for a while."""
+    answers, given = threading.Event(), 0
+
+    def wait(request: InferRequest) -> dict[str, Array]:
+        assert answers.wait(DEADLINE_S)
+        return label(request)
+
+    class Counted(Batches):
+        def at(self, number: int) -> Any:
+            nonlocal given
+            given += 1
+            return super().at(number)
+
+    teacher.behaviour = wait
+    limit = int(4.5 * ROWS * 4096 * 4)
+    options = {"window": 8, "buffer_bytes": limit, "upper_bytes": limit}
+    with reader_of(Counted(60, (4096,)), teacher, **options) as reader:
+        iterator = iter(reader)
+        wait_until(lambda: given == 4)
+        answers.set()
+        for taken, _ in enumerate(iterator, 1):
+            assert given - taken <= 4
 
 
 def test_a_full_teacher_loses_no_batch(teacher: ScriptedTeacher) -> None:

@@ -41,9 +41,13 @@ class FlowMachine(RuleBasedStateMachine):
         above=st.integers(1, 50),
         least=st.integers(1, 3),
         more=st.integers(0, 6),
+        buffer=st.none() | st.integers(0, 400),
     )
-    def a_reader_opens(self, lower: int, above: int, least: int, more: int) -> None:
-        self.config = FlowConfig(lower + above, lower, least, least + more)
+    def a_reader_opens(
+        self, lower: int, above: int, least: int, more: int, buffer: int | None
+    ) -> None:
+        limit = None if buffer is None else lower + above + buffer
+        self.config = FlowConfig(lower + above, lower, least, least + more, buffer_bytes=limit)
         self.view, self.now = NOTHING, 0.0
         self.memory = FlowMemory.start()
         self.decision = FlowDecision.start(self.config)
@@ -165,7 +169,16 @@ class FlowMachine(RuleBasedStateMachine):
         if view.batch_bytes:
             fits = max(self.config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
             room = min(room, fits + max(view.windows, 1) - view.unlabelled)
-        assert self.decision.pull == (max(room, 0) if self.pulling else 0)
+        room, pull = max(room, 0) if self.pulling else 0, self.decision.pull
+        limit, empty = self.config.buffer_bytes, not view.volume_bytes and not view.unlabelled
+        assert pull <= room
+        assert pull == room or limit is not None
+        if limit is not None:
+            held = view.volume_bytes + view.unlabelled * view.batch_bytes
+            assert pull == 0 or (empty and pull == 1) or held + pull * view.batch_bytes <= limit
+            if pull < room and view.batch_bytes:
+                assert held + (pull + 1) * view.batch_bytes > limit
+            assert pull or not (empty and room), "an empty buffer takes one batch, however large"
         most = view.volume_bytes + (view.unlabelled + self.decision.pull) * view.batch_bytes
         if self.decision.pull:
             assert most <= self.config.upper_bytes + max(view.windows, 1) * view.batch_bytes

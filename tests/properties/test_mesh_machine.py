@@ -169,6 +169,23 @@ def test_ut_below_one_batch_slows_the_stream_and_never_stops_it(
     assert mesh.memory.blocked_s > 0
 
 
+@settings(max_examples=max(4, settings().max_examples // 10))
+@given(seed=st.integers(0, 2**32 - 1), batches=st.floats(0.1, 6.0), upper=st.floats(0.01, 1.0))
+def test_the_buffer_is_bounded_however_many_teachers_there_are(
+    seed: int, batches: float, upper: float
+) -> None:
+    limit = int(batches * WHOLE)
+    config = FlowConfig(max(int(upper * limit), 1), 0, buffer_bytes=limit)
+    mesh = Mesh(config, random.Random(seed), step_s=0.01)
+    for name in "abcdef":
+        mesh.join(name, 0.1, window=8)
+    while len(mesh.taken) < 40:
+        mesh.step()
+        held = mesh.ledger.volume_bytes + mesh.ledger.unlabelled * BATCH_BYTES
+        # How large labels are is not known when the first batches are pulled.
+        assert held <= max(limit, BATCH_BYTES) * WHOLE / BATCH_BYTES
+
+
 def test_what_a_dead_teacher_had_is_sent_again_at_once_though_pulling_is_paused(
     rng: random.Random,
 ) -> None:
