@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ...proto.arena import ArrayRef
 from ...proto.channel import Message
 from ...scheduler.ledger.instructions import Span
 from ..config import FieldKey, ReaderConfig
+
+#: Names, dtypes, and shapes of one row, of what is fed.
+Layout = tuple[tuple[FieldKey, str, tuple[int, ...]], ...]
+
+#: Layouts that are remembered: padded texts have a new one with each length.
+MAX_LAYOUTS: Final = 256
 
 
 class Batch(NamedTuple):
@@ -45,7 +53,8 @@ class Batches(dict[int, Batch]):
     def __init__(self, config: ReaderConfig) -> None:
         super().__init__()
         self._fed = {key for _, key in config.feeds}
-        self._kinds: dict[tuple[tuple[FieldKey, str, tuple[int, ...]], ...], int] = {}
+        self._kinds: OrderedDict[Layout, int] = OrderedDict()  # of the latest layouts
+        self._numbers = itertools.count()
 
     def add(self, message: Message) -> Batch:
         """The batch that the trainer's side tells of."""
@@ -58,10 +67,19 @@ class Batches(dict[int, Batch]):
         is_even = len(lengths) == 1 and 0 not in lengths
         if is_even:
             layout = tuple([(key, ref.dtype, ref.shape[1:]) for key, ref in fed.items()])
-            rows, kind = lengths.pop(), self._kinds.setdefault(layout, len(self._kinds))
+            rows, kind = lengths.pop(), self._kind(layout)
         else:
             rows, kind = 1, -1 - number  # its own: it goes as it is, and alone
         generation = message.get("generation", 0)
         batch = Batch(number, message["nbytes"], samples, fields, rows, kind, is_even, generation)
         self[number] = batch
         return batch
+
+    def _kind(self, layout: Layout) -> int:
+        """The number of a layout; one that was not seen for long may get another one."""
+        if layout not in self._kinds:
+            self._kinds[layout] = next(self._numbers)
+            if len(self._kinds) > MAX_LAYOUTS:
+                self._kinds.popitem(last=False)
+        self._kinds.move_to_end(layout)
+        return self._kinds[layout]

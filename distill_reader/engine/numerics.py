@@ -28,6 +28,9 @@ class Numerics:
         """Those of the peers that must not label; one that is not known yet may be asked."""
         if not self.matter:
             return frozenset()
+        peers = [*peers]
+        for gone in self._told.keys() - {peer.teacher_id for peer in peers}:
+            del self._told[gone]
         known = {
             peer.teacher_id: peer.numerics_id if peer.incarnation else self._told[peer.teacher_id]
             for peer in peers

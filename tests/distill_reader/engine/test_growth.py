@@ -1,0 +1,75 @@
+"""What an engine remembers of batches and teachers does not grow with their number."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from edl.distill_reader.config import ReaderConfig
+from edl.distill_reader.engine.batches import MAX_LAYOUTS, Batches
+from edl.distill_reader.engine.numerics import Numerics
+from edl.distill_reader.engine.outcomes import Peer
+from edl.proto.arena import ArrayRef
+
+MANY = 10 * MAX_LAYOUTS
+#: Of what is remembered of one batch or teacher.
+BYTES_EACH = 80
+
+
+def padded_batches() -> Callable[[int], None]:
+    batches = Batches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
+
+    def one(number: int) -> None:
+        ref = ArrayRef("<f4", (4, number), 0).to_json()
+        batches.add({"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]})
+        del batches[number]
+
+    return one
+
+
+def foreign_teachers() -> Callable[[int], None]:
+    numerics = Numerics(True)
+
+    def one(number: int) -> None:
+        name = f"10.0.0.1:{number}"
+        numerics.barred([Peer(name, name, "s")])
+        numerics.hear(name, "fp32")
+
+    return one
+
+
+@pytest.mark.parametrize("make", [padded_batches, foreign_teachers])
+def test_what_is_gone_is_forgotten(make: Callable[[], Callable[[int], None]]) -> None:
+    one = make()
+    for number in range(2 * MAX_LAYOUTS):
+        one(number)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(2 * MAX_LAYOUTS, 2 * MAX_LAYOUTS + MANY):
+            one(number)
+        gc.collect()
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # What came last replaces what came before the measurement.
+    assert grown < BYTES_EACH * MANY
+
+
+def test_batches_of_one_layout_may_go_together() -> None:
+    batches = Batches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
+
+    def kind(width: int) -> int:
+        number = len(batches)
+        ref = ArrayRef("<f4", (4, width), 0).to_json()
+        message = {"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]}
+        return batches.add(message).kind
+
+    first = kind(1)
+    assert kind(1) == first
+    others = {kind(width) for width in range(2, 2 * MAX_LAYOUTS)}
+    assert len(others) == 2 * MAX_LAYOUTS - 2
+    assert kind(1) not in others
