@@ -40,7 +40,7 @@ def _in_line(tables: Tables) -> Iterator[str]:
         return
     if ids != sorted(set(ids)):
         yield f"the line is out of order: {ids}"
-    if undelivered != line:
+    if sorted(undelivered, key=lambda batch: batch.id) != line:
         yield "the line is not the batches that wait to be delivered, in order"
     first = next((batch for batch in line if not batch.returned), None)
     if first is None:

@@ -211,3 +211,17 @@ def test_an_answer_from_before_a_batch_was_handed_back_does_not_count() -> None:
     machine.the_oldest_requests_are_answered(8)
     machine.its_figures_are_the_worlds()
     assert machine.world.student == [0, 1, 2]
+
+
+def test_what_is_handed_back_to_a_new_engine_is_in_line_before_later_batches() -> None:
+    """The new engine is told of batch 2, which is held, before batch 1, which lacks labels."""
+    machine = LedgerMachine()
+    machine.an_engine_starts(ordered=True, held=3)
+    machine.the_student_takes(1)
+    machine.a_batch_is_doubted(0, now=True)
+    machine.it_hands_one_back(0)
+    machine.all_starts_over(engine=True, now=True)
+    machine.a_batch_is_doubted(0, now=True)
+    machine.it_hands_one_back(0)
+    machine.its_figures_are_the_worlds()
+    assert machine.world.line == [1, 2]
