@@ -30,7 +30,8 @@ EdlError
 │   ├── TeacherLost         its connection ended
 │   │   └── DeadlineExceeded  the time that there was for an answer is over
 │   ├── RetryableError      it failed this time; ask again, here or elsewhere
-│   │   └── RateLimited       too much at once: ask again later, and less
+│   │   ├── RateLimited       too much at once: ask again later, and less
+│   │   └── PredictorCrashed  its model's process died while it computed the request
 │   ├── WrongInstance       another incarnation answered
 │   ├── BadAnswer           the answer fails its checks (shape, dtype, finite)
 │   └── RequestRefused      it will never answer this request
@@ -40,7 +41,7 @@ EdlError
 ├── CheckpointDamaged     a checkpoint is broken                            exit code 65
 ├── ObjectChanged         somebody has changed an object of Kubernetes since it was read
 │   └── ObjectExists        there is one of this name already
-├── PoisonBatch           a batch that every teacher refuses
+├── PoisonBatch           a batch that teachers of other batches refuse
 ├── EngineLost            the reader's engine process keeps dying
 └── ProcessFailed         a child process did not start or did not become ready
 ```
@@ -221,6 +222,10 @@ class RateLimited(RetryableError):
     def __init__(self, message: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class PredictorCrashed(RetryableError):
+    """The process that runs the model died while it computed the request."""
 
 
 class WrongInstance(TeacherError):

@@ -79,7 +79,7 @@ def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> Crew:
         ranks_per_node=RANKS,
         steps=steps,
         deal=deal,
-        save_every_s=None,
+        save_overhead=0.0,
         id_log=str(folder / deal),
     )
     desk = stack.enter_context(closing(Desk(MemoryBoard(), settings.job, 1, local=True)))

@@ -43,7 +43,7 @@ class Callback:
         """The reader does not send to it any more: it has died, drains, or serves somebody else."""
 
     def on_teacher_ejected(self, teacher: str, cause: str) -> None:
-        """It is out of the pool: it "failed", was "silent", answered what is "wrong", or "lied"."""
+        """It is out of the pool: "failed", "silent", "wrong", "lied" or "refused" says why."""
 
     def on_want_changed(self, want: int, before: int) -> None:
         """The reader asks for so many teachers."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -62,7 +61,6 @@ class ReaderConfig:
         uneven: what becomes of batches that do not go round; see `scheduler.shard_plan`.
         seed: of the order of map-style sources.
         ordered: batches are delivered in the order of the source; False: as labels come.
-        incarnation: grows with each start of a reader; supersedes older ones of the same rank.
         teacher_batch_size: rows of a request at most, cut and joined from the student's batches;
             None: a request is one batch; "auto": what suits each teacher.
         deterministic: only teachers of one numerics_id label, by whole batches; nothing is tuned.
@@ -102,7 +100,6 @@ class ReaderConfig:
     uneven: Uneven = "keep"
     seed: int = 0
     ordered: bool = True
-    incarnation: int = field(default_factory=lambda: new_incarnation())
     teacher_batch_size: int | Literal["auto"] | None = None
     deterministic: bool = False
     window: int = 2
@@ -238,11 +235,6 @@ class ReaderConfig:
                 "security": ClientSecurity.from_json(told) if (told := value["security"]) else None,
             }
         )
-
-
-def new_incarnation(above: int = 0) -> int:
-    """One that is greater than any before it, `above` among them, whatever the clock does."""
-    return max(time.time_ns() // 1000, above + 1)
 
 
 def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) -> str:

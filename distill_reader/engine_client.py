@@ -15,14 +15,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from .. import errors
 from ..proto.arena import Arena, ArrayRef, Record
 from ..proto.channel import Channel, Message
 from ..supervise import Process, own_fd, python_command, start
-from .config import ReaderConfig, new_incarnation
+from .config import ReaderConfig
 from .labelled import Labels, Pulled
 from .ring import Leases, Ring
 from .stream import Stream
@@ -195,18 +195,16 @@ class EngineClient:
         return Life(process, channel, labels, Leases(labels))
 
     def _restart(self) -> None:
-        with self._lock:
+        # Sent at the end, without the locks: a process that starts does not read at once.
+        with ExitStack() as at_the_end, self._lock:
             old = self._life
             old.process.stop(0.0)
             old.channel.close()
             if self._closing:
                 return
             log.warning("the reader's engine ended, starting another: %s", self._last_words())
-            # A start of its own: managers let nobody else speak for the one that has died.
-            self._config = replace(
-                self._config, incarnation=new_incarnation(self._config.incarnation)
-            )
             new = self._start()
+            at_the_end.enter_context(new.channel.together())
             self.restarts += 1
             self._announced = -1
             with self._stream.held() as held:  # so what the training loop does next comes behind

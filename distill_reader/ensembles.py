@@ -25,7 +25,8 @@ class EnsemblePolicy:
             weights are scaled up to 1 in their place ("tolerate").
         missing_after_s: seconds without any teacher after which a service is missing.
         soft_label_is: what the models give: "logits" get a softmax first; where a `temperature` is
-            asked for they come as probabilities whatever is said here.
+            asked for they come as probabilities whatever is said here. None: what each teacher says
+            of its outputs, or their values where it says nothing.
         with_weights: the weights used come with each batch, as one more soft label behind the
             others, `ensemble_weights`: float32 [rows, services].
 
@@ -35,14 +36,14 @@ class EnsemblePolicy:
 
     missing: Literal["wait", "tolerate"] = "wait"
     missing_after_s: float = 5.0
-    soft_label_is: SoftLabelIs = "logits"
+    soft_label_is: SoftLabelIs | None = None
     with_weights: bool = False
 
     def __post_init__(self) -> None:
         settle(self)
-        if self.soft_label_is not in ("logits", "probabilities"):
+        if self.soft_label_is not in (None, "logits", "probabilities"):
             raise UsageError(
-                f"soft_label_is is 'logits' or 'probabilities', not {self.soft_label_is!r}"
+                f"soft_label_is is 'logits', 'probabilities' or None, not {self.soft_label_is!r}"
             )
         self.rule({"service": 1.0})
 

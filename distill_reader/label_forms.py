@@ -58,10 +58,16 @@ class LabelForms:
         """The form of one output; None: as the model gives it."""
         return self._named(output) if self.forms or self.temperatures else None
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs that are named, some perhaps twice."""
+        named = (*dict(self.forms), *dict(self.temperatures))
+        return tuple(name for name in named if name is not None)
+
     def check_fetched(self, fetches: Collection[str]) -> None:
         """Raise UsageError where an output is named that does not come back."""
-        for name in (*dict(self.forms), *dict(self.temperatures)):
-            if name is not None and fetches and name not in fetches:
+        for name in self.outputs:
+            if fetches and name not in fetches:
                 raise UsageError(
                     f"a form or temperature is given for output {name!r}, and fetches are"
                     f" {list(fetches)}: name it there too"

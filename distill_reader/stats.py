@@ -31,7 +31,8 @@ class ReaderStats:
         t_s_s: seconds per sample of the training step; 0 while unknown.
         teachers: names of the teachers that it sends to.
         ejected: names of those that are out of its pool for what they did.
-        ejected_for: of each of them, in this order, the cause: "failed", "silent", "wrong", "lied".
+        ejected_for: of each of them, in this order, the cause: "failed", "silent", "wrong", "lied",
+            "refused".
         dispute: in words, which teachers contradict each other, on what and by how much, while no
             third is there to tell who is wrong; empty: none do.
         stragglers: names of those that are much slower than the others, or say nothing.

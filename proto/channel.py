@@ -62,7 +62,10 @@ class Channel:
         return self._say(b"".join(map(_line, messages)))
 
     def together(self) -> AbstractContextManager[None]:
-        """Whatever is sent meanwhile goes out at the end, by one system call."""
+        """Whatever is sent meanwhile goes out at the end, by one system call.
+
+        While that waits for a process that does not read, what others send waits, and they do not.
+        """
         return self._together
 
     def receive(self) -> Message | None:
@@ -150,10 +153,14 @@ class _Together(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         channel = self._channel
-        with channel._lock:
-            lines, channel._held = channel._held, None
-            if lines:
-                channel._send(b"".join(lines))
+        while True:
+            with channel._lock:
+                lines = channel._held
+                if not lines:
+                    channel._held = None
+                    return
+                channel._held = []
+            channel._send(b"".join(lines))
 
 
 def _line(message: Message) -> bytes:

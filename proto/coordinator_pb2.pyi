@@ -79,7 +79,7 @@ class StudentReport(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., service: _Optional[str] = ..., student_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., want: _Optional[int] = ..., min: _Optional[int] = ..., priority: _Optional[int] = ..., needed: _Optional[int] = ..., t_s_seconds: _Optional[float] = ..., t_t_seconds: _Optional[float] = ..., volume_bytes: _Optional[int] = ..., upper_bytes: _Optional[int] = ..., lower_bytes: _Optional[int] = ..., starved_seconds: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., source_wait_seconds: _Optional[float] = ..., batches_delivered: _Optional[int] = ..., samples_delivered: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., resends: _Optional[int] = ..., teachers: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., counter: _Optional[int] = ..., state: _Optional[str] = ..., host: _Optional[str] = ..., unreachable: _Optional[int] = ..., data_epoch: _Optional[int] = ..., content_id: _Optional[str] = ..., stragglers: _Optional[_Iterable[str]] = ..., hedges: _Optional[int] = ..., ejections: _Optional[int] = ..., ejected: _Optional[_Iterable[str]] = ..., ejected_for: _Optional[_Iterable[str]] = ..., disputed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Teacher(_message.Message):
-    __slots__ = ("teacher_id", "incarnation", "address", "protocol", "content_id", "numerics_id", "verified", "device", "state", "slots", "t_t_seconds", "in_flight", "model", "host", "samples_per_second", "lease_remaining_s", "lanes", "admission", "voucher", "inputs")
+    __slots__ = ("teacher_id", "incarnation", "address", "protocol", "content_id", "numerics_id", "verified", "device", "state", "slots", "t_t_seconds", "in_flight", "model", "host", "samples_per_second", "lease_remaining_s", "lanes", "admission", "voucher", "inputs", "output_kinds")
     TEACHER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class Teacher(_message.Message):
     ADMISSION_FIELD_NUMBER: _ClassVar[int]
     VOUCHER_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_KINDS_FIELD_NUMBER: _ClassVar[int]
     teacher_id: str
     incarnation: int
     address: str
@@ -120,7 +121,8 @@ class Teacher(_message.Message):
     admission: str
     voucher: str
     inputs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, teacher_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., protocol: _Optional[str] = ..., content_id: _Optional[str] = ..., numerics_id: _Optional[str] = ..., verified: _Optional[str] = ..., device: _Optional[str] = ..., state: _Optional[str] = ..., slots: _Optional[int] = ..., t_t_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., model: _Optional[str] = ..., host: _Optional[str] = ..., samples_per_second: _Optional[float] = ..., lease_remaining_s: _Optional[float] = ..., lanes: _Optional[int] = ..., admission: _Optional[str] = ..., voucher: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ...) -> None: ...
+    output_kinds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, teacher_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., protocol: _Optional[str] = ..., content_id: _Optional[str] = ..., numerics_id: _Optional[str] = ..., verified: _Optional[str] = ..., device: _Optional[str] = ..., state: _Optional[str] = ..., slots: _Optional[int] = ..., t_t_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., model: _Optional[str] = ..., host: _Optional[str] = ..., samples_per_second: _Optional[float] = ..., lease_remaining_s: _Optional[float] = ..., lanes: _Optional[int] = ..., admission: _Optional[str] = ..., voucher: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., output_kinds: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("protocol_version", "term", "counter", "teachers", "lost", "live_teachers", "reason", "content_id", "next_content_id", "data_epoch")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import RequestRefused, WireError
 from .datatypes import Array, datatype_of
-from .forms import CLASSES, Form, Parameter
+from .forms import CLASSES, Form, OutputKind, Parameter
 from .wire import MAX_MESSAGE_BYTES
 
 _DTYPES = {
@@ -19,9 +19,11 @@ _DTYPES = {
 }
 _FLOATS = ("FP16", "FP32", "FP64", "BF16")
 _HALF_MAX = float(np.finfo(np.float16).max)
+#: Stands for a probability of 0, which has no logarithm.
+_LEAST = np.finfo(np.float32).tiny
 
 
-def check_form(name: str, datatype: str, shape: Sequence[int], form: Form) -> None:
+def check_form(name: str, datatype: str, shape: Sequence[int], form: Form, kind: str = "") -> None:
     """Raise RequestRefused where no output of `datatype` and `shape` can be put into `form`.
 
     Args:
@@ -29,6 +31,7 @@ def check_form(name: str, datatype: str, shape: Sequence[int], form: Form) -> No
         datatype: as the Open Inference Protocol calls it.
         shape: the batch first; -1 where a dimension is not known yet.
         form: the form that is asked for.
+        kind: of the output, an `OutputKind`; empty: not known.
     """
     if datatype not in _FLOATS:
         raise RequestRefused(
@@ -37,6 +40,12 @@ def check_form(name: str, datatype: str, shape: Sequence[int], form: Form) -> No
     if not form.k and form.temperature is None:
         return
     what = f"topk:{form.k}" if form.k else "a softmax"
+    if kind == "other" and form.temperature is not None:
+        raise RequestRefused(
+            f"output {name!r} is neither logits nor probabilities over classes, so a temperature"
+            f" has no meaning: ask for it without, or start its teacher with"
+            f" --output-kind {name}=logits if it is"
+        )
     if len(shape) < 2 or shape[-1] == 0:
         raise RequestRefused(f"output {name!r} has shape {list(shape)}, no classes for {what}")
     if form.k and shape[-1] < 0:
@@ -50,13 +59,51 @@ def check_form(name: str, datatype: str, shape: Sequence[int], form: Form) -> No
         )
 
 
-def encode(name: str, array: Array, form: Form) -> dict[str, Array]:
+def kind_of(arrays: Sequence[Array]) -> OutputKind:
+    """What the numbers of an output are.
+
+    Args:
+        arrays: what it was for batches that differ, finite, [N, ..., C] with the same C.
+
+    Returns:
+        "probabilities" if each row is of numbers from 0 to 1 that sum to 1, "log-probabilities" if
+        that holds of the exponentials. "other" of integers, of fewer than two classes, or if all
+        numbers lie between 0 and 1 and rows do not sum to 1, as of a sigmoid. Else "logits".
+    """
+    if not all(a.ndim > 1 and a.shape[-1] > 1 and a.dtype.kind in "fV" for a in arrays):
+        return "other"
+    rows = np.concatenate([a.reshape(-1, a.shape[-1]).astype(np.float64) for a in arrays])
+    tolerance = 2e-2 if min(a.dtype.itemsize for a in arrays) == 2 else 1e-3  # of rounded numbers
+    if not len(rows):
+        return "other"
+    if rows.min() >= 0 and rows.max() <= 1 + tolerance:
+        return "probabilities" if _sum_to_1(rows, tolerance) else "other"
+    if rows.max() <= tolerance and _sum_to_1(np.exp(rows), tolerance):
+        return "log-probabilities"
+    return "logits"
+
+
+def kind_by_values(array: Array, form: Form) -> str:
+    """For an output that nobody has classified: "probabilities", or empty where it is not that.
+
+    It is looked at only where that makes a difference to `form`.
+    """
+    matters = form.k or form.temperature is not None
+    return "probabilities" if matters and kind_of([array]) == "probabilities" else ""
+
+
+def _sum_to_1(rows: Array, tolerance: float) -> bool:
+    return bool(np.all(np.abs(rows.sum(axis=-1) - 1) <= tolerance))
+
+
+def encode(name: str, array: Array, form: Form, kind: str = "") -> dict[str, Array]:
     """Put one output into a form.
 
     Args:
         name: of the output.
         array: floats [N, ..., C], finite.
         form: the form that is asked for.
+        kind: of the output, an `OutputKind`; empty: not known, it is taken for logits.
 
     Returns:
         The arrays that travel, by the names of `form.parts`.
@@ -64,7 +111,9 @@ def encode(name: str, array: Array, form: Form) -> dict[str, Array]:
     Raises:
         RequestRefused: the output cannot be put into this form, or holds values beyond it.
     """
-    check_form(name, datatype_of(array.dtype), array.shape, form)
+    check_form(name, datatype_of(array.dtype), array.shape, form, kind)
+    if kind == "probabilities" and (form.k or form.temperature is not None):
+        array = np.log(np.maximum(_cast(name, array, "float32"), _LEAST))
     if form.temperature is None:
         return narrow(name, array, form)
     return narrow(name, softmax(_cast(name, array, "float32"), form.temperature), form)
@@ -131,7 +180,9 @@ def decode(
     left_out = classes - form.k
     fill = tail / left_out if form.temperature else tail - np.log(np.float32(left_out))
     # Rounded values, of float16 mostly, may be below a fill that was computed from exact ones.
-    fill = np.minimum(fill, values.min(axis=-1))
+    # Where all of them are equal, the fill would be as great as the greatest.
+    below = np.nextafter(values.max(axis=-1), np.float32(-np.inf))
+    fill = np.minimum(np.minimum(fill, values.min(axis=-1)), below)
     dense = np.empty((*tail.shape, classes), np.float32)
     dense[...] = fill[..., np.newaxis]
     np.put_along_axis(dense, indices, values, axis=-1)

@@ -5,7 +5,8 @@ that has them among its own parameters means every output that names none.
 
 ```
 form          "float32" | "bfloat16" | "float16" | "topk:K"; absent: as the model gives it
-temperature   T > 0: the output is logits, send softmax(logits / T), over the last axis, instead
+temperature   T > 0: send softmax(logits / T), over the last axis, instead; of an output that is
+              probabilities p, log p are the logits
 ```
 
 An answer's output in a form bears both parameters again. Of `float32`, `bfloat16` and `float16` the
@@ -20,7 +21,8 @@ NAME.tail      [N, ...]     FP32: the mass of the other C - K classes
 
 Of equal values the one of the lower class comes first. With a temperature, `tail` is the sum of the
 probabilities that are left out; without one it is the logarithm of the sum of the exponentials of
-the logits that are left out, so that `softmax([values, tail])` is exact at temperature 1.
+the logits that are left out, so that `softmax([values, tail])` is exact at temperature 1. Of
+probabilities p without a temperature log p travel, which are logits.
 
 A server that knows nothing of this ignores the parameters and answers in its own datatype.
 """
@@ -35,8 +37,11 @@ from typing import Final, Literal, Self, get_args
 from ..errors import UsageError
 
 Plain = Literal["float32", "bfloat16", "float16"]
+#: What the numbers of an output are, along its last axis. Sigmoid outputs are "other".
+OutputKind = Literal["logits", "probabilities", "log-probabilities", "other"]
 Parameter = bool | int | float | str
 
+OUTPUT_KINDS: Final[tuple[OutputKind, ...]] = get_args(OutputKind)
 FORM: Final = "form"
 TEMPERATURE: Final = "temperature"
 CLASSES: Final = "classes"

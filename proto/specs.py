@@ -21,11 +21,13 @@ class TensorSpec:
         name: as the model calls it.
         datatype: as the Open Inference Protocol calls it ("FP32", "UINT8", ...).
         shape: dimensions, the batch first; -1 where one is free.
+        kind: of an output, an `OutputKind` of `forms`; empty where nobody has classified it.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    kind: str = ""
 
     def admits(self, shape: Sequence[int]) -> bool:
         """Whether an array of `shape` is one of those that this spec describes."""
@@ -57,8 +59,9 @@ class TensorSpec:
         return cls(name, datatype.upper(), shape)
 
     def to_json(self) -> list[Any]:
-        return [self.name, self.datatype, list(self.shape)]
+        kind = [self.kind] if self.kind else []
+        return [self.name, self.datatype, list(self.shape), *kind]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
-        return cls(str(value[0]), str(value[1]), tuple(int(size) for size in value[2]))
+        return cls(str(value[0]), str(value[1]), tuple(int(size) for size in value[2]), *value[3:])

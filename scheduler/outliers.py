@@ -8,6 +8,8 @@ few batches, and what it labels is a gain (it is named, see `stragglers`). The c
   in flight has been hedged; out of the pool, it is replaced by another one.
 * "wrong": an answer that no labels can be (shape, NaN, other content): one is enough.
 * "lied": its labels differ from what the majority said (`canaries`).
+* "refused": it has labelled nothing, and refused three requests while another teacher labels, or
+  all that there is to ask it.
 
 The first two never eject the last usable teacher: a poor one is better than none. The others do, as
 wrong labels are worse than none. The ejected is probed after a pause that doubles with each
@@ -24,7 +26,7 @@ from typing import Final, Literal
 
 from .backoff import RandomLike
 
-Cause = Literal["failed", "silent", "wrong", "lied"]
+Cause = Literal["failed", "silent", "wrong", "lied", "refused"]
 Step = Literal["stay", "eject", "readmit"]
 
 #: What a teacher did, for people: "teacher a is ejected: it ...".
@@ -33,10 +35,17 @@ IN_WORDS: Final[dict[Cause, str]] = {
     "silent": "says nothing while others answer",
     "wrong": "answered what no labels can be",
     "lied": "says other labels than the others do",
+    "refused": "refuses requests and has labelled none",
 }
 
 #: First pause before a probe, by cause; and the longest.
-PAUSE_S: dict[Cause, float] = {"failed": 1.0, "silent": 0.5, "wrong": 2.0, "lied": 30.0}
+PAUSE_S: dict[Cause, float] = {
+    "failed": 1.0,
+    "silent": 0.5,
+    "wrong": 2.0,
+    "lied": 30.0,
+    "refused": 2.0,
+}
 LONGEST_PAUSE_S = 60.0
 LONGEST_PAUSE_OF_LIARS_S = 600.0
 #: Failures in a row that eject.
@@ -158,6 +167,11 @@ def wrong(standing: Standing, now: float, rng: RandomLike) -> tuple[Standing, St
 def lied(standing: Standing, now: float, rng: RandomLike) -> tuple[Standing, Step]:
     """Its labels are not those of the others; from the pool or out of it."""
     return _convicted(standing, "lied", now, rng)
+
+
+def refused(standing: Standing, now: float, rng: RandomLike) -> tuple[Standing, Step]:
+    """It refuses requests and has labelled none."""
+    return _convicted(standing, "refused", now, rng)
 
 
 def probe_at(standing: Standing, usable: int) -> float | None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..lifecycle import configure_logging, stop_on_signals
+from ..scheduler.students.saving import OVERHEAD
 from ..supervise import end_with_parent
 from . import options
-from .settings import DEFAULT_HANG_S, DEFAULT_KEEP, DEFAULT_SAVE_EVERY_S, TrainSettings
+from .settings import DEFAULT_HANG_S, DEFAULT_KEEP, TrainSettings
 from .supervisor.launcher import CARDS
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ def train(
     amp: options.AmpOption = "off",
     lr_policy: options.LrPolicyOption = "keep",
     checkpoint: options.Checkpoint = None,
+    accept_change: options.AcceptChange = None,
     save_every_steps: options.SaveEverySteps = None,
-    save_every: options.SaveEvery = DEFAULT_SAVE_EVERY_S,
+    save_every: options.SaveEvery = None,
+    save_overhead: options.SaveOverhead = OVERHEAD,
     keep: options.Keep = DEFAULT_KEEP,
     events: options.Events = None,
     id_log: options.IdLog = None,
@@ -95,12 +98,14 @@ def train(
         _absolute(checkpoint),
         save_every_steps,
         save_every or None,
+        save_overhead,
         keep,
         amp,
         lr_policy,
         hang,
         _absolute(events),
         _absolute(id_log),
+        tuple(accept_change or ()),
     )
     if dry_run:
         from .supervisor.plan import plan

@@ -130,15 +130,34 @@ Checkpoint = Annotated[
         rich_help_panel=_SAVING,
     ),
 ]
+AcceptChange = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-change",
+        metavar="FIELD",
+        help="Go on from a checkpoint although this setting, as `seed` or `total_batch`, has "
+        "changed since; may be given several times.",
+        rich_help_panel=_SAVING,
+    ),
+]
 SaveEverySteps = Annotated[
     int | None,
     typer.Option(min=1, help="Steps between two checkpoints.", rich_help_panel=_SAVING),
 ]
 SaveEvery = Annotated[
-    float,
+    float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Seconds between two checkpoints; 0: time does not count.",
+        help="Seconds between two checkpoints.",
+        rich_help_panel=_SAVING,
+    ),
+]
+SaveOverhead = Annotated[
+    float,
+    typer.Option(
+        metavar="PART",
+        help="Without the two above: save the first step, then as often as takes this part of the "
+        "time at most; 0: only when the world changes and at the end.",
         rich_help_panel=_SAVING,
     ),
 ]

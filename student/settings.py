@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ..errors import UsageError
+from ..scheduler.students.fingerprint import FIELDS
+from ..scheduler.students.saving import OVERHEAD
 
 #: How positions of an epoch reach ranks: shards that are leased, or parts fixed by the step.
 Deal = Literal["dynamic", "static"]
@@ -21,7 +23,6 @@ DEALS = ("dynamic", "static")
 AMPS = ("off", "bfloat16", "float16")
 LR_POLICIES = ("keep", "linear", "sqrt")
 
-DEFAULT_SAVE_EVERY_S = 300.0
 DEFAULT_HANG_S = 60.0
 DEFAULT_KEEP = 3
 _MOST_RANKS = 4096
@@ -50,14 +51,17 @@ class TrainSettings:
         shard_rows: positions of one shard; None: chosen from the epoch and the world.
         checkpoint: folder or fsspec URL, which all nodes reach; None: a folder of this run alone,
             gone at its end; only where there is one node.
-        save_every_steps: steps between two checkpoints; None: time alone decides.
-        save_every_s: seconds between two checkpoints; None: steps alone decide.
+        save_every_steps: steps between two checkpoints; None: steps do not count.
+        save_every_s: seconds between two checkpoints; None: time does not count.
+        save_overhead: where neither is given: the part of the time that saves may take, from 0 to
+            below 1; 0: saved is only when the world changes and at the end.
         keep: checkpoints that pruning leaves.
         amp: mixed precision of the forward pass.
         lr_policy: what becomes of the learning rate on a change of the world's ranks.
         hang_s: a rank without progress for so long counts as hung and is killed, seconds.
         events: folder for TensorBoard's event files; None: none.
-        id_log: folder where each rank appends the positions of each step; None: none.
+        id_log: folder where each rank appends the samples of each step; None: none.
+        accept_changes: fields of the fingerprint that may differ from the checkpoint's.
     """
 
     spec: str
@@ -75,13 +79,15 @@ class TrainSettings:
     shard_rows: int | None = None
     checkpoint: str | None = None
     save_every_steps: int | None = None
-    save_every_s: float | None = DEFAULT_SAVE_EVERY_S
+    save_every_s: float | None = None
+    save_overhead: float = OVERHEAD
     keep: int = DEFAULT_KEEP
     amp: Amp = "off"
     lr_policy: LrPolicy = "keep"
     hang_s: float = DEFAULT_HANG_S
     events: str | None = None
     id_log: str | None = None
+    accept_changes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not Path(self.spec).is_absolute():
@@ -98,6 +104,11 @@ class TrainSettings:
         _check_at_least("seed", self.seed, 0)
         if self.save_every_s is not None and not self.save_every_s > 0:
             raise UsageError(f"save_every_s must be above 0 seconds, not {self.save_every_s}")
+        if not 0 <= self.save_overhead < 1:
+            raise UsageError(
+                f"--save-overhead is a part of the time, from 0 to below 1, as 0.02 for 2 %, not"
+                f" {self.save_overhead}"
+            )
         if not self.hang_s > 0:
             raise UsageError(f"hang_s must be above 0 seconds, not {self.hang_s}")
         if self.epochs is None and self.steps is None:
@@ -105,6 +116,9 @@ class TrainSettings:
         for name, known in (("deal", DEALS), ("amp", AMPS), ("lr_policy", LR_POLICIES)):
             if getattr(self, name) not in known:
                 raise UsageError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)}")
+        for name in self.accept_changes:
+            if name not in FIELDS:
+                raise UsageError(f"--accept-change is one of {', '.join(FIELDS)}, not {name!r}")
 
     def _check_world(self) -> None:
         least, most = self.nodes
@@ -139,8 +153,8 @@ class TrainSettings:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The settings that `to_json` told. Raises UsageError as the constructor does."""
-        least, most = value["nodes"]
-        return cls(**{**value, "nodes": (least, most), "teachers": tuple(value["teachers"])})
+        lists = {name: tuple(value[name]) for name in ("nodes", "teachers", "accept_changes")}
+        return cls(**{**value, **lists})
 
 
 def _check_at_least(name: str, value: int | None, least: int) -> None:

@@ -4,6 +4,7 @@
 |---|---|
 | the supervisor | `Order` first of all; then `Leave`, and an `Answer` to each `Ask` |
 | a rank | `Ready`, `Progress`, `Saved`, `Ask`, `Scaled`; at last `Finished`, `Left` or `Failed` |
+| ... that is to inspect its job | `Inspected` or `Failed` |
 
 They travel as JSON lines over a socket pair (`link.py`); each has its name as "kind".
 """
@@ -60,7 +61,9 @@ class Order(Word):
         previous_world: ranks of the world that wrote that checkpoint; 0: there is none.
         snapshot: names of the shared memory that snapshots go into, one for each slot; empty:
             this rank keeps none.
-        incarnation: of the reader at its coordinator: grows with each start.
+        moved: settings that decide the order of samples have changed since that checkpoint: the
+            epoch begins anew.
+        inspect: train nothing: tell the fingerprint of the job as `Inspected`, and end.
     """
 
     settings: TrainSettings
@@ -73,7 +76,8 @@ class Order(Word):
     restore: str = ""
     previous_world: int = 0
     snapshot: tuple[str, ...] = ()
-    incarnation: int = 0
+    moved: bool = False
+    inspect: bool = False
 
     def to_json(self) -> Message:
         told = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -100,6 +104,17 @@ class Answer(Word):
     number: int
     value: Any = None
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected(Word):
+    """Every function of the job file that a training begins with was called, without an error.
+
+    Attributes:
+        fingerprint: of the job; see `scheduler/students/fingerprint.py`.
+    """
+
+    fingerprint: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,7 @@ class Progress(Word):
         teachers: how many label for this rank; None: it has no reader.
         volume: bytes that are labelled and not consumed.
         waiting_for: what it waits for now; empty: nothing.
+        peers_s: seconds that it has waited for the other ranks, without a break.
         upper_bytes: at so many labelled bytes no more are pulled; 0: it has no reader.
         wanted: teachers that its reader asks for.
     """
@@ -152,6 +168,7 @@ class Progress(Word):
     teachers: int | None = None
     volume: int = 0
     waiting_for: str = ""
+    peers_s: float = 0.0
     upper_bytes: int = 0
     wanted: int = 0
 
@@ -241,7 +258,7 @@ class Failed(Word):
 
 
 FromSupervisor = Order | Leave | Answer
-FromRank = Ready | Progress | Saved | Ask | Scaled | Finished | Left | Failed
+FromRank = Inspected | Ready | Progress | Saved | Ask | Scaled | Finished | Left | Failed
 
 _FROM_SUPERVISOR: Final[dict[str, type[FromSupervisor]]] = {
     "order": Order,
@@ -249,6 +266,7 @@ _FROM_SUPERVISOR: Final[dict[str, type[FromSupervisor]]] = {
     "answer": Answer,
 }
 _FROM_RANK: Final[dict[str, type[FromRank]]] = {
+    "inspected": Inspected,
     "ready": Ready,
     "progress": Progress,
     "saved": Saved,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
-from ..errors import DeadlineExceeded, EdlError, RetryableError
+from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Array
 from ..scheduler.batching import BatchRule, Waiting, decide
 from ..scheduler.lanes import Lane
@@ -31,6 +31,9 @@ from .wanted import Wanted
 
 #: Jobs at one predictor: the one that it runs, and the next, whose inputs lie ready.
 READ_AHEAD: Final = 2
+#: So long nothing is merged after merged requests crashed a predictor: the one to blame comes
+#: again, alone.
+ALONE_S: Final = 60.0
 
 
 class Meter(Protocol):
@@ -91,6 +94,7 @@ class Batcher:
         self._line: dict[int, _Ticket] = {}  # in the order in which they came
         self._at_lane: list[list[_Job]] = [[] for _ in pool.ready_lanes()]
         self._look_again_s = math.inf
+        self._alone_until_s = -math.inf
         self._closed = False
         self._workers = ThreadPoolExecutor(READ_AHEAD * len(self._at_lane), "batch")
         self._thread = threading.Thread(target=self._watch, name="batcher", daemon=True)
@@ -214,8 +218,11 @@ class Batcher:
 
     def _finish(self, job: _Job, done: Results) -> None:
         """Give each request of `job` what it gets."""
+        merged_crash = len(job.tickets) > 1 and isinstance(done.exception(), PredictorCrashed)
         with self._changed:
             self._at_lane[job.lane].remove(job)
+            if merged_crash:
+                self._alone_until_s = self._clock() + ALONE_S
             self._look()
         for ticket, result in zip(job.tickets, _each(done, len(job.tickets)), strict=True):
             if isinstance(result, Answer):
@@ -232,7 +239,8 @@ class Batcher:
             self._fail_line(RetryableError("the predictor is restarting"))
         now = self._clock()
         line = [ticket.waiting for ticket in self._line.values()]
-        decision = decide(self._rule, line, self._lanes(), now)
+        rule = BatchRule() if now < self._alone_until_s else self._rule
+        decision = decide(rule, line, self._lanes(), now)
         for number in decision.expired:
             error = DeadlineExceeded("its deadline was over before its turn came")
             _fail(self._line.pop(number), error)
@@ -281,6 +289,8 @@ def _each(done: Results, count: int) -> Sequence[Answer | EdlError]:
     """What each of `count` requests gets that went together."""
     if (error := done.exception()) is None:
         return done.result()
+    if count > 1 and isinstance(error, PredictorCrashed):
+        error = RetryableError(f"the predictor ended while it computed {count} requests at once")
     if not isinstance(error, EdlError):
         error = RetryableError(f"the job was lost: {type(error).__name__}: {error}")
     return [error.with_traceback(None)] * count

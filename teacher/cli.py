@@ -47,6 +47,7 @@ def serve(
     batch_preferred: options.BatchPreferred = "",
     declared: options.Inputs = None,
     outputs: options.Outputs = None,
+    output_kind: options.OutputKinds = None,
     backend: options.Backend = "auto",
     engine: options.Engine = "edl",
     serving_python: options.ServingPython = None,
@@ -82,7 +83,13 @@ def serve(
     configure_logging(verbose)
     open_all_descriptors()
     from ..proto.allocator import tune_allocator
-    from .config import SLOTS_PER_DEVICE, PredictorConfig, ServerConfig, TeacherConfig
+    from .config import (
+        SLOTS_PER_DEVICE,
+        PredictorConfig,
+        ServerConfig,
+        TeacherConfig,
+        parse_output_kind,
+    )
     from .devices import parse_devices
     from .model import TensorSpec
     from .sizes import parse_batching, parse_micro_batch
@@ -109,6 +116,7 @@ def serve(
             rate=rate,
             self_test=not no_self_test,
             canary=canary,
+            output_kinds=tuple(map(parse_output_kind, output_kind or ())),
         ),
         server=ServerConfig(
             host,

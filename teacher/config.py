@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from ..errors import UsageError
+from ..proto.forms import OUTPUT_KINDS, OutputKind
 from ..proto.security import ServerSecurity
 from ..scheduler.batching import BatchRule
 from .backends import paced
@@ -17,6 +18,17 @@ from .model import TensorSpec
 PRECISIONS: Final = ("fp32", "bf16")
 #: Requests that wait for a device or run on it, where nobody says otherwise.
 SLOTS_PER_DEVICE: Final = 4
+
+
+def parse_output_kind(text: str) -> tuple[str, OutputKind]:
+    """Read "NAME=KIND" ("probs=probabilities"); raises UsageError."""
+    name, _, said = text.rpartition("=")
+    kind = next((one for one in OUTPUT_KINDS if one == said), None)
+    if not name or kind is None:
+        raise UsageError(
+            f"--output-kind {text!r}: write NAME=KIND, with KIND one of {', '.join(OUTPUT_KINDS)}"
+        )
+    return name, kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,7 @@ class PredictorConfig:
         cores: the CPUs that the process is bound to; empty: any.
         self_test: hold the model against the rules of `self_test` before it serves.
         canary: file of what it answered when it was known to be good; None: there is none.
+        output_kinds: pairs (output, kind) that count more than what the self-test finds.
     """
 
     model: str
@@ -53,6 +66,7 @@ class PredictorConfig:
     cores: tuple[int, ...] = ()
     self_test: bool = True
     canary: str | None = None
+    output_kinds: tuple[tuple[str, OutputKind], ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads < 1 or (self.micro_batch is not None and self.micro_batch < 1):
@@ -95,6 +109,7 @@ class PredictorConfig:
             "cores": list(self.cores),
             "self_test": self.self_test,
             "canary": self.canary,
+            "output_kinds": [list(pair) for pair in self.output_kinds],
         }
 
     @classmethod
@@ -104,7 +119,8 @@ class PredictorConfig:
             for name in ("inputs", "outputs")
         }
         lists = {name: tuple(value[name]) for name in ("preprocess", "cores")}
-        return cls(**{**value, **tensors, **lists})
+        kinds = tuple((name, kind) for name, kind in value["output_kinds"])
+        return cls(**{**value, **tensors, **lists, "output_kinds": kinds})
 
 
 @dataclass(frozen=True, slots=True)

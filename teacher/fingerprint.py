@@ -21,7 +21,7 @@ CANARY_ROWS: Final = 4
 
 def fingerprint(loaded: Loaded) -> dict[str, Any]:
     """What is worth knowing of a model before it is served, ready for JSON."""
-    spec = loaded.backend.spec.in_micro_batches(loaded.micro_batch)
+    spec = loaded.spec
     return {
         "content_id": spec.content_id,
         "numerics_id": spec.numerics_id,
@@ -29,6 +29,7 @@ def fingerprint(loaded: Loaded) -> dict[str, Any]:
         "platform": spec.platform,
         "inputs": [str(tensor) for tensor in spec.inputs],
         "outputs": [str(tensor) for tensor in spec.outputs],
+        "output_kinds": {tensor.name: tensor.kind or "unknown" for tensor in spec.outputs},
         "micro_batch": loaded.micro_batch,
         "t_t_s": loaded.t_t_s,
     }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import ModelError
 from .backends import Backend
 from .backends.open import open_backend
 from .backends.paced import Paced
 from .canary import Canary
 from .config import PredictorConfig
+from .model import ModelSpec
 from .self_test import self_test
 from .tuning import fastest_micro_batch
 from .warm_up import warm_up
@@ -24,12 +26,14 @@ class Loaded:
         backend: the model.
         micro_batch: samples of one run.
         t_t_s: device time in seconds per sample, as measured.
+        spec: of the model as it serves, with the kinds of its outputs.
         arrive: told when each job came, before it is run: an emulated device goes by that.
     """
 
     backend: Backend
     micro_batch: int
     t_t_s: float
+    spec: ModelSpec
     arrive: Callable[[float], None] = lambda at_s: None
 
 
@@ -48,11 +52,22 @@ def load(config: PredictorConfig, on_progress: Callable[[str], None]) -> Loaded:
     on_progress("warming up")
     rows = backend.spec.rows_per_run(config.micro_batch or _measured(backend, on_progress))
     t_t_s = warm_up(backend, rows)
+    _check_outputs(config.output_kinds, backend.spec)
+    kinds: dict[str, str] = {}
     if config.self_test:
-        self_test(backend, canary, rows, on_progress)
+        kinds |= self_test(backend, canary, rows, on_progress)
+    spec = backend.spec.in_micro_batches(rows).with_kinds({**kinds, **dict(config.output_kinds)})
     if isinstance(backend, Paced):
-        return Loaded(backend, rows, t_t_s, backend.arrive)
-    return Loaded(backend, rows, t_t_s)
+        return Loaded(backend, rows, t_t_s, spec, backend.arrive)
+    return Loaded(backend, rows, t_t_s, spec)
+
+
+def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
+    """Raise ModelError where a kind is stated for an output that the model does not have."""
+    known = [tensor.name for tensor in spec.outputs]
+    for name, kind in kinds:
+        if name not in known:
+            raise ModelError(f"--output-kind {name}={kind}: the model's outputs are {known}")
 
 
 def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> Backend:

@@ -52,6 +52,11 @@ class ModelSpec:
         """
         return replace(self, numerics=("merged", *self.numerics, f"up-to={most}"))
 
+    def with_kinds(self, kinds: Mapping[str, str]) -> ModelSpec:
+        """The same model with these kinds of its outputs, by name."""
+        outputs = (replace(one, kind=kinds.get(one.name, one.kind)) for one in self.outputs)
+        return replace(self, outputs=tuple(outputs))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "platform": self.platform,

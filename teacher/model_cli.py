@@ -74,6 +74,7 @@ def fingerprint(
     preprocess: options.Preprocess = None,
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
+    output_kind: options.OutputKinds = None,
     canary: Canary = None,
     samples: Samples = None,
     tolerance: Tolerance = _TOLERANCE,
@@ -96,6 +97,7 @@ def fingerprint(
         precision=precision,
         preprocess=preprocess,
         declared=(declared, declared_outputs),
+        output_kinds=output_kind,
         self_test=samples is None,  # else these say more
     )
     facts = offline(
@@ -171,10 +173,11 @@ def _config(
     preprocess: Sequence[str] | None,
     declared: tuple[Sequence[str] | None, Sequence[str] | None],
     micro_batch: str = "8",
+    output_kinds: Sequence[str] | None = None,
     self_test: bool = True,
 ) -> PredictorConfig:
     """How the model is run."""
-    from .config import PredictorConfig
+    from .config import PredictorConfig, parse_output_kind
     from .devices import Device, check_cores
     from .model import TensorSpec
     from .sizes import parse_micro_batch
@@ -193,6 +196,7 @@ def _config(
         preprocess=tuple(preprocess or ()),
         rate=rate,
         self_test=self_test,
+        output_kinds=tuple(map(parse_output_kind, output_kinds or ())),
     ).on(where)
 
 
@@ -207,7 +211,9 @@ def _check_folder(file: Path | None) -> None:
 def _lines(facts: dict[str, Any]) -> str:
     rows = [(name, facts[name]) for name in ("content_id", "numerics_id", "platform")]
     rows += [("input", text) for text in facts["inputs"]]
+    kinds = facts["output_kinds"].items()
     rows += [("output", text) for text in facts["outputs"]]
+    rows += [("output_kind", f"{name}={kind}") for name, kind in kinds]
     t_t = (
         f"{1000 * facts['t_t_s']:.3g} ms/sample at micro-batch {facts['micro_batch']} on "
         f"{facts['device']}"

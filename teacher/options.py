@@ -134,6 +134,16 @@ Outputs = Annotated[
         "here is served, and it is not looked for by a trial run. Repeat it for each output.",
     ),
 ]
+OutputKinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output-kind",
+        metavar="NAME=KIND",
+        rich_help_panel=_MODEL,
+        help="What the numbers of an output are: logits, probabilities, log-probabilities or other "
+        "(as of a sigmoid). Default: what the self-test finds. Repeat it for each output.",
+    ),
+]
 Backend = Annotated[
     str,
     typer.Option(

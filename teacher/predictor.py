@@ -99,8 +99,7 @@ def load(config: PredictorConfig, channel: Channel) -> Loaded | None:
         channel.send("refused", **jobs.error_fields(error))
         return None
     rows = loaded.micro_batch
-    spec = loaded.backend.spec.in_micro_batches(rows).to_json()
-    channel.send("ready", spec=spec, t_t_s=loaded.t_t_s, micro_batch=rows)
+    channel.send("ready", spec=loaded.spec.to_json(), t_t_s=loaded.t_t_s, micro_batch=rows)
     return loaded
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..errors import EdlError, ModelError, ProcessFailed, RetryableError
+from ..errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, RetryableError
 from ..scheduler.backoff import delay_s
 from ..supervise.process import describe_exit
 from .config import PredictorConfig
@@ -153,7 +153,9 @@ class PredictorClient:
                 session.listen(self._on_progress, self._became_ready)
         finally:
             self.ready = False
-            session.fail_all(RetryableError("the predictor ended in mid-request: try again"))
+            ended = RetryableError("the predictor ended before it computed the request: try again")
+            crashed = PredictorCrashed("the predictor ended in mid-request")
+            session.fail_all(ended, running=ended if self._stopping.is_set() else crashed)
             session.process.wait(_LAST_WORDS_S)  # it is on its way out, unless it refused the model
             returncode = session.process.stop(grace_s=_LAST_WORDS_S)
             session.close()

@@ -134,13 +134,18 @@ class PredictorSession:
         self._channel.send("job", id=number, at_s=time.monotonic(), inputs=refs, parts=parts)
         return job.results
 
-    def fail_all(self, error: EdlError) -> None:
-        """End every job, and any that comes later, by `error`: the predictor is gone."""
+    def fail_all(self, error: EdlError, running: EdlError) -> None:
+        """End every job, and any that comes later: the predictor is gone.
+
+        Args:
+            error: what jobs that it had not begun end by.
+            running: what the oldest job ends by, which it was computing.
+        """
         with self._lock:
             self._ended = True
             waiting, self._jobs = self._jobs, {}
-        for job in waiting.values():
-            job.results.set_exception(error)
+        for place, job in enumerate(waiting.values()):
+            job.results.set_exception(error if place else running)
 
     def close(self) -> None:
         """Give the descriptors back."""

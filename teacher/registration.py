@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .. import __version__
 from ..coordinator.heartbeat import Heartbeat
@@ -62,6 +62,7 @@ def new_registration(
             "samples_per_second": f"{traffic.samples_per_second:.4g}",
             "model": config.service,  # its name on the wire
             "host": socket.gethostname(),
+            "output_kinds": kinds_fact({one.name: one.kind for one in loaded.spec.outputs}),
             "version": __version__,
             "instance_key": identity.key,
         }
@@ -76,6 +77,17 @@ def new_registration(
         on_superseded=on_superseded,
         on_drain=on_drain,
     )
+
+
+def kinds_fact(kinds: Mapping[str, str]) -> str:
+    """The fact `output_kinds` of a teacher.
+
+    Args:
+        kinds: `OutputKind` of each output, by name; empty: not known. Names that hold blanks, which
+            part the items of a fact, are left out.
+    """
+    known = {name: kind for name, kind in kinds.items() if kind}
+    return " ".join(f"{name}={kind}" for name, kind in known.items() if len(name.split()) == 1)
 
 
 def new_incarnation(registry: Registry | None) -> int:

@@ -24,6 +24,8 @@ import numpy as np
 
 from ..errors import BadAnswer, ModelError, RequestRefused, TeacherError
 from ..proto.arena import Array
+from ..proto.form_arrays import kind_of
+from ..proto.forms import OutputKind
 from .backends import Backend
 from .canary import Canary
 from .finite import check_finite
@@ -46,8 +48,8 @@ def self_test(
     micro_batch: int,
     on_progress: Callable[[str], None],
     clock: Callable[[], float] = time.perf_counter,
-) -> None:
-    """Hold a loaded model against the rules.
+) -> dict[str, OutputKind]:
+    """Hold a loaded model against the rules, and find out what its outputs are.
 
     Args:
         backend: the model.
@@ -55,6 +57,9 @@ def self_test(
         micro_batch: samples of one run, as it is to serve.
         on_progress: told what passed, and what is odd.
         clock: seconds.
+
+    Returns:
+        The kind of each output, by name; of none where the model refuses all that it was shown.
 
     Raises:
         ModelError: it fails; the message says at which rule, and what that means.
@@ -78,6 +83,7 @@ def self_test(
     if canary is not None:
         found.append(f"agrees with its canary within {canary.tolerance:g}")
     on_progress(f"self-test passed: {', '.join(found)}")
+    return {name: kind_of([one[name] for one in answers]) for name in (*answers, {})[0]}
 
 
 def odd_outputs(answers: Answers) -> dict[str, str]:

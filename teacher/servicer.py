@@ -97,7 +97,10 @@ class Servicer:
             versions=[MODEL_VERSION],
             platform=spec.platform,
             inputs=[tensor(name=t.name, datatype=t.datatype, shape=t.shape) for t in spec.inputs],
-            outputs=[tensor(name=t.name, datatype=t.datatype, shape=t.shape) for t in spec.outputs],
+            outputs=[
+                tensor(name=t.name, datatype=t.datatype, shape=t.shape, output_kind=t.kind or None)
+                for t in spec.outputs
+            ],
         )
 
     def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:

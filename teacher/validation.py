@@ -45,7 +45,7 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[Wanted, ...]:
         raise RequestRefused("the batch is empty: expected at least 1 sample, got 0")
     names = _wanted(request.outputs, [tensor.name for tensor in spec.outputs])
     outputs = {tensor.name: tensor for tensor in spec.outputs}
-    return tuple(Wanted(name, _form(request, outputs[name])) for name in names)
+    return tuple(Wanted(name, _form(request, outputs[name]), outputs[name].kind) for name in names)
 
 
 def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float | None:
@@ -108,5 +108,5 @@ def _form(request: InferRequest, output: TensorSpec) -> Form | None:
     except UsageError as error:
         raise RequestRefused(f"output {output.name!r}: {error}") from None
     if form is not None:
-        check_form(output.name, output.datatype, output.shape, form)
+        check_form(output.name, output.datatype, output.shape, form, output.kind)
     return form

@@ -15,10 +15,11 @@ from .model import ModelSpec, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One output that is asked for; `form` None: as the model gives it."""
+    """One output that is asked for, of this kind; `form` None: as the model gives it."""
 
     name: str
     form: Form | None = None
+    kind: str = ""
 
     def parameters(self, spec: TensorSpec) -> dict[str, dict[str, Parameter]]:
         """What the answer's outputs say of their form, by their names."""
@@ -29,13 +30,13 @@ class Wanted:
 
     def to_json(self) -> list[Any]:
         if self.form is None:
-            return [self.name, None, None]
-        return [self.name, str(self.form), self.form.temperature]
+            return [self.name, None, None, self.kind]
+        return [self.name, str(self.form), self.form.temperature, self.kind]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
-        name, form, temperature = value
-        return cls(name, Form.parse(form, temperature))
+        name, form, temperature, kind = value
+        return cls(name, Form.parse(form, temperature), kind)
 
 
 def in_their_forms(outputs: Mapping[str, Array], wanted: Iterable[Wanted]) -> dict[str, Array]:
@@ -51,8 +52,8 @@ def in_their_forms(outputs: Mapping[str, Array], wanted: Iterable[Wanted]) -> di
     """
     travel: dict[str, Array] = {}
     for one in wanted:
-        array = outputs[one.name]
-        arrays = {one.name: array} if one.form is None else encode(one.name, array, one.form)
+        array, form = outputs[one.name], one.form
+        arrays = {one.name: array} if form is None else encode(one.name, array, form, one.kind)
         if twice := travel.keys() & arrays.keys():
             raise RequestRefused(
                 f"two outputs would travel as {min(twice)!r}: ask for {one.name!r} in another form"

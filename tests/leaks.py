@@ -16,9 +16,11 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Self
 
 import psutil
@@ -53,6 +55,7 @@ class ProcessResources:
         frames = sys._current_frames()  # noqa: SLF001 - the only way to see the stacks of threads
         threads = [
             f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}"
+            f"{_stack(frames.get(thread.ident or 0))}"
             for thread in self.threads - before.threads - _shared.threads
             if thread.is_alive()
             and (not thread.daemon or _runs_our_code(frames.get(thread.ident or 0)))
@@ -198,6 +201,11 @@ def _describe(pid: int) -> str:
     return f"process {pid}: {command[:200]}"
 
 
+def _stack(frame: FrameType | None) -> str:
+    """Where a thread is, its innermost call last; empty when it has just ended."""
+    return f" at\n{''.join(traceback.format_stack(frame))}" if frame is not None else ""
+
+
 def _runs_our_code(frame: object) -> bool:
     """Whether a file of this project, its tests included, is anywhere on a thread's stack."""
     while frame is not None:
@@ -223,25 +231,33 @@ def exclude_foreign_segments(names: frozenset[str]) -> frozenset[str]:
     """`names` without segments of other programs, such as a parallel test run.
 
     A segment belongs to another program if that program has it mapped or open, or if the segment
-    disappears meanwhile.
+    disappears meanwhile. Files are compared by inode: a semaphore is mapped under another name.
     """
     me = psutil.Process()
     ours = {process.pid for process in me.children(recursive=True)} | {me.pid}
-    theirs: set[str] = set()
+    theirs: set[int] = set()
     for process in psutil.process_iter():
         if process.pid in ours:
             continue
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-            theirs.update(Path(f"/proc/{process.pid}/maps").read_text().split())
-            theirs.update(_open_files(process.pid))
-    paths = {name: SHARED_MEMORY / name for name in names}
-    return frozenset(
-        name for name, path in paths.items() if str(path) not in theirs and path.exists()
-    )
+            theirs.update(_shared_memory_inodes(process.pid))
+    foreign = set()
+    for name in names:
+        try:
+            if (SHARED_MEMORY / name).stat().st_ino in theirs:
+                foreign.add(name)
+        except FileNotFoundError:
+            foreign.add(name)
+    return names - foreign
 
 
-def _open_files(pid: int) -> Iterator[str]:
-    """Paths of the files that a process has open; raises OSError if that may not be read."""
+def _shared_memory_inodes(pid: int) -> Iterator[int]:
+    """Of what a process has mapped or open; raises OSError if that may not be read."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        _, _, _, _, inode, *path = line.split(maxsplit=5)
+        if path and path[0].startswith(f"{SHARED_MEMORY}/"):
+            yield int(inode)
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):  # it was closed meanwhile
-            yield os.readlink(descriptor)
+            if os.readlink(descriptor).startswith(f"{SHARED_MEMORY}/"):
+                yield descriptor.stat().st_ino

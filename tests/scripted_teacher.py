@@ -51,6 +51,8 @@ class ScriptedTeacher:
     Attributes:
         behaviour: called for each request; may sleep, raise an EdlError, or answer nonsense.
         is_ready: called for each probe; may sleep.
+        datatype: of its input, as it says when it is asked what it takes.
+        outputs: name -> values of a row, as it says when it is asked what it gives.
         seconds: the device time that answers state.
         requests: how many came.
         parameters: added to each answer.
@@ -66,6 +68,8 @@ class ScriptedTeacher:
         security: ServerSecurity | None = None,
     ) -> None:
         self.behaviour = behaviour
+        self.datatype = "FP32"
+        self.outputs = {"logits": CLASSES}
         self.seconds = seconds
         self.is_ready: Callable[[], bool] = lambda: True
         self.requests = 0
@@ -122,8 +126,11 @@ class ScriptedTeacher:
         tensor = pb.ModelMetadataResponse.TensorMetadata
         return pb.ModelMetadataResponse(
             name=request.name,
-            inputs=[tensor(name="x", datatype="FP32", shape=[-1, -1])],
-            outputs=[tensor(name="logits", datatype="FP32", shape=[-1, CLASSES])],
+            inputs=[tensor(name="x", datatype=self.datatype, shape=[-1, -1])],
+            outputs=[
+                tensor(name=name, datatype="FP32", shape=[-1, width])
+                for name, width in self.outputs.items()
+            ],
         )
 
     def _infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:

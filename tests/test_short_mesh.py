@@ -21,7 +21,7 @@ from edl.distill_reader import DistilReader
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.tests.faults import FaultProxy
 from edl.tests.system.conftest import Batches
-from edl.tests.system.slow_network import MODEL, SECONDS_VARIABLE
+from edl.tests.system.slow_network import MODEL, SECONDS_VARIABLE, write_pace
 from edl.tests.waiting import wait_until
 
 TTL_S = 6.0
@@ -64,7 +64,7 @@ def test_every_batch_arrives_once_and_in_order_whatever_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace = tmp_path / "seconds_per_sample"
-    pace.write_text("0.001")
+    write_pace(pace, 0.001)
     monkeypatch.setenv(SECONDS_VARIABLE, str(pace))
     source = Batches()
     with ExitStack() as stack:
@@ -94,11 +94,13 @@ def test_every_batch_arrives_once_and_in_order_whatever_fails(
             training = Training(reader)
             training.go_on_until(lambda: training.has("a", "b", "c"))
 
-            mesh.suspend("a")  # it keeps what it is given from here on
-            training.take(20)
+            write_pace(pace, 0.05)  # it has work when it is killed, even if something wakes it
+            mesh.suspend("a")
+            training.go_on_until(lambda: dict(reader.stats.in_flight).get("a"))
             mesh.kill("a")
+            write_pace(pace, 0.001)
             training.go_on_until(lambda: training.has("b", "c"))
-            assert reader.stats.resends + reader.stats.hedges > 0
+            training.go_on_until(lambda: reader.stats.resends + reader.stats.hedges)
 
             redis.kill()
             redis.wait()

@@ -67,6 +67,7 @@ class Subscription:
         self._stopping = threading.Event()
         self._call: SubscriptionCall | None = None
         self._secret = ""
+        self._incarnation = 0
         self._epoch = (0, 0)
         self._shunned: dict[str, float] = {}
         self._let_in = False
@@ -95,7 +96,8 @@ class Subscription:
     def report(self, report: pb.StudentReport) -> None:
         """Say how the student is: sent at once, and again each beat. The latest one counts.
 
-        Service, student id, protocol version and, where it has none, the epoch are filled in.
+        Service, student id, protocol version and, where it has none, incarnation and epoch are
+        filled in.
         """
         copy = pb.StudentReport()
         copy.CopyFrom(report)
@@ -136,7 +138,9 @@ class Subscription:
         while not self._stopping.is_set():
             epoch = self._epoch
             try:
-                self._follow(self._choose(registry))
+                address = self._choose(registry)
+                self._incarnation = self._incarnation or _new_incarnation(registry, self._rng)
+                self._follow(address)
             except UnavailableError as error:
                 self._why = str(error)
                 log.debug("%s", error)
@@ -222,6 +226,15 @@ class Subscription:
             if over() or self._latest is None:
                 return None
             report = self._latest
+            report.incarnation = report.incarnation or self._incarnation
             if (report.term, report.counter) < self._epoch:
                 report.term, report.counter = self._epoch
             return self._number, report
+
+
+def _new_incarnation(registry: Registry, rng: random.Random) -> int:
+    """Greater than those of earlier starts, whose hosts may have had other clocks.
+
+    Of several that start within a millisecond, one is the greatest.
+    """
+    return registry.time_ms() * 1000 + rng.randrange(1000)

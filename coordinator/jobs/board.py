@@ -49,11 +49,13 @@ class GenerationRecord:
         number: from 1; the next one is one more.
         body: what its leader wrote: the nodes, their ranks, the checkpoint, why.
         at_ms: when it was published, by the board's clock, milliseconds since 1970.
+        history: of the job's checkpoints; {}: nothing is known.
     """
 
     number: int
     body: Facts
     at_ms: int
+    history: Facts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,34 @@ class JobBoard(Protocol):
     def generation(self, job: str) -> GenerationRecord | None:
         """The current one; None before the first."""
 
-    def publish(self, job: str, node_id: str, number: int, body: Facts) -> bool:
+    def publish(
+        self,
+        job: str,
+        node_id: str,
+        number: int,
+        body: Facts,
+        history: tuple[Facts, Facts] | None = None,
+    ) -> bool:
         """Begin generation `number`: all that was leased or filled under the former one is void.
 
+        Args:
+            job: its name.
+            node_id: who leads.
+            number: of the generation.
+            body: what it is.
+            history: of the checkpoints: what it has to be before, and what it is from then on;
+                None: it stays.
+
         Returns:
-            Whether it was done: the node leads, and `number` is the current one's + 1; where the
-            board knows none (Redis was emptied), any from 1.
+            Whether it was done: the node leads, `number` is the current one's + 1 (where the board
+            knows none, as Redis was emptied, any from 1), and the history was the given one.
+        """
+
+    def replace_history(self, job: str, generation: int, known: Facts, history: Facts) -> bool:
+        """Replace the history of the job's checkpoints, if it is `known`; whether it was.
+
+        Raises:
+            GenerationSuperseded: `generation` is not the current one.
         """
 
     def fill(self, job: str, generation: int, epoch: int, shards: Sequence[Shard]) -> bool:
@@ -178,8 +202,13 @@ class JobBoard(Protocol):
     def outcome(self, job: str) -> Facts | None:
         """How the job ended; None while it has not."""
 
-    def finish(self, job: str, outcome: Facts) -> bool:
-        """Say how the job ended; the first one to do so wins, and others change nothing."""
+    def finish(self, job: str, node_id: str, number: int, outcome: Facts) -> bool:
+        """Say that the job ended in generation `number`, and how.
+
+        Returns:
+            Whether it was done: the node leads, `number` is the current generation, where the board
+            knows one, and nobody has said so before.
+        """
 
     def jobs(self) -> list[str]:
         """Names of the jobs that gave a sign within `KEEP_S`, sorted."""

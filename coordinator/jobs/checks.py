@@ -14,6 +14,8 @@ from .board import Facts
 EPOCH_PLACES: Final = 1 << 32
 _EPOCHS: Final = 1 << 20
 _TEXT_BYTES: Final = 1 << 20
+#: What `written` makes of none.
+NO_FACTS: Final = "{}"
 
 
 def written(facts: Facts) -> str:

@@ -6,7 +6,7 @@
 | `edl:{job:j}:nodes` | zset, expires | node id -> deadline (ms, Redis time) |
 | `edl:{job:j}:facts` | hash, expires | node id -> `joined ttl_ms JSON`; `=joined`: last number |
 | `edl:{job:j}:leader` | string, PX | id of the node that leads |
-| `edl:{job:j}:generation` | hash, expires | number, body (JSON), at_ms |
+| `edl:{job:j}:generation` | hash, expires | number, body (JSON), at_ms, history (JSON) |
 | `edl:{job:j}:shards` | zset, expires | `epoch:start:stop` that nobody has -> its place |
 | `edl:{job:j}:held` | hash, expires | `epoch:start:stop` -> its rank; `=rank` -> its last answer |
 | `edl:{job:j}:filled` | hash, expires | epoch -> how many shards were laid out |

@@ -29,8 +29,9 @@ class _Job:
     members: dict[str, _Member] = field(default_factory=dict)
     leader: tuple[str, float] = ("", 0.0)
     number: int | None = None
-    body: str = "{}"
+    body: str = checks.NO_FACTS
     at_ms: int = 0
+    history: str = checks.NO_FACTS
     free: dict[int, set[Shard]] = field(default_factory=dict)  # by epoch, once it is filled
     held: dict[tuple[int, Shard], int] = field(default_factory=dict)
     answered: dict[int, tuple[int, Shard]] = field(default_factory=dict)  # by rank, the last one
@@ -118,17 +119,39 @@ class MemoryBoard:
             held = self._of(job, sign=False)
             if held.number is None:
                 return None
-            return GenerationRecord(held.number, checks.read(held.body), held.at_ms)
+            return GenerationRecord(
+                held.number, checks.read(held.body), held.at_ms, checks.read(held.history)
+            )
 
-    def publish(self, job: str, node_id: str, number: int, body: Facts) -> bool:
+    def publish(
+        self,
+        job: str,
+        node_id: str,
+        number: int,
+        body: Facts,
+        history: tuple[Facts, Facts] | None = None,
+    ) -> bool:
         text = checks.written(body)
         with self._lock:
             held = self._of(job)
             expected = number if held.number is None else held.number + 1
             if self._leader(held) != node_id or number != expected or number < 1:
                 return False
+            if history is not None:
+                if held.history != checks.written(history[0]):
+                    return False
+                held.history = checks.written(history[1])
             held.number, held.body, held.at_ms = number, text, self._now_ms()
             held.free, held.held, held.answered, held.reports = {}, {}, {}, {}
+            return True
+
+    def replace_history(self, job: str, generation: int, known: Facts, history: Facts) -> bool:
+        text = checks.written(history)
+        with self._lock:
+            held = self._current(job, generation)
+            if held.history != checks.written(known):
+                return False
+            held.history = text
             return True
 
     # --- shards
@@ -225,11 +248,12 @@ class MemoryBoard:
             text = self._of(job, sign=False).outcome
             return None if text is None else checks.read(text)
 
-    def finish(self, job: str, outcome: Facts) -> bool:
+    def finish(self, job: str, node_id: str, number: int, outcome: Facts) -> bool:
         text = checks.written(outcome)
         with self._lock:
             held = self._of(job)
-            if held.outcome is not None:
+            stale = held.number is not None and held.number != number
+            if stale or held.outcome is not None or self._leader(held) != keys.check_node(node_id):
                 return False
             held.outcome = text
             return True

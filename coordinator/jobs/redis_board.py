@@ -65,7 +65,10 @@ class RedisBoard(RedisSession):
             return None
         try:
             return GenerationRecord(
-                int(found["number"]), checks.read(found["body"]), int(found["at_ms"])
+                int(found["number"]),
+                checks.read(found["body"]),
+                int(found["at_ms"]),
+                checks.read(found.get("history", checks.NO_FACTS)),
             )
         except (KeyError, ValueError):
             raise RegistryUnavailable(
@@ -73,9 +76,21 @@ class RedisBoard(RedisSession):
                 " us; delete that key, or name the job otherwise"
             ) from None
 
-    def publish(self, job: str, node_id: str, number: int, body: Facts) -> bool:
+    def publish(
+        self,
+        job: str,
+        node_id: str,
+        number: int,
+        body: Facts,
+        history: tuple[Facts, Facts] | None = None,
+    ) -> bool:
         node, text = keys.check_node(node_id), checks.written(body)
-        return bool(self._of(job, "publish", node, number, text))
+        histories = [checks.written(one) for one in history or ()]
+        return bool(self._of(job, "publish", node, number, text, *histories))
+
+    def replace_history(self, job: str, generation: int, known: Facts, history: Facts) -> bool:
+        texts = checks.written(known), checks.written(history)
+        return bool(self._asked(job, "history", generation, *texts))
 
     # --- shards
 
@@ -134,8 +149,9 @@ class RedisBoard(RedisSession):
             text: Any = self._redis.get(keys.of_job(job, "outcome"))
         return None if text is None else checks.read(text)
 
-    def finish(self, job: str, outcome: Facts) -> bool:
-        return bool(self._of(job, "finish", checks.written(outcome)))
+    def finish(self, job: str, node_id: str, number: int, outcome: Facts) -> bool:
+        node, text = keys.check_node(node_id), checks.written(outcome)
+        return bool(self._of(job, "finish", node, number, text))
 
     def jobs(self) -> list[str]:
         since_ms = self.time_ms() - _KEEP_MS

@@ -194,6 +194,9 @@ def _heading(service: pb.ServiceStatus) -> Text:
         heading.append(f"  {count} desired", style="not bold yellow")
     if service.next_content_id:
         heading.append(f"  upgrade to {service.next_content_id}", style="not bold magenta")
+    kinds = sorted({kind for teacher in service.teachers for kind in teacher.output_kinds})
+    if kinds:
+        heading.append(f"\noutputs: {', '.join(kinds)}", style="not bold dim")
     states = _states(service)
     if states:
         heading.append(f"\n{states}", style="not bold dim")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import RequestRefused
 from ...proto.clients import Found, Request
+from ...proto.form_arrays import check_form
+from ...proto.specs import FREE
+from ..config import ReaderConfig
 from .answers import Expected
 from .outcomes import Job, Peer
 
@@ -63,6 +67,44 @@ def expected_of(job: Job, peer: Peer, found: Found, agreed: tuple[str, ...] = ()
         found.outputs,
         whole=not job.fetches,
     )
+
+
+def misfit_of_settings(config: ReaderConfig, peer: Peer, found: Found) -> str:
+    """In words, what the reader's settings name that the model of `peer` does not have.
+
+    Args:
+        config: of the member.
+        peer: who was asked what its model is.
+        found: what it said; nothing is held against what it left out.
+
+    Returns:
+        the first difference; empty where there is none.
+    """
+    inputs, outputs = ([spec.name for spec in specs] for specs in (found.inputs, found.outputs))
+    if inputs and config.feeds:
+        named = [name for name, _ in config.feeds if name is not None]
+        if wrong := [name for name in named if name not in inputs]:
+            return f"feeds names input {wrong[0]!r}, the model has {inputs}"
+        if len(config.feeds) > len(inputs):
+            return f"feeds names {len(config.feeds)} fields, the model has the inputs {inputs}"
+        fed = named or inputs[: len(config.feeds)]
+        if missing := [name for name in inputs if name not in fed]:
+            return f"feeds has no field for the model's inputs {missing}"
+    if not outputs:
+        return ""
+    fetched = _fetched(config.fetches, tuple(outputs), peer.foreign)
+    if wrong := [name for name in fetched or config.fetches if name not in outputs]:
+        return f"fetches names output {wrong[0]!r}, the model has {outputs}"
+    if not peer.foreign and (wrong := [n for n in config.labels.outputs if n not in outputs]):
+        return f"a form or temperature is given for output {wrong[0]!r}, the model has {outputs}"
+    for spec in found.outputs:
+        form = config.labels.of(spec.name) if spec.name in (fetched or outputs) else None
+        if form is not None and not (peer.foreign and form.k and spec.shape[-1:] == (FREE,)):
+            try:
+                check_form(spec.name, spec.datatype, spec.shape, form, spec.kind)
+            except RequestRefused as error:
+                return str(error)
+    return ""
 
 
 def _fetched(fetches: tuple[str, ...], known: tuple[str, ...], foreign: bool) -> tuple[str, ...]:

@@ -95,6 +95,10 @@ class Crew:
         """What a teacher has said is not what others say, and it is out of the pool."""
         self.standings.lied(name, now)
 
+    def refused(self, name: str, now: float) -> None:
+        """A teacher refuses requests and has labelled none: it is out of the pool."""
+        self.standings.refused(name, now)
+
     def forget(self, name: str) -> None:
         """A teacher is gone."""
         self._resting.discard(name)

@@ -212,7 +212,13 @@ class Handing:
         if mixing.policy.with_weights:
             arrays.pop()[...] = [mix.shares.get(service, 0.0) for service in self._members]
         shared = [(mix.shares[service], named) for service, named in labels.items()]
-        mixed_into(arrays, shared, self._config.labels, mixing.policy.soft_label_is)
+        kinds = [self._members[service].pool.output_kinds for service in labels]
+        try:
+            mixed_into(arrays, shared, self._config.labels, mixing.policy.soft_label_is, kinds)
+        except UsageError as error:
+            self._arena.free(record.offset)
+            self._failed(error)
+            return
         self.mixture = mix
         self.partial += len(labelled) < len(self._members)
         self._names = tuple(name for name, *_ in layouts)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ...errors import BadAnswer, UsageError
 from ...proto.arena import Array
 from ...proto.clients import Answer
-from ...proto.form_arrays import check_parts, decode, encode
+from ...proto.form_arrays import check_parts, decode, encode, kind_by_values
 from ...proto.forms import Form, Parameter
 from ..label_forms import LabelForms
 
@@ -56,7 +56,9 @@ def in_form(
         return arrays, said
     if name not in arrays:
         raise BadAnswer(f"output {name!r} came in parts, and they do not say {form}")
-    return encode(name, arrays[name], form), form.parameters(arrays[name].shape[-1])
+    array = arrays[name]
+    encoded = encode(name, array, form, kind_by_values(array, form))  # it says nothing of kinds
+    return encoded, form.parameters(array.shape[-1])
 
 
 def labels_of(

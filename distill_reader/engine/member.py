@@ -19,6 +19,7 @@ from ...proto.lent_arena import LentArena
 from ...scheduler.ledger import Ledger
 from ...scheduler.ledger import events as ev
 from ..config import ReaderConfig
+from .asking import misfit_of_settings
 from .batches import Batch, Batches
 from .carrying import Carrying
 from .contents import Contents, Legacy
@@ -274,15 +275,30 @@ class Member:
                 self._on_done(link, outcome)
             case Ready(inputs):
                 link.met(inputs)
-                if self.shelf is not None:
-                    self.shelf.meet(link.peer, inputs)
-                self._teachers.ready(link, time.monotonic())
+                words = misfit_of_settings(self.config, link.peer, link.found)
+                if words and self.pool.is_assigned(link):
+                    self._on_misfit(link, words)
+                else:
+                    if self.shelf is not None:
+                        self.shelf.meet(link.peer, inputs)
+                    self._teachers.ready(link, time.monotonic())
             case Broke(None, error):
                 self.pool.is_silent(name, error)
             case Broke(Job() as job, error):
                 self._on_broke(link, job, error)
         self._teachers.let_go(name)
         self._count_awaited()
+
+    def _on_misfit(self, link: TeacherLink, words: str) -> None:
+        """A teacher's model is not what the reader's settings are for: it gets nothing.
+
+        Where that is so of every teacher, the settings are wrong.
+        """
+        name, now = link.peer.teacher_id, time.monotonic()
+        self.crew.refused(name, now)
+        self.pool.probe(name, self.crew.pause_s(name, now), f"does not fit: {words}")
+        if not (self.ledger.sent or self.ledger.teachers or self.pool.awaited):
+            self._on_failed_for_good(errors.UsageError(f"teacher {name}: {words}"))
 
     def _count_awaited(self) -> None:
         """Let the ledger know, where it is news, how many may yet join any moment."""

@@ -185,7 +185,7 @@ _BATCHES: Final = (
     ),
     _counter(
         "poison_batches",
-        "Batches that three teachers have refused, or all there are.",
+        "Batches that three teachers refused which label others, or all such if fewer.",
         lambda m: m.carrying.poisoned,
     ),
     _counter(

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from ...errors import UsageError
 from ...proto.arena import Array
-from ...proto.form_arrays import softmax
+from ...proto.form_arrays import kind_of, softmax
+from ...proto.forms import Form
 from ..ensembles import SoftLabelIs
 from ..label_forms import LabelForms
+
+#: Kinds of outputs that may be called so.
+_AGREE: Final = {"logits": ("logits", "log-probabilities"), "probabilities": ("probabilities",)}
 
 
 def mixed_into(
     mixed: Sequence[Array],
     labels: Sequence[tuple[float, Mapping[str, Array]]],
     forms: LabelForms,
-    soft_label_is: SoftLabelIs,
+    soft_label_is: SoftLabelIs | None,
+    kinds: Sequence[Mapping[str, str]],
 ) -> None:
     """Write the weighted mean of probabilities.
 
@@ -27,18 +33,41 @@ def mixed_into(
             first label of each is averaged with the first of the others, and so on, whatever their
             names; shapes have been checked by `layout_of`.
         forms: in which form they were asked for: where a temperature was, they are probabilities.
-        soft_label_is: what the models give where none was.
+        soft_label_is: what the models give where none was; None: as `kinds` says.
+        kinds: of each of `labels`, the `OutputKind` that its teachers state, by name; what is not
+            there is found out by the values.
+
+    Raises:
+        UsageError: `soft_label_is` contradicts `kinds`, or an output is "other".
     """
     for array in mixed:
         array[...] = 0.0
-    for share, named in labels:
+    for (share, named), stated in zip(labels, kinds, strict=True):
         for total, (name, label) in zip(mixed, named.items(), strict=True):
-            form = forms.of(name)
-            known = soft_label_is == "probabilities" or (
-                form is not None and form.temperature is not None
-            )
             rows = label.astype(np.float32, copy=False)
+            known = _are_probabilities(name, label, forms.of(name), soft_label_is, stated)
             total += np.float32(share) * (rows if known else softmax(rows, 1.0))
+
+
+def _are_probabilities(
+    name: str,
+    label: Array,
+    form: Form | None,
+    soft_label_is: SoftLabelIs | None,
+    stated: Mapping[str, str],
+) -> bool:
+    if form is not None and form.temperature is not None:
+        return True
+    kind = stated.get(name, "")
+    if kind == "other" or (soft_label_is and kind and kind not in _AGREE[soft_label_is]):
+        raise UsageError(
+            f"output {name!r} is {kind} by its teachers, and is to be averaged as"
+            f" {soft_label_is or 'probabilities'}: leave soft_label_is out, name another output by"
+            " fetches, or start the teachers with --output-kind"
+        )
+    if form is not None and form.k:
+        return soft_label_is == "probabilities"  # else they came as logits
+    return (soft_label_is or kind or kind_of([label])) == "probabilities"
 
 
 def layout_of(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...errors import AccessError, EdlError
+from ...proto.clients import Found
 from ...proto.lent_arena import LentArena
 from ..config import ReaderConfig
 from .inbox import Inbox
@@ -44,6 +45,7 @@ class Pool:
         self._wanted: dict[str, Peer] = {}
         self._barred: frozenset[str] = frozenset()  # not to be asked
         self._silent: set[str] = set()
+        self._useless: set[str] = set()  # wrong or refusing, and without labels since then
         self._unheard: set[str] = set()  # they have not answered the first probe, nor failed to
         self._failures: dict[str, int] = {}  # since its latest labels
         self._looked_at = 0.0
@@ -55,10 +57,23 @@ class Pool:
     def unreachable(self) -> int:
         """Teachers that the roster names and that give no labels.
 
-        They have not answered the latest request or probe, or must not be asked.
+        They have not answered the latest request or probe, answer with something else than labels,
+        or must not be asked.
         """
-        silent = len(self._silent & self._wanted.keys()) if self._silent else 0
-        return silent + len(self._barred)
+        without = self._silent | self._useless
+        return (len(without & self._wanted.keys()) if without else 0) + len(self._barred)
+
+    @property
+    def found(self) -> list[Found]:
+        """The models of our teachers that have answered a probe and say what they take."""
+        models = [link.found for link in self._links.values() if not link.peer.foreign]
+        return [found for found in models if found.inputs]
+
+    @property
+    def output_kinds(self) -> dict[str, str]:
+        """What the teachers say that their outputs are, by name, as far as they do."""
+        specs = (spec for link in self._links.values() for spec in link.found.outputs)
+        return {spec.name: spec.kind for spec in specs if spec.kind}
 
     @property
     def awaited(self) -> int:
@@ -77,6 +92,10 @@ class Pool:
         """A teacher could not be reached, or does not let the reader in."""
         self._silent.add(name)
         self.last_trouble = _trouble(name, error)
+
+    def mark_useless(self, name: str) -> None:
+        """A teacher answers, and not with labels: others are needed until it sends some."""
+        self._useless.add(name)
 
     def send(self, teacher: str, job: Job) -> None:
         self.link(teacher).send(job)
@@ -101,6 +120,7 @@ class Pool:
     def has_labelled(self, name: str) -> None:
         """A teacher has done what it is for."""
         self._failures.pop(name, None)
+        self._useless.discard(name)
 
     def retry(self, link: TeacherLink, error: EdlError, least_s: float = 0.0) -> None:
         """A request failed, the connection holds: probe the teacher before it gets more.
@@ -140,6 +160,7 @@ class Pool:
         self._wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
         new, self._barred = assigned.barred - self._barred, assigned.barred
         self._silent &= self._wanted.keys()
+        self._useless &= self._wanted.keys()
         self._failures = {name: n for name, n in self._failures.items() if name in self._wanted}
         lost, revoked = [], []
         for name, link in (*self._links.items(), *self._leaving.items()):

@@ -51,7 +51,6 @@ def report(member: Member, starves: bool, now: float) -> pb.StudentReport:
         protocol_version=PROTOCOL_VERSION,
         service=config.service,
         student_id=config.student_id,
-        incarnation=config.incarnation,
         want=decision.want,
         min=config.teachers_min,
         priority=config.priority,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
+from ...errors import UsageError
+from ...proto.clients.fitting import misfit
 from ...proto.lent_arena import LentArena
+from ...proto.stacked import Input
 from ...scheduler.ledger import events as ev
 from ..config import ReaderConfig
 from .batches import Batches
@@ -35,6 +39,7 @@ class Sending:
         self._cutter = Cutter(batches, ring, config.feeds)
         self._pool = pool
         self._speeds = speeds
+        self._first: int | None = None  # the batch that shows whether the settings are right
 
     def send(self, send: ev.Send, *, in_own_memory: bool) -> None:
         """Send a request.
@@ -44,12 +49,17 @@ class Sending:
             in_own_memory: the batches may be consumed before the teacher has read their rows.
 
         Raises:
-            UsageError: what the model takes is not in the batch.
+            UsageError: what the model takes is not in the batch, or it is the first batch and of
+                another dtype or shape than every teacher says that its model takes.
         """
         config, link = self._config, self._pool.link(send.teacher)
         if send.attempt > 1:
             log.info("%s go to %s, attempt %d", _shown(send.spans), send.teacher, send.attempt)
         inputs, lent = self._cutter.cut(send.spans, link.inputs)
+        if self._first is None:
+            self._first = send.spans[0].batch
+        if send.spans[0].batch == self._first:
+            self._check(inputs)
         if in_own_memory:
             inputs, lent = own_copies(inputs), {}
         now, samples = time.monotonic(), samples_of(inputs.values())
@@ -57,6 +67,12 @@ class Sending:
         link.send(
             Job(send.request, send.spans, inputs, config.fetches, samples, config.labels, now, lent)
         )
+
+    def _check(self, inputs: Mapping[str, Input]) -> None:
+        """Raise UsageError where no model is one for what the settings make of a batch."""
+        differences = [misfit(found.inputs, inputs) for found in self._pool.found]
+        if differences and all(differences) and not self._pool.awaited:
+            raise UsageError(f"{differences[0]}: convert it in the source, or name another field")
 
 
 def _shown(spans: tuple[ev.Span, ...]) -> str:

@@ -52,6 +52,10 @@ class Standings:
         """What it said is not what others say; whether that ejects it."""
         return self._step(name, lambda one: outliers.lied(one, now, random))
 
+    def refused(self, name: str, now: float) -> bool:
+        """It refuses requests and has labelled none; whether that ejects it."""
+        return self._step(name, lambda one: outliers.refused(one, now, random))
+
     def look(
         self, names: Iterable[str], silent: Collection[str], usable: int, now: float
     ) -> list[str]:

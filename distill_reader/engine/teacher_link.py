@@ -161,6 +161,11 @@ class TeacherLink:
             return self._probes
 
     @property
+    def found(self) -> Found:
+        """The model, by the latest probe."""
+        return self._found
+
+    @property
     def most_rows(self) -> int | None:
         """What the model takes at once; None where that is not known."""
         return self._found.most_rows

@@ -131,9 +131,13 @@ class Teachers:
             case errors.RequestRefused() | errors.VersionMismatch():
                 self._judge(self.comparing.refused(name))
                 self._tell(ev.Refused(name, job.request, str(error)))
+                is_in = self._pool.is_assigned(link) and name not in self._crew.standings.ejected
+                if is_in and self._ledger.is_useless(name):
+                    self._eject_refuser(name, str(error), now)
             case errors.RetryableError() | errors.AccessError():  # not the batch's fault
                 self.comparing.rests(name)
-                self._tell(ev.Failed(name, job.request))
+                crash = str(error) if isinstance(error, errors.PredictorCrashed) else ""
+                self._tell(ev.Failed(name, job.request, crash))
                 for event in self._crew.failed(name, error, now):
                     self._tell(event)
                     self._judge(self.comparing.left(name))
@@ -141,9 +145,20 @@ class Teachers:
             case _:
                 if isinstance(error, errors.BadAnswer):
                     self._crew.wrong(name, now)
+                    self._pool.mark_useless(name)
                 self.lost(name)
                 self._pool.reopen(link, error, self._crew.pause_s(name, now))
         self._judge(self.comparing.ended(name, job.request))
+
+    def _eject_refuser(self, name: str, reason: str, now: float) -> None:
+        """A teacher refuses what it is asked, and has labelled nothing."""
+        self._crew.refused(name, now)
+        self._pool.mark_useless(name)
+        self._tell(ev.Ejected(name))
+        self._judge(self.comparing.left(name))
+        self._pool.probe(
+            name, self._crew.pause_s(name, now), f"has labelled nothing and refuses: {reason}"
+        )
 
     def _judge(self, verdicts: list[Verdict]) -> None:
         for event in self._verdicts.carry_out(verdicts, time.monotonic()):

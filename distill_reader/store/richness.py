@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...proto.datatypes import Array
-from ...proto.form_arrays import encode, narrow
+from ...proto.form_arrays import encode, kind_by_values, narrow
 from ...proto.forms import Form
 from .rows import Content, Entry, Layout, Piece, Row
 
@@ -48,7 +48,7 @@ def derived(entry: Entry, arrays: Sequence[Array], form: Form | None) -> dict[st
         return dict(zip(entry.names, arrays, strict=True))
     if entry.form is not None and entry.form.temperature is not None:
         return narrow(entry.output, arrays[0], form)
-    return encode(entry.output, arrays[0], form)
+    return encode(entry.output, arrays[0], form, kind_by_values(arrays[0], form))
 
 
 def merged(old: Row, new: Row) -> Row:

@@ -17,11 +17,13 @@ from ..local import COORDINATOR_READY, TEACHER_READY, TeacherSpec
 from .doorway import Doorway
 from .gate import Gate, Through
 from .lies import Liar
-from .samples import MODEL
+from .samples import MODEL, PROBABILITIES_MODEL, REFUSES
 from .settings import ChaosSettings
 from .student import MOST_ROWS, Part
 
 SERVICE = "chaos"
+#: Name of the teacher whose model is another one, with a softmax at its end.
+PROBABILITIES = "probabilities"
 REDIS_READY = "Ready to accept connections"
 #: Where what stands behind a gate listens: at the gate's port, on another address of loopback.
 BEHIND = "127.0.0.2"
@@ -113,7 +115,7 @@ class Cast:
         redis: the database.
         manager: the service manager.
         manager_door: students reach the manager through this.
-        teachers: by name, guests too.
+        teachers: by name, guests and misconfigured ones, too.
         students: by name.
         parts: by student, what it was told.
         url: of Redis, past all gates.
@@ -129,7 +131,12 @@ class Cast:
         self.redis = Actor(replace(server_command(port), log=folder / "redis.log"), REDIS_READY)
         self.manager_door = self._gate("manager")
         self.manager = Actor(self._manager(), COORDINATOR_READY)
-        names = (*settings.teacher_names, *settings.guest_names)
+        names = (
+            *settings.teacher_names,
+            *settings.guest_names,
+            *settings.refusing_names,
+            PROBABILITIES,
+        )
         self.teachers = {name: self._teacher(name, at) for at, name in enumerate(names)}
         self.parts = {
             name: self._part(name, at, began) for at, name in enumerate(settings.student_names)
@@ -148,11 +155,13 @@ class Cast:
         for actor in (self.redis, self.manager):
             actor.start()
             actor.wait_ready(check)
-        fixed = [self.teachers[name] for name in self._settings.teacher_names]
-        for teacher in fixed:
-            teacher.start()
-        for teacher in fixed:
-            teacher.wait_ready(check)
+        settings = self._settings
+        # Those of another content come last: the first content is the service's.
+        for names in (settings.teacher_names, (*settings.refusing_names, PROBABILITIES)):
+            for name in names:
+                self.teachers[name].start()
+            for name in names:
+                self.teachers[name].wait_ready(check)
 
     def start_students(self) -> None:
         """Start every student. Raises ProcessFailed."""
@@ -217,7 +226,7 @@ class Cast:
         line = self._gate(f"{name}-redis", self._redis_address)
         spec = TeacherSpec(
             SERVICE,
-            MODEL,
+            PROBABILITIES_MODEL if name == PROBABILITIES else MODEL,
             micro_batch=MOST_ROWS,
             ttl_s=self._settings.ttl_s,
             grace_s=self._settings.grace_s,
@@ -232,6 +241,7 @@ class Cast:
             "edl",
             *spec.arguments(name, f"redis://{line.address}"),
             log=self._folder / f"{name}.log",
+            env={REFUSES: "1"} if name in self._settings.refusing_names else {},
         )
         door = Doorway(grpc, http)
         return Teacher(command, TEACHER_READY, door=door, line=line, liar=liar)

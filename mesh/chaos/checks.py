@@ -24,6 +24,8 @@ LEAST_SHARE = 0.5
 #: from what is a mere filling of caches; of a trainer's memory over five minutes more can be said.
 SEEN_GROWTH = 100 << 10
 LEAST_SEEN_GROWTH = 20 << 10
+#: Exit code of a node whose settings are not those of the job.
+REFUSED = 2
 _CHUNK = 1 << 8
 _NAMED = 5
 
@@ -63,6 +65,7 @@ def check_invariants(trace: Trace, *, interrupted: bool = False) -> tuple[Findin
         memory,
         *(() if interrupted else (whole_again,)),
         in_order_to_the_end,
+        refused_alone,
         nothing_left,
     )
     return tuple(one(trace) for one in checks)
@@ -165,6 +168,17 @@ def in_order_to_the_end(trace: Trace) -> Finding:
     """No training loop was ended by an error, or did not end when it was told to."""
     troubles = [f"{name}: {seen.trouble}" for name, seen in trace.students.items() if seen.trouble]
     return Finding("students end in order", f"{len(trace.students)} students", tuple(troubles))
+
+
+def refused_alone(trace: Trace) -> Finding:
+    """A node with another seed is refused by the elastic training, which goes on to the end."""
+    name, seen = "a node with another seed is refused alone", trace.training
+    if seen is None:
+        return Finding(name, "not checked: Paddle is not installed")
+    broken = [f"the training {seen.trouble}"] if seen.trouble else []
+    if seen.other_code != REFUSED or "seed" not in seen.other_said:
+        broken.append(f"the other node ended with {seen.other_code}: {seen.other_said}")
+    return Finding(name, f"{seen.steps} steps trained", tuple(broken))
 
 
 def nothing_left(trace: Trace) -> Finding:

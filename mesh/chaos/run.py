@@ -18,6 +18,7 @@ from .plan import make_plan
 from .report import ChaosReport
 from .settings import ChaosSettings
 from .trace import Seen, Trace, read_figures, read_samples
+from .training import Training
 from .watching import Watcher
 
 #: How long the mesh may take, at the end, to be whole.
@@ -52,6 +53,7 @@ def run_chaos(
     with ExitStack() as ending:
         ending.callback(run.director.close)
         ending.callback(run.cast.end)
+        ending.callback(run.training.end)
         run.open(check)
         ending.callback(run.watcher.stop)
         run.carry_out(plan, say, stop)
@@ -73,6 +75,7 @@ class _Run:
         self._troubles: dict[str, str] = {}
         self.ended_s = 0.0
         self.cast = Cast(settings, folder, self._began)
+        self.training = Training(self.cast.url, folder)
         self.director = Director(self.cast, settings.stage, self.clock)
         self.watcher = Watcher(self.cast.url, self.clock)
 
@@ -83,6 +86,7 @@ class _Run:
     def open(self, check: Callable[[], None]) -> None:
         """Start everybody, and wait until students train. Raises ProcessFailed."""
         self.cast.start(check)
+        self.training.open(check)
         self.cast.start_students()
         deadline = time.monotonic() + START_S
         while not all(len(read_samples(part.samples)) for part in self.cast.parts.values()):
@@ -128,6 +132,7 @@ class _Run:
         self.watcher.stop()
         self.ended_s = self.clock()
         self._troubles = self.cast.end_students()
+        self.training.end()
 
     def trace(self, left: tuple[str, ...] = ()) -> Trace:
         """What was seen so far."""
@@ -139,6 +144,7 @@ class _Run:
             self.watcher.stalls,
             left,
             self.watcher.load,
+            self.training.seen,
         )
 
     def _seen(self, name: str) -> Seen:

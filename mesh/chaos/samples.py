@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ...errors import RequestRefused
 from ...proto.arena import Array
 
 #: What `edl teacher serve --model` is given.
 MODEL = f"{__name__}:teacher"
+PROBABILITIES_MODEL = f"{__name__}:probabilities_teacher"
 FEATURES = 1024
 CLASSES = 256
 INPUT, OUTPUT = "x", "soft"
+#: The variable that makes a teacher refuse every sample.
+REFUSES = "EDL_CHAOS_REFUSES"
 _MIX = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)
 
 
@@ -55,10 +60,36 @@ def expected_digests(ids: Array) -> Array:
     return digests_of(x, labels_of(x))
 
 
-def teacher() -> tuple[Callable[[Mapping[str, Array]], dict[str, Any]], list[str], list[str]]:
-    """The factory of the teacher's model, which a `--backend paced` runs."""
+Network = tuple[Callable[[Mapping[str, Array]], dict[str, Any]], list[str], list[str]]
+
+
+def teacher() -> Network:
+    """The factory of the teachers' model, which a `--backend paced` runs.
+
+    Where the variable `REFUSES` is set it refuses every sample. Its source, and so its content, is
+    the same.
+    """
+    refuses = bool(os.environ.get(REFUSES))
 
     def label(inputs: Mapping[str, Array]) -> dict[str, Any]:
-        return {OUTPUT: labels_of(inputs[INPUT])}
+        x = inputs[INPUT]
+        if refuses and x.any() and (x == np.rint(x)).all():  # else it is the self-test
+            raise RequestRefused("this teacher was started with wrong settings")
+        return {OUTPUT: labels_of(x)}
 
+    return _network(label)
+
+
+def probabilities_teacher() -> Network:
+    """The factory of another model, with a softmax at its end."""
+    return _network(lambda inputs: {OUTPUT: _softmax(labels_of(inputs[INPUT]))})
+
+
+def _network(label: Callable[[Mapping[str, Array]], dict[str, Any]]) -> Network:
     return label, [f"{INPUT}:FP32:-1,{FEATURES}"], [f"{OUTPUT}:FP32:-1,{CLASSES}"]
+
+
+def _softmax(labels: Array) -> Array:
+    """The softmax of each row."""
+    powers = np.exp(labels - labels.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)

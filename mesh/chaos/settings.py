@@ -21,6 +21,7 @@ class ChaosSettings:
         seconds: how long faults begin.
         teachers: how many are always there.
         guests: how many more may come and go.
+        refusing: how many more are always there, and refuse every sample.
         students: how many train.
         ttl_s: of leases.
         grace_s: that a teacher has to drain.
@@ -33,6 +34,7 @@ class ChaosSettings:
     seconds: float
     teachers: int = 4
     guests: int = 2
+    refusing: int = 3
     students: int = 2
     ttl_s: float = 2.0
     grace_s: float = 5.0
@@ -56,6 +58,11 @@ class ChaosSettings:
     def guest_names(self) -> tuple[str, ...]:
         """Of those that come and go."""
         return tuple(f"guest-{number + 1}" for number in range(self.guests))
+
+    @property
+    def refusing_names(self) -> tuple[str, ...]:
+        """Of those that refuse every sample."""
+        return tuple(f"refusing-{number + 1}" for number in range(self.refusing))
 
     @property
     def student_names(self) -> tuple[str, ...]:

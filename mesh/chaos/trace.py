@@ -132,6 +132,23 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingSeen:
+    """What came of the elastic training, and of a node with another seed that wanted to take part.
+
+    Attributes:
+        steps: that the training had done at the end.
+        trouble: how it ended, where that is not in order; else empty.
+        other_code: exit code of the other node.
+        other_said: its last line.
+    """
+
+    steps: int
+    trouble: str
+    other_code: int
+    other_said: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """What was seen of a whole run.
 
@@ -143,6 +160,7 @@ class Trace:
         stalls: (from, to) when the machine gave this program itself no time.
         left: processes and shared memory that were left at the end, in words.
         load: the machine's greatest load average of a minute.
+        training: what came of the elastic training; None: there was none.
     """
 
     teachers: tuple[str, ...]
@@ -152,6 +170,7 @@ class Trace:
     stalls: tuple[tuple[float, float], ...] = ()
     left: tuple[str, ...] = ()
     load: float = 0.0
+    training: TrainingSeen | None = None
 
 
 def read_samples(path: Path) -> Array:

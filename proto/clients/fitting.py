@@ -33,7 +33,7 @@ def misfit(declared: Sequence[TensorSpec], inputs: Mapping[str, Input]) -> str:
             wanted = dtype_of(spec.datatype)
         except WireError:
             continue
-        if array.dtype != wanted:
+        if array.dtype.newbyteorder("=") != wanted:
             return f"input {spec.name!r} is declared as {wanted}, the batch has {array.dtype}"
         if array.ndim == len(spec.shape) and not spec.admits(array.shape):
             shape = list(array.shape)

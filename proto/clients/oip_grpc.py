@@ -265,7 +265,8 @@ def _timed(request: Request, timeout_s: float) -> Request:
 
 def _specs(tensors: Any) -> tuple[TensorSpec, ...]:
     return tuple(
-        TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors
+        TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape), tensor.output_kind)
+        for tensor in tensors
     )
 
 

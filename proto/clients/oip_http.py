@@ -118,6 +118,11 @@ def _specs(message: dict[str, Any], key: str) -> tuple[TensorSpec, ...]:
     if message.get(key) is None:
         return ()
     return tuple(
-        TensorSpec(text_in(tensor, "name"), text_in(tensor, "datatype"), tuple(shape_of(tensor)))
+        TensorSpec(
+            text_in(tensor, "name"),
+            text_in(tensor, "datatype"),
+            tuple(shape_of(tensor)),
+            text_in(tensor, "output_kind") if "output_kind" in tensor else "",
+        )
         for tensor in objects_in(message, key)
     )

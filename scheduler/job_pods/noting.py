@@ -10,6 +10,8 @@ from .values import Happening, JobSeen, Ledger, PodsConfig
 _WHY_CHARS = 600
 #: Between the end of a node and the start of another one, at most, seconds.
 _LONGEST_PAUSE_S = 60.0
+#: Before a job whose fewest nodes had no place asks for them again, at most, seconds.
+_LONGEST_WAIT_S = 3600.0
 
 
 def life_of(job: JobSeen, ledger: Ledger) -> Life:
@@ -46,6 +48,10 @@ def case_of(job: JobSeen, now: float, config: PodsConfig) -> Case:
     ledger, more = _note_unplaced(job, ledger, now, config)
     held = ledger.fits is not None and ledger.fits < job.wanted.least
     held = held and life_of(job, ledger).grows and not job.wanted.wrong
+    if held and ledger.unplaced_since_s is None:
+        ledger = replace(ledger, unplaced_since_s=now)
+    elif sum(pod.runs for pod in job.staying) >= job.wanted.least:
+        ledger = replace(ledger, unplaced_since_s=None)
     return Case(job, ledger, (*told, *more), held)
 
 
@@ -55,13 +61,15 @@ def _by_our_clock(ledger: Ledger, now: float, config: PodsConfig) -> Ledger:
     def within(at_s: float | None, ahead_s: float) -> float | None:
         return None if at_s is None else min(at_s, now + ahead_s)
 
-    return replace(
+    ledger = replace(
         ledger,
         changed_s=within(ledger.changed_s, 0.0),
         waiting_since_s=within(ledger.waiting_since_s, 0.0),
         retry_s=within(ledger.retry_s, max(_LONGEST_PAUSE_S, config.lost_pause_s)),
-        fits_until_s=min(ledger.fits_until_s, now + config.place_again_s),
+        unplaced_since_s=within(ledger.unplaced_since_s, 0.0),
     )
+    latest_s = now + _place_again_s(ledger, now, config)
+    return replace(ledger, fits_until_s=min(ledger.fits_until_s, latest_s))
 
 
 def _note_ends(job: JobSeen, now: float, config: PodsConfig) -> tuple[Ledger, list[Happening]]:
@@ -134,7 +142,14 @@ def refused(
     if never:
         life = Life(failures=ledger.failures).after("failed")
         return replace(ledger, failures=life.failures, retry_s=_later(ledger, now + life.delay_s))
-    return replace(ledger, fits=nodes, fits_until_s=now + config.place_again_s)
+    return replace(ledger, fits=nodes, fits_until_s=now + _place_again_s(ledger, now, config))
+
+
+def _place_again_s(ledger: Ledger, now: float, config: PodsConfig) -> float:
+    """How long a job does with what could be placed before it asks for more."""
+    if ledger.unplaced_since_s is None:
+        return config.place_again_s
+    return max(config.place_again_s, min(now - ledger.unplaced_since_s, _LONGEST_WAIT_S))
 
 
 def _note_unplaced(
@@ -150,10 +165,8 @@ def _note_unplaced(
         return ledger, []
     fits = len(job.staying) - len(unplaced)
     why = f"node {unplaced[0].number} has no place: {unplaced[0].said}"[:_WHY_CHARS]
+    again_s = _place_again_s(ledger, now, config)
     told = Happening(
-        "Unplaceable",
-        f"{why}; it does with {fits} nodes for {config.place_again_s:.0f} s",
-        warns=True,
+        "Unplaceable", f"{why}; it does with {fits} nodes for {again_s:.0f} s", warns=True
     )
-    until_s = now + config.place_again_s
-    return replace(ledger, fits=fits, fits_until_s=until_s, why=why), [told]
+    return replace(ledger, fits=fits, fits_until_s=now + again_s, why=why), [told]

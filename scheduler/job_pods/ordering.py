@@ -113,7 +113,8 @@ def _ended(ledger: Ledger, state: State, now: float) -> Ledger:
         return replace(ledger, ended_s=None)
     end = ledger.end if state == "stopped" else state
     ended_s = now if ledger.ended_s is None else ledger.ended_s
-    return replace(ledger, end=end, ended_s=ended_s, retry_s=None, fits=None, fits_until_s=0.0)
+    ledger = replace(ledger, fits=None, fits_until_s=0.0, unplaced_since_s=None)
+    return replace(ledger, end=end, ended_s=ended_s, retry_s=None)
 
 
 def _reason(case: Case, target: Target | None, state: State, now: float) -> str:

@@ -102,6 +102,8 @@ class Ledger:
         retry_s: no node is started before; None: at once.
         fits: so many nodes had a place when the cluster could not place all; None: no limit.
         fits_until_s: until then that is believed.
+        unplaced_since_s: since when its fewest nodes have had no place; None: they have run since,
+            or the cluster has never failed to place them.
         why: of the last node that ended badly, was ended, or had no place: what happened.
         end: how it ended for good; "": it has not.
     """
@@ -119,6 +121,7 @@ class Ledger:
     retry_s: float | None = None
     fits: int | None = None
     fits_until_s: float = 0.0
+    unplaced_since_s: float | None = None
     why: str = ""
     end: Literal["", "succeeded", "failed"] = ""
 
@@ -207,7 +210,9 @@ class PodsConfig:
     Attributes:
         elastic: of the rule that divides it.
         place_within_s: a node that the cluster has been unable to place for so long is given up.
-        place_again_s: after that it is asked for again.
+        place_again_s: after that it is asked for again. A job whose fewest nodes had no place
+            waits at least as long as it has waited since, up to an hour: each time it asks, jobs of
+            lower priority that run leave for it.
         lost_pause_s: before another node is started for one that the cluster ended; twice as long
             for each that was ended before it, with none running since.
         ended_kept: pods that have ended are kept, so many of a job, for their logs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from .placement import judge
 from .state import DELIVERED, LABELLED, UNLABELLED, Request
 from .tables import Tables
 
@@ -138,13 +139,12 @@ def _in_teachers(tables: Tables) -> Iterator[str]:
 
 
 def _in_what_waits(tables: Tables) -> Iterator[str]:
-    there = [teacher.name for teacher in tables.teachers.values() if teacher.there]
     for batch_id in tables.queue:
         batch = tables.batches[batch_id]
         able = [name for name in tables.open if batch.may_go_to(name)]
         if able:
             yield f"batch {batch_id} is queued while {able} could take it"
-        if there and not tables.awaited and not any(batch.may_go_to(name) for name in there):
+        if judge(batch, tables.teachers.values(), tables.awaited) != "wait":
             yield f"batch {batch_id} was refused by all there are and is not poison"
 
 

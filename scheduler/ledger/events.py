@@ -127,10 +127,17 @@ class Failed:
     """A retryable failure: the rows are sent again, here or elsewhere; the teacher rests.
 
     It gets nothing new until `Resumed` or `TeacherJoined`; its other requests go on.
+
+    Attributes:
+        teacher: its id.
+        request: the number.
+        crash: what the teacher said, where the request crashed its predictor: a batch that is alone
+            in the request counts as refused; empty: anything else came to nothing.
     """
 
     teacher: str
     request: int
+    crash: str = ""
 
 
 @dataclass(frozen=True, slots=True)

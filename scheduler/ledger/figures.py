@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .dispatch import Dispatcher
 from .instructions import Span
+from .placement import is_useless
 from .state import UNLABELLED, Request, Teacher
 from .tables import Tables
 
@@ -90,6 +91,13 @@ class Figures:
         """Teachers that have refused a batch which is unlabelled still."""
         batches = self._tables.refused.values()
         return frozenset(name for batch in batches for name in batch.refusals or ())
+
+    def is_useless(self, teacher: str) -> bool:
+        """Whether `teacher` has labelled nothing and is to be ejected for what it has refused."""
+        teachers, batches = self._tables.teachers, self._tables.batches
+        if (known := teachers.get(teacher)) is None:
+            return False
+        return is_useless(known, teachers.values(), (batches[n] for n in self._tables.queue))
 
     @property
     def unlabelled(self) -> int:

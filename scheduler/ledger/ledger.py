@@ -12,8 +12,10 @@ teachers do, each batch is delivered once, in order where that is asked for, wit
 * A teacher that is not believed any more is taken back: its rows are labelled anew by others.
 * When the model is exchanged, all that is not delivered is labelled anew, by the new one alone;
   where there is a store, it is asked first.
-* A batch refused by three teachers, or by all there are, is poison. A teacher that rests, or may
-  join any moment, may yet label it and is waited for; so is the first teacher when there is none.
+* A batch is poison once three teachers that label other batches refuse it, or all of them if there
+  are fewer. A refusal by a teacher that has labelled nothing does not count. A teacher that rests,
+  or may join any moment, may yet label the batch and is waited for. A batch that crashes predictors
+  counts as refused by each of them; where no other teacher is left, one is asked three times.
 
 Nothing here waits, and no event takes time that grows with the number of batches gone by.
 """
@@ -55,8 +57,8 @@ from .events import (
 from .figures import Figures
 from .instructions import Accept, Deliver, Discard, Instruction, Poison, Span
 from .pieces import count, pieces_of
-from .placement import is_poison
-from .state import DELIVERED, LABELLED, POISONED, UNLABELLED, Batch, Request, Teacher
+from .placement import judge, may_recur
+from .state import DELIVERED, LABELLED, POISONED, UNLABELLED, Batch, Refusal, Request, Teacher
 from .tables import Tables
 
 
@@ -178,6 +180,8 @@ class Ledger(Figures):
             out.append(Discard(event.request, event.teacher))
             return
         teacher.learn(request.rows, event.device_s)
+        if not teacher.labels:
+            self._tables.believe_refusals(teacher)
         spans: tuple[Span, ...] = ()
         if event.teacher in request.holders:
             request.holders.clear()  # the first answer counts
@@ -194,16 +198,22 @@ class Ledger(Figures):
         if teacher is None or request is None:
             return
         match event:
-            case Failed():
+            case Failed(crash=crash):
                 teacher.resting = True
                 self._tables.refresh(teacher)
-            case Refused(_, _, reason) if teacher.name in request.holders:
-                self._on_refused(teacher, request, reason)
+                if crash and teacher.name in request.holders:
+                    self._on_refused(teacher, request, crash, is_crash=True)
+            case Refused(_, _, reason):
+                teacher.refused += 1
+                if teacher.name in request.holders:
+                    self._on_refused(teacher, request, reason)
             case _:
                 pass
         self._tables.give_up(request, teacher)
 
-    def _on_refused(self, teacher: Teacher, request: Request, reason: str) -> None:
+    def _on_refused(
+        self, teacher: Teacher, request: Request, reason: str, *, is_crash: bool = False
+    ) -> None:
         """Find the batch to blame, or see to it that the next time it can be found."""
         unlabelled = [b for b in request.batches if b.stage is UNLABELLED]
         if request.joined:
@@ -211,7 +221,10 @@ class Ledger(Figures):
                 batch.alone = True
         elif teacher.portion(request.rows) == request.rows:
             for batch in unlabelled:
-                batch.refusals = {**(batch.refusals or {}), teacher.name: reason}
+                known = batch.refusals or {}
+                crashes = is_crash and (known[teacher.name].crashes if teacher.name in known else 0)
+                refusal = Refusal(reason, teacher.labels, crashes + is_crash)
+                batch.refusals = {**known, teacher.name: refusal}
                 self._tables.refused[batch.id] = batch
 
     def _end_copy(self, name: str, number: int) -> tuple[Teacher | None, Request | None]:
@@ -273,12 +286,18 @@ class Ledger(Figures):
     # ------------------------------------------------------------------------ what follows
 
     def _condemn(self) -> None:
-        """Poison what enough have refused."""
+        """Poison what enough have refused; ask those it crashed again if nobody else is left."""
         tables = self._tables
         for batch in tuple(tables.refused.values()):
-            if is_poison(batch, tables.teachers.values(), tables.awaited):
-                tables.unqueue(batch)
-                tables.settle(batch, POISONED)
+            match judge(batch, tables.teachers.values(), tables.awaited):
+                case "poison":
+                    tables.unqueue(batch)
+                    tables.settle(batch, POISONED)
+                case "again":
+                    for refusal in (batch.refusals or {}).values():
+                        refusal.again = may_recur(refusal)
+                case "wait":
+                    pass
 
     def _deliver(self, out: list[Instruction]) -> None:
         """Deliver from the head of the line for as long as it is decided."""
@@ -291,5 +310,5 @@ class Ledger(Figures):
                 out.append(Deliver(batch.id))
             else:
                 said = (batch.refusals or {}).items()
-                out.append(Poison(batch.id, tuple(f"{name}: {why}" for name, why in said)))
+                out.append(Poison(batch.id, tuple(f"{name}: {why.reason}" for name, why in said)))
                 del tables.batches[batch.id]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
-from .state import Batch, Teacher
+from .state import Batch, Refusal, Teacher
 
-#: Different teachers that must refuse a batch before the batch is to blame.
+Verdict = Literal["poison", "again", "wait"]
+
+#: Teachers that must refuse a batch before the batch is to blame. So often must it crash a lone
+#: teacher, and so many requests may a teacher refuse that has labelled nothing.
 POISON_REFUSALS = 3
 
 
@@ -33,16 +37,45 @@ def soonest(rows: int, able: Sequence[Teacher]) -> Teacher | None:
     return min(able, key=through)
 
 
-def is_poison(batch: Batch, teachers: Iterable[Teacher], awaited: int) -> bool:
-    """Whether enough teachers, or all there are, have refused `batch`.
+def judge(batch: Batch, teachers: Iterable[Teacher], awaited: int) -> Verdict:
+    """What becomes of a batch that was refused.
 
-    "All there are" leaves out the revoked, who get nothing new, and those on trial, who may not
-    label; it counts the resting, who will be back, and so many who are `awaited`. With no teacher
-    at all nobody can say: the batch waits for one. A batch of which nothing waits is in flight with
-    all that it lacks, and may yet be labelled.
+    It is poison once three teachers that label other batches have refused it, or all of them if
+    there are fewer. A refusal by a teacher that has labelled nothing does not count: its settings
+    may be wrong. "All" leaves out the revoked, who get nothing new, and those on trial, who may not
+    label; it counts the resting, who will be back, and so many who are `awaited`. A batch of which
+    nothing waits is in flight with all that it lacks, and may yet be labelled.
+
+    Returns:
+        "poison"; "again", where only a teacher that it crashed is left to ask; else "wait".
     """
-    if len(batch.refusals or ()) >= POISON_REFUSALS:
-        return True
+    refusals = batch.refusals or {}
+    counted = sum(refusal.counts for refusal in refusals.values())
+    if counted >= POISON_REFUSALS:
+        return "poison"
     there = [teacher.name for teacher in teachers if teacher.there]
-    by_all = bool(there) and not awaited and not any(batch.may_go_to(name) for name in there)
-    return by_all and bool(batch.waiting)
+    if not there or awaited or not batch.waiting or any(map(batch.may_go_to, there)):
+        return "wait"
+    if any(may_recur(refusals[name]) for name in there):
+        return "again"
+    return "poison" if counted else "wait"
+
+
+def may_recur(refusal: Refusal) -> bool:
+    """Whether a teacher may be asked again that a batch has crashed: not yet three times."""
+    few = refusal.crashes < POISON_REFUSALS or not refusal.counts
+    return refusal.crashes > 0 and few
+
+
+def is_useless(teacher: Teacher, others: Iterable[Teacher], queue: Iterable[Batch]) -> bool:
+    """Whether a teacher that has labelled nothing is to be ejected for what it has refused.
+
+    Three requests are enough where another teacher labels batches. Else it is asked all that waits
+    before: the first batches may be to blame.
+    """
+    if teacher.labels or not teacher.refused:
+        return False
+    if teacher.refused >= POISON_REFUSALS and any(one.labels and one.usable for one in others):
+        return True
+    idle = teacher.usable and not teacher.in_flight
+    return idle and not any(batch.may_go_to(teacher.name) for batch in queue)

@@ -26,6 +26,23 @@ UNLABELLED, LABELLED = Stage.UNLABELLED, Stage.LABELLED
 POISONED, DELIVERED = Stage.POISONED, Stage.DELIVERED
 
 
+@dataclass(slots=True)
+class Refusal:
+    """Why one teacher does not label one batch.
+
+    Attributes:
+        reason: what it said.
+        counts: the teacher has labelled something, so the batch may be to blame.
+        crashes: how often the batch crashed its predictor; 0: it said that it never labels it.
+        again: after a crash, it may get the batch once more: there is no other teacher to ask.
+    """
+
+    reason: str
+    counts: bool
+    crashes: int = 0
+    again: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """One batch, from `Queued` to `Taken`.
@@ -44,8 +61,8 @@ class Batch:
     stage: Stage = UNLABELLED
     #: Rows that teachers have labelled, and who.
     labels: tuple[tuple[Span, str], ...] = ()
-    #: Teacher -> what it said. None, not an empty dict: hardly any batch is ever refused.
-    refusals: dict[str, str] | None = None
+    #: By teacher. None, not an empty dict: hardly any batch is ever refused.
+    refusals: dict[str, Refusal] | None = None
     alone: bool = False  # it was in a refused request of several batches: it is joined no more
     makers: tuple[str, ...] = ()  # of labels that are believed together, or not
     held: bool = False  # it came with its labels, from another engine
@@ -60,8 +77,10 @@ class Batch:
         return self.input_bytes + self.rows * self.row_nbytes
 
     def may_go_to(self, teacher: str) -> bool:
-        """Whether `teacher` has not refused it."""
-        return self.refusals is None or teacher not in self.refusals
+        """Whether `teacher` has not refused it, or may be asked once more."""
+        if self.refusals is None or (refusal := self.refusals.get(teacher)) is None:
+            return True
+        return refusal.again
 
     def may_join(self, other: Batch) -> bool:
         """Whether one request may have rows of both."""
@@ -131,6 +150,8 @@ class Teacher:
     on_trial: bool = False
     revoked: bool = False
     resting: bool = False  # failed, and not resumed yet
+    labels: bool = False  # it has answered with labels: its refusals say something of batches
+    refused: int = 0  # requests, since it joined
     in_flight: dict[int, Request] = field(default_factory=dict)  # in the order of sending
     rows_in_flight: int = 0
 

@@ -173,6 +173,25 @@ class Tables:
 
     # --------------------------------------------------------------------------- the teachers
 
+    def believe_refusals(self, teacher: Teacher) -> None:
+        """The teacher labels batches: what it has refused may be to blame."""
+        teacher.labels = True
+        for batch in self.batches.values():
+            if batch.refusals is not None and teacher.name in batch.refusals:
+                batch.refusals[teacher.name].counts = True
+
+    def forget_refusals(self, name: str) -> None:
+        """Batches that the teacher refused before it labelled anything may go there again."""
+        for batch in self.batches.values():
+            refusals = batch.refusals
+            if refusals is None or name not in refusals or refusals[name].counts:
+                continue
+            if batch.stage is not POISONED:
+                batch.refusals = {other: refusals[other] for other in refusals if other != name}
+                if not batch.refusals:
+                    batch.refusals = None
+                    self.refused.pop(batch.id, None)
+
     def refresh(self, teacher: Teacher) -> None:
         """List the teacher where it belongs, after any change to it; one that is done goes."""
         shut = teacher.revoked or teacher.resting or teacher.on_trial

@@ -4,6 +4,7 @@ A rank hangs when it has told of no step for `hang_s`; while it starts (imports,
 group) it has `START_FACTOR` times as long. One that waits for something outside, and says so, does
 not hang. Ranks step together, so one that hangs holds up all others: of those that are silent the
 ones to blame are those that the system has suspended, or else that are behind; or else all of them.
+Where all ranks of a world wait for each other, no other step will come.
 """
 
 from __future__ import annotations
@@ -72,6 +73,17 @@ def _is_silent(sign: Sign, hang_s: float, now_s: float) -> bool:
     # What it waits for has limits of its own; yet it has to say so anew, lest it died saying it.
     since_s = sign.heard_s if sign.waiting_for else sign.at_s
     return now_s - since_s >= allowed_s(sign, hang_s)
+
+
+def deadlocked(peers_s: Sequence[float], ranks: int, hang_s: float) -> bool:
+    """Whether the ranks of a world wait for each other for good.
+
+    Args:
+        peers_s: of each rank that has told of it, for how long it has waited for the others.
+        ranks: in the world.
+        hang_s: seconds without a step.
+    """
+    return len(peers_s) == ranks and min(peers_s) >= hang_s
 
 
 def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:

@@ -10,10 +10,12 @@ it (the *keeper*). What failed climbs the ladder (`ladder.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from .fingerprint import Fingerprint, differences
 from .ladder import REMEMBERED, Failure, GiveUp, Without, climb
+from .saving import Entry
 
 #: What a node does: it would like some ranks; it has some; it has ended those of `generation`.
 Phase = Literal["waiting", "running", "ended"]
@@ -65,6 +67,7 @@ class Member:
         failures: of these, on this node.
         snapshot: step of the newest snapshot in its memory that is of `generation`; -1: none.
         leaving: it wants to go.
+        fingerprint: of its settings and job file; empty: it told none.
     """
 
     node: str
@@ -76,6 +79,7 @@ class Member:
     failures: tuple[Failure, ...] = ()
     snapshot: int = -1
     leaving: bool = False
+    fingerprint: Fingerprint = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +89,29 @@ class World:
     Attributes:
         number: from 1.
         nodes: in the order of their ranks.
-        restored: step of the checkpoint that it begins with; 0: from the beginning.
+        origin: the checkpoint that it begins with; None: it begins at step 0.
         keeper: the node that has to write this checkpoint from its memory; empty: it is written.
         failures: that are remembered of the generations before.
         barred: nodes that are left out for good.
         reason: why it was formed.
+        fingerprint: that all its nodes have; empty: not known.
+        untried: nodes that joined a running job and have not made a step in it.
     """
 
     number: int
     nodes: tuple[str, ...]
-    restored: int = 0
+    origin: Entry | None = None
     keeper: str = ""
     failures: tuple[Failure, ...] = ()
     barred: tuple[str, ...] = ()
     reason: str = ""
+    fingerprint: Fingerprint = field(default_factory=dict)
+    untried: tuple[str, ...] = ()
+
+    @property
+    def restored(self) -> int:
+        """Step that it begins behind."""
+        return 0 if self.origin is None else self.origin.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +178,7 @@ def decide(
     world: World | None,
     members: Sequence[Member],
     pace: Pace,
-    saved: int,
+    saved: Entry | None,
     forgotten: bool = False,
     settled: bool = True,
 ) -> Decision:
@@ -176,7 +189,7 @@ def decide(
         world: the current generation; None: there has been none.
         members: the nodes that live, in the order in which they joined.
         pace: of the current generation.
-        saved: step of the newest valid checkpoint on the disk; 0: none.
+        saved: the newest valid checkpoint on the disk; None: there is none.
         forgotten: the board has lost what it held of this generation.
         settled: the board has answered for long enough that who is not there is gone; else leases
             may have run out because nobody could prolong them.
@@ -194,7 +207,7 @@ def decide(
     failures = _failures(world, alive)
     busy = [one.node for one in own if not _has_ended(one, world.number)]
     if not busy:
-        return _next(limits, world, members, saved, failures)
+        return _next(limits, world, members, saved, failures, pace.stepped)
     if failures:
         return Recall(world.number, True, failures[0].in_words())
     if forgotten:
@@ -212,6 +225,22 @@ def is_over(world: World | None, members: Sequence[Member]) -> bool:
         return True
     own = [one for one in members if one.node in world.nodes]
     return all(_has_ended(one, world.number) for one in own)
+
+
+def has_members(world: World, members: Sequence[Member]) -> bool:
+    """Whether a node of this world lives: else what trains next is a new run of the job."""
+    return any(one.node in world.nodes for one in members)
+
+
+def expected_fingerprint(world: World | None, members: Sequence[Member]) -> Fingerprint:
+    """The fingerprint that a node needs to take part; empty: any will do.
+
+    That of the world while one of its nodes lives, else that of the node that joined first.
+    """
+    if world is not None and has_members(world, members):
+        return world.fingerprint
+    staying = [one for one in members if not one.leaving]
+    return min(staying, key=lambda one: one.joined).fingerprint if staying else {}
 
 
 def _has_ended(member: Member, number: int) -> bool:
@@ -238,7 +267,7 @@ def _failures(world: World, alive: dict[str, Member]) -> tuple[Failure, ...]:
 
 def _grow(limits: Limits, world: World, members: Sequence[Member], pace: Pace) -> Decision:
     """Whether a world that runs is called back for newcomers."""
-    new = [one for one in _candidates(members, world.barred) if one.node not in world.nodes]
+    new = [one for one in _candidates(world, members) if one.node not in world.nodes]
     if not new:
         return Keep()
     names = ", ".join(one.node for one in new)
@@ -259,24 +288,27 @@ def _next(
     limits: Limits,
     world: World,
     members: Sequence[Member],
-    saved: int,
+    saved: Entry | None,
     failures: tuple[Failure, ...],
+    stepped: bool,
 ) -> Decision:
     """All ranks of `world` have ended: who goes on?"""
-    if not any(one.node in world.nodes for one in members):  # a new run of the job
+    if not has_members(world, members):
         fresh = World(world.number, ())
         return _form(limits, fresh, members, saved, "the job goes on with other nodes")
-    past = (*world.failures, *failures)[-REMEMBERED:]
-    candidates = {one.node for one in _candidates(members, world.barred)}
-    reason, barred = "", world.barred
-    if failures:
+    # A mistake of a node that joined a healthy job says nothing against the job.
+    counted = tuple(one for one in failures if not (one.usage and one.node in world.untried))
+    past = (*world.failures, *counted)[-REMEMBERED:]
+    candidates = {one.node for one in _candidates(world, members)}
+    reason, barred = failures[0].in_words() if failures else "", world.barred
+    if counted:
         rung = climb(past, candidates, limits.least)
         if isinstance(rung, GiveUp):
             return Stop(rung.report, rung.usage)
-        reason = failures[0].in_words()
         if isinstance(rung, Without):
             barred, reason = (*barred, rung.node), rung.why
-    ended = replace(world, failures=past, barred=barred)
+    untried = () if stepped else world.untried
+    ended = replace(world, failures=past, barred=barred, untried=untried)
     return _form(limits, ended, members, saved, reason or _changed(world, members))
 
 
@@ -290,9 +322,9 @@ def _changed(world: World, members: Sequence[Member]) -> str:
 
 
 def _form(
-    limits: Limits, ended: World, members: Sequence[Member], saved: int, reason: str
+    limits: Limits, ended: World, members: Sequence[Member], saved: Entry | None, reason: str
 ) -> Decision:
-    candidates = _candidates(members, ended.barred)
+    candidates = _candidates(ended, members)
     stayed = [one for node in ended.nodes for one in candidates if one.node == node]
     new = sorted(
         (one for one in candidates if one.node not in ended.nodes), key=lambda one: one.joined
@@ -306,33 +338,52 @@ def _form(
     fresh = len(chosen) < limits.room and any(one.seen_s < limits.gather_s for one in new)
     if fresh and not any(one.failures for one in stayed):
         return Keep(f"{len(chosen)} nodes; others, up to {limits.room}, may be coming")
-    restored, keeper = _restored(ended, members, saved)
+    origin, keeper = _origin(ended, members, saved)
     return Form(
         replace(
             ended,
             number=ended.number + 1,
             nodes=tuple(one.node for one in chosen),
-            restored=restored,
+            origin=origin,
             keeper=keeper,
             reason=reason,
+            fingerprint=expected_fingerprint(ended, members),
+            untried=tuple(
+                one.node
+                for one in chosen
+                if one.node in ended.untried or (stayed and one not in stayed)
+            ),
         )
     )
 
 
-def _candidates(members: Sequence[Member], barred: Sequence[str]) -> list[Member]:
-    return [one for one in members if not one.leaving and one.node not in barred]
+def _candidates(world: World, members: Sequence[Member]) -> list[Member]:
+    expected = expected_fingerprint(world, members)
+    return [
+        one
+        for one in members
+        if not one.leaving and one.node not in world.barred
+        if not differences(expected, one.fingerprint)
+    ]
 
 
-def _restored(ended: World, members: Sequence[Member], saved: int) -> tuple[int, str]:
-    """The newest step that can be had, and who has to write it; "" where it is on the disk."""
+def _origin(
+    ended: World, members: Sequence[Member], saved: Entry | None
+) -> tuple[Entry | None, str]:
+    """The newest checkpoint that can be had, and who has to write it; "" where it is on the disk.
+
+    One that is to be written has no name yet: the leader draws it.
+    """
     holders = [
         one
         for one in members
-        if one.generation == ended.number and one.snapshot > saved and ended.number
+        if one.generation == ended.number
+        and one.snapshot > (saved.step if saved else 0)
+        and ended.number
     ]
     if not holders:
         return saved, ""
     newest = max(one.snapshot for one in holders)
     holders = [one for one in holders if one.snapshot == newest]
     holders.sort(key=lambda one: (one.leaving, one.node not in ended.nodes))
-    return newest, holders[0].node
+    return Entry("", newest), holders[0].node

@@ -13,13 +13,19 @@ from ...errors import CheckpointDamaged, UsageError
 from . import safetensors
 from .contents import Array, Contents
 from .files import PIECE_BYTES, Draft, Files
-from .manifest import Manifest, Written
+from .manifest import Manifest, Provenance, Written
 
 STATE: Final = "state.json"
 
 
-def write(draft: Draft, contents: Contents) -> Manifest:
+def write(draft: Draft, contents: Contents, provenance: Provenance, after: str = "") -> Manifest:
     """Write all files of a checkpoint; the manifest, which they make, is left to `commit`.
+
+    Args:
+        draft: where they are written.
+        contents: what they hold.
+        provenance: of the manifest, as `after` is.
+        after: see `Manifest`.
 
     Raises:
         CheckpointUnavailable: no room, or a place that refuses.
@@ -36,7 +42,7 @@ def write(draft: Draft, contents: Contents) -> Manifest:
         for group in contents.groups()
     }
     files[STATE] = draft.write(STATE, [state])
-    return Manifest(contents.step, contents.world, time.time(), files)
+    return Manifest(contents.step, contents.world, time.time(), files, provenance, after)
 
 
 def read(files: Files, name: str, manifest: Manifest) -> Contents:

@@ -114,6 +114,10 @@ def _told(checkpoint: Checkpoint) -> dict[str, Any]:
         "made_s": checkpoint.made_s,
         "bytes": checkpoint.nbytes,
         "problem": checkpoint.problem,
+        "sequence": checkpoint.sequence,
+        "counts": checkpoint.counts,
+        "fingerprint": dict(checkpoint.provenance.fingerprint),
+        "accepted": [dict(change) for change in checkpoint.provenance.accepted],
     }
 
 
@@ -126,7 +130,9 @@ def _show(found: Sequence[Checkpoint]) -> None:
     for one in found:
         age = _age(now - one.made_s) if one.made_s else "?"
         world, size = str(one.world or "?"), f"{one.nbytes / 2**20:,.1f}"
-        valid = f"no: {one.problem}" if one.problem else "yes"
+        outside = "" if one.counts else "it has not joined the history"
+        problem = one.problem or outside
+        valid = f"no: {problem}" if problem else "yes"
         table.add_row(one.name, str(one.step), age, world, size, valid)
     Console().print(table)
 

@@ -32,6 +32,13 @@ class Draft(Protocol):
         """Remove what was written; never raises."""
 
 
+class Lock(Protocol):
+    """A lock on a place; it ends with the process, too."""
+
+    def close(self) -> None:
+        """Give the lock back."""
+
+
 class Files(Protocol):
     """Folders of checkpoints at one place. All methods raise CheckpointUnavailable.
 
@@ -44,8 +51,8 @@ class Files(Protocol):
     def names(self) -> list[str]:
         """Of all folders of checkpoints, whole or not; none where there is no such place yet."""
 
-    def draft(self, step: int, nbytes: int) -> Draft:
-        """Begin a checkpoint of a step that takes about so many bytes."""
+    def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
+        """Begin a checkpoint of a step that takes about so many bytes; `name`: of its folder."""
 
     def reading(self, name: str, file: str) -> contextlib.AbstractContextManager[BinaryIO]:
         """A file of a checkpoint, to read within the `with`.
@@ -55,6 +62,9 @@ class Files(Protocol):
             CheckpointDamaged: the disk cannot read it any more.
         """
 
+    def add(self, name: str, file: str, data: bytes) -> None:
+        """Add a small file to a checkpoint, all at once."""
+
     def size(self, name: str, file: str) -> int | None:
         """Bytes of a file of a checkpoint; None where there is none."""
 
@@ -63,6 +73,13 @@ class Files(Protocol):
 
     def tidy(self) -> None:
         """Remove what writers have left that were killed."""
+
+    def lock(self) -> Lock | None:
+        """Lock the place for this process; None where there are no locks.
+
+        Raises:
+            BlockingIOError: another process has the lock.
+        """
 
     def location(self, name: str) -> str:
         """The address of a checkpoint, which `open_checkpoint` takes."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from ...errors import CheckpointUnavailable, EdlError, UsageError
-from .files import LEFTOVER_S, Draft, Piece, written
+from .files import LEFTOVER_S, Draft, Lock, Piece, written
 from .manifest import MANIFEST, Written
 from .names import begun_s, step_of, unique_name_of
 
@@ -41,8 +41,8 @@ class FsspecFiles:
         with _translated(f"cannot look for checkpoints at {self.url}"):
             return [name for name in self._listed() if step_of(name) is not None]
 
-    def draft(self, step: int, nbytes: int) -> Draft:
-        return _FsspecDraft(self._fs, self._root, self.url, step)
+    def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
+        return _FsspecDraft(self._fs, self._root, self.url, step, name)
 
     @contextlib.contextmanager
     def reading(self, name: str, file: str) -> Iterator[BinaryIO]:
@@ -55,6 +55,10 @@ class FsspecFiles:
                 missing = error
         if missing is not None:
             raise missing
+
+    def add(self, name: str, file: str, data: bytes) -> None:
+        with _translated(f"cannot write {self.url}/{name}/{file}"):
+            _put(self._fs, f"{self._root}/{name}/{file}", data)
 
     def size(self, name: str, file: str) -> int | None:
         with _translated(f"cannot look at {self.url}/{name}/{file}"):
@@ -76,6 +80,9 @@ class FsspecFiles:
                 if not self._fs.exists(f"{self._root}/{name}/{MANIFEST}"):
                     _remove(self._fs, f"{self._root}/{name}")
 
+    def lock(self) -> Lock | None:
+        return None
+
     def location(self, name: str) -> str:
         return f"{self.url}/{name}"
 
@@ -91,9 +98,9 @@ class FsspecFiles:
 class _FsspecDraft:
     """See `Draft`."""
 
-    def __init__(self, fs: Any, root: str, url: str, step: int) -> None:
+    def __init__(self, fs: Any, root: str, url: str, step: int, name: str) -> None:
         self._fs, self._step, self._url = fs, step, url
-        self._name = unique_name_of(step)
+        self._name = name or unique_name_of(step)
         self._folder = f"{root}/{self._name}"
         with self._telling():
             fs.makedirs(self._folder, exist_ok=True)
@@ -103,10 +110,8 @@ class _FsspecDraft:
             return written(pieces, opened.write)
 
     def commit(self, manifest: bytes) -> str:
-        part = f"{MANIFEST}.part"  # half of it is not to be taken for a damaged one
-        self.write(part, [manifest])
         with self._telling():
-            self._fs.mv(f"{self._folder}/{part}", f"{self._folder}/{MANIFEST}")
+            _put(self._fs, f"{self._folder}/{MANIFEST}", manifest)
         return self._name
 
     def abort(self) -> None:
@@ -115,6 +120,13 @@ class _FsspecDraft:
 
     def _telling(self) -> contextlib.AbstractContextManager[None]:
         return _translated(f"cannot write the checkpoint of step {self._step} to {self._url}")
+
+
+def _put(fs: Any, path: str, data: bytes) -> None:
+    """Write a file all at once: half of it is not to be taken for a damaged one."""
+    with fs.open(f"{path}.part", "wb") as opened:
+        opened.write(data)
+    fs.mv(f"{path}.part", path)
 
 
 def _remove(fs: Any, folder: str) -> None:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from ...errors import CheckpointDamaged, CheckpointUnavailable
-from .files import LEFTOVER_S, Draft, Piece, written
+from .files import LEFTOVER_S, Draft, Lock, Piece, written
 from .manifest import MANIFEST, Written
 from .names import name_of, step_of, token, unique_name_of
 
 #: What the names of folders begin with that are no checkpoints yet, or any more.
 _ASIDE: Final = ".aside-"
+_LOCK: Final = ".lock"
 #: There is no room: on the disk, in a quota, under the process's own limit.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -41,14 +42,14 @@ class LocalFiles:
             except FileNotFoundError:
                 return []
 
-    def draft(self, step: int, nbytes: int) -> Draft:
+    def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
         with _translated(f"cannot write checkpoints to {self.url}"):
             self._root.mkdir(parents=True, exist_ok=True)
             system = os.statvfs(self._root)
             free = system.f_bavail * system.f_frsize
             if free < nbytes:
                 raise OSError(errno.ENOSPC, f"{_mib(free)} are free, {_mib(nbytes)} are needed")
-            return _LocalDraft(self._root, step)
+            return _LocalDraft(self._root, step, name)
 
     @contextlib.contextmanager
     def reading(self, name: str, file: str) -> Iterator[BinaryIO]:
@@ -62,6 +63,20 @@ class LocalFiles:
             if error.errno == errno.EIO:
                 raise CheckpointDamaged(f"{file} cannot be read: {error.strerror}") from error
             raise CheckpointUnavailable(f"cannot read {path}: {error.strerror}") from error
+
+    def add(self, name: str, file: str, data: bytes) -> None:
+        folder = self._root / name
+        with _translated(f"cannot write {folder / file}"):
+            part = folder / f".{file}-{token()}"
+            try:
+                with open(part, "xb", buffering=0) as opened:
+                    _write_all(opened.fileno(), data)
+                    os.fsync(opened.fileno())
+                part.rename(folder / file)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
+            _sync_folder(folder)
 
     def size(self, name: str, file: str) -> int | None:
         with _translated(f"cannot look at {self._root / name / file}"):
@@ -83,6 +98,22 @@ class LocalFiles:
                 if _is_left(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
+    def lock(self) -> Lock | None:
+        with contextlib.suppress(OSError):
+            self._root.mkdir(parents=True, exist_ok=True)
+        try:
+            opened = open(self._root / _LOCK, "ab")  # noqa: SIM115 - its life is that of the lock
+        except OSError:  # saves will say why
+            return None
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            opened.close()
+            if isinstance(error, BlockingIOError):
+                raise
+            return None
+        return opened
+
     def location(self, name: str) -> str:
         return str(self._root / name)
 
@@ -90,8 +121,8 @@ class LocalFiles:
 class _LocalDraft:
     """See `Draft`. A lock on the folder, which ends with the process, says that it is written."""
 
-    def __init__(self, root: Path, step: int) -> None:
-        self._root, self._step = root, step
+    def __init__(self, root: Path, step: int, name: str) -> None:
+        self._root, self._step, self._name = root, step, name
         self._folder, self._fd = _made_aside(root)
 
     def write(self, file: str, pieces: Iterable[Piece]) -> Written:
@@ -104,12 +135,14 @@ class _LocalDraft:
         self.write(MANIFEST, [manifest])
         with self._telling():
             os.fsync(self._fd)
-            name = name_of(self._step)
+            name = self._name or name_of(self._step)
             try:
                 self._folder.rename(self._root / name)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+                if self._name:
+                    raise OSError(error.errno, f"{self._root / name} is there already") from error
                 name = unique_name_of(self._step)  # this step was saved before
                 self._folder.rename(self._root / name)
             _sync_folder(self._root)

@@ -3,6 +3,9 @@
 It writes the newest snapshot; one that is overtaken by a newer before its turn is never written.
 What cannot be written now is said once, tried again, and costs the training nothing: the snapshot
 stays in memory, the checkpoint before stays where it is.
+
+What was written and cannot join the history, as the job board is away, waits on the disk. Newer
+ones are written beside it now and then (`scheduler.students.saving.due_beside`).
 """
 
 from __future__ import annotations
@@ -10,17 +13,36 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import Final
 
-from ...errors import EdlError
-from ...scheduler.students.saving import retry_s
-from .repository import Checkpoint, Repository
-from .snapshot import SnapshotOwner
+from ...errors import EdlError, GenerationSuperseded
+from ...scheduler.students.saving import due_beside, retry_s
+from .contents import Contents
+from .repository import Checkpoint, Fence, Repository
+from .snapshot import Header, SnapshotOwner
 
 log = logging.getLogger(__name__)
 
 #: How long a supervisor that ends waits for the last snapshot to be written.
 LAST_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A checkpoint on the disk that has not joined the history yet.
+
+    Attributes:
+        sequence: of its snapshot.
+        checkpoint: the newest one that waits.
+        since_s: when the first one was written that waits, by the monotonic clock.
+        written_s: when this one was.
+    """
+
+    sequence: int
+    checkpoint: Checkpoint
+    since_s: float
+    written_s: float
 
 
 class Persister:
@@ -33,7 +55,7 @@ class Persister:
 
     Attributes:
         trouble: why the newest snapshot is not on the disk, in one line; empty: nothing is wrong.
-        newest: the checkpoint that was written last by this; None: none yet.
+        newest: the checkpoint that was saved last by this; None: none yet.
     """
 
     def __init__(
@@ -43,7 +65,10 @@ class Persister:
         self._retry_base_s = retry_base_s
         self.trouble = ""
         self.newest: Checkpoint | None = None
-        self._sequence = 0  # of the snapshot that `newest` is
+        self._sequence = 0  # of the snapshot that was saved last, or is void
+        self._fence: Fence | None = None
+        self._name = ""  # of the folder for the next snapshot; empty: a new one
+        self._waiting: _Waiting | None = None
         self._failures = 0
         self._told: object = None
         self._changed = threading.Condition()
@@ -54,6 +79,28 @@ class Persister:
     def start(self) -> None:
         """Begin to write what there is to write."""
         self._thread.start()
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the newest snapshot is on the disk, also where it cannot join the history yet."""
+        header, waiting = self._owner.newest_header(), self._waiting
+        written = max(self._sequence, waiting.sequence if waiting else 0)
+        return header is None or header.sequence <= written
+
+    def follow(self, fence: Fence, name: str = "") -> None:
+        """A generation begins: snapshots from now on are saved by its fence.
+
+        Those from before are void, unless the generation begins with the newest one.
+
+        Args:
+            fence: of the generation.
+            name: under which the newest snapshot is to be written; empty: it is not.
+        """
+        header = self._owner.newest_header()
+        with self._changed:
+            self._fence, self._waiting, self._name = fence, None, name
+            if header is not None:
+                self._sequence = header.sequence - bool(name)
 
     def wake(self) -> None:
         """There is a new snapshot; does not wait for anything."""
@@ -134,18 +181,47 @@ class Persister:
         step = -1
         try:
             with self._owner.newest() as found:
-                if found is None or found[0].sequence == self._sequence:
+                if found is None or found[0].sequence <= self._sequence:
                     return None
                 header, contents = found
                 step = header.step
-                checkpoint = self._repository.save(contents)
-                self._sequence, self.newest = header.sequence, checkpoint
+                sequence = self._save(header, contents)
+        except GenerationSuperseded as error:
+            log.info("the save of step %d is void: %s", step, error)
+            self.trouble = ""
+            return None
         except Exception as error:
             return self._failed(step, error)
-        if self._failures:
-            log.info("checkpoints are written again: %s", checkpoint.location)
+        if sequence < header.sequence:  # an older one could join now; this one is next
+            return 0.0
+        if self._failures and self.newest is not None:
+            log.info("checkpoints are written again: %s", self.newest.location)
         self._failures, self.trouble, self._told = 0, "", None
         return None
+
+    def _save(self, header: Header, contents: Contents) -> int:
+        """Write the snapshot, have it join the history; the sequence of the one that joined."""
+        now_s = time.monotonic()
+        with self._changed:
+            fence, waiting, name = self._fence, self._waiting, self._name
+        if waiting is None or (
+            waiting.sequence != header.sequence
+            and due_beside(waiting.written_s, waiting.since_s, now_s)
+        ):
+            written = self._repository.write(contents, fence, name)
+            since_s = now_s if waiting is None else waiting.since_s
+            waiting = _Waiting(header.sequence, written, since_s, time.monotonic())
+            with self._changed:
+                if fence is not self._fence:
+                    raise GenerationSuperseded("another generation has begun")
+                self._waiting = waiting
+        joined = self._repository.join(waiting.checkpoint, fence)
+        with self._changed:
+            if self._waiting is waiting:
+                self._sequence, self._waiting = max(self._sequence, waiting.sequence), None
+                self._name = ""
+        self.newest = joined or self.newest
+        return waiting.sequence
 
     def _failed(self, step: int, error: Exception) -> float:
         self._failures += 1

@@ -5,27 +5,41 @@ PLACE/step-000000000100/model.safetensors      the arrays, a file for each group
                         optimizer.safetensors
                         state.json             everything else
                         MANIFEST.json          lengths and checksums of these; written last
+                        JOINED.json            elastic trainings: its place in the history
 ```
 
 What has no manifest is no checkpoint. What does not agree with it is damaged: it is passed over
 with a warning, and the one before it is taken.
+
+With a *fence* a save takes two steps: `write` makes a checkpoint that nobody goes on from, and
+`join` makes it the newest of the training's history, if the fence lets it
+(`scheduler/students/saving.py`). Without one a checkpoint counts as soon as it is written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 from ...errors import CheckpointDamaged, EdlError, UsageError
-from ...scheduler.students.saving import Found, newest_first, to_prune
+from ...scheduler.students.saving import (
+    Entry,
+    Found,
+    History,
+    may_continue,
+    may_join,
+    newest_first,
+    to_prune,
+)
 from . import checked
 from .contents import Contents
-from .files import Files, open_files
-from .manifest import MANIFEST, Manifest
-from .names import MOST_STEPS, step_of
+from .files import LEFTOVER_S, Files, Lock, open_files
+from .manifest import JOINED, MANIFEST, Joined, Manifest, Provenance, digest_of
+from .names import MOST_STEPS, begun_s, generation_of, step_of, unique_name_of
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +58,10 @@ class Checkpoint:
         made_s: when it was written, seconds since the epoch; 0 as above.
         nbytes: of all its files; 0 as above.
         problem: what is wrong with it, as far as was looked; empty: nothing.
+        provenance: with which settings it was trained.
+        digest: SHA-256 of its manifest, in hexadecimal.
+        after: name of the checkpoint that it continues; empty: it is the first, or not known.
+        sequence: its place in the history; 0: it has none.
     """
 
     name: str
@@ -53,11 +71,48 @@ class Checkpoint:
     made_s: float = 0.0
     nbytes: int = 0
     problem: str = ""
+    provenance: Provenance = field(default_factory=Provenance)
+    digest: str = ""
+    after: str = ""
+    sequence: int = 0
 
     @property
-    def found(self) -> Found:
-        """As the scheduler sees it."""
-        return Found(self.name, self.step, self.made_s, not self.problem)
+    def generation(self) -> int:
+        """That saved it; 0: a program without generations."""
+        return generation_of(self.name) or 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether a training may go on from it: it needs no history, or has joined it."""
+        return self.sequence > 0 or generation_of(self.name) is None
+
+    @property
+    def valid(self) -> bool:
+        """Whether it counts and is whole, as far as was looked."""
+        return self.counts and not self.problem
+
+    @property
+    def entry(self) -> Entry:
+        """As the history knows it."""
+        return Entry(self.name, self.step, self.digest, self.sequence, self.generation)
+
+
+class Fence(Protocol):
+    """Lets the saves of one generation join the history as long as it is the current one.
+
+    Attributes:
+        generation: whose saves these are.
+        after: name of the checkpoint that the next save continues; empty: it is the first.
+    """
+
+    generation: int
+    after: str
+
+    def history(self) -> History:
+        """The history. Raises GenerationSuperseded, or an error of whoever keeps it."""
+
+    def replace(self, known: History, history: History) -> bool:
+        """Replace the history, if it still is `known`; whether it was. Raises as above."""
 
 
 class Repository:
@@ -66,6 +121,9 @@ class Repository:
     Args:
         url: a folder, or a URL of fsspec (s3://, gs://, hdfs://, ...).
         keep: whole checkpoints that a save leaves.
+
+    Attributes:
+        provenance: written into the manifest of each checkpoint that is saved from now on.
 
     Raises:
         UsageError: `keep` is below 1, or the URL cannot be opened by what is installed.
@@ -76,6 +134,7 @@ class Repository:
             raise UsageError(f"at least one checkpoint is kept, not {keep}")
         self._files: Files = open_files(url)
         self._keep = keep
+        self.provenance = Provenance()
         #: What this process found damaged, by name: it must not push a whole one out.
         self._damaged: dict[str, str] = {}
 
@@ -93,22 +152,126 @@ class Repository:
         Raises:
             CheckpointUnavailable: no room, or a place that refuses. What was there stays.
         """
+        written = self.write(contents)
+        return self.join(written) or written
+
+    def write(self, contents: Contents, fence: Fence | None = None, name: str = "") -> Checkpoint:
+        """Write a checkpoint, which counts once it has joined the history.
+
+        Args:
+            contents: what it holds.
+            fence: of the generation that saves; None: there are no generations, and no history.
+            name: of its folder; empty: a new one.
+
+        Raises:
+            CheckpointUnavailable: no room, or a place that refuses. What was there stays.
+        """
         if contents.step >= MOST_STEPS:
             raise UsageError(f"step {contents.step} is beyond what a checkpoint's name holds")
         self._files.tidy()
-        draft = self._files.draft(contents.step, contents.nbytes)
+        if name and (one := self.find(name)) is not None and not one.problem:
+            return one  # an attempt before this one came so far
+        after = ""
+        if fence is not None:
+            after = fence.after
+            name = name or unique_name_of(contents.step, fence.generation)
+        draft = self._files.draft(contents.step, contents.nbytes, name)
         try:
-            manifest = checked.write(draft, contents)
-            name = draft.commit(manifest.pack())
+            manifest = checked.write(draft, contents, self.provenance, after)
+            packed = manifest.pack()
+            name = draft.commit(packed)
         except BaseException:
             draft.abort()
             raise
-        saved = self._checkpoint(name, manifest)
-        try:
-            self._clear_behind(saved)
-        except EdlError as error:
-            log.warning("old checkpoints stay: %s", error)
-        return saved
+        return self._checkpoint(name, manifest, digest_of(packed))
+
+    def join(self, written: Checkpoint, fence: Fence | None = None) -> Checkpoint | None:
+        """Make a checkpoint the newest of the history, then remove those that have served.
+
+        It may be called again for the same one, after any error.
+
+        Args:
+            written: what `write` gave.
+            fence: that `write` had.
+
+        Returns:
+            The checkpoint, as it counts now. None: it does not, as a later one of the same
+            generation does.
+
+        Raises:
+            GenerationSuperseded: another generation is the current one; the checkpoint stays
+                outside the history.
+            CheckpointUnavailable: a place that refuses.
+            EdlError: whoever keeps the history does not answer.
+        """
+        if fence is None:
+            self._clear_behind(written, lambda: to_prune(self._found(written), self._keep))
+            return written
+        history = fence.history()
+        while history.newest is None or history.newest.name != written.name:
+            if not may_join(history, written.step, fence.generation):
+                return None
+            newest = 0
+            if history.newest is not None:
+                self.mark(history.newest)  # whoever had it join may have died before
+                newest = history.newest.sequence
+            newest = max([newest, *(one.sequence for one in self.list())])
+            joined = replace(written, sequence=newest + 1)
+            following = History(joined.entry, tuple(to_prune(self._found(joined), self._keep)))
+            if fence.replace(history, following):
+                history = following
+                break
+            history = fence.history()
+        assert history.newest is not None
+        joined = replace(written, sequence=history.newest.sequence)
+        self.mark(history.newest)
+        fence.after = written.name
+        self._clear_behind(joined, lambda: history.dropped)
+        return joined
+
+    def mark(self, entry: Entry) -> None:
+        """Note in a checkpoint's folder that it has joined the history, unless it is noted.
+
+        Raises:
+            CheckpointUnavailable: a place that refuses.
+        """
+        one = self.find(entry.name)
+        if one is not None and not one.counts and one.digest == entry.digest:
+            self._files.add(entry.name, JOINED, Joined(entry.sequence, entry.digest).pack())
+
+    def newest_of(
+        self, history: History, generation: int | None, known: Checkpoint | None = None
+    ) -> Checkpoint | None:
+        """The newest valid checkpoint for the generation that follows.
+
+        What has joined the history counts, also where its writer died before it could note so in
+        the folder: that is done now. Besides, a save may be taken that was written whole and could
+        not join, as its writer died or the board was away: it has to continue the newest of the
+        history, and to be of the generation that was the last one.
+
+        Args:
+            history: as the board knows it.
+            generation: the last one; None: the board knows none.
+            known: need not be read again if it is the newest.
+
+        Raises:
+            CheckpointUnavailable: the place cannot be read now.
+        """
+        if history.newest is not None:
+            self.mark(history.newest)
+        listed = self.list()
+        last = next((one.name for one in listed if one.counts), "")
+        for one in listed:
+            if one.counts or one.problem:
+                continue
+            if not may_continue(one.after, one.generation, last, generation):
+                continue
+            if (known and one.name == known.name) or self._is_whole(one):
+                return replace(one, sequence=max(other.sequence for other in listed) + 1)
+        valid = next((one for one in listed if one.valid), None)
+        if valid is not None and known is not None and valid.name == known.name:
+            return valid
+        return self.newest_valid(history.dropped)
 
     def list(self) -> Sequence[Checkpoint]:
         """All checkpoints, the newest first; only manifests and lengths of files are looked at.
@@ -117,25 +280,34 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         by_name = {one.name: one for name in self._files.names() if (one := self._look(name))}
-        return [by_name[found.name] for found in newest_first([c.found for c in by_name.values()])]
+        found = [self._as_found(one) for one in by_name.values()]
+        return [by_name[one.name] for one in newest_first(found)]
 
-    def newest_valid(self) -> Checkpoint | None:
+    def newest_valid(self, dropped: Sequence[str] = ()) -> Checkpoint | None:
         """The newest one of which every byte is as it was written; None where there is none.
 
-        Damaged ones are passed over, with a warning that names file and reason; one for each.
+        Damaged ones are passed over, with a warning that names file and reason; one for each. What
+        has not joined the history is passed over, too.
+
+        Args:
+            dropped: names of others that are passed over, as they may be removed at any time.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        passed: set[str] = set()
-        while left := [one for one in self.list() if one.name not in passed]:
-            checkpoint = left[0]
+        passed = set(dropped)
+        while left := [
+            one for one in self.list() if (one.counts or one.problem) and one.name not in passed
+        ]:
+            # First those that may have joined, whatever their place was: it has to be said.
+            checkpoint = min(left, key=lambda one: one.counts)
             passed.add(checkpoint.name)
             if checkpoint.name in self._damaged:  # said before
                 continue
             try:
                 self.verify(checkpoint)
-                return checkpoint
+                if checkpoint.counts:
+                    return checkpoint
             except CheckpointDamaged as error:
                 if self._look(checkpoint.name) is not None:  # else it was pruned meanwhile
                     log.warning("%s; it is passed over, and the one before it is taken", error)
@@ -149,7 +321,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            checked.verify(self._files, checkpoint.name, self._manifest(checkpoint.name))
+            checked.verify(self._files, checkpoint.name, self._told(checkpoint.name)[0])
 
     def load(self, checkpoint: Checkpoint) -> Contents:
         """What it holds, in memory of its own; every byte is verified on the way.
@@ -159,7 +331,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            return checked.read(self._files, checkpoint.name, self._manifest(checkpoint.name))
+            return checked.read(self._files, checkpoint.name, self._told(checkpoint.name)[0])
 
     def prune(self, keep: int | None = None, dry_run: bool = False) -> Sequence[Checkpoint]:
         """Remove checkpoints that have served, but for the `keep` newest whole ones.
@@ -182,29 +354,73 @@ class Repository:
         keep = keep or self._keep
         whole = 0
         for one in self.list():
-            if whole < keep and not one.problem:
+            if whole < keep and one.valid:
                 whole += self._is_whole(one)
-        gone = self._to_prune(keep)
-        for one in () if dry_run else gone:
-            self._files.remove(one.name)
-        return gone
+        by_name = {one.name: one for one in self.list()}
+        names = to_prune([self._as_found(one) for one in by_name.values()], keep)
+        for name in () if dry_run else names:
+            self._files.remove(name)
+        return [by_name[name] for name in names]
 
     def find(self, name: str) -> Checkpoint | None:
         """The checkpoint in the folder of that name; None where there is none."""
-        return None if step_of(name) is None else self._look(name)
+        # What is listed anew is not told from a cache.
+        return self._look(name) if name in self._files.names() else None
 
-    def _clear_behind(self, saved: Checkpoint) -> None:
-        """Remove what has served now that `saved` is there, which stays in any case.
+    def lock(self) -> Lock | None:
+        """Keep other trainings without a coordinator from saving here.
+
+        Returns:
+            The lock, to be closed; None where the place has no locks.
+
+        Raises:
+            UsageError: another training has the lock.
+        """
+        try:
+            return self._files.lock()
+        except BlockingIOError as error:
+            raise UsageError(
+                f"another training saves its checkpoints to {self.url}. Give this one another"
+                " --checkpoint; or start both with the same --coordinator, as nodes of one job"
+            ) from error
+
+    def _found(self, saved: Checkpoint) -> Sequence[Found]:
+        """All checkpoints as the scheduler sees them, behind the save of `saved`.
 
         Of a training that was restored from an older checkpoint because a newer one is damaged, the
         newer one may look whole: it is verified before it pushes anything out.
         """
-        for one in self.list():
-            if one.found.order > saved.found.order and not one.problem:
+        listed = [one for one in self.list() if one.name != saved.name]
+        for one in listed:
+            newer = one.step > saved.step or one.sequence > saved.sequence
+            if newer and one.valid:
                 self._is_whole(one)
-        for one in self._to_prune(self._keep):
-            if one.name != saved.name:
-                self._files.remove(one.name)
+        listed = [one for one in self.list() if one.name != saved.name]
+        return [self._as_found(one, saved) for one in [saved, *listed]]
+
+    def _as_found(self, one: Checkpoint, saved: Checkpoint | None = None) -> Found:
+        """As the scheduler sees it, behind the save of `saved`, if any."""
+        if saved is not None and saved.sequence:
+            pending = one.generation == saved.generation and one.step > saved.step
+        else:  # whoever writes it may still be alive
+            pending = time.time() - (begun_s(one.name) or 0) < LEFTOVER_S
+        return Found(
+            one.name,
+            one.step,
+            one.made_s,
+            one.valid,
+            one.sequence,
+            pending and not one.counts,
+        )
+
+    def _clear_behind(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
+        """Remove what has served now that `saved` is there, which stays in any case."""
+        try:
+            for name in served():
+                if name != saved.name:
+                    self._files.remove(name)
+        except EdlError as error:
+            log.warning("old checkpoints stay: %s", error)
 
     def _is_whole(self, checkpoint: Checkpoint) -> bool:
         try:
@@ -213,14 +429,10 @@ class Repository:
             return False
         return True
 
-    def _to_prune(self, keep: int) -> Sequence[Checkpoint]:
-        by_name = {one.name: one for one in self.list()}
-        return [by_name[name] for name in to_prune([one.found for one in by_name.values()], keep)]
-
     def _look(self, name: str) -> Checkpoint | None:
         """What its manifest and the lengths of its files say; None: it is no checkpoint."""
         try:
-            manifest = self._manifest(name)
+            manifest, digest, sequence = self._told(name)
         except CheckpointDamaged as error:
             step = step_of(name)
             assert step is not None  # `names` has seen to it
@@ -236,16 +448,34 @@ class Repository:
                 problem = problem or f"{file} has {nbytes} bytes, not {told.nbytes}"
         if problem and self._files.size(name, MANIFEST) is None:
             return None  # somebody has pruned it meanwhile
-        return self._checkpoint(name, manifest, problem)
+        return self._checkpoint(name, manifest, digest, sequence, problem)
 
-    def _manifest(self, name: str) -> Manifest:
+    def _told(self, name: str) -> tuple[Manifest, str, int]:
+        """A checkpoint's manifest, its digest, and its place in the history; 0: it has none.
+
+        Raises:
+            FileNotFoundError: there is no manifest.
+            CheckpointDamaged: what is told is not whole, or contradicts itself.
+        """
         with self._files.reading(name, MANIFEST) as file:
-            manifest = Manifest.unpack(file.read())
+            packed = file.read()
+        manifest, digest = Manifest.unpack(packed), digest_of(packed)
         if manifest.step != step_of(name):
             raise CheckpointDamaged(f"{MANIFEST} is of step {manifest.step}")
-        return manifest
+        if generation_of(name) is None:
+            return manifest, digest, 0
+        try:
+            with self._files.reading(name, JOINED) as file:
+                joined = Joined.unpack(file.read())
+        except FileNotFoundError:
+            return manifest, digest, 0
+        if joined.digest != digest:
+            raise CheckpointDamaged(f"{JOINED} is of another {MANIFEST}")
+        return manifest, digest, joined.sequence
 
-    def _checkpoint(self, name: str, manifest: Manifest, problem: str = "") -> Checkpoint:
+    def _checkpoint(
+        self, name: str, manifest: Manifest, digest: str, sequence: int = 0, problem: str = ""
+    ) -> Checkpoint:
         return Checkpoint(
             name,
             self._files.location(name),
@@ -254,6 +484,10 @@ class Repository:
             manifest.made_s,
             manifest.nbytes,
             problem,
+            manifest.provenance,
+            digest,
+            manifest.after,
+            sequence,
         )
 
     @contextlib.contextmanager

@@ -48,12 +48,11 @@ def source_for(
         UsageError: the feed cannot be divided among so many ranks, the checkpoint is of another
             one, or nothing says how large a batch is.
     """
-    check_feed(feed, settings)
-    if why_not(feed := _batches_of(feed, settings)):
+    ordered = ordered_of(feed, settings)
+    if ordered is None:
         check_fits(saved, UnshardedSource.kind, None, world)
         mine = None if saved is None else saved["ranks"][rank]
         return UnshardedSource(feed, seed=settings.seed, rank=rank, world=world, saved=mine)
-    ordered = Ordered(feed, settings.seed)
     check_fits(saved, ShardedSource.kind, ordered.identity(), world)
     total_batch = settings.total_batch or ordered.batch_size
     if total_batch is None:
@@ -63,6 +62,17 @@ def source_for(
     if settings.deal == "static":
         leases = sizes = StaticLeases(trained, total_batch, rank, world)
     return ShardedSource(ordered, leases=leases, sizes=sizes, total_batch=total_batch)
+
+
+def ordered_of(feed: Any, settings: TrainSettings) -> Ordered | None:
+    """The order of a feed's samples; None: they have no ids.
+
+    Raises:
+        UsageError: as `source_for` does.
+    """
+    check_feed(feed, settings)
+    feed = _batches_of(feed, settings)
+    return None if why_not(feed) else Ordered(feed, settings.seed)
 
 
 def check_feed(feed: Any, settings: TrainSettings) -> None:

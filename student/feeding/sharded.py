@@ -60,6 +60,7 @@ class ShardedSource:
         self._sizes = sizes
         self._ahead = ahead
         self._tally = Tally(leases.done)
+        self._ids: dict[int, Sequence[Any]] = {}  # by epoch
         self._stopped = False
         self.total_batch = total_batch
 
@@ -72,6 +73,11 @@ class ShardedSource:
     def trained(self, epoch: int, positions: Array) -> None:
         """A step has trained a batch with these positions, int64 [rows]; once for each batch."""
         self._tally.trained(epoch, positions)
+
+    def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
+        """The ids, in the feed's data set, of the samples at these positions of a read epoch."""
+        ids = self._ids[epoch]
+        return [ids[position] for position in positions]
 
     def state(self) -> dict[str, Any]:
         """What this rank has trained in this generation, as JSON values; see `saving.merged`."""
@@ -137,6 +143,8 @@ class _ShardedReading:
         source = self._source
 
         def plan_of(ids: Sequence[Any]) -> DealtPlan:
+            # The epoch before may still be trained.
+            source._ids = {epoch: ids, epoch - 1: source._ids.get(epoch - 1, ())}
             self._plan = DealtPlan(
                 epoch,
                 ids,

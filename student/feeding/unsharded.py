@@ -64,6 +64,10 @@ class UnshardedSource:
                 "mark": self._marks.popleft(),
             }
 
+    def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
+        """Samples have no ids."""
+        return []
+
     def state(self) -> dict[str, Any]:
         """Where this rank goes on, behind what was trained, as JSON values."""
         at = self._at

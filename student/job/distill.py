@@ -73,7 +73,8 @@ class Distill:
             the first of `fetches`, else the only one that comes.
         student_output: which of the student's outputs are its logits; None: what the model returns,
             or the first of a tuple or list, or "logits" of a dict.
-        soft_label_is: what teachers send.
+        soft_label_is: what teachers send; None: probabilities if they look so, else logits. Of
+            top-k without a teacher's temperature logits come.
         teacher_temperature: have teachers send softmax(logits / this); None: what the model gives.
         hints: feature maps to be imitated.
         label_smoothing: part of the hard term, from 0 to below 1, that is the cross entropy with
@@ -98,7 +99,7 @@ class Distill:
     loss: SoftLoss = "kl"
     output: str = ""
     student_output: OutputKey | None = None
-    soft_label_is: SoftLabelIs = "logits"
+    soft_label_is: SoftLabelIs | None = None
     teacher_temperature: float | None = None
     hints: Sequence[Hint] = ()
     label_smoothing: float = 0.0
@@ -142,15 +143,15 @@ class Distill:
         return self.loss == "topk"
 
     @property
-    def labels_are(self) -> SoftLabelIs:
-        """What the arrays that come hold, all settings taken together.
+    def labels_are(self) -> SoftLabelIs | None:
+        """What the arrays that come hold, all settings taken together; None: that is to be seen.
 
         Labels of several services are averaged as probabilities, and a temperature at the teacher
         means a softmax there.
         """
         if self.teacher_temperature is not None or not isinstance(self.service, str):
             return "probabilities"
-        return self.soft_label_is
+        return "logits" if self.top_k else self.soft_label_is
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -216,7 +217,7 @@ class Distill:
     def _check_loss(self) -> None:
         if self.loss not in get_args(SoftLoss):
             raise UsageError(f"loss is one of {', '.join(get_args(SoftLoss))}, not {self.loss!r}")
-        if self.soft_label_is not in get_args(SoftLabelIs):
+        if self.soft_label_is is not None and self.soft_label_is not in get_args(SoftLabelIs):
             raise UsageError(f"soft_label_is is one of {get_args(SoftLabelIs)}")
         for name, t in (
             ("temperature", self.temperature),
@@ -232,7 +233,7 @@ class Distill:
                 else "loss='mse' needs all logits, and label_form='topk:K' leaves most of them out:"
                 " take loss='topk' or another form"
             )
-        if self.loss == "mse" and self.labels_are != "logits":
+        if self.loss == "mse" and self.labels_are == "probabilities":
             raise UsageError(
                 "loss='mse' compares logits, and what teachers send here are probabilities: take"
                 " loss='kl'"

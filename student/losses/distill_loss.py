@@ -36,7 +36,8 @@ class DistillLoss:
         beta: weight of the soft loss, at least 0; one of the two must be above 0.
         temperature: T, above 0.
         soft_label_is: what teachers send: `logits`, or `probabilities` (which are brought to
-            temperature T here: p^(T0/T), normalised).
+            temperature T here: p^(T0/T), normalised). None: probabilities where all rows of a batch
+            are from 0 to 1 and sum to 1, else logits.
         soft_label_temperature: T0, of the softmax that made the probabilities: what the reader was
             told by `temperature=`, if it was. With logits it has no meaning and stays 1.
 
@@ -50,7 +51,7 @@ class DistillLoss:
         beta: float,
         temperature: float = 1.0,
         *,
-        soft_label_is: SoftLabelIs = "logits",
+        soft_label_is: SoftLabelIs | None = None,
         soft_label_temperature: float = 1.0,
     ) -> None:
         for name, weight in (("alpha", alpha), ("beta", beta)):
@@ -61,9 +62,9 @@ class DistillLoss:
         for t in (temperature, soft_label_temperature):
             if not (math.isfinite(t) and t > 0):
                 raise UsageError(f"temperature must be a finite number above 0, not {t}")
-        if soft_label_is not in get_args(SoftLabelIs):
+        if soft_label_is is not None and soft_label_is not in get_args(SoftLabelIs):
             raise UsageError(f"soft_label_is is one of {get_args(SoftLabelIs)}: {soft_label_is!r}")
-        if soft_label_is == "logits" and soft_label_temperature != 1:
+        if soft_label_is != "probabilities" and soft_label_temperature != 1:
             raise UsageError(
                 "logits have no temperature: say soft_label_is='probabilities', or leave"
                 " soft_label_temperature out"

@@ -10,7 +10,7 @@ from ...errors import UsageError
 from ...scheduler.students.weights import needs_total, weight_at
 from ..job.distill import Distill, OutputKey
 from .features import feature_l2
-from .kl import kl_divergence
+from .kl import as_logits, kl_divergence
 from .mse import logits_mse
 from .projectors import attach_projectors
 from .smoothing import smoothed
@@ -130,10 +130,14 @@ class StepLoss:
         t = distill.temperature
         labels = [soft[name] for name in distill.parts_of_main]
         if distill.loss == "mse":
-            return logits_mse(logits, *labels), 1.0
+            (label,) = labels
+            if distill.labels_are is None:
+                label = as_logits(label, label.dtype)
+            return logits_mse(logits, label), 1.0
         if distill.loss == "topk":
             values, indices, tail = labels
-            psi = top_k_divergence(logits, values, indices, tail, t, distill.labels_are)
+            are = distill.labels_are or "logits"  # of probabilities, log p travel
+            psi = top_k_divergence(logits, values, indices, tail, t, are)
             return psi, t**2
         made_at = distill.teacher_temperature or 1.0
         return kl_divergence(logits, labels[0], t, distill.labels_are, made_at), t**2

@@ -17,7 +17,7 @@ from ...standard_streams import write_whole_lines
 from ...supervise import end_with_parent
 from ..job.blame import blamed, told, trace_of
 from ..link import RankLink
-from ..words import EXIT_AGAIN, Failed, Finished, Left, Order, Ready
+from ..words import EXIT_AGAIN, Failed, Finished, Inspected, Left, Order, Ready
 
 if TYPE_CHECKING:
     from .starting import Start
@@ -39,15 +39,21 @@ class Rank:
         self._started = False
 
     def run(self) -> int:
-        """Train; tell how it ended; the exit code."""
+        """Do what the order says; tell how it ended; the exit code."""
         try:
-            return self._train()
+            return self._inspect() if self._order.inspect else self._train()
         except (PeerLost, GenerationSuperseded) as error:
             return self._left(error)
         except BaseException as error:
             if self._link.lost:
                 return self._left(error)
             return self._failed(error)
+
+    def _inspect(self) -> int:
+        from .fingerprint import fingerprint_of
+
+        self._link.tell(Inspected(fingerprint_of(self._order.settings)))
+        return 0
 
     def _train(self) -> int:
         from .starting import start
@@ -84,7 +90,7 @@ class Rank:
         )
 
         def waiting_for() -> str:
-            if ready.learner.group.waiting:
+            if ready.learner.group.waits_s:
                 return "the other ranks"
             return ready.intake.waiting_for() if loop.waits else ""
 

@@ -32,13 +32,15 @@ class Group(Protocol):
         world: how many there are.
         patient: others may be far apart: the next collective meets them without a limit first,
             which takes a tenth of a second.
-        waiting: whether this rank waits for others now.
+        waits_s: seconds that this rank has waited for others, without a break; 0: it does not.
     """
 
     rank: int
     world: int
     patient: bool
-    waiting: bool
+
+    @property
+    def waits_s(self) -> float: ...
 
     def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
         """As many numbers of each rank, in the order of ranks."""
@@ -59,7 +61,7 @@ class Group(Protocol):
 class Alone:
     """A world of one rank: there is nobody to tell anything."""
 
-    rank, world, patient, waiting = 0, 1, False, False
+    rank, world, patient, waits_s = 0, 1, False, 0.0
 
     def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
         return [tuple(numbers)]
@@ -83,10 +85,15 @@ class Peers:
     def __init__(self, rank: int, world: int, store: Any) -> None:
         self.rank, self.world = rank, world
         self.patient = True
-        self.waiting = False
+        self._waits_since_s: float | None = None
         self._store = store
         self._meetings = 0
         self._buckets: Buckets | None = None
+
+    @property
+    def waits_s(self) -> float:
+        since_s = self._waits_since_s  # another thread asks
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
         import paddle
@@ -141,7 +148,7 @@ class Peers:
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
         """Collectives in here; what they raise means that a peer is gone."""
-        self.waiting = True
+        self._waits_since_s = time.monotonic()
         try:
             if self.patient:
                 self.patient = False
@@ -153,7 +160,7 @@ class Peers:
                 f" {_last_line(error)}"
             ) from error
         finally:
-            self.waiting = False
+            self._waits_since_s = None
 
     def _meet(self) -> None:
         """Wait for all ranks, for as long as it takes: whoever knows of a death ends this rank."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,6 +26,8 @@ EPOCH: Final = "epoch"
 FEED: Final = "feed"
 FACTOR: Final = "learning_rate_factor"
 METRICS: Final = "metrics"
+#: Saves whose cost says what the next one costs; the first one is dearer, as its memory is new.
+_COSTS: Final = 2
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class Saver:
     _writer: SnapshotWriter | None = None
     _last_step: int = 0
     _last_s: float = 0.0
+    _costs_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COSTS))
 
     def __post_init__(self) -> None:
         self._last_step, self._last_s = self.began, time.monotonic()
@@ -64,15 +68,23 @@ class Saver:
         if self.order.rank:
             return False
         settings = self.order.settings
-        rhythm = Rhythm(settings.save_every_steps, settings.save_every_s)
-        return rhythm.due(step, time.monotonic(), self._last_step, self._last_s)
+        rhythm = Rhythm(settings.save_every_steps, settings.save_every_s, settings.save_overhead)
+        now_s = time.monotonic()
+        return rhythm.due(step, now_s, self._last_step, self._last_s, self._costs_s)
 
     def save(self, place: Place) -> bool:
         """All ranks stand at `place`; whether the snapshot of this node is whole."""
+        began_s = time.monotonic()
+        try:
+            return self._save(place)
+        finally:
+            self._last_step, self._last_s = place.step, time.monotonic()
+            self._costs_s.append(self._last_s - began_s)
+
+    def _save(self, place: Place) -> bool:
         group = self.learner.group
         group.average(self.learner.float_buffers())
         states = group.gather_json(self.source.state())
-        self._last_step, self._last_s = place.step, time.monotonic()
         if self._writer is None:
             return True
         began = time.perf_counter()

@@ -80,10 +80,12 @@ def start(order: Order, link: RankLink) -> Start:
         PeerLost: another rank is gone.
     """
     settings, rank, world = order.settings, order.rank, order.world
-    device = _set_device(order.local_rank)
+    device = set_device(order.local_rank)
     spec = load_job(settings.spec)
     contents = open_checkpoint(order.restore) if order.restore else None
     state = {} if contents is None else contents.state
+    # Positions that name other samples now say nothing of what is trained: the epoch begins anew.
+    fed = None if order.moved else state.get(FEED)
     place = Place(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
     shares = Shares(Proportion.equal(world, world), rank)
     source = source_for(
@@ -93,13 +95,13 @@ def start(order: Order, link: RankLink) -> Start:
         world=world,
         link=link,
         sizes=shares,
-        saved=state.get(FEED),
+        saved=fed,
     )
     if source.total_batch is not None:
         _check_total(source.total_batch, world)
         shares.told(Proportion.equal(source.total_batch, world, place.step))
     steps = _steps(settings, source)
-    _seed(settings.seed)
+    seed_all(settings.seed)
     assembly = assemble(spec, steps)
     precision = Precision(settings.amp, device)
     trained = Trained(assembly.model, assembly.optimizer, precision.scaler)
@@ -107,9 +109,7 @@ def start(order: Order, link: RankLink) -> Start:
     group = join(rank, order.endpoints[:world], device)
     group.share([*assembly.model.parameters(), *assembly.model.buffers()])
     learner = _learner(assembly, rate, precision, group, settings.micro_batch)
-    saver = Saver(
-        order, link, trained, learner, source, state.get(FEED), state.get(METRICS, {}), place.step
-    )
+    saver = Saver(order, link, trained, learner, source, fed, state.get(METRICS, {}), place.step)
     reader = make_reader(source, assembly.distill, settings, rank=rank, epoch=place.epoch)
     names = assembly.label_names if assembly.needs_teachers else ()
     return Start(
@@ -136,7 +136,7 @@ def _synchronize() -> None:
     paddle.device.synchronize()
 
 
-def _set_device(local_rank: int) -> str:
+def set_device(local_rank: int) -> str:
     from ...teacher.backends.paddle_runtime import import_paddle
 
     paddle = import_paddle()
@@ -145,7 +145,7 @@ def _set_device(local_rank: int) -> str:
     return device
 
 
-def _seed(seed: int) -> None:
+def seed_all(seed: int) -> None:
     import paddle
 
     paddle.seed(seed)
@@ -165,7 +165,7 @@ def _resume(
     rate = LearningRate(assembly.optimizer)
     if contents is None:
         if order.rank:  # the parameters will be rank 0's; what is drawn from now on is not
-            _seed(order.settings.seed + 7919 * order.rank)
+            seed_all(order.settings.seed + 7919 * order.rank)
         return rate
     restore(trained, contents, rank=order.rank)
     rate.restored(float(state.get(FACTOR, 1.0)))

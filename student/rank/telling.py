@@ -96,8 +96,9 @@ class Telling:
 
     def _progress(self, taken: Taken | None, waiting: str, read_losses: bool = True) -> Progress:
         stats = self._intake.stats()
+        peers_s = self._saver.learner.group.waits_s
         if taken is None:
-            return Progress(self.place.step, self.place.epoch, waiting_for=waiting)
+            return Progress(self.place.step, self.place.epoch, waiting_for=waiting, peers_s=peers_s)
         losses = {name: float(value) for name, value in taken.losses.items()} if read_losses else {}
         return Progress(
             taken.step,
@@ -112,6 +113,7 @@ class Telling:
             None if stats is None else len(stats.teachers),
             0 if stats is None else stats.volume_bytes,
             waiting,
+            peers_s,
             0 if stats is None else stats.upper_bytes,
             0 if stats is None else stats.want,
         )
@@ -134,8 +136,9 @@ class Telling:
             "rows": taken.rows,
             "total": taken.total,
             "positions": taken.positions,
+            "ids": self._saver.source.sample_ids(taken.epoch, taken.positions),
         }
-        self._ids.write(json.dumps(line) + "\n")
+        self._ids.write(json.dumps(line, default=str) + "\n")
         self._ids.flush()
 
 

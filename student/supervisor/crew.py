@@ -13,17 +13,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...errors import EdlError, WireError
-from ...scheduler.students.hangs import Sign
+from ...errors import EdlError, UsageError, WireError
+from ...lifecycle import Stop
+from ...scheduler.students.fingerprint import Fingerprint
+from ...scheduler.students.hangs import Sign, allowed_s, hung
 from ...supervise import Process, describe_exit, python_command, start
 from ..link import RankPort
-from ..words import Ask, Failed, Finished, FromRank, Leave, Left, Order, Progress, Ready
+from ..words import (
+    Ask,
+    Failed,
+    Finished,
+    FromRank,
+    Inspected,
+    Leave,
+    Left,
+    Order,
+    Progress,
+    Ready,
+)
 from .asking import Asked
 
 log = logging.getLogger(__name__)
 
 RANK_MODULE: Final = "edl.student.rank"
 _KILL_S: Final = 10.0
+_INSPECT_TURN_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -43,6 +57,7 @@ class Rank:
     code: int | None = None
     killed_for: str = ""
     waiting_for: str = ""
+    peers_s: float = 0.0
     rates: list[float] = field(default_factory=list)
     asks: queue.SimpleQueue[Ask | None] = field(default_factory=queue.SimpleQueue)
 
@@ -184,6 +199,47 @@ class Crew:
                 rank.process.kill()
 
 
+def inspect(
+    crew: Crew, hang_s: float, heard: Callable[[Rank, FromRank], None], stop: Stop
+) -> Fingerprint | None:
+    """The fingerprint that the only rank of `crew`, whose order says `inspect`, finds.
+
+    Args:
+        crew: is closed.
+        hang_s: as of a rank that starts, `scheduler.students.hangs`.
+        heard: called with what the rank says.
+        stop: where it is requested, the rank is ended, and None is returned.
+
+    Raises:
+        UsageError: the job file or a setting is wrong.
+        EdlError: the rank ended or hung without a word.
+    """
+    (rank,) = crew.ranks
+    found: Inspected | Failed | None = None
+    try:
+        while crew.running:
+            if stop.requested:
+                return None
+            for _, word in crew.news(_INSPECT_TURN_S):
+                if isinstance(word, Inspected | Failed):
+                    found = word
+                if not isinstance(word, int):
+                    heard(rank, word)
+            if hung([rank.sign()], hang_s, time.monotonic()):
+                raise EdlError(
+                    "the functions of the job file did not return within"
+                    f" {allowed_s(rank.sign(), hang_s):g} s; a larger --hang gives them longer"
+                )
+    finally:
+        crew.close()
+    if isinstance(found, Inspected):
+        return found.fingerprint
+    if found is not None:
+        raise (UsageError if found.usage else EdlError)(found.error)
+    said = next((line for line in reversed(rank.process.tail()) if line.strip()), "nothing")
+    raise EdlError(f"the job file could not be inspected: {rank.ending()}; its last line: {said}")
+
+
 def _start(
     order: Order, echo: Callable[[int, str], None], module: str, environment: dict[str, str]
 ) -> Rank:
@@ -196,7 +252,8 @@ def _start(
         raise
     finally:
         os.close(fd)
-    log.info("rank %d is process %d", order.rank, process.pid)
+    if not order.inspect:
+        log.info("rank %d is process %d", order.rank, process.pid)
     now_s = time.monotonic()
     rank = Rank(order, process, port, now_s, at_s=now_s, heard_s=now_s)
     port.send(order)
@@ -214,7 +271,7 @@ def _note(rank: Rank, word: FromRank | int) -> None:
         case Ready():
             rank.ready, rank.ready_s, rank.at_s = word, now_s, now_s
         case Progress():
-            rank.waiting_for = word.waiting_for
+            rank.waiting_for, rank.peers_s = word.waiting_for, word.peers_s
             if word.waiting_for or (rank.progress and word.step <= rank.progress.step):
                 return  # a sign of life, not of a step
             rank.progress, rank.at_s = word, now_s

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from ...coordinator.jobs.board import Node
+from ...coordinator.jobs.board import GenerationRecord, Node
 from ...errors import WireError
+from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.ladder import Failure
+from ...scheduler.students.saving import Entry, History
 from ...scheduler.students.world import Ending, Member, Phase, Recall, World
 
 
@@ -29,6 +31,7 @@ class NodeFacts:
         result: what its ranks said at the end of the job: step and metrics.
         recall: of the leader: which generation is to end, and why.
         says: of the leader: what is waited for.
+        fingerprint: of its settings and job file (`scheduler/students/fingerprint.py`).
     """
 
     host: str = ""
@@ -43,6 +46,7 @@ class NodeFacts:
     result: Mapping[str, Any] = field(default_factory=dict)
     recall: Recall | None = None
     says: str = ""
+    fingerprint: Fingerprint = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,6 +54,7 @@ class NodeFacts:
             "endpoints": list(self.endpoints),
             "failures": [one.to_json() for one in self.failures],
             "result": dict(self.result),
+            "fingerprint": dict(self.fingerprint),
             "recall": None if self.recall is None else asdict(self.recall),
         }
 
@@ -74,7 +79,7 @@ class NodeFacts:
         except (TypeError, AttributeError) as error:
             raise WireError(f"not what a node tells of itself: {error}") from error
 
-    def member(self, node: Node, seen_s: float) -> Member:
+    def member(self, node: Node, seen_s: float = 0.0) -> Member:
         """As the reducer of worlds sees this node."""
         return Member(
             node.node_id,
@@ -86,6 +91,7 @@ class NodeFacts:
             self.failures,
             self.snapshot,
             self.leaving,
+            self.fingerprint,
         )
 
 
@@ -106,11 +112,13 @@ class Generation:
         world: see `scheduler.students.world`.
         places: of its nodes, in the order of their ranks.
         previous_ranks: ranks of the generation before; 0: there was none.
+        history: of the job's checkpoints, as the board has it.
     """
 
     world: World
     places: tuple[Place, ...]
     previous_ranks: int = 0
+    history: History = field(default_factory=History)
 
     @property
     def number(self) -> int:
@@ -135,15 +143,19 @@ class Generation:
             ],
             "previous_ranks": self.previous_ranks,
             "restored": world.restored,
+            "origin": None if world.origin is None else asdict(world.origin),
             "keeper": world.keeper,
             "failures": [one.to_json() for one in world.failures],
             "barred": list(world.barred),
             "reason": world.reason,
+            "fingerprint": dict(world.fingerprint),
+            "untried": list(world.untried),
         }
 
     @classmethod
-    def from_json(cls, number: int, body: Mapping[str, Any]) -> Self:
-        """The generation that the board holds under `number`. Raises WireError if it is none."""
+    def from_record(cls, record: GenerationRecord) -> Self:
+        """The generation that a board holds. Raises WireError if it is none."""
+        number, body = record.number, record.body
         try:
             places = tuple(
                 Place(one["node"], tuple(one["endpoints"]), one.get("host", ""))
@@ -152,13 +164,16 @@ class Generation:
             world = World(
                 number,
                 tuple(place.node for place in places),
-                body["restored"],
+                None if (origin := body.get("origin")) is None else Entry(**origin),
                 body["keeper"],
                 tuple(map(Failure.from_json, body["failures"])),
                 tuple(body["barred"]),
                 body["reason"],
+                body.get("fingerprint", {}),
+                tuple(body.get("untried", ())),
             )
-            return cls(world, places, body["previous_ranks"])
+            history = History.from_json(record.history)
+            return cls(world, places, body["previous_ranks"], history)
         except (TypeError, KeyError, AttributeError) as error:
             raise WireError(f"generation {number} at the board is none: {error!r}") from error
 

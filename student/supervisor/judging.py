@@ -7,12 +7,32 @@ anew for each generation: the disk may have spoiled what was whole for the one b
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Final
 
+from ...scheduler.students.saving import Entry, History
 from ..checkpoint import Checkpoint, Repository
 
 #: What is small is waited for.
 PATIENCE_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What a look at the checkpoints found.
+
+    Attributes:
+        checkpoint: the newest valid one; None: there is none.
+        history: of the job's checkpoints, as the board had it when the look began.
+    """
+
+    checkpoint: Checkpoint | None
+    history: History
+
+    @property
+    def entry(self) -> Entry | None:
+        """The checkpoint as the history knows it."""
+        return None if self.checkpoint is None else self.checkpoint.entry
 
 
 class Judge:
@@ -27,32 +47,38 @@ class Judge:
         self._repository, self._patience_s = repository, patience_s
         self._look: _Look | None = None
 
-    def newest(self, generation: int) -> int | None:
-        """Step of the newest valid checkpoint; 0: there is none; None: it is being read.
+    def newest(self, generation: int, history: History | None = None) -> Newest | None:
+        """The newest valid checkpoint; None: it is being read.
 
         Args:
             generation: that has ended; what was read for another one does not count.
+            history: as the board has it; None: nothing is asked of it, and nothing is noted.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        look = self._look
-        if look is None or (look.over.is_set() and (look.taken or look.generation != generation)):
-            known = look.found if look and look.generation == generation else None
-            look = self._look = _Look(self._repository, generation, known)
-        if not look.over.wait(self._patience_s) or look.generation != generation:
+        asked, look = (generation, history), self._look
+        if look is None or (look.over.is_set() and (look.taken or look.asked != asked)):
+            known = look.found if look and look.asked[0] == generation else None
+            look = self._look = _Look(self._repository, asked, known)
+        if not look.over.wait(self._patience_s) or look.asked != asked:
             return None
         look.taken = True
         if look.error is not None:
             raise look.error
-        return 0 if look.found is None else look.found.step
+        return Newest(look.found, history or History())
 
 
 class _Look:
     """One look at the place, in a thread; `known`: need not be read again if it is the newest."""
 
-    def __init__(self, repository: Repository, generation: int, known: Checkpoint | None) -> None:
-        self.generation = generation
+    def __init__(
+        self,
+        repository: Repository,
+        asked: tuple[int, History | None],
+        known: Checkpoint | None,
+    ) -> None:
+        self.asked = asked
         self.found = known
         self.error: Exception | None = None
         self.over = threading.Event()
@@ -62,10 +88,12 @@ class _Look:
         ).start()
 
     def _run(self, repository: Repository) -> None:
+        generation, history = self.asked
         try:
-            whole = next((one for one in repository.list() if not one.problem), None)
-            if self.found is None or whole is None or whole.name != self.found.name:
+            if history is None:
                 self.found = repository.newest_valid()
+            else:
+                self.found = repository.newest_of(history, generation or None, self.found)
         except Exception as error:
             self.error = error
         finally:

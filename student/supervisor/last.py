@@ -58,7 +58,7 @@ def check_room(keeping: Keeping, waited_s: float, room_s: float) -> None:
 def _is_written(keeping: Keeping, writer_is_there: Callable[[], bool]) -> bool:
     """Whether the node that writes has written what this one has, too; it is waited for."""
     deadline_s = time.monotonic() + _OTHER_S
-    while keeping.find(keeping.snapshot) is None:
+    while not keeping.has(keeping.snapshot):
         if time.monotonic() > deadline_s or not writer_is_there():
             return False
         time.sleep(_TURN_S)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...coordinator.jobs.board import JobBoard
 from ...errors import CheckpointUnavailable
+from ...scheduler.students.saving import History
 from ...scheduler.students.world import (
     Decision,
     Finish,
@@ -23,7 +24,9 @@ from ...scheduler.students.world import (
     decide,
     is_over,
 )
+from ..checkpoint.names import unique_name_of
 from .facts import Generation, Place, generation_of
+from .judging import Newest
 from .seat import View
 
 log = logging.getLogger(__name__)
@@ -45,8 +48,8 @@ class Leading:
         job: its name.
         node: this node's id.
         limits: of the user.
-        newest_saved: step of the newest valid checkpoint on the disk, for what follows a
-            generation (0: the first one); 0: none, None: not known yet. May raise EdlError.
+        newest_saved: the newest valid checkpoint on the disk, for what follows a generation (0: the
+            first one) and continues a history; None: not known yet. May raise EdlError.
         say: tells all nodes, in this node's facts.
     """
 
@@ -56,7 +59,7 @@ class Leading:
         job: str,
         node: str,
         limits: Limits,
-        newest_saved: Callable[[int], int | None],
+        newest_saved: Callable[[int, History], Newest | None],
         say: Callable[[Orders], None],
     ) -> None:
         self._board, self._job, self._node, self._limits = board, job, node, limits
@@ -82,22 +85,24 @@ class Leading:
             view.facts[node.node_id].member(node, now_s - self._since_s[node.node_id])
             for node in view.nodes
         ]
-        saved: int | None = 0
+        newest: Newest | None = None
         why = "the newest checkpoint is being verified"
         if is_over(world, members):
             try:
-                saved = self._newest_saved(0 if world is None else world.number)
+                history = view.generation.history if view.generation else History()
+                newest = self._newest_saved(0 if world is None else world.number, history)
             except CheckpointUnavailable as error:
-                saved, why = None, f"no generation can begin: {error}"
-        if saved is None:
-            self._tell(replace(self._orders, says=why))
-            return
+                why = f"no generation can begin: {error}"
+            if newest is None:
+                self._tell(replace(self._orders, says=why))
+                return
         forgotten = view.generation is None and generation is not None
         self._learn_rows(view)
+        saved = newest.entry if newest else None
         decision = decide(
             self._limits, world, members, pace, saved, forgotten=forgotten, settled=view.settled
         )
-        self._do(decision, view, generation)
+        self._do(decision, view, generation, newest)
 
     def _generation(self, view: View) -> Generation | None:
         """The current one; where the board has lost it, as this node or the others remember it."""
@@ -111,7 +116,8 @@ class Leading:
                 places = tuple(
                     Place(node, view.facts[node].endpoints, view.facts[node].host) for node in nodes
                 )
-                self._known = Generation(World(number, nodes), places)
+                fingerprint = view.facts[nodes[0]].fingerprint
+                self._known = Generation(World(number, nodes, fingerprint=fingerprint), places)
         return self._known
 
     def _learn_rows(self, view: View) -> None:
@@ -136,7 +142,13 @@ class Leading:
         left = [one["left_s"] for one in told if one.get("left_s") is not None]
         return Pace(True, min(left, default=None), self._forming_s)
 
-    def _do(self, decision: Decision, view: View, generation: Generation | None) -> None:
+    def _do(
+        self,
+        decision: Decision,
+        view: View,
+        generation: Generation | None,
+        newest: Newest | None,
+    ) -> None:
         match decision:
             case Keep():
                 self._tell(replace(self._orders, says=decision.reason))
@@ -148,17 +160,24 @@ class Leading:
                     )
                 self._tell(Orders(decision, decision.reason))
             case Form():
-                self._form(decision.world, view, generation)
+                assert newest is not None  # the last world is over
+                self._form(decision.world, view, generation, newest)
             case Finish():
                 self._end(view, {"kind": "finished", **_result(view)})
             case Stop():
                 told = {"kind": "failed", "report": decision.report, "usage": decision.usage}
                 self._end(view, told)
 
-    def _form(self, world: World, view: View, before: Generation | None) -> None:
+    def _form(self, world: World, view: View, before: Generation | None, newest: Newest) -> None:
+        if world.keeper and world.origin is not None:
+            name = unique_name_of(world.restored, world.number)
+            world = replace(world, origin=replace(world.origin, name=name))
         following = generation_of(world, view.facts, before.endpoints if before else None)
-        if not self._board.publish(self._job, self._node, world.number, following.to_json()):
-            return  # another leads, or was faster: the next look shows it
+        history = newest.history.to_json(), History(newest.entry).to_json()
+        if not self._board.publish(
+            self._job, self._node, world.number, following.to_json(), history
+        ):
+            return  # another leads, or was faster, or a save joined: the next look shows it
         self._known = following
         self._published_s = time.monotonic()
         self._note(
@@ -172,8 +191,8 @@ class Leading:
         self._tell(Orders())
 
     def _end(self, view: View, outcome: Mapping[str, Any]) -> None:
-        if self._board.finish(self._job, outcome):
-            number = self._known.number if self._known else 0
+        number = self._known.number if self._known else 0
+        if self._board.finish(self._job, self._node, number, outcome):
             self._note(
                 str(outcome["kind"]), number, **{k: outcome[k] for k in outcome if k != "kind"}
             )

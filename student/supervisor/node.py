@@ -9,16 +9,22 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ...coordinator.jobs.board import JobBoard
-from ...distill_reader.config import new_incarnation
 from ...errors import CheckpointUnavailable, EdlError, UsageError
 from ...lifecycle import Stop
+from ...scheduler.students.fingerprint import (
+    Fingerprint,
+    differences,
+    in_words,
+    moves_positions,
+    since_checkpoint,
+)
 from ...scheduler.students.ladder import Failure
-from ...scheduler.students.world import Limits
+from ...scheduler.students.world import Limits, expected_fingerprint, has_members
 from ..checkpoint import Checkpoint
 from ..settings import TrainSettings
 from ..words import FromRank, Order, Progress, Ready, Saved, Scaled
 from .asking import Desk
-from .crew import Crew, Rank
+from .crew import Crew, Rank, inspect
 from .facts import Generation
 from .keeping import Keeping
 from .last import check_room, write_last
@@ -62,7 +68,13 @@ class Supervisor:
     ) -> None:
         self._settings, self._board, self._node, self._host = settings, board, node, host
         self._teller, self._means = teller, means or Means()
-        self._keeping = Keeping(settings.checkpoint, settings.keep)
+        self._keeping = Keeping(
+            settings.checkpoint,
+            settings.keep,
+            board,
+            settings.job,
+            alone=settings.coordinator is None,
+        )
         limits = Limits(
             *settings.nodes,
             self._means.gather_s,
@@ -80,6 +92,8 @@ class Supervisor:
         self._leaving_since_s = 0.0
         self._ended_since_s = 0.0
         self._finished = False  # the ranks of this node have nothing left to train
+        self._fingerprint: Fingerprint = {}
+        self._mistake = ""  # of this node, which had joined a job that goes on without it
 
     def run(self, stop: Stop) -> Outcome:
         """Train until the job ends, or `stop` is requested and the ranks have left.
@@ -93,8 +107,17 @@ class Supervisor:
             self._seat.tell(
                 host=self._host, endpoints=free_endpoints(self._host, self._settings.ranks_per_node)
             )
-            while self._keeping.judge.newest(0) is None:  # which says at once what is wrong
+            self._keeping.judge.newest(0)  # which says at once what is wrong
+            fingerprint = self._inspect(stop)
+            if fingerprint is None:
+                return Outcome("left")
+            self._fingerprint = fingerprint
+            while (newest := self._keeping.judge.newest(0)) is None:
+                if stop.requested:
+                    return Outcome("left")
                 self._teller.waiting("the newest checkpoint to be verified")
+            self._check_settings(self._seat.look(), newest.checkpoint)
+            self._seat.tell(fingerprint=fingerprint)
             self._seat.start()
             self._seat.note({"kind": "joined", "generation": 0, "node": self._node})
             while (outcome := self._turn(stop)) is None:
@@ -103,6 +126,64 @@ class Supervisor:
             return outcome
         finally:
             self._close()
+
+    def _inspect(self, stop: Stop) -> Fingerprint | None:
+        """The fingerprint of the job as this node has it; None: `stop` was requested."""
+        self._teller.waiting("the functions of the job file")
+        desk = Desk(self._board, self._settings.job, 1, local=True)
+        order = Order(self._settings, node=self._node, inspect=True)
+        crew = Crew([order], desk, self._teller.line, self._means.module, self._means.environment)
+        return inspect(crew, self._settings.hang_s, self._teller.heard, stop)
+
+    def _check_settings(self, view: View, newest: Checkpoint | None) -> None:
+        """Raise UsageError where this node's settings are not those of the job."""
+        self._check_fits_job(view)
+        world = view.generation.world if view.generation else None
+        if newest is None or (world is not None and has_members(world, view.members)):
+            return
+        saved, accepted = newest.provenance.fingerprint, self._settings.accept_changes
+        if not saved:
+            log.warning(
+                "the checkpoint %s has no fingerprint, as an older version wrote it: whether it"
+                " was trained with the present settings is not checked",
+                newest.location,
+            )
+        changes = since_checkpoint(saved, self._fingerprint)
+        if refused := [change for change in changes if change.field not in accepted]:
+            options = " ".join(f"--accept-change {change.field}" for change in refused)
+            raise UsageError(
+                f"the checkpoint {newest.location} was trained with other settings:"
+                f" {in_words(refused, 'in the checkpoint')}. Start with these, give an empty"
+                f" --checkpoint, or allow the change with {options}"
+            )
+        if changes:
+            self._teller.say(f"accepted changes: {in_words(changes, 'in the checkpoint')}")
+
+    def _check_fits_job(self, view: View) -> None:
+        world = view.generation.world if view.generation else None
+        expected = expected_fingerprint(world, view.members)
+        if changes := differences(expected, self._fingerprint):
+            raise UsageError(
+                f"node {self._node} is refused, as its settings are not those of the other nodes"
+                f" of job {self._settings.job}: {in_words(changes, 'in the job')}. Start it with"
+                " the job's settings, or another job with --job NAME"
+            )
+
+    def _check_shared(self, generation: Generation) -> None:
+        """Raise UsageError where others have found the checkpoint that this node does not see."""
+        restored = generation.world.restored
+        found = [
+            node
+            for node, facts in self._seat.view.facts.items()
+            if facts.generation == generation.number and facts.saved >= restored
+        ]
+        if found:
+            raise UsageError(
+                f"node {self._node} does not see the checkpoint of step {restored}, which node"
+                f" {found[0]} sees: the newest one at {self._settings.checkpoint} is"
+                f" {self._keeping.newest_in_words()}. Nodes share their checkpoints: start all of"
+                " them with a --checkpoint that they reach"
+            )
 
     def _close(self) -> None:
         try:
@@ -121,12 +202,18 @@ class Supervisor:
             time.sleep(_TURN_S)
         view = self._seat.view
         self._show(view)
+        if self._term is not None:
+            self._term.watch(view.reports)
         if view.outcome is not None:
             return self._job_ended(view.outcome)
         if stop.requested and not self._leaving_since_s:
             self._leave()
+        if self._generation is None:
+            self._check_fits_job(view)
         self._follow(view)
         if self._leaving_since_s and self._may_go(view):
+            if self._mistake:
+                raise UsageError(self._mistake)
             self._write_last()
             return Outcome("left", max(self._keeping.saved, self._keeping.snapshot, 0))
         return None
@@ -163,9 +250,7 @@ class Supervisor:
             raise EdlError(f"the job goes on without node {self._node}: {world.reason}")
         ours = self._node in world.nodes
         self._teller.generation(generation, ours)
-        self._keeping.begin(world.restored)
-        if world.keeper == self._node:
-            self._keeping.write()
+        self._keeping.begin(generation, writes=world.keeper == self._node)
         self._seat.tell(
             phase="running" if ours else "waiting",
             generation=generation.number,
@@ -180,17 +265,22 @@ class Supervisor:
     def _try_start(self, generation: Generation) -> None:
         """Start the ranks as soon as the checkpoint is there that all begin with."""
         checkpoint: Checkpoint | None = None
-        if restored := generation.world.restored:
+        restored = generation.world.restored
+        if generation.world.origin is not None:
             try:
-                checkpoint = self._keeping.find(restored)
+                checkpoint = self._keeping.find(generation.world.origin)
             except CheckpointUnavailable as error:
                 log.warning("%s; it is tried again", error)
             if checkpoint is None:
                 waited_s = time.monotonic() - self._starting_since_s
                 check_room(self._keeping, waited_s, self._means.room_s)
+                if waited_s > self._means.room_s:
+                    self._check_shared(generation)
                 return
+            self._seat.tell(saved=restored)
         self._starting_since_s = 0.0
         self._ended_since_s = 0.0
+        self._keeping.trains(checkpoint, self._fingerprint)
         orders = self._orders(generation, checkpoint)
         local = len(generation.world.nodes) == 1
         desk = Desk(self._board, self._settings.job, generation.number, local)
@@ -207,6 +297,8 @@ class Supervisor:
 
     def _orders(self, generation: Generation, checkpoint: Checkpoint | None) -> list[Order]:
         first = generation.first_rank(self._node)
+        saved = checkpoint.provenance.fingerprint if checkpoint else {}
+        moved = moves_positions(since_checkpoint(saved, self._fingerprint))
         return [
             Order(
                 self._settings,
@@ -219,7 +311,7 @@ class Supervisor:
                 checkpoint.location if checkpoint else "",
                 checkpoint.world if checkpoint else 0,
                 self._keeping.keys,
-                new_incarnation(),
+                moved,
             )
             for local in range(self._settings.ranks_per_node)
         ]
@@ -233,7 +325,11 @@ class Supervisor:
             self._teller.failed(failure)
         self._ended_since_s = time.monotonic()
         self._finished = conclusion.ending == "finished"
+        mistakes = [failure.error for failure in conclusion.failures if failure.usage]
+        if mistakes and self._generation and self._node in self._generation.world.untried:
+            self._mistake, self._leaving_since_s = mistakes[0], self._ended_since_s
         self._seat.tell(
+            leaving=bool(self._leaving_since_s),
             phase="ended",
             ending=conclusion.ending,
             failures=conclusion.failures,

@@ -97,6 +97,9 @@ def _world(settings: TrainSettings) -> Iterator[str]:
     every = [f"{settings.save_every_steps} steps"] if settings.save_every_steps else []
     every += [f"{settings.save_every_s:g} s"] if settings.save_every_s else []
     rhythm = f"every {' or '.join(every)}" if every else "when the world changes and at the end"
+    if not every and settings.save_overhead:
+        part = f"{100 * settings.save_overhead:g} % of the time"
+        rhythm = f"after the first step, then as often as {part} allows"
     if settings.checkpoint is None:
         yield f"checkpoints: {rhythm}, in a temporary folder that goes with this run"
         return

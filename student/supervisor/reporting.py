@@ -22,7 +22,7 @@ def report_of(rank: Rank) -> dict[str, Any]:
         told |= {"began_at": ready.step, "steps": ready.steps, "total_batch": ready.total_batch}
     if rank.progress is not None:
         told |= asdict(rank.progress)
-    return told | {"waiting_for": rank.waiting_for}
+    return told | {"waiting_for": rank.waiting_for, "peers_s": rank.peers_s}
 
 
 def left_s(rank: Rank) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ...coordinator.jobs.board import JobBoard, Node, RankReport
 from ...errors import EdlError, WireError
+from ...scheduler.students.world import Member
 from .facts import Generation, NodeFacts
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,11 @@ class View:
     leads: bool = False
     seen_s: float = 0.0
     settled: bool = True
+
+    @property
+    def members(self) -> list[Member]:
+        """The nodes that live, as the reducer of worlds sees them."""
+        return [self.facts[node.node_id].member(node) for node in self.nodes]
 
 
 class Seat:
@@ -96,6 +102,14 @@ class Seat:
         """Since when and why the board does not answer, in words; empty: it does."""
         away = self._away
         return f"for {time.monotonic() - away[0]:.0f} s: {away[1]}" if away else ""
+
+    def look(self) -> View:
+        """What the board shows, for a node that has not joined.
+
+        Raises:
+            EdlError: the board does not answer, or refuses.
+        """
+        return self._look(leads=False)
 
     def start(self) -> None:
         """Join, and look once, in the caller's thread; then begin.
@@ -162,7 +176,7 @@ class Seat:
     def _tick(self) -> None:
         self._beat()
         self._pass_reports()
-        view = self._look()
+        view = self._look(self._board.lead(self._job, self._node, self._ttl_s))
         if self._away is not None:
             log.info("the job board answers again")
             self._back_s = time.monotonic()
@@ -201,16 +215,16 @@ class Seat:
         for (generation, rank), facts in reports.items():
             self._board.report(self._job, generation, rank, facts)
 
-    def _look(self) -> View:
+    def _look(self, leads: bool) -> View:
         nodes = tuple(self._board.nodes(self._job))
         record = self._board.generation(self._job)
         return View(
             nodes,
             {node.node_id: _facts_of(node) for node in nodes},
-            None if record is None else Generation.from_json(record.number, record.body),
+            None if record is None else Generation.from_record(record),
             self._board.outcome(self._job),
             tuple(self._board.reports(self._job)),
-            self._board.lead(self._job, self._node, self._ttl_s),
+            leads,
             now_s := time.monotonic(),
             self._back_s is None or now_s - self._back_s > self._ttl_s,
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ...coordinator.jobs.board import RankReport
 from ...scheduler.students import hangs
 from ...scheduler.students.ladder import Failure, How
 from ...scheduler.students.world import Ending
@@ -66,7 +67,9 @@ class Term:
         self._hang_s = orders[0].settings.hang_s
         self._restored = restored
         self._heard = heard
+        self._world = orders[0].world
         self._asked_to_leave = ""
+        self._deadlocked = False
         self._first_end: tuple[float, bool] | None = None  # when, and whether in good order
 
     def turn(self, wait_s: float) -> Conclusion | None:
@@ -88,6 +91,24 @@ class Term:
                 self.crew.kill("hang", [number])
         self._round_up(running, now_s)
         return None
+
+    def watch(self, reports: Sequence[RankReport]) -> None:
+        """End the ranks where those of the whole world wait for each other.
+
+        Args:
+            reports: of ranks, as the job board shows them.
+        """
+        if self._deadlocked or self._asked_to_leave:
+            return
+        peers_s = [
+            float(one.facts.get("peers_s", 0.0))
+            for one in reports
+            if one.generation == self.generation
+        ]
+        if hangs.deadlocked(peers_s, self._world, self._hang_s):
+            self._deadlocked = True
+            log.warning("all ranks wait for each other for %g s; they are killed", min(peers_s))
+            self.crew.kill("hang")
 
     def leave(self, why: str) -> None:
         """Have the ranks go at the next safe point; once is enough."""
@@ -147,6 +168,8 @@ class Term:
     def _failure(self, rank: Rank) -> Failure | None:
         if rank.killed_for == "hang":
             how = "it was suspended" if rank.suspended else "it did not say why"
+            if self._deadlocked:
+                how = f"all {self._world} ranks waited for each other"
             return self._told(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
         if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):
             return None

@@ -8,11 +8,15 @@ from google.protobuf.message import Message
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Every field of a message without maps; numbers are numbers, whatever their size."""
+    """Every field of a message without maps; numbers are numbers, whatever their size.
+
+    Optional numbers and texts that are not set are left out.
+    """
     return {
         field.name: _value(getattr(message, field.name), field.is_repeated)
         for field in message.DESCRIPTOR.fields
         if not (field.message_type and field.message_type.GetOptions().map_entry)
+        if field.message_type or not field.has_presence or message.HasField(field.name)
     }
 
 

@@ -18,7 +18,7 @@ from ...proto.specs import FREE, TensorSpec
 from ..advertise import split
 from ..canary import Canary
 from ..identity import Identity
-from ..registration import new_incarnation
+from ..registration import kinds_fact, new_incarnation
 from .config import RegisterConfig
 from .trial import Shown
 from .voucher import Voucher
@@ -159,6 +159,7 @@ class Standing:
             "t_t_seconds": f"{shown.t_t_s:.2g}",
             "model": config.model,
             "inputs": " ".join(map(str, self._served.inputs)),
+            "output_kinds": kinds_fact(shown.kinds),
             "host": split(place)[0],
             "version": __version__,
             "voucher": self._vouches_at(),

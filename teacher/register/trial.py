@@ -22,6 +22,8 @@ from ...errors import (
 )
 from ...proto.arena import Array
 from ...proto.clients import Client, Request
+from ...proto.form_arrays import kind_of
+from ...proto.forms import OutputKind
 from ...proto.specs import TensorSpec
 from ..canary import Canary
 from ..finite import check_finite
@@ -53,11 +55,13 @@ class Shown:
             device from without.
         verified: "canary", or "declared" where there is none to compare with.
         oddities: outputs that tell nothing, in words.
+        kinds: what the numbers of each output are, by name.
     """
 
     t_t_s: float
     verified: str
     oddities: tuple[str, ...]
+    kinds: Mapping[str, OutputKind]
 
 
 class Trial:
@@ -124,7 +128,8 @@ class Trial:
             self._canary.check(_named_alike(answers[0], self._canary.outputs))
         self._taken, self._layout = batches[0], _layout(answers[0])
         verified = "canary" if self._canary else "declared"
-        return Shown(self._measure(self._taken), verified, oddities)
+        kinds = {name: kind_of([answer[name] for answer in answers]) for name in answers[0]}
+        return Shown(self._measure(self._taken), verified, oddities, kinds)
 
     def again(self) -> None:
         """The test of one that is in: a batch that it took at first; errors as of `first`."""

@@ -108,6 +108,30 @@ def test_only_the_leader_publishes_and_only_the_next_number(boards: Boards) -> N
     assert not boards.one.publish(JOB, "a", 9, {}), "its time is over"
 
 
+def test_a_history_is_replaced_by_who_knows_it_in_the_name_of_the_current_generation(
+    boards: Boards,
+) -> None:
+    def history() -> Any:
+        record = boards.another.generation(JOB)
+        assert record is not None
+        return record.history
+
+    with pytest.raises(GenerationSuperseded, match="there is none now"):
+        boards.one.replace_history(JOB, 1, {}, {"n": 1})
+    begin(boards.one)
+    assert history() == {}
+    assert not boards.one.replace_history(JOB, 1, {"n": 0}, {"n": 1})
+    assert boards.one.replace_history(JOB, 1, {}, {"n": 1, "names": ["a", "é"]})
+    assert not boards.another.replace_history(JOB, 1, {}, {"n": 2})
+    assert history() == {"n": 1, "names": ["a", "é"]}
+    assert not boards.one.publish(JOB, "a", 2, {}, ({}, {"n": 3})), "a save was faster"
+    assert boards.one.publish(JOB, "a", 2, {}, (history(), {"n": 3}))
+    with pytest.raises(GenerationSuperseded, match="generation 2 is"):
+        boards.another.replace_history(JOB, 1, {"n": 3}, {"n": 4})
+    begin(boards.one, 3)
+    assert history() == {"n": 3}, "who does not speak of it leaves it"
+
+
 def test_reports_are_those_of_the_current_ranks(boards: Boards) -> None:
     assert boards.one.reports(JOB) == []
     assert not boards.one.report(JOB, 1, 0, {})
@@ -142,13 +166,29 @@ def test_latest_events_are_kept(boards: Boards) -> None:
     assert [event.body["number"] for event in kept] == list(range(5, EVENTS_KEPT + 5))
 
 
+def test_only_the_leader_of_the_current_generation_ends_a_job(boards: Boards) -> None:
+    begin(boards.one)
+    over = {"kind": "finished"}
+    assert not boards.another.finish(JOB, "b", 1, over), "it never led"
+    assert boards.one.lead(JOB, "a", SHORT_S)
+    boards.pass_s(SHORT_S + 0.01)
+    assert not boards.one.finish(JOB, "a", 1, over), "its time is over"
+    boards.another.join(JOB, "b", {}, LONG_S)
+    assert boards.another.lead(JOB, "b", LONG_S)
+    assert not boards.one.finish(JOB, "a", 1, over), "another one leads"
+    assert boards.another.publish(JOB, "b", 2, {})
+    assert not boards.another.finish(JOB, "b", 1, over), "that generation is over"
+    assert boards.one.outcome(JOB) is None
+    assert boards.another.finish(JOB, "b", 2, over)
+
+
 def test_job_ends_once_and_restarts_when_a_node_joins_an_empty_one(boards: Boards) -> None:
     begin(boards.one)
     record = boards.one.generation(JOB)
     assert record is not None
     assert boards.one.outcome(JOB) is None
-    assert boards.one.finish(JOB, {"finished": True})
-    assert not boards.another.finish(JOB, {"finished": False})
+    assert boards.one.finish(JOB, "a", 1, {"finished": True})
+    assert not boards.another.finish(JOB, "a", 1, {"finished": False})
     boards.another.join(JOB, "b", {}, LONG_S)  # "a" is there: still the same run
     assert boards.another.outcome(JOB) == {"finished": True}
     boards.one.leave(JOB, "a")
@@ -159,7 +199,8 @@ def test_job_ends_once_and_restarts_when_a_node_joins_an_empty_one(boards: Board
     boards.another.leave(JOB, "b")
     boards.another.join(JOB, "b", {}, LONG_S, record.number + 1)
     assert boards.one.outcome(JOB) is None, "that was a run before the one that it has seen"
-    assert boards.one.finish(JOB, {"finished": True})
+    assert boards.one.lead(JOB, "b", LONG_S)
+    assert boards.one.finish(JOB, "b", 1, {"finished": True})
     boards.another.leave(JOB, "b")
     boards.another.join(JOB, "b", {}, LONG_S)
     assert boards.another.outcome(JOB) is None
@@ -197,7 +238,7 @@ def test_every_key_of_a_job_expires_and_lies_in_one_slot(
     board.lease(JOB, 1, 0, 1)
     board.report(JOB, 1, 0, {})
     board.note(JOB, {})
-    board.finish(JOB, {})
+    assert board.finish(JOB, "a", 1, {})
     names: Any = redis.keys("*")
     assert len(names) == 11  # all of keys.py
     for name in names:

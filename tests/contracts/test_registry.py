@@ -126,6 +126,7 @@ def test_changes_read_facts_again_only_when_managers_are_concerned(registries: R
 
 @pytest.mark.system  # it takes 5 s
 def test_facts_outlive_the_deadline_so_that_the_dead_can_be_named(registries: Registries) -> None:
+    enter(registries.one, "living")
     enter(registries.one, "t1", ttl_s=TTL_S)
     cursor = registries.one.changes("teachers", "s").cursor
     registries.pass_s(TTL_S * 1.1)
@@ -151,13 +152,14 @@ def test_expired_facts_do_not_count_as_left_and_a_forsaken_registry_empties_itse
 
 def test_sweep_with_an_expired_or_foreign_mandate_removes_no_member(registries: Registries) -> None:
     registry = registries.one
+    enter(registry, "living")  # where all leases have ended, nothing is left soon
     enter(registry, "t1", ttl_s=SHORT_S)
     answer = registry.lead("s", "m#1", LONG_S)
     registries.pass_s(SHORT_S * 1.1)
     late = Mandate(answer.registry_id, answer.time_ms + round(SHORT_S * 800))
     assert registry.sweep("teachers", "s", late) == []
     assert registry.sweep("teachers", "s", Mandate("f" * 40, answer.time_ms + 60_000)) == []
-    assert registry.names("teachers", "s") == {"t1"}
+    assert registry.names("teachers", "s") == {"living", "t1"}
     good = Mandate(answer.registry_id, answer.time_ms + 60_000)
     assert registry.sweep("teachers", "s", good) == ["t1"]
 
@@ -218,8 +220,8 @@ def test_a_drain_comes_with_the_next_beat_and_ends_with_the_instance(
     assert member.facts["state"] == "draining"
     enter(registry, "t1", 1, state="serving")  # the same instance, in another Redis
     for ttl_s in (2 * LONG_S, SHORT_S):  # the first one moves the deadline
+        assert registry.members("teachers", "s")[0].draining
         assert registry.beat("teachers", "s", "t1", ttl_s, incarnation=1) is Beat.DRAIN
-    assert registry.members("teachers", "s")[0].draining
     registries.pass_s(SHORT_S * 1.1)  # the deadline is that of the beat
     assert registry.sweep("teachers", "s") == ["t1"]
     enter(registry, "t1", 2, state="serving")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from edl.coordinator import MemoryRegistry, Subscription
 from edl.coordinator.calling import client
 from edl.coordinator.calling.discovery import call_error, live_managers
+from edl.coordinator.registry import connect
 from edl.errors import (
     CoordinatorUnavailable,
     EdlError,
@@ -30,7 +31,7 @@ from edl.scheduler.rendezvous import ranked
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import Authority, write_secret
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 class Student:
@@ -75,12 +76,27 @@ def test_a_student_hears_of_its_teachers_and_reports_again_each_beat(mesh: Serve
         assert [t.address for t in student.told[0].teachers] == ["t1:1"]
         wait_until(lambda: student.subscription.why == "")
         wait_until(lambda: len(mesh.manager.reports) > 3)
-        student.subscription.stop()  # by closing, however long that takes
+        student.subscription.stop(timeout_s=DEADLINE_S)  # by closing, however long that takes
+    wait_until(lambda: mesh.manager.ended)
     reports = mesh.manager.reports
     assert {(r.service, r.student_id, r.want) for r in reports} == {("s", "j/0", 2)}
     assert (reports[-1].term, reports[-1].counter) == (100, 1)
     assert mesh.manager.ended[0].clean
     assert not mesh.refused
+
+
+def test_incarnations_are_of_the_registrys_clock(mesh: Served) -> None:
+    """Hosts on which a student starts may have other clocks."""
+    with closing(connect(mesh.url)) as registry:
+        began_ms = registry.time_ms()
+        for _ in range(2):
+            with Student(mesh.url) as student:
+                student.start(incarnation=0)
+                wait_until(lambda: student.told)
+        ended_ms = registry.time_ms()
+    found = list(dict.fromkeys(report.incarnation for report in mesh.manager.reports))
+    assert len(found) == 2
+    assert began_ms * 1000 <= found[0] < found[1] < (ended_ms + 1) * 1000
 
 
 def test_a_callback_that_fails_does_not_end_the_subscription(

@@ -209,6 +209,16 @@ def test_servers_without_forms_label_equally(form: str | None, temperature: floa
         np.testing.assert_array_equal(soft_labels(other, expected)["logits"], labels)
 
 
+def test_probabilities_of_a_server_without_forms_are_seen_as_such() -> None:
+    expected = asked_for(None, 4.0)
+    powers = np.exp(ROWS - ROWS.max(axis=-1, keepdims=True))
+    given = (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
+    of_logits, of_probabilities = (
+        soft_labels(answer({"logits": rows}, {}), expected)["logits"] for rows in (ROWS, given)
+    )
+    np.testing.assert_allclose(of_probabilities, of_logits, rtol=1e-3)
+
+
 def test_each_output_has_the_form_that_was_asked_for_it() -> None:
     forms = LabelForms.given({"logits": "topk:2"}, {"other": 1.0}, True)
     both = answer({"logits": ROWS, "hidden": ROWS.astype("f8"), "other": ROWS})

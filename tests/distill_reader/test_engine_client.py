@@ -25,7 +25,7 @@ from edl.errors import EngineLost
 from edl.proto.arena import Arena
 from edl.proto.channel import Channel
 from edl.supervise import Command
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 X = np.arange(6.0).reshape(3, 2)
 SOFT = np.ones((3, 1), np.float32)
@@ -272,6 +272,31 @@ def test_a_new_engine_hears_that_the_loop_waits(engines: Engines, side: Side) ->
     engines.hear_until("resumed")
     (resumed,) = (message for message in engines.heard if message["kind"] == "resumed")
     assert resumed["waiting"]
+
+
+def test_nobody_waits_for_a_new_engine_to_read(engines: Engines, side: Side) -> None:
+    """What it has to be told is more than its socket takes before it reads."""
+    batches = 3000
+    for _ in range(batches):
+        side.pull()
+        engines.hear()
+    side.engine.rests()
+    engines.label(0)
+    engines.die()
+    wait_until(lambda: side.engine.restarts == 1)
+
+    def work() -> None:
+        side.take()
+        side.do_what_is_left()
+        side.engine.waiting()
+
+    loop = threading.Thread(target=work, daemon=True)
+    loop.start()
+    loop.join(DEADLINE_S)
+    assert not loop.is_alive(), "the training loop stands still"
+    told = [("start",), ("held", 0), *(("batch", number) for number in range(1, batches))]
+    behind = [("resumed",), ("figures", 0), ("taken", 0), ("waiting",)]
+    assert engines.hear_until("waiting") == told + behind
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -217,11 +217,35 @@ def test_batches_of_unlike_fields_are_of_unlike_kinds(world: World) -> None:
 def test_shares_are_of_probabilities() -> None:
     logits, given = np.array([[0.0, 1.0]], np.float32), np.array([[0.25, 0.75]], np.float32)
     mixed = [np.ones((1, 2), np.float32)]
-    mixed_into(mixed, [(0.5, {"y": logits}), (0.5, {"z": logits})], AS_GIVEN, "logits")
+    both = [(0.5, {"y": logits}), (0.5, {"z": logits})]
+    mixed_into(mixed, both, AS_GIVEN, "logits", [{}, {}])
     np.testing.assert_allclose(mixed[0], [[1 / (1 + np.e), np.e / (1 + np.e)]], atol=1e-6)
     forms = LabelForms.given(None, 2.0, True)  # the teachers have applied it
-    mixed_into(mixed, [(0.25, {"y": given}), (0.75, {"y": given})], forms, "logits")
+    pairs = [(0.25, {"y": given}), (0.75, {"y": given})]
+    mixed_into(mixed, pairs, forms, "logits", [{}, {}])
     np.testing.assert_allclose(mixed[0], given)
+
+
+@pytest.mark.parametrize("stated", [{}, {"y": "probabilities"}])
+def test_probabilities_are_not_taken_for_logits(stated: dict[str, str]) -> None:
+    """Of one service logits are averaged, of the other what its softmax made of the same."""
+    logits = np.array([[0.0, 3.6], [5.0, -1.0]], np.float32)
+    powers = np.exp(logits)
+    given = (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
+    mixed = [np.ones((2, 2), np.float32)]
+    pairs = [(0.5, {"y": given}), (0.5, {"z": logits})]
+    mixed_into(mixed, pairs, AS_GIVEN, None, [stated, {"z": "logits"}])
+    np.testing.assert_allclose(mixed[0], given, rtol=1e-5)
+    logarithms = [(0.5, {"y": np.log(given)}), (0.5, {"z": logits})]
+    mixed_into(mixed, logarithms, AS_GIVEN, None, [{"y": "log-probabilities"}, {}])
+    np.testing.assert_allclose(mixed[0], given, rtol=1e-5)
+
+
+def test_settings_that_contradict_the_teachers_are_an_error() -> None:
+    given, mixed = np.array([[0.25, 0.75]], np.float32), [np.ones((1, 2), np.float32)]
+    for said, kind in (("logits", "probabilities"), ("probabilities", "logits"), (None, "other")):
+        with pytest.raises(UsageError, match=f"output 'y' is {kind} by its teachers"):
+            mixed_into(mixed, [(1.0, {"y": given})], AS_GIVEN, said, [{"y": kind}])  # type: ignore[arg-type]
 
 
 def test_labels_that_do_not_go_together_are_told_apart() -> None:

@@ -246,7 +246,7 @@ def test_metrics_of_two_epochs(teacher: ScriptedTeacher, address: str, tmp_path:
     }
     assert seen["teachers"] == {("s", "serving"): 1, ("s", "unreachable"): 0, ("s", "leaving"): 0}
     assert sum(seen["state"].values()) == 1
-    causes = ("failed", "silent", "wrong", "lied")
+    causes = ("failed", "silent", "wrong", "lied", "refused")
     assert seen["ejections_total"] == {("s", cause): 0 for cause in causes}
     assert not [name for name in seen if name.startswith("ensemble_")]
 

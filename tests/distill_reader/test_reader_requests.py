@@ -126,6 +126,7 @@ def test_only_the_padded_field_travels_and_all_come_back(
     teacher: ScriptedTeacher, shapes: list[tuple[int, ...]], options: dict[str, Any]
 ) -> None:
     """Rows of different lengths are not joined."""
+    teacher.datatype = "INT64"
     with reader_of(SENTENCES, teacher, **options) as reader:
         batches = list(reader)
         assert reader.stats.samples_delivered == sum(map(len, LENGTHS))
@@ -203,6 +204,35 @@ def test_batches_of_different_structures_follow_each_other(teacher: ScriptedTeac
         *batches, last = list(reader)
     assert [type(batch) for batch in batches] == [tuple, tuple, list, dict, tuple]
     assert set(last) == {3, ("a", 1), "x", "logits"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fetches": ["logit"]}, r"fetches names output 'logit', the model has \['logits'\]"),
+        ({"label_form": "topk:10"}, r"output 'logits' has 10 classes.*K must be below"),
+        ({"label_form": {"logit": "float16"}}, r"given for output 'logit', the model has"),
+        ({"feeds": {"image": 0}}, r"feeds names input 'image', the model has \['x'\]"),
+    ],
+)
+def test_settings_that_the_model_contradicts_are_a_usage_error(
+    teacher: ScriptedTeacher, second: ScriptedTeacher, options: dict[str, Any], words: str
+) -> None:
+    """By what the model says of itself: no batch is sent."""
+    with (
+        reader_of(Batches(3), teacher, second, **options) as reader,
+        pytest.raises(UsageError, match=words),
+    ):
+        list(reader)
+    assert teacher.requests == second.requests == 0
+
+
+def test_a_wrong_dtype_from_the_first_batch_on_is_a_usage_error(teacher: ScriptedTeacher) -> None:
+    with (
+        reader_of([(X.astype(np.float64),)] * 2, teacher) as reader,
+        pytest.raises(UsageError, match=r"'x' is declared as float32, the batch has float64"),
+    ):
+        list(reader)
 
 
 def test_a_dtype_that_no_teacher_can_get_is_poison(teacher: ScriptedTeacher) -> None:

@@ -174,7 +174,6 @@ def variables_of(folder: Path) -> dict[str, str]:
         "COLUMNS": "160",
         "NO_COLOR": "1",
         "TERM": "dumb",
-        "PYTHONUNBUFFERED": "1",
         "LC_ALL": "C.UTF-8",
     }
 

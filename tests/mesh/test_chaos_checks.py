@@ -16,7 +16,7 @@ from edl.mesh.chaos.recovery import recovery_s
 from edl.mesh.chaos.report import ChaosReport, as_json, lines
 from edl.mesh.chaos.samples import expected_digests
 from edl.mesh.chaos.settings import ChaosSettings
-from edl.mesh.chaos.trace import RECORD, Done, Figures, Seen, Snapshot, Trace
+from edl.mesh.chaos.trace import RECORD, Done, Figures, Seen, Snapshot, Trace, TrainingSeen
 from edl.proto.arena import Array
 
 SECONDS = 60.0
@@ -243,6 +243,23 @@ def test_what_was_not_over_made_trouble_or_was_left_is_named() -> None:
     assert broken(what) == ["students end in order", "nothing is left behind"]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ()),
+        ({"trouble": "ended by itself: x"}, ("the training ended by itself: x",)),
+        ({"other_code": 0}, ("the other node ended with 0: seed is 7 here",)),
+        ({"other_said": "no room"}, ("the other node ended with 2: no room",)),
+    ],
+)
+def test_a_node_with_another_seed_has_to_be_refused_alone(
+    change: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    seen = replace(TrainingSeen(9, "", 2, "seed is 7 here"), **change)
+    assert checks.refused_alone(trace(training=seen)).broken == words
+    assert checks.refused_alone(trace()).held
+
+
 def recovery(
     what: Trace, kind: str, target: str, at_s: float, healed_s: float | None
 ) -> float | None:
@@ -296,7 +313,7 @@ def test_the_report_shows_the_seed_first_each_fault_and_what_broke() -> None:
     assert (next(iter(told)), told["seed"], told["held"]) == ("seed", 77, True)
     assert [one["kind"] for one in told["faults"]] == [one.fault.kind for one in faults]
     assert told["faults"][0]["recovery_s"] < 1
-    assert [one["held"] for one in told["invariants"]] == [True] * 8
+    assert [one["held"] for one in told["invariants"]] == [True] * 9
     found = report(what=trace(student(samples=np.delete(samples(), 40))))
     text = list(lines(found))
     at = next(at for at, line in enumerate(text) if line.startswith("BROKEN"))

@@ -30,6 +30,7 @@ class LedgerTeachers(RuleBasedStateMachine):
         worker.window, worker.most_rows = window, most
         worker.revoked = worker.resting = False
         worker.on_trial = trial and window == 2  # less often than not
+        self.world.forgive(name)
         self.world.tell(ev.TeacherJoined(name, window, most, seconds, worker.on_trial))
 
     @rule(teachers=st.sampled_from([0, 0, 1, 3]))
@@ -42,6 +43,7 @@ class LedgerTeachers(RuleBasedStateMachine):
         if not now:
             return
         worker = self.world.workers.pop(name, Worker(1))
+        self.world.forgive(name)
         for request in worker.requests:
             self.world.gives_up(name, request)
             self.world.ghosts.append((name, request))
@@ -114,7 +116,7 @@ class LedgerTeachers(RuleBasedStateMachine):
     @rule(
         which=nth,
         index=nth,
-        how=st.sampled_from(["answer", "answer", "fail", "refuse", "refuse", "cancel"]),
+        how=st.sampled_from(["answer", "answer", "fail", "refuse", "refuse", "crash", "cancel"]),
     )
     def a_request_ends(self, which: int, index: int, how: str) -> None:
         world = self.world
@@ -131,6 +133,8 @@ class LedgerTeachers(RuleBasedStateMachine):
                 world.tell(ev.Failed(name, request))
             case "refuse":
                 self.is_refused(name, worker, request)
+            case "crash":
+                self.is_refused(name, worker, request, crash=True)
             case "cancel":
                 world.ends(name, request)
                 world.gives_up(name, request)
@@ -158,18 +162,22 @@ class LedgerTeachers(RuleBasedStateMachine):
                     if any(span.batch == head for span in world.asked[request].spans):
                         self.is_refused(name, worker, request)
 
-    def is_refused(self, name: str, worker: Worker, request: int) -> None:
+    def is_refused(self, name: str, worker: Worker, request: int, *, crash: bool = False) -> None:
         world = self.world
         batches = {span.batch for span in world.asked[request].spans}
         rows = sum(span.rows for span in world.asked[request].spans)
         if world.ends(name, request):
-            for batch, _ in world.rows_of(request):
+            for batch in {batch for batch, _ in world.rows_of(request)}:
                 if len(batches) > 1:
                     world.books[batch].alone = True
                 elif worker.most_rows is None or rows <= worker.most_rows:
-                    world.books[batch].said[name] = "bad shape"
+                    world.books[batch].refuse(name, "bad shape", worker.labels, crash)
+        worker.resting |= crash
         world.gives_up(name, request)
-        world.tell(ev.Refused(name, request, "bad shape"))
+        if crash:
+            world.tell(ev.Failed(name, request, "bad shape"))
+        else:
+            world.tell(ev.Refused(name, request, "bad shape"))
 
     @precondition(lambda self: self.busy)
     @rule(which=nth, index=nth, other=st.none() | names)

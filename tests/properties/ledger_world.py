@@ -29,6 +29,7 @@ class Worker:
     revoked: bool = False
     resting: bool = False
     on_trial: bool = False
+    labels: bool = False  # it has answered with labels
     requests: list[int] = field(default_factory=list)  # in the order of sending
 
     @property
@@ -54,6 +55,9 @@ class Book:
     nbytes: int
     kind: int = 0
     said: dict[str, str] = field(default_factory=dict)  # who refused it, and why
+    counted: set[str] = field(default_factory=set)  # those of them that label
+    crashes: dict[str, int] = field(default_factory=dict)  # how often it crashed a predictor
+    again: set[str] = field(default_factory=set)  # who may have it once more after that
     alone: bool = False
     condemned: bool = False  # will be poison
     forgone: bool = False
@@ -84,9 +88,31 @@ class Book:
         self.makers |= {row for row in self.rows if isinstance(row, str) and row != STORE}
         self.rows = [STORE if isinstance(row, str) else row for row in self.rows]
         self.said, self.alone = {}, False
+        self.counted, self.crashes, self.again = set(), {}, set()
         self.outdated, self.to_look_up = True, stored
         if self.forgone:
             self.makers.clear()
+
+    def barred(self) -> set[str]:
+        """Who is not to get it."""
+        return {*self.said} - self.again
+
+    def refuse(self, name: str, why: str, labels: bool, crash: bool) -> None:
+        self.said[name] = why
+        self.again.discard(name)
+        self.crashes[name] = self.crashes.get(name, 0) + 1 if crash else 0
+        if labels:
+            self.counted.add(name)
+
+    def may_crash_again(self) -> set[str]:
+        often = {name for name, times in self.crashes.items() if times >= 3}
+        return {n for n in self.said if self.crashes[n]} - (often & self.counted)
+
+    def forgive(self, name: str) -> None:
+        """Forget what a teacher refused that has labelled nothing."""
+        if name in self.said and name not in self.counted:
+            del self.said[name], self.crashes[name]
+            self.again.discard(name)
 
     def doubt(self) -> None:
         self.doubted = set(range(len(self.rows)))
@@ -164,8 +190,14 @@ class World:
         there = {n for n, w in self.workers.items() if not (w.revoked or w.on_trial)}
         for batch in self.line:
             book = self.books[batch]
-            by_all = there and not self.awaited and there <= set(book.said) and book.waits
-            if book.said and not book.settled and (len(book.said) >= 3 or by_all):
+            by_all = there and not self.awaited and there <= book.barred() and book.waits
+            if book.settled or not book.said:
+                continue
+            if len(book.counted) >= 3:
+                book.condemned = True
+            elif by_all and there & book.may_crash_again():
+                book.again = book.may_crash_again()
+            elif by_all and book.counted:
                 book.condemned = True
 
     def leaves_the_line(self, batch: int) -> None:
@@ -180,7 +212,8 @@ class World:
         for span in send.spans:
             assert span.batch in self.line, "sent, but it is over"
             assert not self.books[span.batch].settled, "sent, but it is settled"
-            assert send.teacher not in self.books[span.batch].said, "sent to one that refused it"
+            barred = self.books[span.batch].barred()
+            assert send.teacher not in barred, "sent to one that refused it"
         if send.request in self.asked:
             self.is_copied(send, worker)
         else:
@@ -212,7 +245,7 @@ class World:
         ends = {(span.batch, span.stop) for span in send.spans}
         assert not any((s.batch, s.start) in ends for s in send.spans), "one run in two spans"
         for batch in self.line:
-            mine = send.teacher not in self.books[batch].said
+            mine = send.teacher not in self.books[batch].barred()
             if batch < batches[0] and mine:
                 assert not self.books[batch].waits, "sent before what is first in line"
         ages = []
@@ -263,6 +296,11 @@ class World:
     def is_answered(self, name: str, request: int) -> None:
         """The labels come: they count, or they are discarded, and the ledger knows which."""
         counts = self.ends(name, request)
+        if name in self.workers:
+            self.workers[name].labels = True
+        for book in self.books.values():
+            if name in book.said and not book.condemned:
+                book.counted.add(name)
         wanted = self.rows_of(request) if counts else []
         if counts:
             self.asked[request].counts.clear()
@@ -280,6 +318,12 @@ class World:
 
     def spans_of(self, request: int, rows: list[tuple[int, int]]) -> tuple[ev.Span, ...]:
         return tuple(s for s in self.asked[request].spans if (s.batch, s.start) in rows)
+
+    def forgive(self, name: str) -> None:
+        """A teacher joins, or is gone: what it refused before it labelled anything is void."""
+        for book in self.books.values():
+            if not book.condemned:
+                book.forgive(name)
 
     def void_all(self) -> None:
         for asked in self.asked.values():
@@ -345,7 +389,7 @@ def check_liveness(world: World, names: Sequence[str]) -> None:
 
     Stores that are asked answer, too. k = its window, which others' lost rows may fill before the
     head itself is lost, and as many requests as the head is cut into. Poison is a way out as well,
-    where the teacher itself has refused the head.
+    where the teacher itself has refused the head; one that has labelled nothing is ejected then.
     """
     for name, worker in world.workers.items():
         if world.line and worker.usable:
@@ -364,6 +408,8 @@ def _answers_until_the_head_is_out(ledger: Ledger, healthy: str, names: Sequence
     answers = 0
     while not any(isinstance(instruction, ev.Deliver | ev.Poison) for instruction in out):
         oldest = ledger.in_flight_at(healthy)
+        if not oldest and ledger.is_useless(healthy):
+            break
         assert oldest, "the healthy teacher idles while the head of the line waits"
         out = ledger.handle(ev.Answered(healthy, oldest[0], ROW_NBYTES, 0.1))
         ledger.validate()

@@ -277,6 +277,9 @@ class Mesh(VirtualTime):
         venomous = any(span.batch in self.venomous for span in send.spans)
         if mishap == "refuse" or venomous:
             self.tell(ev.Refused(teacher.name, send.request, "does not like it"))
+            if self.ledger.is_useless(teacher.name) and teacher.name in self.assigned:
+                self.tell(ev.Ejected(teacher.name))
+                self.connect(teacher)
         elif mishap == "fail":
             self.tell(ev.Failed(teacher.name, send.request))
             self.after(delay_s(1, self.rng), partial(self.rested, teacher, engine))
@@ -296,6 +299,10 @@ class Mesh(VirtualTime):
             labels = self.labels.setdefault(batch, {})
             assert not any(row in labels for row in range(start, stop)), "labelled twice"
             labels |= dict.fromkeys(range(start, stop), content)
+
+    def is_whole(self, batch: int) -> bool:
+        """Whether all rows of a batch have labels."""
+        return len(self.labels.get(batch, {})) == ROWS
 
     def batches_at(self, name: str) -> set[int]:
         return {s.batch for request in self.ledger.requests_at(name) for s in request.spans}

@@ -151,6 +151,20 @@ def test_of_equal_values_the_lower_class_goes_first(rows: Array, data: st.DataOb
         assert got.tolist() == row[expected].tolist()
 
 
+def test_a_class_that_is_left_out_is_not_as_great_as_those_that_are_kept() -> None:
+    rows = np.zeros((1, 11), np.float32)
+    rows[0, 0] = -1e-7  # which float16 does not tell from 0
+    form = Form(None, 7)
+    dense = decode("y", encode("y", rows, form), form, form.parameters(11))
+    assert dense.argmax() == 1
+    assert dense[0, 0] < 0.0
+    equal = np.full((1, 4), 0.25, np.float32)
+    form = Form(None, 2, 1.0)
+    dense = decode("y", encode("y", equal, form), form, form.parameters(4))
+    assert (dense >= 0).all()
+    assert dense.sum() == pytest.approx(1.0)
+
+
 @given(
     hnp.arrays(
         np.float32,
@@ -202,6 +216,32 @@ def test_a_softmax_at_a_temperature_travels_as_probabilities(temperature: float)
     np.testing.assert_allclose(
         parts["y.tail"], 1 - np.take_along_axis(truth, kept, -1).sum(-1), atol=1e-5
     )
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_probabilities_are_brought_to_a_temperature_by_their_logarithm(temperature: float) -> None:
+    rows = logits(6, 40)
+    form = Form("float32", temperature=temperature)
+    given = exact_softmax(rows, 1.0).astype(np.float32)
+    came = encode("y", given, form, "probabilities")["y"]
+    np.testing.assert_allclose(came, exact_softmax(rows, temperature), rtol=1e-4)
+    certain = np.eye(3, dtype=np.float32)
+    assert encode("y", certain, form, "probabilities")["y"].argmax(-1).tolist() == [0, 1, 2]
+
+
+def test_top_k_of_probabilities_are_logits() -> None:
+    rows = logits(6, 40)
+    given = exact_softmax(rows, 1.0).astype(np.float32)
+    form = Form(None, 5)
+    parts = encode("y", given, form, "probabilities")
+    events = np.concatenate([parts["y.values"], parts["y.tail"][..., np.newaxis]], axis=-1)
+    kept = np.take_along_axis(given, parts["y.indices"].astype(int), -1)
+    np.testing.assert_allclose(exact_softmax(events, 1.0)[..., :5], kept, rtol=5e-3)
+
+
+def test_a_temperature_of_a_sigmoid_is_refused() -> None:
+    with pytest.raises(RequestRefused, match="neither logits nor probabilities"):
+        encode("y", np.full((2, 3), 0.7, np.float32), Form("float32", temperature=2.0), "other")
 
 
 def test_a_softmax_of_great_logits_is_finite() -> None:

@@ -19,6 +19,7 @@ SENT = [
     (errors.RequestRefused, Code.INVALID_ARGUMENT),
     (errors.WrongInstance, Code.FAILED_PRECONDITION),
     (errors.RetryableError, Code.ABORTED),
+    (errors.PredictorCrashed, Code.DATA_LOSS),
     (errors.LeaseSuperseded, Code.ALREADY_EXISTS),
     (errors.Unauthenticated, Code.UNAUTHENTICATED),
     (errors.Forbidden, Code.PERMISSION_DENIED),

@@ -51,8 +51,12 @@ def test_a_file_that_does_not_compile_is_one_line(
 PARTLY = {"ModelConfig"}
 
 
+#: Fields with this number, or a greater one, are ours: other clients skip them.
+FIRST_OF_OURS = 100
+
+
 def fields(message: Descriptor) -> dict[str, Any]:
-    """Everything that matters on the wire, for the message and those nested in it."""
+    """Everything that matters on the wire to others, for the message and those nested in it."""
     own = {
         field.name: (
             field.number,
@@ -62,6 +66,7 @@ def fields(message: Descriptor) -> dict[str, Any]:
             field.containing_oneof and field.containing_oneof.name,
         )
         for field in message.fields
+        if field.number < FIRST_OF_OURS
     }
     return {"own": own, **{nested.name: fields(nested) for nested in message.nested_types}}
 

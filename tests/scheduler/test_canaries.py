@@ -232,8 +232,12 @@ class Case:
             case "failed" | "silent":
                 act = outliers.failed if what == "failed" else outliers.silent
                 self.standing, step = act(self.standing, self.others, self.now, self.rng)
-            case "wrong" | "lied":
-                judge = outliers.wrong if what == "wrong" else outliers.lied
+            case "wrong" | "lied" | "refused":
+                judge = {
+                    "wrong": outliers.wrong,
+                    "lied": outliers.lied,
+                    "refused": outliers.refused,
+                }[what]
                 self.standing, step = judge(self.standing, self.now, self.rng)
             case _:
                 passed = {"probe passed": True, "probe failed": False}[what]
@@ -257,7 +261,7 @@ class Case:
         return due - self.now
 
 
-CAUSES: tuple[Cause, ...] = ("failed", "silent", "wrong", "lied")
+CAUSES: tuple[Cause, ...] = ("failed", "silent", "wrong", "lied", "refused")
 
 
 class TestOutliers:
@@ -362,9 +366,10 @@ class TestOutliers:
             case = cases[index]
             case.others = sum(not o.standing.ejected for o in cases if o is not case)
             was_in, ejected = not case.standing.ejected, case.happens(what) == "eject"
-            if what in ("wrong", "lied"):
+            if what in ("wrong", "lied", "refused"):
                 assert ejected == was_in
-            assert case.others or not ejected or what in ("wrong", "lied")
+            else:
+                assert case.others or not ejected
 
     def test_a_look_never_ejects_the_last_reachable_teacher(self) -> None:
         quiet = Standing(silent_since=0.0)

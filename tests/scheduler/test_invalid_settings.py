@@ -108,6 +108,7 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (RecentRate, (inf,), "horizon"),
         (Rhythm, {"every_steps": 0}, "must be positive"),
         (Rhythm, {"every_s": 0.0}, "must be positive"),
+        (Rhythm, {"overhead": 1.0}, "from 0 to below 1"),
         (Linear, (-1, 0), "a weight is"),
         (Cosine, (1, nan), "a weight is"),
         (Linear, (1, 0, 0), "at least 1 step"),

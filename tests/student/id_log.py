@@ -30,15 +30,15 @@ def surviving(folder: Path, restored: Mapping[int, int]) -> list[dict[str, Any]]
 
 
 def _trained(of: Iterable[Mapping[str, Any]]) -> dict[int, Counter[int]]:
-    """Epoch -> how often each of its positions was trained."""
+    """Epoch -> how often each sample id was trained; positions alone depend on the seed."""
     trained: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for line in of:
-        trained[line["epoch"]].update(line["positions"])
+        trained[line["epoch"]].update(line["ids"])
     return dict(trained)
 
 
 def check_each_once(folder: Path, restored: Mapping[int, int], rows: int, epochs: int) -> None:
-    """Each of `rows` positions of each epoch was trained exactly once in the surviving history."""
+    """Each of `rows` samples was trained exactly once in each epoch of the surviving history."""
     trained = _trained(surviving(folder, restored))
     assert sorted(trained) == list(range(epochs))
     for epoch, counts in trained.items():

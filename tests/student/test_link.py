@@ -21,7 +21,7 @@ from edl.student.link import RankLink, RankPort
 from edl.student.settings import TrainSettings
 
 SETTINGS = TrainSettings(spec="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
-ORDER = words.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", 3, ("x", "y"), 7)
+ORDER = words.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", 3, ("x", "y"), True)
 SAID = (
     words.Ready(3, 1, 90),
     words.Progress(
@@ -136,7 +136,7 @@ def settings(**more: Any) -> TrainSettings:
 def test_json_both_ways() -> None:
     given = settings(nodes=(1, 4), coordinator=URL, checkpoint="s3://runs/a", deal="static")
     assert TrainSettings.from_json(json.loads(json.dumps(given.to_json()))) == given
-    alone = settings(teachers=("a:1", "b:2"), steps=9, amp="bfloat16", save_every_s=None)
+    alone = settings(teachers=("a:1", "b:2"), steps=9, amp="bfloat16", save_every_s=9.0)
     assert TrainSettings.from_json(json.loads(json.dumps(alone.to_json()))) == alone
 
 
@@ -159,6 +159,7 @@ def test_json_both_ways() -> None:
         ({"amp": "int8"}, "amp is one of"),
         ({"lr_policy": "x"}, "lr_policy is one of"),
         ({"save_every_s": 0.0}, "above 0 seconds"),
+        ({"save_overhead": 1.0}, "from 0 to below 1"),
         ({"hang_s": 0.0}, "above 0 seconds"),
     ],
 )

@@ -20,7 +20,7 @@ from edl.proto import coordinator_pb2 as pb
 from edl.proto.arena import Array
 from edl.supervise import Process, stop_all
 from edl.tests.system.coordinator_process import Coordinator, Members, ready, serve
-from edl.tests.system.slow_network import FEATURES, MODEL, SECONDS_VARIABLE, labels_of
+from edl.tests.system.slow_network import FEATURES, MODEL, SECONDS_VARIABLE, labels_of, write_pace
 from edl.tests.waiting import wait_until
 
 ROWS = 8
@@ -189,9 +189,7 @@ def set_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float
     file = tmp_path / "seconds"
 
     def set_pace(seconds_per_sample: float) -> None:
-        new = file.with_suffix(".new")
-        new.write_text(str(seconds_per_sample))
-        new.replace(file)  # a teacher reads either the old or the new one
+        write_pace(file, seconds_per_sample)
 
     set_pace(0.0)
     monkeypatch.setenv(SECONDS_VARIABLE, str(file))

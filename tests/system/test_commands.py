@@ -194,7 +194,7 @@ def test_whatever_breaks_the_stream_is_the_one_without(
         code = process.wait(60 * minutes + BESIDES_S)
     told = json.loads(file.read_text())
     assert told["seed"] == seed
-    assert len(told["invariants"]) == 8
+    assert len(told["invariants"]) == 9
     assert (code == 0) == told["held"]
     broken = [one for one in told["invariants"] if not one["held"]]
     if minutes < 60:  # beside other tests, half a minute says nothing of speed and of growth

@@ -126,7 +126,7 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
         assert reader.jobs() == ["j"]
         assert len(reader.nodes("j")) == len(reader.reports("j")) == len(reader.events("j")) == 1
         assert reader.outcome("j") is None
-    assert board.finish("j", {})
+    assert board.finish("j", "a", 1, {})
     board.resign("j", "a")
     board.leave("j", "a")
     reader.close()

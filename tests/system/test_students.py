@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -177,6 +178,72 @@ def test_nodes_come_and_go_and_redis_is_away(
     newest = Repository(str(elastic.folder / "checkpoints")).newest_valid()
     assert newest is not None
     assert any(f"finished at step {newest.step}" in line for line in c.tail(1000))
+
+
+@pytest.mark.timeout(400)
+def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
+    """The optimizer differs by the environment alone: the job file is the same."""
+    rows, epochs = 240, 4
+    elastic.environment = {"EDL_TEST_ROWS": str(rows)}
+    elastic.pace(2.0)
+    elastic.options = (*elastic.options, "--nodes", "1:4", "--epochs", epochs)
+    a = elastic.start()
+    elastic.reach(1)
+    seed = elastic.start("--seed", 7)
+    batch = elastic.start("--total-batch", 16)
+    elastic.environment = {**elastic.environment, "EDL_TEST_OPTIMIZER": "Adam"}
+    optimizer = elastic.start()
+    elastic.job_file = elastic.folder / f"{NAME}.py"
+    elastic.job_file.write_text(f"{JOB_FILE.read_text()}\n\n{RAISES}")
+    typo = elastic.start()
+    for node, told in (
+        (seed, "seed is 7 here and 0 in the job"),
+        (batch, f"total_batch is 16 here and {BATCH} in the job"),
+        (optimizer, "optimizer.type is 'Adam' here and 'SGD' in the job"),
+        (typo, "in model(): ValueError: not today"),
+    ):
+        assert node.wait(END_S) == 2, "\n".join(node.tail(50))
+        assert told in node.tail(1)[0]
+    assert a.alive
+    elastic.pace(0.0)
+    elastic.processes = [a]
+    elastic.end()
+    assert elastic.restored() == {1: 0}
+    check_each_once(elastic.ids, {1: 0}, rows, epochs)
+
+
+@pytest.mark.timeout(400)
+def test_a_node_killed_early_goes_on_behind_its_first_step(tmp_path: Path) -> None:
+    with closing(Nodes(tmp_path, ("--steps", 40))) as nodes:
+        nodes.pace(0.2)
+        node = nodes.start()
+        wait_until(lambda: nodes.last()[1] >= 5, START_S)
+        place = Repository(str(tmp_path / "checkpoints"))
+        wait_until(lambda: place.newest_valid() is not None)
+        node.kill()
+        assert node.wait(END_S) == -signal.SIGKILL
+        nodes.pace(0.0)
+        nodes.processes = []
+        nodes.start()
+        nodes.end()
+        assert nodes.restored()[1] > 0
+
+
+@pytest.mark.timeout(400)
+def test_an_accepted_change_of_the_seed_begins_the_epoch_anew(tmp_path: Path) -> None:
+    rows, seed = 120, ("--seed", 7, "--epochs", 1)
+    with closing(Nodes(tmp_path, environment={"EDL_TEST_ROWS": str(rows)})) as nodes:
+        nodes.start("--steps", 5)
+        nodes.end()
+        shutil.rmtree(nodes.ids)
+        refused = nodes.processes[0] = nodes.start(*seed)
+        assert refused.wait(END_S) == 2
+        assert "seed is 7 here and 0 in the checkpoint" in refused.tail(1)[0]
+        assert not nodes.ids.exists()
+        nodes.processes = []
+        nodes.start(*seed, "--accept-change", "seed")
+        nodes.end()
+        check_each_once(nodes.ids, {1: 5}, rows, 1)
 
 
 @pytest.mark.nightly

@@ -75,7 +75,8 @@ def test_cut_uploads_crashes_and_nan_leak_nothing_and_harm_no_good_client(times:
             for number in range(times // 2):
                 harm("http" if number % 2 else "grpc")
 
-        # The other predictor serves on; requests that are merged with a deadly one go with it.
+        # The other predictor serves on; requests that are merged with a deadly one go with it, and
+        # are not blamed.
         with labelled_throughout(teacher, Code.ABORTED) as codes:
             harm_often()  # allocators, pools and caches grow now
             with nothing_leaks(teacher, MORE_THREADS):
@@ -129,9 +130,9 @@ def crash(teacher: Teacher, over: str) -> None:
     if over == "http":
         answer = over_http(teacher, rows(KILL))
         assert answer.status_code == 503, answer.text
-        assert "the predictor ended in mid-request" in answer.json()["error"]
-    else:
-        assert refusal(lambda: teacher.ask(KILL)) is Code.ABORTED
+        assert "the predictor ended" in answer.json()["error"]
+    else:  # ABORTED where it was merged with another client's: either may be to blame
+        assert refusal(lambda: teacher.ask(KILL)) in (Code.DATA_LOSS, Code.ABORTED)
     wait_until(lambda: loads(teacher) > loaded and teacher.ready, START_S)
 
 

@@ -51,11 +51,13 @@ class Bench:
         self.address = f"127.0.0.1:{self.server.port}"
         self.channel = open_channel(self.address, client)
 
-    def call(self, method: str, request: Any, response: type[Any]) -> Any:
+    def call(
+        self, method: str, request: Any, response: type[Any], timeout_s: float = WAIT_S
+    ) -> Any:
         rpc = self.channel.unary_unary(
             f"/{SERVICE}/{method}", lambda m: m.SerializeToString(), response.FromString
         )
-        return rpc(request, timeout=WAIT_S)
+        return rpc(request, timeout=timeout_s)
 
     def method(self, name: str = "ModelInfer") -> Any:
         """A method that takes and gives bytes."""

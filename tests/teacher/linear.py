@@ -25,6 +25,16 @@ def good() -> tuple[Function, list[str]]:
     return _made(weights())
 
 
+def softmax() -> tuple[Function, list[str]]:
+    made, inputs = good()
+
+    def probabilities(batch: Mapping[str, Array]) -> dict[str, Array]:
+        powers = np.exp(made(batch)["logits"])
+        return {"logits": powers / powers.sum(axis=-1, keepdims=True)}
+
+    return probabilities, inputs
+
+
 def fixed_batch() -> tuple[Function, list[str]]:
     return good()[0], ["x:FP32:6,4"]
 

@@ -12,10 +12,16 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from edl.errors import DeadlineExceeded, EdlError, RequestRefused, RetryableError
+from edl.errors import (
+    DeadlineExceeded,
+    EdlError,
+    PredictorCrashed,
+    RequestRefused,
+    RetryableError,
+)
 from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
-from edl.teacher.batcher import READ_AHEAD, Batcher
+from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
 from edl.teacher.parts import Labelled, Part, label_parts
 from edl.teacher.predictor_session import Answer, Ready, Results
 from edl.teacher.refusals import Overloaded
@@ -26,6 +32,29 @@ from edl.tests.waiting import DEADLINE_S as WAIT_S
 from edl.tests.waiting import wait_until
 
 DOUBLE = [Wanted("double")]
+
+
+class Gate:
+    """Lets jobs go in the order in which they came, as a device does."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._came = self._released = 0
+
+    def come(self) -> int:
+        """The place in line of a job that came."""
+        with self._changed:
+            self._came += 1
+            return self._came
+
+    def wait(self, place: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: place <= self._released, WAIT_S)
+
+    def release(self, jobs: int = 1) -> None:
+        with self._changed:
+            self._released += jobs
+            self._changed.notify_all()
 
 
 class FakePool:
@@ -39,7 +68,7 @@ class FakePool:
         self.runs: list[tuple[int, list[int]]] = []
         self.at_device = 0
         self.released = 0
-        self.go = threading.Semaphore(0)
+        self.go = Gate()
         self.error: Exception | None = None
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(64, "device")
@@ -70,9 +99,10 @@ class FakePool:
 
     def _run(self, index: int, requests: Sequence[Request]) -> list[Answer | EdlError]:
         with self._lock:
+            place = self.go.come()
             self.at_device += 1
             self.runs.append((index, [request.samples for request in requests]))
-        assert self.go.acquire(timeout=WAIT_S)
+        self.go.wait(place)
         with self._lock:
             self.at_device -= 1
         if self.error is not None:
@@ -288,6 +318,41 @@ def test_a_failed_job_fails_its_requests_only(error: Exception) -> None:
         b.pool.error = None
         b.pool.go.release()
         b.label(array(4, 4))
+
+
+def test_a_crash_is_blamed_on_a_request_that_was_alone() -> None:
+    now_s = 0.0
+    with bench(rule=BatchRule(4, 0.0), clock=lambda: now_s) as b:
+
+        def pairs() -> list[Future[Array]]:
+            """Two pairs of requests behind jobs that keep the device busy."""
+            before = [b.ask(array(4, 4)) for _ in range(READ_AHEAD)]
+            wait_until(lambda: b.pool.at_device == READ_AHEAD)
+            asked = [b.ask(array(2, 4)) for _ in range(4)]
+            b.pool.go.release(READ_AHEAD)
+            for one in before:
+                one.exception(WAIT_S)
+            wait_until(lambda: b.pool.at_device == READ_AHEAD)
+            return asked
+
+        innocent = pairs()
+        b.pool.error = PredictorCrashed("it ended")
+        b.pool.go.release(2)
+        for one in innocent:
+            error = one.exception(WAIT_S)
+            assert isinstance(error, RetryableError)
+            assert not isinstance(error, PredictorCrashed)
+        alone = b.ask(array(2, 4)), b.ask(array(2, 4))
+        b.pool.go.release(2)
+        for one in alone:
+            assert isinstance(one.exception(WAIT_S), PredictorCrashed)
+        b.pool.error = None
+        now_s = ALONE_S
+        merged = pairs()
+        b.pool.go.release(2)
+        for one in merged:
+            one.result(WAIT_S)
+        assert [samples for _, samples in b.pool.runs[-2:]] == [[2, 2], [2, 2]]
 
 
 def test_a_restarting_device_gets_no_jobs() -> None:

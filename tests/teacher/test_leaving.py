@@ -15,7 +15,7 @@ from edl.errors import LeaseSuperseded
 from edl.teacher import drain as draining
 from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.drain import drain
-from edl.teacher.registration import new_incarnation, new_registration
+from edl.teacher.registration import kinds_fact, new_incarnation, new_registration
 from edl.tests.teacher.bench import Bench
 from edl.tests.teacher.fakes import SPEC
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -80,8 +80,14 @@ def test_facts_of_a_teacher(teacher: Teacher) -> None:
         "in_flight": "0",
         "samples_per_second": "0",
         "model": "resnet",
+        "output_kinds": "",  # nobody has classified them
         "version": __version__,
     }
+
+
+def test_the_fact_of_output_kinds() -> None:
+    assert kinds_fact({"a": "logits", "b": "", "c": "other"}) == "a=logits c=other"
+    assert kinds_fact({"two words": "logits", "a": "logits"}) == "a=logits", "blanks part items"
 
 
 def test_facts_follow_the_traffic(teacher: Teacher) -> None:

@@ -45,7 +45,19 @@ def test_a_fingerprint() -> None:
     assert facts["content_id"] == spec.content_id
     assert facts["outputs"] == [f"logits:FP32:-1,{CLASSES}"]
     assert facts["micro_batch"] == 4
+    assert facts["output_kinds"] == {"logits": "logits"}
     assert 0 < facts["t_t_s"] < 1
+
+
+def test_the_kind_of_an_output_is_found_and_can_be_stated() -> None:
+    said = ran("fingerprint", f"{MODELS}:softmax").stdout
+    assert "output_kind  logits=probabilities\n" in said
+    said = ran("fingerprint", f"{MODELS}:softmax", "--output-kind", "logits=other").stdout
+    assert "output_kind  logits=other\n" in said
+    with pytest.raises(UsageError, match=r"NAME=KIND.*log-probabilities"):
+        ran("fingerprint", f"{MODELS}:softmax", "--output-kind", "logits=probs")
+    with pytest.raises(EdlError, match=r"label=other: the model's outputs are \['logits'\]"):
+        ran("fingerprint", f"{MODELS}:softmax", "--output-kind", "label=other")
 
 
 @pytest.mark.parametrize("model", ["good", "fixed_batch"])

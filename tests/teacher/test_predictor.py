@@ -34,7 +34,10 @@ class Bench:
         self.their_inputs = Arena.attach(os.dup(self.inputs.fd))
         self.their_outputs = Arena.attach(os.dup(self.outputs.fd))
         predictor = Predictor(
-            Loaded(backend, 8, 0.001), self._their_channel, self.their_inputs, self.their_outputs
+            Loaded(backend, 8, 0.001, backend.spec),
+            self._their_channel,
+            self.their_inputs,
+            self.their_outputs,
         )
         self.lost: RetryableError | None = None
         self._thread = threading.Thread(target=self._serve, args=[predictor])

@@ -13,7 +13,14 @@ import numpy as np
 import psutil
 import pytest
 
-from edl.errors import BadAnswer, EdlError, ModelError, ProcessFailed, RetryableError
+from edl.errors import (
+    BadAnswer,
+    EdlError,
+    ModelError,
+    PredictorCrashed,
+    ProcessFailed,
+    RetryableError,
+)
 from edl.proto.arena import GROWTH_BYTES, Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher import predictor_client
@@ -128,9 +135,11 @@ def test_a_crash_fails_its_jobs_and_the_next_start_serves(hold: Path) -> None:
         held = [submit(client, batch(HOLD)) for _ in range(2)]
         (pid,) = (one for one in pids() if hold_file(hold, one))
         os.kill(pid, signal.SIGKILL)
-        for results in held:
-            with pytest.raises(RetryableError, match="ended in mid-request"):
-                results.result(DEADLINE_S)
+        with pytest.raises(PredictorCrashed, match="ended in mid-request"):
+            held[0].result(DEADLINE_S)
+        with pytest.raises(RetryableError, match="before it computed") as waited:
+            held[1].result(DEADLINE_S)
+        assert not isinstance(waited.value, PredictorCrashed)
         with pytest.raises(RetryableError, match="is restarting"):
             ask(client)
         wait_until(lambda: client.ready)

@@ -59,6 +59,28 @@ def same_for_all_classes(x: Array) -> Array:
     return np.tile(x.sum(axis=1, keepdims=True), (1, 5)).astype(np.float32)
 
 
+def softmax_of(x: Array) -> Array:
+    powers: Array = np.exp(x @ WEIGHTS)
+    powers /= powers.sum(axis=-1, keepdims=True)
+    return powers
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda x: x @ WEIGHTS, "logits"),
+        (softmax_of, "probabilities"),
+        (lambda x: np.log(softmax_of(x)), "log-probabilities"),
+        (lambda x: 1 / (1 + np.exp(-x @ WEIGHTS)), "other"),
+        (lambda x: (x @ WEIGHTS)[:, :1], "other"),
+    ],
+)
+def test_outputs_are_classified(function: Callable[[Array], Array], kind: str, dtype: Any) -> None:
+    backend = FakeBackend(logits_of(lambda x: function(x).astype(dtype)), SPEC)
+    assert self_test(backend, None, 2, lambda _: None) == {"logits": kind}
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [

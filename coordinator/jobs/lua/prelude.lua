@@ -33,6 +33,11 @@ local function current()
   return redis.call('HGET', GENERATION, 'number') or ''
 end
 
+-- The history of the job's checkpoints (JSON).
+local function history()
+  return redis.call('HGET', GENERATION, 'history') or '{}'
+end
+
 -- Epoch, start and stop of what stands in SHARDS and HELD.
 local function parts(member)
   local epoch, start, stop = string.match(member, '^(%d+):(%d+):(%d+)$')

@@ -147,7 +147,7 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
 
 
 def _check_reach(job: Object, pod_spec: Object) -> None:
-    """Nodes of a training find each other, by what the template says if need be.
+    """Nodes of a training find each other and its checkpoints, by the template if need be.
 
     Raises:
         UsageError: they would not.
@@ -158,6 +158,15 @@ def _check_reach(job: Object, pod_spec: Object) -> None:
         raise UsageError(
             "its nodes meet in the mesh's Redis: name it as spec.coordinator, or start the operator"
             " with --coordinator"
+        )
+    volumes = [one for one in pod_spec["volumes"] if one["name"] == "checkpoints"]
+    shared = not any("emptyDir" in one for one in volumes)
+    used = any(CHECKPOINTS in word for word in own.get("args") or ())
+    if used and not shared and spec_of(job).max_nodes > 1:
+        raise UsageError(
+            "its nodes share their checkpoints: name a volume claim that all of them can write as"
+            " spec.checkpoint, or a place that all of them reach in spec.train, as --checkpoint"
+            " s3://..."
         )
 
 

@@ -35,6 +35,7 @@ _TIMES: Final = {
     "ended_s": "endedAt",
     "retry_s": "retryAt",
     "fits_until_s": "placeableUntil",
+    "unplaced_since_s": "unplacedSince",
 }
 #: States of jobs that never get a node again.
 _ENDS: Final = ("succeeded", "failed")

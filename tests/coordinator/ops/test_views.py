@@ -102,6 +102,15 @@ def test_what_is_unusual_of_a_service_is_shown(
     assert shown in printed(render(mesh))
 
 
+def test_it_is_shown_what_outputs_are(mesh: pb.MeshStatus) -> None:
+    assert "outputs:" not in printed(render(mesh)), "nobody has said it"
+    for teacher, kind in zip(mesh.services[0].teachers, ("probabilities", "logits"), strict=True):
+        teacher.output_kinds.append(f"out={kind}")
+    assert "outputs: out=logits, out=probabilities" in printed(render(mesh))
+    (service,) = to_json(mesh)["services"]
+    assert service["teachers"][0]["output_kinds"] == ["out=probabilities"]
+
+
 @pytest.mark.parametrize("cause", get_args(Cause))
 def test_teachers_that_a_student_complains_of_are_shown(mesh: pb.MeshStatus, cause: Cause) -> None:
     plain = printed(render(mesh))
@@ -252,7 +261,8 @@ def test_a_training_shows_its_timeline_its_ranks_and_the_straggler(trainings: Me
     assert [one["rank"] for one in told["ranks"]] == [0, 1, 2]
     assert [one["node"] for one in told["nodes"]] == ["a", "b"]
     assert (told["straggler"], told["outcome"]) == (1, None)
-    trainings.finish("digits", {"kind": "failed", "report": "step 7 failed 3 times"})
+    over = {"kind": "failed", "report": "step 7 failed 3 times"}
+    assert trainings.finish("digits", "a", 1, over)
     (state,) = jobs_view.read_jobs(trainings)
     assert state.state == "failed"
     assert "step 7 failed 3 times" in printed(jobs_view.render(state, 0))

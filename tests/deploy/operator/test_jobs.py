@@ -237,7 +237,7 @@ def test_a_training_that_forms_its_world_or_is_nearly_done_does_not_grow(cluster
     world = JobsWorld(cluster, PodsConfig(ElasticConfig(freeze_s=0)))
     cluster.node("m1", cpu="1")
     world.trainings.progress = Progress(0.1, steady=False)
-    world.submit("a", 1, 3, train="job.py")
+    world.submit("a", 1, 3, train="job.py", checkpoint="shared")
     world.rest()
     cluster.node("m2", cpu="2")
     for progress, nodes in (

@@ -24,7 +24,13 @@ READY = {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status":
 
 def job(**spec: Any) -> Object:
     meta = {"name": "ctr", "namespace": "lab", "uid": "12345678-9abc", "generation": 3}
-    given = {"image": "edl-dist:1", "train": "job.py --epochs 3", "maxNodes": 4, **spec}
+    given = {
+        "image": "edl-dist:1",
+        "train": "job.py --epochs 3",
+        "maxNodes": 4,
+        "checkpoint": "shared",
+        **spec,
+    }
     return {
         "apiVersion": "edl-dist.io/v1alpha1",
         "kind": "DistillJob",
@@ -43,7 +49,7 @@ def env_of(pod: Object) -> dict[str, Any]:
 
 
 def test_a_node_of_a_training() -> None:
-    pod = pod_of(job(resources={"requests": {"cpu": "2"}}, checkpoint="shared"), 3, REDIS)
+    pod = pod_of(job(resources={"requests": {"cpu": "2"}}), 3, REDIS)
     assert pod["metadata"]["name"] == "ctr-3"
     assert pod["metadata"]["labels"]["edl-dist.io/node"] == "3"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "12345678-9abc"
@@ -88,7 +94,7 @@ def test_what_a_template_says_besides() -> None:
         "volumes": [volume],
         "containers": [own, {"name": "beside", "image": "y"}],
     }
-    pod = pod_of(job(podTemplate={"metadata": meta, "spec": spec}), 1, REDIS)
+    pod = pod_of(job(podTemplate={"metadata": meta, "spec": spec}, checkpoint=None), 1, REDIS)
     labels, spec = pod["metadata"]["labels"], pod["spec"]
     assert (labels["team"], labels["edl-dist.io/job"]) == ("ads", "ctr")
     assert pod["metadata"]["annotations"] == {"note": "x"}
@@ -102,7 +108,15 @@ def test_what_a_template_says_besides() -> None:
     assert (mounts["/data"], mounts["/tmp"]) == ("data", "tmp")
 
 
-@pytest.mark.parametrize("spec", [{}, {"train": None, "command": "work"}, {"checkpoint": "c"}])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"train": None, "command": "work", "checkpoint": None},
+        {"checkpoint": None, "maxNodes": 1},
+        {"checkpoint": None, "train": "job.py --checkpoint=s3://runs/ctr"},
+    ],
+)
 @pytest.mark.parametrize("version", ["1.30", "1.35"])
 def test_kubernetes_takes_it(spec: dict[str, Any], version: str) -> None:
     import kubernetes_validate
@@ -116,6 +130,7 @@ def test_kubernetes_takes_it(spec: dict[str, Any], version: str) -> None:
     [
         ({"train": "job.py --nodes 2"}, "--nodes is what"),
         ({"train": "--epochs 3"}, "expects the job file first"),
+        ({"checkpoint": None}, "share their checkpoints: name a volume claim"),
         ({"train": None, "command": "a 'b"}, "No closing quotation"),
         ({"podTemplate": {"spec": {"containers": [{"image": "nameless"}]}}}, "podTemplate"),
         ({"podTemplate": {"spec": {"overhead": {"cpu": "-9"}}}}, "cannot request"),
@@ -254,7 +269,8 @@ def test_a_ledger_comes_back_as_it_was_written() -> None:
     ledger = Ledger(
         target=3, next_number=7, failures=2, hopeless=True, counted=frozenset({2, 5}),
         changed_s=1700000000.123456, waiting_since_s=None, started_s=1700000001.5,
-        retry_s=1700000002.25, fits=2, fits_until_s=1700000300.0, why="node 2 ...",
+        retry_s=1700000002.25, fits=2, fits_until_s=1700000300.0,
+        unplaced_since_s=1700000001.0, why="node 2 ...",
     )  # fmt: skip
     orders = Orders("ctr", ledger, "running", "grows in 29 s", nodes=3, ready=2)
     status = status_of(job(), orders, 1700000003.0)

@@ -25,11 +25,12 @@ from edl.distill_reader.engine.speeds import Speeds
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.words import waiting_for
 from edl.distill_reader.store import LabelStore
-from edl.errors import BadAnswer, RetryableError
+from edl.errors import BadAnswer, PredictorCrashed, RequestRefused, RetryableError
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.switching import Advice
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
+from edl.tests.waiting import wait_until
 
 WRONG = BadAnswer("not finite")
 
@@ -51,6 +52,48 @@ def bench() -> Iterator[Bench]:
 
 
 # --- teachers
+
+
+def test_teachers_that_refuse_everything_do_not_end_the_job() -> None:
+    """Three are misconfigured: batches that they refuse are labelled by the others."""
+    wrong = ("u", "v", "w")
+    with closing(Bench(canaries=None)) as bench:
+        bench.assign(*wrong, "good", "better")
+        for number in range(16):
+            bench.batch(number)
+        for name in wrong:
+            while jobs := bench.jobs(name):
+                bench.fail(name, RequestRefused("no such output"), jobs[0].spans[0].batch)
+        assert bench.member.crew.standings.ejected == dict.fromkeys(wrong, "refused")
+        for name in ("good", "better", "good"):
+            bench.answer_all(name)
+        assert bench.metric("poison_batches") == 0
+        assert list(bench.labelled()) == list(range(16))
+
+
+def test_a_batch_that_crashes_predictors_is_poison() -> None:
+    with closing(Bench(canaries=None)) as bench:
+        bench.assign("a", "b", "c", "d")
+        for number in range(4):
+            bench.batch(number)
+        for name in "abcd":
+            bench.answer_all(name)
+        bench.batch(4)
+        for _ in range(3):
+            (name,) = (one for one in "abcd" if bench.jobs(one))
+            bench.fail(name, PredictorCrashed("the predictor ended in mid-request"))
+        assert bench.told("poison")[0]["number"] == 4
+
+
+def test_a_refusing_teacher_that_is_put_right_goes_on(bench: Bench) -> None:
+    """It is the only one: what it has refused is asked of it again."""
+    for number in (0, 1):
+        bench.fail("a", RequestRefused("no such output"), number)
+    assert bench.member.ledger.usable == 0
+    bench.member.crew.standings.keep(())  # its pause is over
+    bench.outcome("a", Ready(("x",)))
+    bench.answer_all("a")
+    assert list(bench.labelled()) == [0, 1]
 
 
 def test_a_revoked_teacher_that_fails_and_answers_a_probe_gets_nothing_new(bench: Bench) -> None:
@@ -116,6 +159,31 @@ def test_a_bad_answer_ejects_a_teacher_unless_its_batch_was_left(bench: Bench) -
     bench.fail("a", WRONG, 2)
     assert (len(ledger.teachers), pool.unreachable) == (0, 1)
     assert bench.metric("ejections", "wrong") == 1
+
+
+def test_others_are_asked_for_until_one_that_refuses_everything_has_labelled() -> None:
+    """It answers each probe, so it is not silent; without others the stream would stand still."""
+    with closing(Bench()) as bench:
+        pool, governor = bench.member.pool, bench.member.governor
+        bench.reset(1, pulled=0)
+        bench.assign("a")
+        bench.look(0.0)
+        before = governor.decision.want
+        for number in range(3):
+            bench.batch(number)
+        while bench.jobs("a"):
+            bench.fail("a", RequestRefused("wrong settings"))
+        assert pool.unreachable == 1
+
+        def is_back() -> bool:
+            bench.outcome("a", Ready(("x",)))
+            return bench.member.ledger.usable > 0
+
+        wait_until(is_back)
+        bench.look(10.0)
+        assert (pool.unreachable, governor.decision.want) == (1, before + 1)
+        bench.answer("a")
+        assert pool.unreachable == 0
 
 
 def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:

@@ -41,6 +41,14 @@ def answer(two: Bench, *services: str) -> None:
         two.answer(service, service=service)
 
 
+def go_on_to_batch_1(two: Bench) -> None:
+    """Both services have labelled a batch, so that a refusal of theirs counts."""
+    answer(two, "a", "b")
+    two.labelled()
+    two.take(0)
+    two.batch(1)
+
+
 def disbelieve(two: Bench, *services: str) -> None:
     for service in services:
         carrying = two.of(service).carrying
@@ -70,6 +78,7 @@ def test_a_missing_service_is_not_waited_for_because_another_answers() -> None:
 
 
 def test_a_batch_that_one_service_refuses_is_poison_and_freed(two: Bench) -> None:
+    go_on_to_batch_1(two)
     two.fail("b", RetryableError("for a while"), service="b")
     two.fail("a", REFUSED, service="a")
     assert "not for me" in two.told("poison")[0]["text"]
@@ -81,6 +90,7 @@ def test_a_batch_that_one_service_refuses_is_poison_and_freed(two: Bench) -> Non
 
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_labels_of_the_other_service_are_freed_too(two: Bench, first: str) -> None:
+    go_on_to_batch_1(two)
     if first == "a":
         answer(two, "a")
     two.fail("b", REFUSED, service="b")

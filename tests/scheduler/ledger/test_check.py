@@ -15,7 +15,7 @@ from edl.scheduler.ledger import Ledger, LedgerInvariant
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.ledger.check import check
 from edl.scheduler.ledger.instructions import Span
-from edl.scheduler.ledger.state import Batch, Request, Stage, Teacher
+from edl.scheduler.ledger.state import Batch, Refusal, Request, Stage, Teacher
 from edl.scheduler.ledger.tables import Tables
 
 
@@ -41,7 +41,7 @@ def valid_tables(*, ordered: bool = True) -> Tables:
     batches[1].waiting.clear()
     busy.in_flight[7] = Request(7, (Span(1, 0, 4),), (batches[1],), 4, 1, {"busy"})
     busy.rows_in_flight = 4
-    batches[3].refusals = {"refuser": "bad"}
+    batches[3].refusals = {"refuser": Refusal("bad", counts=True)}
     tables.refused[3] = batches[3]
     tables.queue.append(3)
     for teacher in (busy, refuser):

@@ -100,41 +100,107 @@ class TestRefusals:
         return ledger
 
     def test_poison_after_enough_refusals(self, ledger: Ledger) -> None:
-        after(ledger, ev.Refused("a", 1, "shape"), answer("b", 2))
-        out = after(ledger, ev.Refused("b", 4, "dtype"))
-        assert out == [
-            ev.Poison(0, ("a: shape", "b: dtype")),
-            ev.Deliver(1),
-            ev.Send(5, "b", whole(3), 1),
-        ]
+        after(ledger, ev.Refused("a", 1, "shape"), answer("a", 3), answer("b", 2))
+        out = after(ledger, ev.Refused("b", 5, "dtype"))
+        assert out[:2] == [ev.Poison(0, ("a: shape", "b: dtype")), ev.Deliver(1)]
         ledger = Ledger()
         names = ("a", "b", "c", "d")
-        after(ledger, *(ev.TeacherJoined(name, 1) for name in names), *queued(0))
-        out = after(ledger, *(ev.Refused(name, i, "bad") for i, name in enumerate(names[:3], 1)))
+        after(ledger, *(ev.TeacherJoined(name, 1) for name in names), *queued(0, 1, 2, 3))
+        after(ledger, *(answer(name, i) for i, name in enumerate(names, 1)), *queued(4))
+        out = after(ledger, *(ev.Refused(name, i, "bad") for i, name in enumerate(names[:3], 5)))
         assert out == [
-            ev.Send(2, "b", whole(0), 2),
-            ev.Send(3, "c", whole(0), 3),
-            ev.Poison(0, ("a: bad", "b: bad", "c: bad")),
+            ev.Send(6, "b", whole(4), 2),
+            ev.Send(7, "c", whole(4), 3),
+            ev.Poison(4, ("a: bad", "b: bad", "c: bad")),
         ]
         assert ledger.queued == ledger.unlabelled == 0
         ledger = Ledger(ordered=False)
         after(ledger, ev.TeacherJoined("a", 2), *queued(0, 1))
-        assert after(ledger, ev.Refused("a", 2, "bad")) == [ev.Poison(1, ("a: bad",))]
-        assert after(ledger, answer("a", 1))[-1] == ev.Deliver(0)
+        assert after(ledger, ev.Refused("a", 2, "bad")) == []
+        assert ev.Poison(1, ("a: bad",)) in after(ledger, answer("a", 1))
+
+    def test_refusals_by_teachers_that_label_nothing_do_not_count(self) -> None:
+        """Three misconfigured teachers refuse all that they get; one that labels is enough."""
+        ledger = Ledger()
+        wrong = ("u", "v", "w")
+        after(ledger, ev.TeacherJoined("good", 1), *queued(0), answer("good", 1))
+        after(ledger, *(ev.TeacherJoined(name, 1) for name in wrong), *queued(*range(1, 13)))
+        for _ in range(3):
+            for name in wrong:
+                assert not ledger.is_useless(name)
+                (request,) = ledger.in_flight_at(name)
+                out = after(ledger, ev.Refused(name, request, "no such output"))
+                assert not any(isinstance(one, ev.Poison) for one in out)
+        assert all(map(ledger.is_useless, wrong))
+        after(ledger, *map(ev.Ejected, wrong))
+        last = [ev.Refused(name, ledger.in_flight_at(name)[0], "no such output") for name in wrong]
+        assert after(ledger, *last) == []
+        delivered = []
+        for _ in range(12):
+            (request,) = ledger.in_flight_at("good")
+            out = after(ledger, answer("good", request))
+            delivered += [one.batch for one in out if isinstance(one, ev.Deliver)]
+        assert delivered == list(range(1, 13))
+
+    def test_a_lone_teacher_that_refuses_all_there_is(self) -> None:
+        """It is useless at once; when it is back it is asked the same again."""
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0, 1))
+        after(ledger, ev.Refused("a", 1, "bad"))
+        assert not ledger.is_useless("a"), "there is something else to ask it"
+        assert after(ledger, ev.Refused("a", 2, "bad")) == []
+        assert ledger.is_useless("a")
+        out = after(ledger, ev.Ejected("a"), ev.TeacherJoined("a", 1))
+        assert out == [ev.Send(3, "a", whole(0), 2)]
+        assert not ledger.is_useless("a")
+        out = after(ledger, ev.Refused("a", 3, "bad"), answer("a", 4))
+        assert ev.Poison(0, ("a: bad",)) in out
+
+    def test_a_batch_that_crashes_predictors_counts_as_refused(self) -> None:
+        ledger = Ledger()
+        names = ("a", "b", "c", "d")
+        after(ledger, *(ev.TeacherJoined(name, 1) for name in names), *queued(0, 1, 2, 3))
+        after(ledger, *(answer(name, i) for i, name in enumerate(names, 1)), *queued(4))
+        out = after(ledger, *(ev.Failed(name, i, "it died") for i, name in enumerate(names[:3], 5)))
+        assert out[-1] == ev.Poison(4, ("a: it died", "b: it died", "c: it died"))
+
+    def test_one_crash_at_a_lone_teacher_does_not_condemn_a_batch(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0), answer("a", 1), *queued(1))
+        for request in (2, 3):
+            assert after(ledger, ev.Failed("a", request, "it died")) == []
+            assert after(ledger, ev.TeacherJoined("a", 1)) == [
+                ev.Send(request + 1, "a", whole(1), request)
+            ]
+        assert after(ledger, ev.Failed("a", 4, "it died")) == [ev.Poison(1, ("a: it died",))]
+
+    def test_a_crash_elsewhere_is_tried_by_the_others_first(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), ev.TeacherJoined("b", 1), *queued(0, 1))
+        after(ledger, answer("a", 1), *queued(2), ev.Failed("a", 3, "it died"))
+        assert after(ledger, ev.Resumed("a")) == [], "b is asked once it has room"
+        assert ev.Send(4, "b", whole(2), 2) in after(ledger, answer("b", 2))
 
     def test_awaited_teachers(self) -> None:
         ledger = Ledger()
         after(ledger, ev.Awaited(2), ev.TeacherJoined("a", 1), ev.Awaited(1), *queued(0, 1))
         assert after(ledger, ev.Refused("a", 1, "bad")) == [ev.Send(2, "a", whole(1), 1)]
         assert ledger.refusers == {"a"}
+        after(ledger, answer("a", 2))
         assert after(ledger, ev.TeacherJoined("b", 1), ev.Awaited(0)) == [
             ev.Send(3, "b", whole(0), 2)
         ]
-        assert after(ledger, ev.Refused("b", 3, "bad")) == [ev.Poison(0, ("a: bad", "b: bad"))]
+        assert after(ledger, *queued(2), answer("a", 4)) == [
+            ev.Send(4, "a", whole(2), 1),
+            ev.Accept(4, whole(2)),
+        ]
+        out = after(ledger, ev.Refused("b", 3, "bad"))
+        assert out[0] == ev.Poison(0, ("a: bad", "b: bad")), "of those that label, all"
         assert ledger.refusers == frozenset()
         ledger = Ledger()
-        after(ledger, ev.Awaited(1), ev.TeacherJoined("a", 1), *queued(0))
-        assert after(ledger, ev.Refused("a", 1, "bad")) == []
-        after(ledger, ev.Reset(), *queued(1))
+        after(ledger, ev.Awaited(1), ev.TeacherJoined("a", 1), *queued(0), answer("a", 1))
+        after(ledger, *queued(1))
         assert after(ledger, ev.Refused("a", 2, "bad")) == []
-        assert after(ledger, ev.Awaited(0)) == [ev.Poison(1, ("a: bad",))]
+        after(ledger, ev.Reset(), *queued(2))
+        assert after(ledger, ev.Refused("a", 3, "bad")) == []
+        assert after(ledger, ev.Awaited(0)) == [ev.Poison(2, ("a: bad",))]

@@ -57,7 +57,7 @@ class TestInvalidateLabels:
     def test_recalled_batch_keeps_its_refusals(self) -> None:
         ledger = Ledger()
         after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.TeacherJoined("b", 1))
-        after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2))
+        after(ledger, ev.Refused("a", 1, "bad"), answer("b", 2), *queued(1), answer("a", 3))
         out = after(ledger, ev.Disbelieve("b"), ev.Recalled(0))
         assert out == [ev.Recall(0), ev.Void(0), ev.Poison(0, ("a: bad",))]
         ledger = Ledger(ordered=False)

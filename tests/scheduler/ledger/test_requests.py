@@ -106,9 +106,10 @@ class TestRefusedTogether:
 
     def test_unwanted_and_too_large_requests(self) -> None:
         ledger = Ledger()
-        after(ledger, *queued(0), ev.TeacherJoined("a", 2, most_rows=5), ev.Refused("a", 1, "bad"))
+        after(ledger, *queued(0), ev.TeacherJoined("a", 2, most_rows=5))
+        after(ledger, answer("a", 1), answer("a", 2), *queued(1), ev.Refused("a", 3, "bad"))
         assert (ledger.unlabelled, ledger.in_flight) == (0, 1)
-        assert after(ledger, answer("a", 2)) == [ev.Discard(2, "a")]
+        assert after(ledger, answer("a", 4)) == [ev.Discard(4, "a")]
         ledger = Ledger()
         after(ledger, ev.TeacherJoined("a", 1), *queued(0), ev.RequestSizeChanged("a", 5))
         assert rows_sent(after(ledger, ev.Refused("a", 1, "too large"))) == [[(0, 0, 5)]]

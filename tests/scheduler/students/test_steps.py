@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,14 @@ from edl.scheduler.students.accumulation import pieces as cut_batch
 from edl.scheduler.students.consensus import Vote, decide
 from edl.scheduler.students.learning_rate import factor
 from edl.scheduler.students.proportion import Proportion, equal_rows, rows_by_speed, useful, within
-from edl.scheduler.students.saving import Found, Rhythm, newest_first, retry_s, to_prune
+from edl.scheduler.students.saving import (
+    LEAST_S,
+    Found,
+    Rhythm,
+    newest_first,
+    retry_s,
+    to_prune,
+)
 from edl.scheduler.students.weights import (
     Cosine,
     Linear,
@@ -291,7 +299,9 @@ STEPS = st.integers(0, 50)
 
 
 FOUND = st.lists(
-    st.builds(Found, st.uuids().map(str), STEPS, st.floats(0, 100), st.booleans()),
+    st.builds(
+        Found, st.uuids().map(str), STEPS, st.floats(0, 100), st.booleans(), st.integers(0, 9)
+    ),
     min_size=3,
     max_size=12,
     unique_by=lambda one: one.name,
@@ -308,12 +318,38 @@ class TestSaving:
             (Rhythm(None, 30.0), 11, 30.0, True),
             (Rhythm(10, 30.0), 11, 30.0, True),
             (Rhythm(10, 30.0), 20, 1.0, True),
-            (Rhythm(), 10**9, 1e9, False),
+            (Rhythm(overhead=0.0), 10**9, 1e9, False),
+            (Rhythm(overhead=0.0), 11, 0.1, False),
+            (Rhythm(), 11, 0.1, True),  # the first step
             (Rhythm(1, 1.0), 10, 1000.0, False),  # the step that was saved last
         ],
     )
     def test_when_it_is_due(self, rhythm: Rhythm, step: int, now_s: float, due: bool) -> None:
         assert rhythm.due(step, now_s, last_step=10, last_s=0.0) is due
+
+    @given(
+        step_s=st.floats(0.01, 20.0),
+        cost_s=st.floats(0.001, 30.0),
+        overhead=st.floats(0.005, 0.5),
+    )
+    def test_saves_take_the_stated_part_of_the_time(
+        self, step_s: float, cost_s: float, overhead: float
+    ) -> None:
+        rhythm, now_s, last, saves = Rhythm(overhead=overhead), 0.0, (0, 0.0), 0
+        for step in range(1, 301):
+            now_s += step_s
+            if rhythm.due(step, now_s, *last, [cost_s] if saves else []):
+                assert saves > 0 or step == 1
+                now_s, saves = now_s + cost_s, saves + 1
+                last = (step, now_s)
+        assert (saves - 1) * cost_s <= overhead * now_s
+        # It is no rarer than the overhead and the least distance ask for.
+        assert now_s - last[1] <= max(LEAST_S, cost_s / overhead) + step_s
+
+    def test_a_save_that_stalled_once_does_not_put_off_the_next_ones(self) -> None:
+        due = Rhythm(overhead=0.02).due
+        assert not due(11, 99.0, 10, 0.0, [60.0, 2.0])
+        assert due(11, 101.0, 10, 0.0, [60.0, 2.0])
 
     @given(FOUND, st.integers(1, 5))
     def test_pruning_keeps_the_newest(self, found: list[Found], keep: int) -> None:
@@ -330,6 +366,11 @@ class TestSaving:
     def test_pruning_examples(self) -> None:
         found = [Found(str(step), step, 0.0) for step in (30, 10, 20, 40)]
         assert to_prune(found, 2) == ["10", "20"]
+        old = Found("b", 90, 9.0)
+        found = [old, Found("c", 20, 1.0, sequence=2), Found("d", 10, 2.0, sequence=3)]
+        assert to_prune(found, 2) == ["b"], "its place in the history counts, not its step"
+        found = [replace(old, whole=False, pending=True), *found[1:]]
+        assert to_prune(found, 1) == ["c"]
         found = [Found("b", 10, 2.0), Found("a", 10, 1.0), Found("c", 10, 3.0, whole=False)]
         assert to_prune(found, 1) == ["a"]
         with pytest.raises(ValueError, match="at least one"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from edl.scheduler.students.hangs import START_S, Sign, hung, straggler
+from edl.scheduler.students.hangs import START_S, Sign, deadlocked, hung, straggler
 from edl.scheduler.students.ladder import (
     IN_VAIN,
     SAME_STEP,
@@ -18,6 +19,7 @@ from edl.scheduler.students.ladder import (
     climb,
     positions_in_words,
 )
+from edl.scheduler.students.saving import Entry
 from edl.scheduler.students.world import (
     GATHER_S,
     Decision,
@@ -30,8 +32,8 @@ from edl.scheduler.students.world import (
     Recall,
     Stop,
     World,
-    decide,
 )
+from edl.scheduler.students.world import decide as decide_from
 
 ANY = Limits(1, 4)
 
@@ -43,6 +45,22 @@ OLD_S = 60.0
 
 
 EVENTS = ("join", "leave", "die", "fail", "step", "turn", "turn", "turn")
+
+
+def entry(step: int) -> Entry | None:
+    """The checkpoint of a step; None: of step 0 there is none."""
+    return Entry(f"step-{step}", step, "digest") if step else None
+
+
+def decide(
+    limits: Limits,
+    world: World | None,
+    members: Sequence[Member],
+    pace: Pace,
+    saved: int,
+    settled: bool = True,
+) -> Decision:
+    return decide_from(limits, world, members, pace, entry(saved), settled=settled)
 
 
 def waiting(*names: str, seen_s: float = OLD_S) -> list[Member]:
@@ -167,8 +185,45 @@ class TestWorld:
         assert following.reason == "b left"
         assert (following.restored, following.keeper) == (50, "a")
 
+    def test_nodes_with_another_fingerprint_do_not_count(self) -> None:
+        a, b, c = waiting("a", "b", "c")
+        a, b, c = (
+            replace(one, fingerprint={"seed": seed})
+            for one, seed in zip((a, b, c), (0, 7, 0), strict=True)
+        )
+        first = formed(decide(ANY, None, [a, b, c], Pace(), 0))  # who joined first decides
+        assert (first.nodes, first.fingerprint) == (("a", "c"), {"seed": 0})
+        assert isinstance(decide(Limits(2, 4), None, [a, b], Pace(), 0), Keep)
+        runs = replace(running(1, "a")[0], fingerprint={"seed": 0})
+        world = World(1, ("a",), fingerprint={"seed": 0})
+        assert decide(ANY, world, [runs, b], STEPPING, 0) == Keep()
+        assert decide(ANY, world, [runs, b, c], STEPPING, 0) == Recall(1, False, "c came")
+        over = replace(runs, phase="ended", ending="left")
+        assert formed(decide(ANY, world, [over, b, c], STEPPING, 0)).nodes == ("a", "c")
+        again = formed(decide(ANY, world, [b], Pace(), 9))  # a new run of the job
+        assert (again.nodes, again.fingerprint) == (("b",), {"seed": 7})
+
+    def test_a_mistake_of_a_node_that_joined_does_not_end_the_job(self) -> None:
+        world = World(1, ("a",))
+        came = formed(decide(ANY, world, [*ended(1, "a"), *waiting("b")], STEPPING, 5))
+        assert (came.nodes, came.untried) == (("a", "b"), ("b",))
+        wrong = Failure(2, "b", 1, "crash", usage=True, error="no such data")
+        a, b = ended(2, "a", "b")
+        both = [a, replace(b, failures=(wrong,), leaving=True)]
+        following = formed(decide(ANY, came, both, Pace(), 5))
+        assert (following.nodes, following.failures) == (("a",), ())
+        assert "no such data" in following.reason
+        tried = replace(came, untried=())  # it has made a step, so it is the job that cannot work
+        assert decide(ANY, tried, both, Pace(), 5) == Stop("no such data", usage=True)
+
+    def test_a_node_is_tried_once_its_world_has_made_a_step(self) -> None:
+        came = World(2, ("a", "b"), untried=("b",))
+        both = ended(2, "a", "b")
+        assert formed(decide(ANY, came, both, Pace(), 5)).untried == ("b",)
+        assert formed(decide(ANY, came, both, STEPPING, 5)).untried == ()
+
     def test_failure_ends_all_ranks(self) -> None:
-        world = World(3, ("a", "b"), restored=10)
+        world = World(3, ("a", "b"), entry(10))
         a, b = running(3, "a", "b")
         failure = Failure(3, "b", 1, "killed", 17, error="ended by SIGKILL")
         failed = replace(b, phase="ended", ending="failed", failures=(failure,), snapshot=15)
@@ -289,6 +344,12 @@ class TestHangs:
         assert hung(signs, HANG_S, 10.0) == (1,)
         assert hung([sign(1, suspended=True, waiting_for="the other ranks")], HANG_S, 10.0) == (1,)
         assert hung([sign(0), sign(1, step=4), sign(2)], HANG_S, 10.0) == (1,)
+
+    def test_a_world_whose_ranks_all_wait_for_each_other_is_deadlocked(self) -> None:
+        assert deadlocked([10.0, 12.0], 2, HANG_S)
+        assert not deadlocked([9.9, 12.0], 2, HANG_S), "one has just come"
+        assert not deadlocked([12.0], 2, HANG_S), "the other one has not said that it waits"
+        assert not deadlocked([0.0], 1, HANG_S)
 
     @given(
         st.lists(

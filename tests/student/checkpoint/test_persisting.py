@@ -31,6 +31,7 @@ from edl.student.checkpoint import (
     SnapshotWriter,
     open_checkpoint,
 )
+from edl.student.checkpoint.repository import Fence
 from edl.student.checkpoint.snapshot import newest_of, open_slots
 from edl.tests.student.checkpoint.samples import check, contents_of, newest_step
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -281,12 +282,12 @@ class Slow(Repository):
         self.began: list[int] = []
         self.fails: Exception | None = None
 
-    def save(self, contents: Contents) -> Checkpoint:
+    def write(self, contents: Contents, fence: Fence | None = None, name: str = "") -> Checkpoint:
         self.began.append(contents.step)
         assert self.may_save.wait(DEADLINE_S)
         if self.fails is not None:
             raise self.fails
-        return super().save(contents)
+        return super().write(contents, fence, name)
 
 
 @contextmanager

@@ -47,8 +47,8 @@ def test_hints_come_as_the_model_gives_them() -> None:
     assert told["temperature"] == {"logits": 4}
 
 
-def test_labels_are_logits_unless_teachers_send_probabilities() -> None:
-    assert Distill("teachers").labels_are == "logits"
+def test_labels_are_classified_by_values_unless_probabilities_are_certain() -> None:
+    assert Distill("teachers").labels_are is None
     assert Distill("teachers", teacher_temperature=2).labels_are == "probabilities"
     assert Distill({"a": 0.5, "b": 0.5}).labels_are == "probabilities"
 

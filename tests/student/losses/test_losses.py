@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,18 @@ def test_probabilities_give_the_loss_of_their_logits(paddle: Any, made_at: float
     by_probabilities = value_and_gradient(paddle, loss, student, hard, sent)
     assert by_probabilities[0] == pytest.approx(by_logits[0], 1e-10)
     np.testing.assert_allclose(by_probabilities[1], by_logits[1], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("as_given", [softmax, lambda x: np.log(softmax(x)), lambda x: x])
+def test_the_loss_sees_whether_labels_are_probabilities(
+    paddle: Any, as_given: Callable[[Any], Any]
+) -> None:
+    student, hard, teacher = batch(3)
+    by_logits = DistillLoss(0.3, 0.7, 4, soft_label_is="logits")
+    expected = value_and_gradient(paddle, by_logits, student, hard, teacher)
+    found = value_and_gradient(paddle, DistillLoss(0.3, 0.7, 4), student, hard, as_given(teacher))
+    assert found[0] == pytest.approx(expected[0], 1e-10)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-12)
 
 
 def test_probabilities_of_exactly_zero_are_finite(paddle: Any) -> None:

@@ -24,7 +24,7 @@ DEADLINE_S = 90.0
 
 def settings(**given: Any) -> TrainSettings:
     """Settings of the small job."""
-    base: dict[str, Any] = {"spec": str(JOB), "job": "small", "save_every_s": None}
+    base: dict[str, Any] = {"spec": str(JOB), "job": "small", "save_overhead": 0.0}
     return TrainSettings(**{**base, **given})
 
 

@@ -2,7 +2,8 @@
 
 `python -m edl.tests.student.supervisor.stand_in LINK_FD`. The "job file" is JSON: `steps`,
 `step_s`, `batch` if the settings have none, and faults: `crash`: {"step", "rank", "times"} (counted
-in a file beside it), `usage`: a message, `asks`: a shard is asked for first. Before step `gate` all
+in a file beside it), `stuck`: a step before which all ranks wait for each other, `usage`: a message
+of ranks, `typo`: one of the inspection, `asks`: a shard is asked for first. Before step `gate` all
 ranks wait for a file of that name, or until they are to leave. Each writes its pid to a file.
 """
 
@@ -76,17 +77,27 @@ class StandIn:
         self.spec = Path(order.settings.spec)
         self.job: dict[str, Any] = json.loads(self.spec.read_text())
         pid_file(self.spec, order.node, order.rank).write_text(str(os.getpid()))
-        if "usage" in self.job:
+        if "usage" in self.job and not order.inspect:
             raise EdlError(self.job["usage"])
+        if "typo" in self.job:
+            raise EdlError(self.job["typo"])
+        self.waits = ""
+        self.waits_since_s = 0.0
+        if order.inspect:
+            return
         self.batch = self.settings.total_batch or self.job["batch"]
         self.step = open_checkpoint(order.restore).step if order.restore else 0
         self.writer = SnapshotWriter(order.snapshot) if order.local_rank == 0 else None
-        self.rhythm = Rhythm(self.settings.save_every_steps, self.settings.save_every_s)
+        told = self.settings
+        self.rhythm = Rhythm(told.save_every_steps, told.save_every_s, told.save_overhead)
         self.saved_step, self.saved_s = self.step, time.monotonic()
         self.group = Group(order)
-        self.waits = ""
 
     def run(self) -> int:
+        if self.order.inspect:
+            told = {"seed": self.settings.seed, "total_batch": self.settings.total_batch}
+            self.link.tell(words.Inspected(told))
+            return 0
         previous, world = self.order.previous_world, self.order.world
         if previous not in (0, world):
             self.link.tell(words.Scaled(previous, world))
@@ -95,8 +106,10 @@ class StandIn:
             self.waits = "a shard"
             self.link.lease(0)
         while self.step < self.job["steps"]:
-            self.waits = "other ranks"
+            self.waits, self.waits_since_s = "other ranks", time.monotonic()
             self.wait_at_gate()
+            if self.step + 1 == self.job.get("stuck"):
+                threading.Event().wait()
             votes = self.group.gather({"leave": self.link.leaving, "save": self.due()})
             self.waits = ""
             if any(one["leave"] for one in votes):
@@ -168,7 +181,8 @@ def pulse(rank: StandIn) -> None:
     while True:
         time.sleep(0.5)
         if waits := rank.waits:
-            rank.link.tell(words.Progress(rank.step, 0, waiting_for=waits))
+            peers_s = time.monotonic() - rank.waits_since_s if waits == "other ranks" else 0.0
+            rank.link.tell(words.Progress(rank.step, 0, waiting_for=waits, peers_s=peers_s))
 
 
 if __name__ == "__main__":

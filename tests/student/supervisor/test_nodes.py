@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import CheckpointUnavailable, EdlError, UsageError
 from edl.lifecycle import Stop
+from edl.student.checkpoint import Contents, Repository
+from edl.student.checkpoint.manifest import Provenance
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
 from edl.student.supervisor import node as node_module
@@ -73,10 +76,11 @@ class Fleet:
     board: Any = field(default_factory=MemoryBoard)
     means: Means = MEANS
     nodes: list[Node] = field(default_factory=list)
+    spec: str = "job.json"
 
     def start(self, *names: str) -> Node:
         """Start nodes; the last one."""
-        spec = self.folder / "job.json"
+        spec = self.folder / self.spec
         spec.write_text(json.dumps({"steps": STEPS, "step_s": 0.003, **self.job}))
         told = {
             "epochs": 1,
@@ -191,6 +195,18 @@ def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_writ
     assert fleet.generation() == 3
 
 
+def test_ranks_that_wait_for_each_other_hang(fleet: Fleet) -> None:
+    fleet.settings = {"ranks_per_node": 2, "hang_s": 4.0, "nodes": (2, 2)}
+    fleet.job = {"stuck": 17}
+    fleet.start("a", "b")
+    fleet.end()
+    for node in fleet.nodes:
+        assert isinstance(node.error, EdlError)
+        assert "hung on step 17 of epoch 0: no step for 4 s or more" in str(node.error)
+        assert "all 4 ranks waited for each other" in str(node.error)
+        assert "that step failed 3 times" in str(node.error)
+
+
 def test_a_usage_error_is_not_retried(fleet: Fleet) -> None:
     fleet.job = {"usage": "job.py:3, in model(): no layers"}
     node = fleet.start("a")
@@ -201,7 +217,7 @@ def test_a_usage_error_is_not_retried(fleet: Fleet) -> None:
 
 
 def test_a_stopped_job_leaves_a_checkpoint_and_continues_later(fleet: Fleet) -> None:
-    fleet.settings = {"ranks_per_node": 2, "save_every_steps": None}
+    fleet.settings = {"ranks_per_node": 2, "save_every_steps": None, "save_overhead": 0.0}
     fleet.job = BEFORE_THE_END
     node = fleet.start("a")
     fleet.reach(12)
@@ -275,6 +291,154 @@ def test_a_board_that_forgot_all_gets_a_new_generation(fleet: Fleet) -> None:
     wait_until(lambda: fleet.generation() == 2)
     fleet.open_gate()
     fleet.finished()
+
+
+def test_a_node_with_other_settings_is_refused_alone(fleet: Fleet) -> None:
+    fleet.settings, fleet.job = {"nodes": (1, 4)}, BEFORE_THE_END
+    fleet.start("a")
+    fleet.reach(1)
+    fleet.settings = {"nodes": (1, 4), "seed": 7, "total_batch": 12}
+    b = fleet.start("b")
+    b.thread.join(DEADLINE_S)
+    assert isinstance(b.error, UsageError)
+    assert "seed is 7 here and 0 in the job" in str(b.error)
+    assert "total_batch is 12 here and 4 in the job" in str(b.error)
+    fleet.nodes.remove(b)
+    fleet.open_gate()
+    fleet.finished()
+    (generation,) = fleet.events("generation")
+    assert generation["nodes"] == ["a"]
+    record = fleet.board.generation(JOB)
+    assert record.body["fingerprint"] == {"seed": 0, "total_batch": 4}
+
+
+def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> None:
+    """The first one waits for a second with its settings."""
+    fleet.settings = {"nodes": (2, 2)}
+    a = fleet.start("a")
+    wait_until(lambda: len(fleet.board.nodes(JOB)) == 1)
+    fleet.settings = {"nodes": (2, 2), "seed": 7}
+    b = fleet.start("b")
+    b.thread.join(DEADLINE_S)
+    assert isinstance(b.error, UsageError)
+    assert a.thread.is_alive()
+    fleet.nodes.remove(b)
+    fleet.settings = {"nodes": (2, 2)}
+    fleet.start("c")
+    fleet.finished()
+    assert [one["nodes"] for one in fleet.events("generation")] == [["a", "c"]]
+
+
+def test_a_mistake_in_the_job_file_of_a_joining_node_ends_it_alone(fleet: Fleet) -> None:
+    fleet.settings, fleet.job = {"nodes": (1, 4)}, BEFORE_THE_END
+    fleet.start("a")
+    fleet.reach(1)
+    fleet.spec, fleet.job = "other.json", {"typo": "other.py:3, in model(): NameError: x"}
+    b = fleet.start("b")
+    b.thread.join(DEADLINE_S)
+    assert isinstance(b.error, UsageError)
+    assert str(b.error) == "other.py:3, in model(): NameError: x"
+    fleet.nodes.remove(b)
+    fleet.open_gate()
+    fleet.finished()
+    assert fleet.generation() == 1
+
+
+def test_a_mistake_that_a_joining_node_shows_in_its_ranks_ends_it_alone(fleet: Fleet) -> None:
+    # Far from its end, by the pace of the first step.
+    fleet.settings, fleet.job = {"nodes": (1, 4)}, {"gate": 2, "step_s": 0.2}
+    fleet.start("a")
+    fleet.reach(1)
+    fleet.spec, fleet.job = "other.json", {"usage": "--amp float16 needs a GPU"}
+    b = fleet.start("b")
+    b.thread.join(DEADLINE_S)
+    assert isinstance(b.error, UsageError)
+    assert str(b.error) == "--amp float16 needs a GPU"
+    fleet.open_gate()
+    wait_until(lambda: fleet.generation() == 3)
+    fleet.reach(4)
+    assert [one["nodes"] for one in fleet.events("generation")] == [["a"], ["a", "b"], ["a"]]
+
+
+def test_a_node_that_does_not_see_the_checkpoints_is_refused_alone(fleet: Fleet) -> None:
+    fleet.settings, fleet.job = {"nodes": (1, 2)}, {"gate": 12, "step_s": 0.2}
+    fleet.start("a")
+    fleet.reach(11)
+    fleet.settings |= {"checkpoint": str(fleet.folder / "elsewhere")}
+    b = fleet.start("b")
+    b.thread.join(DEADLINE_S)
+    assert isinstance(b.error, UsageError)
+    assert "which node a sees: the newest one at" in str(b.error)
+    assert "elsewhere is none" in str(b.error)
+    fleet.open_gate()
+    fleet.reach(14)
+    assert [one["nodes"] for one in fleet.events("generation")] == [["a"], ["a", "b"], ["a"]]
+
+
+def left_behind(fleet: Fleet) -> Path:
+    """Train some steps and leave; the folder of the checkpoints."""
+    fleet.job = BEFORE_THE_END
+    node = fleet.start("a")
+    fleet.reach(12)
+    node.stop.request()
+    fleet.end()
+    fleet.nodes.clear()
+    fleet.open_gate()
+    return fleet.folder / "checkpoints"
+
+
+def test_a_node_can_be_stopped_while_it_verifies_a_checkpoint(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_behind(fleet)
+    verified = threading.Event()
+    monkeypatch.setattr(Repository, "verify", lambda *_: verified.wait(2 * DEADLINE_S))
+    node = fleet.start("b")
+    wait_until(lambda: any("to be verified" in line for line in node.lines))
+    node.stop.request()
+    node.thread.join(DEADLINE_S)
+    assert node.outcome == Outcome("left"), node.error
+    verified.set()
+
+
+def provenance(place: Path) -> Provenance:
+    newest = Repository(str(place)).newest_valid()
+    assert newest is not None
+    return newest.provenance
+
+
+def test_a_changed_setting_is_refused_on_resume_unless_it_is_accepted(fleet: Fleet) -> None:
+    place = left_behind(fleet)
+    step = newest_step(place)
+    assert provenance(place).fingerprint == {"seed": 0, "total_batch": 4}
+    fleet.settings = {"total_batch": 12}
+    node = fleet.start("b")
+    fleet.end()
+    assert isinstance(node.error, UsageError)
+    assert "total_batch is 12 here and 4 in the checkpoint" in str(node.error)
+    assert "--accept-change total_batch" in str(node.error)
+    fleet.nodes.clear()
+    fleet.settings = {"total_batch": 12, "accept_changes": ("total_batch",)}
+    fleet.start("c")
+    fleet.finished()
+    told = provenance(place)
+    assert told.fingerprint == {"seed": 0, "total_batch": 12}
+    assert told.accepted == ({"step": step, "field": "total_batch", "before": 4, "after": 12},)
+
+
+def test_a_checkpoint_without_a_fingerprint_is_resumed_with_a_warning(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = fleet.folder / "checkpoints"
+    weights = {"model/w": np.zeros(4, np.float32)}
+    Repository(str(place)).save(Contents(40, 1, weights))
+    fleet.settings = {"seed": 7}
+    fleet.start("a")
+    fleet.finished()
+    assert "has no fingerprint" in caplog.text
+    assert fleet.events("generation")[0]["restored"] == 40
+    assert provenance(place).accepted == ()
+    assert provenance(place).fingerprint == {"seed": 7, "total_batch": 4}
 
 
 class Asked:

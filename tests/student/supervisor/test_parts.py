@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,23 @@ from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
 from edl.scheduler.students.ladder import Failure
+from edl.scheduler.students.saving import Entry, History
 from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import World
 from edl.student.checkpoint import Checkpoint, Contents, Repository, SnapshotWriter
+from edl.student.checkpoint.names import unique_name_of
+from edl.student.checkpoint.repository import Fence
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
 from edl.student.supervisor import asking
 from edl.student.supervisor import keeping as module
 from edl.student.supervisor.asking import Desk
 from edl.student.supervisor.facts import Generation, Place
-from edl.student.supervisor.judging import Judge
+from edl.student.supervisor.fencing import BoardFence
+from edl.student.supervisor.judging import Judge, Newest
 from edl.student.supervisor.keeping import Keeping
 from edl.student.supervisor.launcher import launched, nodes_of
+from edl.student.supervisor.means import Means
 from edl.student.supervisor.node import Supervisor
 from edl.student.supervisor.places import LOOPBACK, free_endpoints, own_address
 from edl.student.supervisor.seat import Seat
@@ -35,6 +41,7 @@ from edl.student.words import Ask
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 JOB = "job"
+STAND_IN = "edl.tests.student.supervisor.stand_in"
 
 # --- a node at the job board
 
@@ -63,7 +70,7 @@ class VirtualBoard:
         former = MemoryBoard(lambda: self.now_s)
         assert former.lead(JOB, "c", 1.0)
         assert former.publish(JOB, "c", 1, WORLD)
-        former.finish(JOB, OVER)
+        assert former.finish(JOB, "c", 1, OVER)
         self.board = former
         self.away = False
 
@@ -115,7 +122,7 @@ def test_node_with_expired_lease_hears_the_end(
 ) -> None:
     running_job(board)
     seat = join()
-    board.finish(JOB, OVER)
+    assert board.finish(JOB, "a", 2, OVER)
     board.leave(JOB, "a")
     board.expire_leases()
     wait_until(lambda: seat.view.outcome == OVER and board.names() == ["b"])
@@ -171,16 +178,15 @@ def write_snapshot(keeping: Keeping, step: int) -> None:
 
 
 def newest(judge: Judge, generation: int) -> int:
-    step: int | None = None
+    found: list[Newest] = []
 
-    def found() -> bool:
-        nonlocal step
-        step = judge.newest(generation)
-        return step is not None
+    def is_found() -> bool:
+        look = judge.newest(generation, History())
+        found.extend([look] if look else [])
+        return bool(found)
 
-    wait_until(found)
-    assert step is not None
-    return step
+    wait_until(is_found)
+    return found[0].entry.step if found[0].entry else 0
 
 
 def test_a_checkpoint_that_spoils_after_it_was_verified_is_not_used_again(tmp_path: Path) -> None:
@@ -207,21 +213,32 @@ class BlockedRepository(Repository):
         assert self.may.wait(DEADLINE_S)
         super().verify(checkpoint)
 
-    def save(self, contents: Contents) -> Checkpoint:
+    def write(self, contents: Contents, fence: Fence | None = None, name: str = "") -> Checkpoint:
         self.begun.set()
         assert self.may.wait(DEADLINE_S)
-        return super().save(contents)
+        return super().write(contents, fence, name)
 
 
 def test_a_long_verification_is_not_waited_for(tmp_path: Path) -> None:
     Repository(str(tmp_path)).save(contents(7))
     blocked = BlockedRepository(str(tmp_path))
     judge = Judge(blocked, patience_s=0.01)
-    assert judge.newest(1) is None
+    assert judge.newest(1, History()) is None
     assert blocked.begun.wait(DEADLINE_S)
-    assert judge.newest(2) is None  # what is being read is of the generation before
+    assert judge.newest(2, History()) is None  # what is being read is of the generation before
     blocked.may.set()
     assert newest(judge, 2) == 7
+
+
+def published(board: MemoryBoard, world: World) -> Generation:
+    """A generation of the first node of `world`, which leads."""
+    node = world.nodes[0]
+    if world.number == 1:
+        board.join(JOB, node, {}, 3600.0)
+        assert board.lead(JOB, node, 3600.0)
+    generation = Generation(world, (Place(node, ("127.0.0.1:1",)),))
+    assert board.publish(JOB, node, world.number, generation.to_json())
+    return generation
 
 
 def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,13 +250,15 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(module, "_VOID_S", 0.05)
     monkeypatch.setattr(module, "Repository", repository)
-    keeping = Keeping(str(tmp_path), 3)
+    board = MemoryBoard()
+    keeping = Keeping(str(tmp_path), 3, board, JOB)
     blocked = made[-1]  # the first persister's
     fds = [int(key.rpartition("-")[2]) for key in keeping.keys]
+    keeping.begin(published(board, World(1, ("a",))), writes=False)
     write_snapshot(keeping, 9)
     keeping.write()
     assert blocked.begun.wait(DEADLINE_S)
-    keeping.begin(5)
+    keeping.begin(published(board, World(2, ("a",), Entry("step-5", 5))), writes=False)
     try:
         assert keeping.snapshot == -1
         for fd in fds:
@@ -250,15 +269,37 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
         wait_until(keeping.written)
     finally:
         blocked.may.set()
-        wait_until(lambda: [one.step for one in Repository(str(tmp_path)).list()] == [9, 6])
+        wait_until(lambda: [one.step for one in Repository(str(tmp_path)).list()] == [6, 9])
         keeping.close()
         wait_until(lambda: not any(one.name == "checkpoints" for one in threading.enumerate()))
         for fd in fds:
             os.close(fd)
     for one in Repository(str(tmp_path)).list():
         Repository(str(tmp_path)).verify(one)
+        assert one.counts == (one.step == 6), "generation 1 was over when it had written step 9"
 
 
+def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: Path) -> None:
+    """It could not when it was saved: the generation began with it all the same."""
+    board = MemoryBoard()
+    published(board, World(1, ("a",)))
+    repository = Repository(str(tmp_path))
+    written = repository.write(contents(5), BoardFence(board, JOB, 1, ""))
+    assert repository.newest_valid() is None
+    keeping = Keeping(str(tmp_path), 3, board, JOB)
+    try:
+        origin = replace(written.entry, sequence=1)
+        keeping.begin(published(board, World(2, ("a",), origin)), writes=False)
+        assert keeping.find(replace(origin, digest="of another one")) is None
+        assert keeping.find(origin) is not None
+    finally:
+        keeping.close()
+    newest = repository.newest_valid()
+    assert newest is not None
+    assert (newest.name, newest.sequence) == (origin.name, 1)
+
+
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("restored", "keeper", "offered", "saved"), [(80, "", -1, []), (100, "a", 100, [100])]
 )
@@ -267,18 +308,18 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
 ) -> None:
     """A newer snapshot than the generation begins with is void; the keeper writes its own."""
     board = MemoryBoard()
+    spec = tmp_path / "job.json"
+    spec.write_text("{}")
     settings = TrainSettings(
-        str(tmp_path / "job.py"), JOB, (1, 2), coordinator="redis://x", epochs=1,
+        str(spec), JOB, (1, 2), coordinator="redis://x", epochs=1,
         checkpoint=str(tmp_path / "checkpoints"),
     )  # fmt: skip
-    supervisor = Supervisor(settings, board, "a", LOOPBACK, Teller(Plain(lambda line: None)))
+    teller, means = Teller(Plain(lambda line: None)), Means(STAND_IN)
+    supervisor = Supervisor(settings, board, "a", LOOPBACK, teller, means)
     write_snapshot(supervisor._keeping, 100)  # noqa: SLF001 - else a rank has to train
-    board.join(JOB, "b", {}, 3600.0)
-    assert board.lead(JOB, "b", 3600.0)
-    world = World(3, ("b",), restored, keeper)
-    generation = Generation(world, (Place("b", ("127.0.0.1:1",)),))
     for number in (1, 2, 3):
-        assert board.publish(JOB, "b", number, generation.to_json())
+        origin = Entry(unique_name_of(restored, number), restored)
+        published(board, World(number, ("b",), origin, keeper))
     stop = Stop()
     running = threading.Thread(target=supervisor.run, args=(stop,))
     running.start()

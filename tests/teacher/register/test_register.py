@@ -22,6 +22,7 @@ from edl.lifecycle import Stop
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
 from edl.proto.clients import Answer, Found, Request
+from edl.proto.form_arrays import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
 from edl.proto.specs import TensorSpec
 from edl.proto.stacked import whole
@@ -81,6 +82,17 @@ def test_a_good_server_is_measured() -> None:
         assert measured.verified == verified
         assert measured.t_t_s >= 0.1 / 8  # two batches of 4 are on their way at once
         assert measured.oddities == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [(logits_of, "logits"), (lambda x: softmax(logits_of(x), 1.0), "probabilities")],
+)
+def test_a_server_is_classified_by_its_answers(
+    function: Callable[[Array], Array], kind: str
+) -> None:
+    shown = ScriptedClient(logits(function), INPUT).trial().first()
+    assert shown.kinds == {"logits": kind}
 
 
 def test_a_slow_server_is_measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:

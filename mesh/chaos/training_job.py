@@ -1,0 +1,45 @@
+"""The job file of a run's elastic training: a small model that learns slowly."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.io import DataLoader, Dataset
+
+ROWS, FEATURES, BATCH = 4800, 4, 12
+STEP_S = 0.2
+
+
+class Rows(Dataset):  # type: ignore[misc]
+    """Row i follows from i; its label is the sum of its features."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        x = np.random.default_rng(index).normal(size=FEATURES).astype(np.float32)
+        return x, x.sum(keepdims=True)
+
+
+def model() -> Any:
+    """A regression."""
+    return paddle.nn.Linear(FEATURES, 1)
+
+
+def loss(outputs: Any, labels: Any) -> Any:
+    """The squared error, after the time of a step."""
+    time.sleep(STEP_S)
+    return paddle.nn.functional.mse_loss(outputs, labels)
+
+
+def optimizer(parameters: Any) -> Any:
+    """SGD."""
+    return paddle.optimizer.SGD(learning_rate=0.05, parameters=parameters)
+
+
+def feed(split: str) -> Any:
+    """Batches of the rows."""
+    return DataLoader(Rows(), batch_size=BATCH)

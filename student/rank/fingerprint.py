@@ -1,0 +1,133 @@
+"""The fingerprint of a job: what its settings, its file and the objects that this makes say of it.
+
+It is taken in a process of its own, which ends then: so a mistake in the job file ends the node
+that has it before any other node waits for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ..feeding.making import ordered_of
+from ..job.assembly import assemble
+from ..job.distill import Distill
+from ..job.spec import load_job
+from ..settings import TrainSettings
+from .precision import Precision
+from .starting import seed_all, set_device
+
+_DIGITS: Final = 16
+_PACKAGE: Final = __name__.partition(".")[0]
+#: Of `Distill`: they have fields of their own, or say how labels come and not what is learned.
+_NOT_LOSS: Final = frozenset(
+    {"service", "feeds", "no_teacher_grace_s", "wait_timeout_s", "store", "options"}
+)
+
+
+def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
+    """Call the functions of the job file that begin a training; returns JSON values.
+
+    Raises:
+        JobError: a function of the job file fails.
+        UsageError: what it gives, or a setting, cannot be trained with.
+    """
+    device = set_device(0)
+    spec = load_job(settings.spec)
+    feed = spec.feed("train")
+    ordered = ordered_of(feed, settings)
+    order = {} if ordered is None else ordered.identity()
+    seed_all(settings.seed)
+    assembly = assemble(spec, settings.steps)
+    Precision(settings.amp, device)
+    distill = assembly.distill
+    own_batch = getattr(feed, "batch_size", None) if ordered is None else ordered.batch_size
+    found = {
+        "job_file": _digest(Path(spec.path)),
+        "modules": _modules(Path(spec.path)),
+        "seed": settings.seed,
+        "rows": order.get("samples"),
+        "sampler": order.get("sampler"),
+        "total_batch": settings.total_batch or own_batch,
+        "sharding": settings.deal,
+        "precision": settings.amp,
+        "optimizer": _optimizer(assembly.optimizer),
+        "lr_policy": settings.lr_policy,
+        "loss": {} if distill is None else _loss(distill),
+        "service": None if distill is None else _plain(distill.service),
+        "feeds": None if distill is None else _plain(distill.feeds),
+        "epochs": settings.epochs,
+        "steps": settings.steps,
+    }
+    told: dict[str, Any] = json.loads(json.dumps(found))
+    return told
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:_DIGITS]
+
+
+def _modules(job_file: Path) -> dict[str, str]:
+    """Digests of the modules in the job file's folder that it has imported, by path."""
+    folder = job_file.parent
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name.partition(".")[0] == _PACKAGE:
+            continue
+        path = Path(file).absolute()
+        own = path.is_relative_to(folder) and not path.is_relative_to(sys.prefix)
+        if own and path != job_file and path.is_file():
+            found[str(path.relative_to(folder))] = _digest(path)
+    return dict(sorted(found.items()))
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    """Class and hyperparameters of one of Paddle's optimizers, as it was constructed."""
+    given = {
+        **getattr(optimizer, "_default_dict", {}),
+        "learning_rate": getattr(optimizer, "_learning_rate", None),
+        "regularization": getattr(optimizer, "regularization", None),
+        "grad_clip": getattr(optimizer, "_grad_clip", None),
+    }
+    return {"type": type(optimizer).__name__, **{name: _plain(one) for name, one in given.items()}}
+
+
+def _loss(distill: Distill) -> dict[str, Any]:
+    return {
+        one.name: _plain(getattr(distill, one.name))
+        for one in fields(distill)
+        if one.name not in _NOT_LOSS
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON: of an object its class and what was set on it, of a function its name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(one) for one in value]
+    if callable(value) and hasattr(value, "__qualname__"):
+        return value.__qualname__
+    if getattr(value, "size", 0) == 1 and hasattr(value, "item"):  # a scalar of numpy or Paddle
+        return value.item()
+    if is_dataclass(value):
+        given = {one.name: getattr(value, one.name) for one in fields(value)}
+    else:  # a schedule, a clip or a regularizer of Paddle's
+        given = {
+            name: one for name, one in getattr(value, "__dict__", {}).items() if _is_setting(one)
+        }
+    return {"type": type(value).__name__, **{name: _plain(one) for name, one in given.items()}}
+
+
+def _is_setting(value: Any) -> bool:
+    from paddle.optimizer.lr import LRScheduler
+
+    return value is None or isinstance(value, bool | int | float | str | list | tuple | LRScheduler)

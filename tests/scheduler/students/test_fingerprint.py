@@ -1,0 +1,44 @@
+"""Job fingerprints: what differs, and how it is told."""
+
+from __future__ import annotations
+
+from edl.scheduler.students.fingerprint import (
+    differences,
+    in_words,
+    moves_positions,
+    since_checkpoint,
+)
+
+JOB = {
+    "seed": 0,
+    "rows": 240,
+    "optimizer": {"type": "SGD", "learning_rate": 0.1},
+    "epochs": 5,
+}
+
+
+def test_each_field_is_told_with_both_values() -> None:
+    own = {**JOB, "seed": 7, "optimizer": {"type": "Adam", "learning_rate": 0.1}}
+    found = differences(JOB, own)
+    assert [one.field for one in found] == ["seed", "optimizer"]
+    assert in_words(found, "in the job") == (
+        "seed is 7 here and 0 in the job; optimizer.type is 'Adam' here and 'SGD' in the job"
+    )
+    assert found[0].to_json(74) == {"step": 74, "field": "seed", "before": 0, "after": 7}
+
+
+def test_what_is_not_known_does_not_differ() -> None:
+    assert not differences({}, JOB)
+    assert not differences(JOB, {"seed": 0, "field of a newer version": 1})
+
+
+def test_a_resumed_training_may_be_longer_but_nodes_agree_on_its_end() -> None:
+    longer = {**JOB, "epochs": 9}
+    assert not since_checkpoint(JOB, longer)
+    assert [one.field for one in differences(JOB, longer)] == ["epochs"]
+
+
+def test_seed_and_rows_move_positions() -> None:
+    assert moves_positions(since_checkpoint(JOB, {**JOB, "rows": 241}))
+    assert moves_positions(since_checkpoint(JOB, {**JOB, "seed": 1}))
+    assert not moves_positions(since_checkpoint(JOB, {**JOB, "optimizer": {}}))

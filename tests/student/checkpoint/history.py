@@ -1,0 +1,104 @@
+"""A training for tests of its history: nodes that save, and a leader that begins generations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import fsspec
+import numpy as np
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.scheduler.students.saving import History
+from edl.student.checkpoint import Checkpoint, Contents, Repository
+from edl.student.supervisor.fencing import BoardFence
+
+JOB = "digits"
+NUMBERS = itertools.count()
+
+
+def contents(step: int, by: int = 0) -> Contents:
+    """A save of node number `by`."""
+    return Contents(step, 1, {"model/w": np.array([step, by])}, {})
+
+
+class Training:
+    """A job at its board and the place of its checkpoints; the leader is `begin`."""
+
+    def __init__(self, url: str, keep: int = 2) -> None:
+        self.url, self.keep = url, keep
+        self.board = MemoryBoard()
+        self.generation = 0
+
+    def repository(self) -> Repository:
+        return Repository(self.url, self.keep)
+
+    def fence(self, after: str = "") -> BoardFence:
+        """Of the current generation."""
+        return BoardFence(self.board, JOB, self.generation, after)
+
+    def look(self) -> tuple[History, Checkpoint | None]:
+        """What the leader of the next generation sees."""
+        record = self.board.generation(JOB)
+        history = History.from_json(record.history) if record else History()
+        number = record.number if record else None
+        return history, self.repository().newest_of(history, number)
+
+    def publish(self, history: History, newest: Checkpoint | None) -> BoardFence | None:
+        """Begin a generation with what was seen; None: the board did not let it."""
+        self.board.join(JOB, "leader", {}, 3600.0)
+        assert self.board.lead(JOB, "leader", 3600.0)
+        following = History(newest.entry if newest else None)
+        histories = history.to_json(), following.to_json()
+        if not self.board.publish(JOB, "leader", self.generation + 1, {}, histories):
+            return None
+        self.generation += 1
+        if newest is not None:  # as its nodes do
+            self.repository().mark(newest.entry)
+        return self.fence(newest.name if newest else "")
+
+    def begin(self) -> BoardFence:
+        """The next generation."""
+        fence = self.publish(*self.look())
+        assert fence is not None
+        return fence
+
+    def save(self, fence: BoardFence, step: int) -> Checkpoint:
+        repository = self.repository()
+        joined = repository.join(repository.write(contents(step), fence), fence)
+        assert joined is not None
+        return joined
+
+    def newest(self) -> int:
+        """The step that a start without a board would go on from."""
+        found = self.repository().newest_valid()
+        return 0 if found is None else found.step
+
+    def counting(self) -> list[int]:
+        """Steps of the checkpoints of the history, the newest first."""
+        return [one.step for one in self.repository().list() if one.counts]
+
+    def outside(self) -> list[int]:
+        return [one.step for one in self.repository().list() if not one.counts]
+
+
+def memory_url() -> str:
+    return f"memory://history-{next(NUMBERS)}"
+
+
+def clear_memory() -> None:
+    fsspec.filesystem("memory").store.clear()
+
+
+class Stopped(Repository):
+    """Its process is stopped before it removes what has served."""
+
+    served: Sequence[str] = ()
+
+    def _clear_behind(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
+        self.served = list(served())
+
+    def remove(self) -> None:
+        """It goes on."""
+        for name in self.served:
+            self._files.remove(name)

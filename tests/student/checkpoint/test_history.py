@@ -1,0 +1,376 @@
+"""Which saves join the history of a training, whoever is late, dies or is cut off meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl.coordinator.jobs.memory_board import MemoryBoard
+from edl.errors import CheckpointUnavailable, GenerationSuperseded, RegistryUnavailable, UsageError
+from edl.scheduler.students.saving import History, due_beside
+from edl.student.checkpoint import Checkpoint, Contents, Repository, SnapshotOwner, SnapshotWriter
+from edl.student.checkpoint.cli import app
+from edl.student.checkpoint.persisting import Persister
+from edl.student.checkpoint.repository import Fence
+from edl.student.supervisor.fencing import BoardFence
+from edl.tests.cli_output import json_of, run
+from edl.tests.student.checkpoint.history import (
+    JOB,
+    Stopped,
+    Training,
+    clear_memory,
+    contents,
+    memory_url,
+)
+from edl.tests.waiting import DEADLINE_S, wait_until
+
+
+@pytest.fixture(params=["folder", "memory://"])
+def training(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Training]:
+    yield Training(str(tmp_path) if request.param == "folder" else memory_url())
+    clear_memory()
+
+
+def test_names_have_generation_and_token(training: Training) -> None:
+    fence = training.begin()
+    names = {training.save(fence, step).name for step in (1, 2)}
+    assert all(name.startswith(f"step-00000000000{name[16]}-g1-") for name in names)
+    assert len({name.rpartition("-")[2] for name in names} | names) >= 3
+
+
+def test_a_save_of_a_generation_that_is_over_stays_outside_and_removes_nothing(
+    training: Training,
+) -> None:
+    stale = training.begin()
+    training.save(stale, 50)
+    late = [training.repository().write(contents(step), stale) for step in (80, 90, 100)]
+    fence = training.begin()
+    for step in (60, 70):
+        training.save(fence, step)
+    for one in late:
+        with pytest.raises(GenerationSuperseded):
+            training.repository().join(one, stale)
+    assert training.counting() == [70, 60]
+    assert training.newest() == 70
+    _, newest = training.look()
+    assert newest is not None
+    assert newest.step == 70, "the next generation stays in the newer history"
+
+
+def test_a_generation_that_began_further_back_is_the_history(training: Training) -> None:
+    """The newest checkpoint is damaged for a while: the steps before it are trained again."""
+    fence = training.begin()
+    older, newer = training.save(fence, 50), training.save(fence, 100)
+    history, _ = training.look()
+    again = training.publish(history, older)
+    assert again is not None
+    training.save(again, 60)
+    assert training.newest() == 60
+    assert newer.step == 100
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_who_dies_while_it_joins_loses_no_save(training: Training, dies: str) -> None:
+    fence = training.begin()
+    training.save(fence, 10)
+
+    class Dying(BoardFence):
+        def replace(self, known: History, history: History) -> bool:
+            if dies == "after":
+                super().replace(known, history)
+            raise KeyboardInterrupt
+
+    dying = Dying(training.board, JOB, fence.generation, fence.after)
+    repository = training.repository()
+    with pytest.raises(KeyboardInterrupt):
+        repository.join(repository.write(contents(20), dying), dying)
+    assert training.newest() == 10
+    following = training.begin()
+    assert following.after.startswith("step-000000000020")
+    training.save(following, 30)
+    assert training.counting() == [30, 20]
+
+
+def test_who_dies_as_it_begins_a_generation_loses_nothing(training: Training) -> None:
+    """The save that the generation begins with had not joined, and nobody noted that it has."""
+    fence = training.begin()
+    written = training.repository().write(contents(10), fence)
+    history, newest = training.look()
+    assert newest is not None
+    following = History(newest.entry)
+    assert training.board.publish(JOB, "leader", 2, {}, (history.to_json(), following.to_json()))
+    training.generation = 2
+    assert training.newest() == 0
+    assert training.begin().after == written.name
+    assert training.newest() == 10
+
+
+def test_a_save_that_joins_while_the_leader_looks_is_not_left_behind(training: Training) -> None:
+    fence = training.begin()
+    seen = training.look()
+    training.save(fence, 10)
+    assert training.publish(*seen) is None
+    assert training.begin().after.startswith("step-000000000010")
+
+
+def test_two_nodes_of_a_generation_save_in_order_of_their_steps(training: Training) -> None:
+    fence = training.begin()
+    one, other = training.repository(), training.repository()
+    late = one.write(contents(10), fence)
+    newer = other.write(contents(20), fence)
+    assert other.join(newer, fence) is not None
+    assert one.join(late, fence) is None
+    assert training.newest() == 20
+
+
+def test_only_what_a_fenced_write_named_is_removed(training: Training) -> None:
+    """A node is stopped between the board's word and the removal, and goes on much later."""
+    fence = training.begin()
+    for step in (10, 20):
+        training.save(fence, step)
+    repository = Stopped(training.url, training.keep)
+    repository.join(repository.write(contents(30), fence), fence)
+    record = training.board.generation(JOB)
+    assert record is not None
+    removed = repository.served
+    assert record.history["dropped"] == removed
+    following = training.begin()
+    for step in (40, 50, 60):
+        training.save(following, step)
+    repository.remove()
+    assert training.counting() == [60, 50]
+
+
+def test_what_stays_outside_goes_with_the_next_save(training: Training) -> None:
+    stale = training.begin()
+    training.repository().write(contents(90), stale)
+    training.save(stale, 95)
+    training.repository().write(contents(99), stale)  # may join yet, as far as others know
+    assert sorted(training.outside()) == [90, 99]
+    fence = training.publish(training.look()[0], None)
+    assert fence is not None
+    for step in (10, 20):
+        training.save(fence, step)
+    assert training.outside() == []
+
+
+def test_an_emptied_board_takes_up_the_history_of_the_place(training: Training) -> None:
+    fence = training.begin()
+    training.save(fence, 10)
+    written = training.repository().write(contents(20), fence)
+    training.board, training.generation = MemoryBoard(), 0
+    with pytest.raises(GenerationSuperseded):
+        training.repository().join(written, BoardFence(training.board, JOB, 1, fence.after))
+    fence = training.begin()
+    assert fence.after == written.name, "it continues the newest one, and nothing else does"
+    assert training.save(fence, 30).sequence == 3
+    other = Training(training.url)
+    assert other.begin().after.startswith("step-000000000030")
+
+
+def test_what_continues_something_else_is_not_taken(training: Training) -> None:
+    fence = training.begin()
+    training.save(fence, 10)
+    behind = training.fence("step-of-another-history")
+    training.repository().write(contents(90), behind)
+    training.board, training.generation = MemoryBoard(), 0
+    assert training.begin().after.startswith("step-000000000010")
+
+
+def test_what_an_older_generation_wrote_late_is_not_taken(training: Training) -> None:
+    """It continues the newest checkpoint, as the generation after it has not saved yet."""
+    training.save(training.begin(), 10)
+    stale = training.begin()
+    training.begin()
+    training.repository().write(contents(90), stale)
+    assert training.begin().after.startswith("step-000000000010")
+
+
+def test_a_save_that_is_about_to_join_is_not_removed(training: Training) -> None:
+    fence = training.begin()
+    repository = training.repository()
+    written = repository.write(contents(90), fence)
+    for step in (10, 20, 30):
+        training.save(fence, step)
+    assert training.outside() == [90]
+    assert repository.join(written, fence) is not None
+    assert training.newest() == 90
+
+
+def test_checkpoints_of_older_versions_are_the_beginning(training: Training) -> None:
+    training.repository().save(contents(100))
+    fence = training.begin()
+    assert fence.after.startswith("step-000000000100")
+    assert training.save(fence, 60).sequence == 1
+    assert training.newest() == 60
+
+
+@pytest.mark.parametrize("file", ["JOINED.json", "MANIFEST.json"])
+def test_a_damaged_note_is_passed_over_and_named(
+    tmp_path: Path, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training(str(tmp_path))
+    fence = training.begin()
+    training.save(fence, 10)
+    spoilt = Path(training.save(fence, 20).location) / file
+    spoilt.write_bytes(spoilt.read_bytes().replace(b"2", b"3"))
+    assert training.newest() == 10
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert file in said
+
+
+def test_lists_say_what_is_outside(training: Training) -> None:
+    fence = training.begin()
+    training.save(fence, 10)
+    training.repository().write(contents(20), fence)
+    told = {one["step"]: one for one in json_of(app, "list", training.url)}
+    assert {step: one["counts"] for step, one in told.items()} == {10: True, 20: False}
+    assert told[10]["sequence"] == 1
+    assert "not joined" in run(app, "list", training.url).stdout.replace("\n", " ")
+    run(app, "prune", training.url, "--keep", "1")
+    assert training.outside() == [20], "a training may be about to have it join"
+
+
+# --- while the board is away
+
+
+class AwayBoard(MemoryBoard):
+    """Answers nobody while it is `away`."""
+
+    away = False
+
+    def replace_history(self, *args: object, **names: object) -> bool:
+        if self.away:
+            raise RegistryUnavailable("it restarts")
+        return super().replace_history(*args, **names)  # type: ignore[arg-type]
+
+
+def test_saves_wait_on_the_disk_while_the_board_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(str(tmp_path))
+    training.board = board = AwayBoard()
+    fence = training.begin()
+    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
+        persister = Persister(owner, training.repository(), retry_base_s=0.01)
+        persister.follow(fence)
+        persister.start()
+        try:
+            board.away = True
+            for step in (10, 20, 30):
+                writer.write(contents(step))
+                persister.wake()
+                wait_until(lambda: "restarts" in persister.trouble)
+            wait_until(lambda: persister.on_disk)  # written beside it, as time doubles
+            assert training.counting() == []
+            board.away = False
+            wait_until(lambda: persister.newest and persister.newest.step == 30)
+            wait_until(lambda: not persister.trouble)
+        finally:
+            persister.stop(DEADLINE_S)
+    assert training.newest() == 30
+
+
+def test_a_snapshot_of_another_generation_is_not_saved_unless_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    training = Training(str(tmp_path))
+    first = training.begin()
+    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
+        persister = Persister(owner, training.repository())
+        persister.follow(first)
+        writer.write(contents(10))
+        second = training.begin()
+        persister.follow(second)
+        persister.start()
+        try:
+            persister.persist_now(DEADLINE_S)
+            assert training.repository().list() == []
+            name = "step-000000000010-g2-0123456789ab"
+            persister.follow(second, name)
+            persister.persist_now(DEADLINE_S)
+            assert [one.name for one in training.repository().list()] == [name]
+        finally:
+            persister.stop(DEADLINE_S)
+    assert training.newest() == 10
+
+
+def test_a_write_that_a_new_generation_overtakes_is_void(tmp_path: Path) -> None:
+    training = Training(str(tmp_path))
+    first = training.begin()
+    writing, may_go_on = threading.Event(), threading.Event()
+
+    class Slow(Repository):
+        def write(
+            self, contents: Contents, fence: Fence | None = None, name: str = ""
+        ) -> Checkpoint:
+            written = super().write(contents, fence, name)
+            writing.set()
+            assert may_go_on.wait(DEADLINE_S)
+            return written
+
+    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
+        persister = Persister(owner, Slow(training.url))
+        persister.follow(first)
+        persister.start()
+        try:
+            writer.write(contents(10))
+            persister.wake()
+            assert writing.wait(DEADLINE_S)
+            name = "step-000000000010-g2-0123456789ab"
+            training.publish(History(), None)
+            persister.follow(training.fence(), name)
+            may_go_on.set()
+            assert persister.persist_now(DEADLINE_S) is not None
+        finally:
+            may_go_on.set()
+            persister.stop(DEADLINE_S)
+    assert [one.name for one in training.repository().list() if one.counts] == [name]
+
+
+def test_few_saves_are_written_beside_those_that_wait() -> None:
+    written = [10.0]
+    for now_s in range(10, 3600):
+        if due_beside(written[-1], 5.0, now_s):
+            written.append(now_s)
+            assert (now_s - written[-2]) <= 0.55 * (now_s - 5.0)
+    assert len(written) < 12
+
+
+# --- without a coordinator
+
+
+HOLDER = """
+import sys
+from edl.student.checkpoint import Repository
+lock = Repository(sys.argv[1]).lock()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_training_without_a_coordinator_has_the_place(tmp_path: Path) -> None:
+    url = str(tmp_path / "job")
+    command = [sys.executable, "-P", "-c", HOLDER, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(UsageError, match="another training saves its checkpoints to"):
+            Repository(url).lock()
+        other.kill()
+        other.wait(DEADLINE_S)
+        lock = Repository(url).lock()
+        assert lock is not None
+        lock.close()
+
+
+def test_a_place_that_cannot_be_locked_is_used_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("a file")
+    assert Repository(str(tmp_path / "job")).lock() is None
+    with pytest.raises(CheckpointUnavailable):
+        Repository(str(tmp_path / "job")).save(contents(1))

@@ -1,0 +1,125 @@
+"""Fingerprints of job files: what they tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.errors import JobError
+from edl.scheduler.students.fingerprint import FIELDS, differences
+from edl.student.rank.fingerprint import fingerprint_of
+from edl.student.settings import TrainSettings
+
+pytestmark = pytest.mark.system
+
+JOB = """
+import paddle
+from edl.student import Distill
+from rates import RATE
+
+class Points(paddle.io.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return index
+
+def model():
+    return paddle.nn.Linear(2, 1)
+
+def loss(outputs, labels):
+    return outputs.mean()
+
+def optimizer(parameters):
+    rate = paddle.optimizer.lr.StepDecay(RATE, step_size=30)
+    clip = paddle.nn.ClipGradByGlobalNorm(1.0)
+    return paddle.optimizer.Momentum(rate, parameters=parameters, weight_decay=1e-4, grad_clip=clip)
+
+def feed(split):
+    return paddle.io.DataLoader(Points(), batch_size=4, shuffle=True)
+
+def distill():
+    return Distill(service="resnet101", feeds=["image"], temperature=2.0)
+"""
+
+
+@pytest.fixture
+def fingerprint(write_job: Callable[..., Path]) -> Callable[..., dict[str, Any]]:
+    """Takes the fingerprint of the job with text replaced, and with other settings."""
+    write_job("RATE = 0.1\n", "rates.py")
+
+    def taken(before: str = "", after: str = "", **given: Any) -> dict[str, Any]:
+        path = write_job(JOB.replace(before, after) if before else JOB)
+        return fingerprint_of(TrainSettings(str(path), "job", **{"epochs": 1, **given}))
+
+    return taken
+
+
+def test_what_a_job_says(fingerprint: Callable[..., dict[str, Any]]) -> None:
+    told = fingerprint()
+    assert tuple(told) == FIELDS
+    assert told == fingerprint(micro_batch=2, ranks_per_node=2, hang_s=1.0, save_every_s=1.0)
+    assert (told["rows"], told["total_batch"], told["service"]) == (24, 4, "resnet101")
+    assert list(told["modules"]) == ["rates.py"]
+    optimizer = told["optimizer"]
+    assert (optimizer["type"], optimizer["momentum"]) == ("Momentum", 0.9)
+    assert optimizer["regularization_coeff"] == 1e-4
+    assert optimizer["learning_rate"]["gamma"] == 0.1
+    assert optimizer["grad_clip"]["clip_norm"] == 1.0
+    assert told["loss"]["temperature"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fields"),
+    [
+        ("return outputs.mean()", "return outputs.sum()", []),
+        ("return 24", "return 25", ["rows"]),
+        ("batch_size=4", "batch_size=6", ["total_batch"]),
+        ("shuffle=True", "shuffle=False", ["sampler"]),
+        ("Momentum(rate", "Momentum(0.1", ["optimizer"]),
+        ("step_size=30", "step_size=40", ["optimizer"]),
+        ("GlobalNorm(1.0)", "GlobalNorm(2.0)", ["optimizer"]),
+        ("temperature=2.0", "temperature=3.0", ["loss"]),
+        ('"resnet101"', '"resnet50"', ["service"]),
+        ('["image"]', '["picture"]', ["feeds"]),
+    ],
+)
+def test_each_change_of_the_job_file_is_named(
+    fingerprint: Callable[..., dict[str, Any]], before: str, after: str, fields: list[str]
+) -> None:
+    found = differences(fingerprint(), fingerprint(before, after))
+    assert [one.field for one in found] == ["job_file", *fields]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"seed": 7}, "seed"),
+        ({"total_batch": 12}, "total_batch"),
+        ({"deal": "static"}, "sharding"),
+        ({"amp": "bfloat16"}, "precision"),
+        ({"lr_policy": "linear"}, "lr_policy"),
+        ({"epochs": 2}, "epochs"),
+        ({"steps": 5}, "steps"),
+    ],
+)
+def test_each_setting_is_named(
+    fingerprint: Callable[..., dict[str, Any]], given: dict[str, Any], field: str
+) -> None:
+    assert [one.field for one in differences(fingerprint(), fingerprint(**given))] == [field]
+
+
+def test_a_change_of_an_imported_module_is_named(
+    fingerprint: Callable[..., dict[str, Any]], write_job: Callable[..., Path]
+) -> None:
+    before = fingerprint()
+    write_job("RATE = 0.1  # for now\n", "rates.py")
+    assert [one.field for one in differences(before, fingerprint())] == ["modules"]
+
+
+def test_a_mistake_is_a_job_error(fingerprint: Callable[..., dict[str, Any]]) -> None:
+    with pytest.raises(JobError, match=r"in model\(\): ZeroDivisionError"):
+        fingerprint("return paddle.nn.Linear(2, 1)", "return 1 / 0")
