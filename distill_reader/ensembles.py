@@ -10,8 +10,6 @@ from ..errors import UsageError
 from ..scheduler.ensemble import Ensemble
 from .checking import number, settle, text, texts
 
-SoftLabelIs = Literal["logits", "probabilities"]
-
 #: Under this name the weights come with each batch, where that is wanted.
 WEIGHTS = "ensemble_weights"
 
@@ -24,9 +22,6 @@ class EnsemblePolicy:
         missing: without any teacher of a service its labels are waited for ("wait"); or the others'
             weights are scaled up to 1 in their place ("tolerate").
         missing_after_s: seconds without any teacher after which a service is missing.
-        soft_label_is: what the models give: "logits" get a softmax first; where a `temperature` is
-            asked for they come as probabilities whatever is said here. None: what each teacher says
-            of its outputs, or their values where it says nothing.
         with_weights: the weights used come with each batch, as one more soft label behind the
             others, `ensemble_weights`: float32 [rows, services].
 
@@ -36,15 +31,10 @@ class EnsemblePolicy:
 
     missing: Literal["wait", "tolerate"] = "wait"
     missing_after_s: float = 5.0
-    soft_label_is: SoftLabelIs | None = None
     with_weights: bool = False
 
     def __post_init__(self) -> None:
         settle(self)
-        if self.soft_label_is not in (None, "logits", "probabilities"):
-            raise UsageError(
-                f"soft_label_is is 'logits', 'probabilities' or None, not {self.soft_label_is!r}"
-            )
         self.rule({"service": 1.0})
 
     def rule(self, weights: Mapping[str, float]) -> Ensemble:

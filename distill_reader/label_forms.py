@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, get_args
 
 from ..errors import UsageError
-from ..proto.forms import Form
+from ..proto.forms import Form, SoftLabelIs
 from .checking import flag
 
 T = TypeVar("T")
@@ -23,16 +23,21 @@ class LabelForms:
         forms: as `proto.forms` names them.
         temperatures: of the softmax that the teacher applies first.
         expand: dense float32 labels come out, whatever travelled; else what travelled.
+        stated: what the models give, as the user states it.
 
     Raises:
-        UsageError: there is no such form or temperature.
+        UsageError: there is no such form, temperature or kind of label.
     """
 
     forms: ByOutput[str] = ()
     temperatures: ByOutput[float] = ()
     expand: bool = True
+    stated: ByOutput[SoftLabelIs] = ()
 
     def __post_init__(self) -> None:
+        for _, kind in self.stated:
+            if kind not in get_args(SoftLabelIs):
+                raise UsageError(f"soft_label_is is 'logits' or 'probabilities', not {kind!r}")
         for name in (*dict(self.forms), *dict(self.temperatures)):
             self._named(name)
 
@@ -42,6 +47,7 @@ class LabelForms:
         form: str | Mapping[str, str] | None,
         temperature: float | Mapping[str, float] | None,
         expand: bool,
+        soft_label_is: SoftLabelIs | Mapping[str, SoftLabelIs] | None = None,
     ) -> Self:
         """From a value for every output, or values by output; None: as the model gives them."""
         forms, temperatures = _pairs(form), _pairs(temperature)
@@ -52,16 +58,21 @@ class LabelForms:
             if isinstance(number, bool) or not isinstance(number, (int, float)):
                 raise UsageError(f"a temperature is a number, not {number!r}")
         expand = flag("expand_labels", expand)
-        return cls(forms, tuple((name, float(t)) for name, t in temperatures), expand)
+        floats = tuple((name, float(t)) for name, t in temperatures)
+        return cls(forms, floats, expand, _pairs(soft_label_is))
 
     def of(self, output: str) -> Form | None:
         """The form of one output; None: as the model gives it."""
         return self._named(output) if self.forms or self.temperatures else None
 
+    def stated_kind(self, output: str) -> SoftLabelIs | None:
+        """What the user states that the model gives as this output; None: nothing."""
+        return _value(self.stated, output)
+
     @property
     def outputs(self) -> tuple[str, ...]:
         """Outputs that are named, some perhaps twice."""
-        named = (*dict(self.forms), *dict(self.temperatures))
+        named = (*dict(self.forms), *dict(self.temperatures), *dict(self.stated))
         return tuple(name for name in named if name is not None)
 
     def check_fetched(self, fetches: Collection[str]) -> None:
@@ -69,16 +80,17 @@ class LabelForms:
         for name in self.outputs:
             if fetches and name not in fetches:
                 raise UsageError(
-                    f"a form or temperature is given for output {name!r}, and fetches are"
+                    f"a form, temperature or kind is given for output {name!r}, and fetches are"
                     f" {list(fetches)}: name it there too"
                 )
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        forms, temperatures = (
-            tuple((name, one) for name, one in value[field]) for field in ("forms", "temperatures")
+        forms, temperatures, stated = (
+            tuple((name, one) for name, one in value[field])
+            for field in ("forms", "temperatures", "stated")
         )
-        return cls(forms, temperatures, value["expand"])
+        return cls(forms, temperatures, value["expand"], stated)
 
     def _named(self, output: str | None) -> Form | None:
         return Form.parse(_value(self.forms, output), _value(self.temperatures, output))

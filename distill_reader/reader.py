@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ..errors import UsageError
+from ..proto.forms import SoftLabelIs
 from ..scheduler.no_teacher import GRACE_S
 from ..scheduler.shard_plan import Uneven
 from .callbacks import Callback
@@ -65,6 +66,9 @@ class DistilReader:
             gives them.
         temperature: have the teacher send softmax(logits / temperature) in place of logits; for
             every output, or by output.
+        soft_label_is: state that the model gives "logits" or "probabilities"; for every output, or
+            by output. A teacher that publishes another kind is a UsageError. By default nothing is
+            stated, and labels of several services are averaged by what their teachers publish.
         expand_labels: soft labels come out as dense float32 in whichever form they travelled: what
             top-k has left out shares its mass evenly. False: as they travelled, top-k as three
             arrays, values, indices (int64) and tail mass.
@@ -139,6 +143,7 @@ class DistilReader:
         fetches: Sequence[str] | None = None,
         label_form: str | Mapping[str, str] | None = None,
         temperature: float | Mapping[str, float] | None = None,
+        soft_label_is: SoftLabelIs | Mapping[str, SoftLabelIs] | None = None,
         expand_labels: bool = True,
         upper_bytes: int = DEFAULT_UPPER_BYTES,
         lower_bytes: int | None = None,
@@ -184,7 +189,7 @@ class DistilReader:
             mixing=mixing,
             feeds=feed_pairs(feeds),
             fetches=texts("fetches", fetches or (), "logits"),
-            labels=LabelForms.given(label_form, temperature, expand_labels),
+            labels=LabelForms.given(label_form, temperature, expand_labels, soft_label_is),
             upper_bytes=upper_bytes,
             lower_bytes=whole("upper_bytes", upper_bytes) // 2
             if lower_bytes is None

@@ -42,6 +42,13 @@ OutputKind = Literal["logits", "probabilities", "log-probabilities", "other"]
 Parameter = bool | int | float | str
 
 OUTPUT_KINDS: Final[tuple[OutputKind, ...]] = get_args(OutputKind)
+#: What a user may state that a model gives.
+SoftLabelIs = Literal["logits", "probabilities"]
+#: Kinds of outputs that fit it: log p is a valid vector of logits.
+FITTING_KINDS: Final[Mapping[SoftLabelIs, tuple[OutputKind, ...]]] = {
+    "logits": ("logits", "log-probabilities"),
+    "probabilities": ("probabilities",),
+}
 FORM: Final = "form"
 TEMPERATURE: Final = "temperature"
 CLASSES: Final = "classes"

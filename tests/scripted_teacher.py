@@ -53,6 +53,7 @@ class ScriptedTeacher:
         is_ready: called for each probe; may sleep.
         datatype: of its input, as it says when it is asked what it takes.
         outputs: name -> values of a row, as it says when it is asked what it gives.
+        output_kind: of all of them; empty: it does not say.
         seconds: the device time that answers state.
         requests: how many came.
         parameters: added to each answer.
@@ -70,6 +71,7 @@ class ScriptedTeacher:
         self.behaviour = behaviour
         self.datatype = "FP32"
         self.outputs = {"logits": CLASSES}
+        self.output_kind = ""
         self.seconds = seconds
         self.is_ready: Callable[[], bool] = lambda: True
         self.requests = 0
@@ -128,7 +130,12 @@ class ScriptedTeacher:
             name=request.name,
             inputs=[tensor(name="x", datatype=self.datatype, shape=[-1, -1])],
             outputs=[
-                tensor(name=name, datatype="FP32", shape=[-1, width])
+                tensor(
+                    name=name,
+                    datatype="FP32",
+                    shape=[-1, width],
+                    output_kind=self.output_kind or None,
+                )
                 for name, width in self.outputs.items()
             ],
         )

@@ -8,7 +8,8 @@ from typing import Any
 from ...errors import RequestRefused
 from ...proto.clients import Found, Request
 from ...proto.form_arrays import check_form
-from ...proto.specs import FREE
+from ...proto.forms import FITTING_KINDS, Form, SoftLabelIs
+from ...proto.specs import FREE, TensorSpec
 from ..config import ReaderConfig
 from .answers import Expected
 from .outcomes import Job, Peer
@@ -96,15 +97,31 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: Found) -> str:
     if wrong := [name for name in fetched or config.fetches if name not in outputs]:
         return f"fetches names output {wrong[0]!r}, the model has {outputs}"
     if not peer.foreign and (wrong := [n for n in config.labels.outputs if n not in outputs]):
-        return f"a form or temperature is given for output {wrong[0]!r}, the model has {outputs}"
+        what = "a form, temperature or kind"
+        return f"{what} is given for output {wrong[0]!r}, the model has {outputs}"
     for spec in found.outputs:
-        form = config.labels.of(spec.name) if spec.name in (fetched or outputs) else None
+        if spec.name not in (fetched or outputs):
+            continue
+        form = config.labels.of(spec.name)
+        if words := _contradiction(spec, form, config.labels.stated_kind(spec.name)):
+            return words
         if form is not None and not (peer.foreign and form.k and spec.shape[-1:] == (FREE,)):
             try:
                 check_form(spec.name, spec.datatype, spec.shape, form, spec.kind)
             except RequestRefused as error:
                 return str(error)
     return ""
+
+
+def _contradiction(spec: TensorSpec, form: Form | None, stated: SoftLabelIs | None) -> str:
+    """In words, that the user and the teacher state different kinds; empty: they do not."""
+    softmax = form is not None and form.temperature is not None  # the teacher applies it
+    if stated is None or softmax or not spec.kind or spec.kind in FITTING_KINDS[stated]:
+        return ""
+    return (
+        f"output {spec.name!r} is {spec.kind}, and soft_label_is says {stated}: leave it out, or"
+        f" start the teacher with --output-kind {spec.name}={stated} if that is what it gives"
+    )
 
 
 def _fetched(fetches: tuple[str, ...], known: tuple[str, ...], foreign: bool) -> tuple[str, ...]:

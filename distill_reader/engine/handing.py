@@ -214,7 +214,7 @@ class Handing:
         shared = [(mix.shares[service], named) for service, named in labels.items()]
         kinds = [self._members[service].pool.output_kinds for service in labels]
         try:
-            mixed_into(arrays, shared, self._config.labels, mixing.policy.soft_label_is, kinds)
+            mixed_into(arrays, shared, self._config.labels, kinds)
         except UsageError as error:
             self._arena.free(record.offset)
             self._failed(error)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ...errors import UsageError
+from ...proto.forms import SoftLabelIs
 from ...scheduler.no_teacher import GRACE_S
 from ...scheduler.students import weights
 from ...scheduler.students.weights import Weight
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 #: How the student's outputs are compared with soft labels.
 SoftLoss = Literal["kl", "mse", "topk"]
-SoftLabelIs = Literal["logits", "probabilities"]
 #: One of a model's outputs: the place in a tuple or list, the key in a dict.
 OutputKey = int | str
 
@@ -73,8 +73,9 @@ class Distill:
             the first of `fetches`, else the only one that comes.
         student_output: which of the student's outputs are its logits; None: what the model returns,
             or the first of a tuple or list, or "logits" of a dict.
-        soft_label_is: what teachers send; None: probabilities if they look so, else logits. Of
-            top-k without a teacher's temperature logits come.
+        soft_label_is: what the teachers' model gives, an error if they publish another kind; None:
+            probabilities if labels look so, else logits. Of top-k without a teacher's temperature
+            logits come.
         teacher_temperature: have teachers send softmax(logits / this); None: what the model gives.
         hints: feature maps to be imitated.
         label_smoothing: part of the hard term, from 0 to below 1, that is the cross entropy with
@@ -183,16 +184,19 @@ class Distill:
         """Keyword arguments for `DistilReader`, but for what the rank adds of its own."""
         form: Any = self.label_form
         at: Any = self.teacher_temperature
+        kind: Any = self.soft_label_is
         if self.hints:  # they come as the model gives them: neither top-k nor a softmax
             main = self.main_output
             form = {main: form} if isinstance(form, str) else form
             at = None if at is None else {main: at}
+            kind = None if kind is None else {main: kind}
         options = {
             "service": self.service,
             "feeds": self.feeds,
             "fetches": tuple(self.fetches) or ((self.output,) if self.output else None),
             "label_form": form,
             "temperature": at,
+            "soft_label_is": kind,
             "expand_labels": not self.top_k,
             "no_teacher": self.no_teacher,
             "no_teacher_grace_s": self.no_teacher_grace_s,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from ...proto.forms import SoftLabelIs
 from .tensors import check_logits, check_soft_label
 
 if TYPE_CHECKING:
     from paddle import Tensor
-
-SoftLabelIs = Literal["logits", "probabilities"]
 
 
 def kl_divergence(

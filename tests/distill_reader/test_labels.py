@@ -218,11 +218,11 @@ def test_shares_are_of_probabilities() -> None:
     logits, given = np.array([[0.0, 1.0]], np.float32), np.array([[0.25, 0.75]], np.float32)
     mixed = [np.ones((1, 2), np.float32)]
     both = [(0.5, {"y": logits}), (0.5, {"z": logits})]
-    mixed_into(mixed, both, AS_GIVEN, "logits", [{}, {}])
+    mixed_into(mixed, both, LabelForms.given(None, None, True, "logits"), [{}, {}])
     np.testing.assert_allclose(mixed[0], [[1 / (1 + np.e), np.e / (1 + np.e)]], atol=1e-6)
     forms = LabelForms.given(None, 2.0, True)  # the teachers have applied it
     pairs = [(0.25, {"y": given}), (0.75, {"y": given})]
-    mixed_into(mixed, pairs, forms, "logits", [{}, {}])
+    mixed_into(mixed, pairs, forms, [{}, {}])
     np.testing.assert_allclose(mixed[0], given)
 
 
@@ -234,18 +234,25 @@ def test_probabilities_are_not_taken_for_logits(stated: dict[str, str]) -> None:
     given = (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
     mixed = [np.ones((2, 2), np.float32)]
     pairs = [(0.5, {"y": given}), (0.5, {"z": logits})]
-    mixed_into(mixed, pairs, AS_GIVEN, None, [stated, {"z": "logits"}])
+    mixed_into(mixed, pairs, AS_GIVEN, [stated, {"z": "logits"}])
     np.testing.assert_allclose(mixed[0], given, rtol=1e-5)
     logarithms = [(0.5, {"y": np.log(given)}), (0.5, {"z": logits})]
-    mixed_into(mixed, logarithms, AS_GIVEN, None, [{"y": "log-probabilities"}, {}])
+    mixed_into(mixed, logarithms, AS_GIVEN, [{"y": "log-probabilities"}, {}])
     np.testing.assert_allclose(mixed[0], given, rtol=1e-5)
 
 
-def test_settings_that_contradict_the_teachers_are_an_error() -> None:
+def test_logarithms_of_probabilities_travel_as_top_k() -> None:
+    """Whatever is stated of the model, what comes is logits then."""
     given, mixed = np.array([[0.25, 0.75]], np.float32), [np.ones((1, 2), np.float32)]
-    for said, kind in (("logits", "probabilities"), ("probabilities", "logits"), (None, "other")):
-        with pytest.raises(UsageError, match=f"output 'y' is {kind} by its teachers"):
-            mixed_into(mixed, [(1.0, {"y": given})], AS_GIVEN, said, [{"y": kind}])  # type: ignore[arg-type]
+    forms = LabelForms.given("topk:1", None, True, "probabilities")
+    mixed_into(mixed, [(1.0, {"y": np.log(given)})], forms, [{"y": "probabilities"}])
+    np.testing.assert_allclose(mixed[0], given, rtol=1e-6)
+
+
+def test_sigmoid_outputs_are_not_averaged() -> None:
+    given, mixed = np.array([[0.25, 0.25]], np.float32), [np.ones((1, 2), np.float32)]
+    with pytest.raises(UsageError, match="output 'y' is neither logits nor probabilities"):
+        mixed_into(mixed, [(1.0, {"y": given})], AS_GIVEN, [{"y": "other"}])
 
 
 def test_labels_that_do_not_go_together_are_told_apart() -> None:

@@ -227,6 +227,22 @@ def test_settings_that_the_model_contradicts_are_a_usage_error(
     assert teacher.requests == second.requests == 0
 
 
+@pytest.mark.parametrize(
+    ("stated", "published"), [("logits", "probabilities"), ("probabilities", "log-probabilities")]
+)
+def test_a_kind_of_label_that_the_teacher_contradicts_is_a_usage_error(
+    teacher: ScriptedTeacher, stated: str, published: str
+) -> None:
+    teacher.output_kind = published
+    words = f"output 'logits' is {published}, and soft_label_is says {stated}"
+    with (
+        reader_of(Batches(3), teacher, soft_label_is=stated) as reader,
+        pytest.raises(UsageError, match=words),
+    ):
+        list(reader)
+    assert teacher.requests == 0
+
+
 def test_a_wrong_dtype_from_the_first_batch_on_is_a_usage_error(teacher: ScriptedTeacher) -> None:
     with (
         reader_of([(X.astype(np.float64),)] * 2, teacher) as reader,
