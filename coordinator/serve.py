@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from .. import __version__
-from ..errors import AddressInUse, ProcessFailed, UsageError
+from ..errors import AddressInUse, ProcessFailed, RegistryUnavailable, UsageError
 from ..lifecycle import Stop
 from ..metrics import MetricsServer, split_listen
 from ..proto.security import (
@@ -114,11 +114,19 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
     """
     check_free(config.host, config.port)
     _warn(config)
+    try:
+        _serve(config, stop, announce)
+    except RegistryUnavailable:
+        if not stop.requested:  # else it was told to end while it waited for Redis
+            raise
+
+
+def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]) -> None:
     with ExitStack() as undo:
         url = config.redis or _start_redis(config, undo)
         registry = connect(url)
         undo.callback(registry.close)
-        started_ms = with_patience(registry.time_ms)
+        started_ms = with_patience(registry.time_ms, stop)
         metrics = CoordinatorMetrics()
         gate = Gate(config.security, metrics.refused)
         ended: list[str] = []
@@ -141,7 +149,7 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
         if config.http is not None:
             _serve_page(config.http, config, MeshSource(manager, registry), gate, undo)
         lease = _lease(registry, address, started_ms, config.manager.ttl_s)
-        with_patience(lease.start)
+        with_patience(lease.start, stop)
         undo.callback(lease.stop)
         announce(registry.url, address)
         stop.wait()

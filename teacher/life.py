@@ -59,7 +59,7 @@ class Teacher:
         self._metrics_server: MetricsServer | None = None
         self._metrics = TeacherMetrics()
         self._traffic = Traffic(on_labelled=self._metrics.labelled)
-        self._identity = Identity(config.service, "", new_incarnation(registry))
+        self._identity = Identity(config.service, "", new_incarnation(registry, stop))
         self._pool = PredictorPool(
             config.predictors, on_progress=on_progress, on_change=self._predictors_changed
         )
@@ -110,7 +110,7 @@ class Teacher:
                 on_superseded=self._fail,
                 on_drain=self._asked_to_drain,
             )
-            with_patience(heartbeat.start)
+            with_patience(heartbeat.start, self._stop)
             self._heartbeat = heartbeat
         if self._server.url is not None:
             self._on_progress(f"HTTP on {self._server.url}/v2")

@@ -10,6 +10,7 @@ from .. import __version__
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, with_patience
 from ..errors import LeaseSuperseded
+from ..lifecycle import Stop
 from .config import TeacherConfig
 from .identity import Identity
 from .labeller import Labeller
@@ -90,6 +91,12 @@ def kinds_fact(kinds: Mapping[str, str]) -> str:
     return " ".join(f"{name}={kind}" for name, kind in known.items() if len(name.split()) == 1)
 
 
-def new_incarnation(registry: Registry | None) -> int:
-    """Greater than those of earlier starts, by the one clock of all who may start under an id."""
-    return time.time_ns() // 1_000_000 if registry is None else with_patience(registry.time_ms)
+def new_incarnation(registry: Registry | None, stop: Stop) -> int:
+    """Greater than those of earlier starts, by the one clock of all who may start under an id.
+
+    Raises:
+        RegistryUnavailable: Redis does not answer, also when `stop` is requested meanwhile.
+    """
+    if registry is None:
+        return time.time_ns() // 1_000_000
+    return with_patience(registry.time_ms, stop)

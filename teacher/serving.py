@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from ..coordinator.registry import Registry, connect
 from ..coordinator.registry.keys import check_member, check_service
+from ..errors import RegistryUnavailable
 from ..lifecycle import Stop
 from .advertise import advertised
 from .backends.open import check_model
@@ -49,10 +50,16 @@ def serve(
     check_cores(config.devices)
     with ExitStack() as leaving:
         registry = _registry(config, leaving)
-        teacher = Teacher(config, stop, registry, on_progress)
-        leaving.callback(teacher.close)
-        if teacher.load():
-            on_ready(teacher.enter())
+        try:
+            teacher = Teacher(config, stop, registry, on_progress)
+            leaving.callback(teacher.close)
+            ready = teacher.enter() if teacher.load() else ""
+        except RegistryUnavailable:
+            if stop.requested:  # it was told to end while it waited for Redis
+                return
+            raise
+        if ready:
+            on_ready(ready)
             stop.wait()
             teacher.leave()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ...errors import RegistryUnavailable, UsageError
 from .noted import concerns_managers
@@ -23,6 +23,9 @@ from .records import (
     Table,
 )
 from .redis_url import is_redis_url, masked
+
+if TYPE_CHECKING:
+    from ...lifecycle import Stop
 
 _T = TypeVar("_T")
 
@@ -282,21 +285,22 @@ class Registry(Protocol):
         ...
 
 
-def with_patience(call: Callable[[], _T], attempts: int = START_ATTEMPTS) -> _T:
+def with_patience(call: Callable[[], _T], stop: Stop, attempts: int = START_ATTEMPTS) -> _T:
     """Make a call that a process needs to start, again if Redis does not answer in time.
 
     Args:
         call: what to do; it must be harmless to repeat, as a late answer may follow a success.
+        stop: once it is requested, no further attempt is made.
         attempts: how often; each takes up to twice the timeout of the connection, 2 s by default.
 
     Raises:
-        RegistryUnavailable: Redis cannot be reached, or gave no answer to any attempt.
+        RegistryUnavailable: Redis cannot be reached, or gave no answer to any attempt made.
     """
     for _ in range(attempts - 1):
         try:
             return call()
         except RegistryUnavailable as error:
-            if not error.timed_out:
+            if stop.requested or not error.timed_out:
                 raise
     return call()
 

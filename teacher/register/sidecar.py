@@ -81,6 +81,7 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
                 served,
                 voucher,
                 registry,
+                stop,
                 on_superseded=sidecar.fail,
                 on_drain=sidecar.asked_to_leave,
             )

@@ -13,6 +13,7 @@ from ...coordinator.config import is_wildcard, join_address
 from ...coordinator.heartbeat import Heartbeat
 from ...coordinator.registry import Registry
 from ...errors import LeaseSuperseded, UsageError
+from ...lifecycle import Stop
 from ...proto.datatypes import datatype_of
 from ...proto.specs import FREE, TensorSpec
 from ..advertise import split
@@ -67,6 +68,7 @@ class Standing:
         served: what students are told of its model.
         voucher: answers managers for as long as the place is held.
         registry: where it is.
+        stop: the wish to end: a registry that does not answer is not asked again then.
         on_superseded: somebody else has registered under the same id.
         on_drain: an administrator wants it to leave.
     """
@@ -77,6 +79,7 @@ class Standing:
         served: Served,
         voucher: Voucher,
         registry: Registry,
+        stop: Stop,
         *,
         on_superseded: Callable[[LeaseSuperseded], None],
         on_drain: Callable[[], None],
@@ -85,6 +88,7 @@ class Standing:
         self._served = served
         self._voucher = voucher
         self._registry = registry
+        self._stop = stop
         self._on_superseded = on_superseded
         self._on_drain = on_drain
         self._heartbeat: Heartbeat | None = None
@@ -99,7 +103,7 @@ class Standing:
             LeaseSuperseded: somebody else holds the id.
         """
         config = self._config
-        incarnation = new_incarnation(self._registry)
+        incarnation = new_incarnation(self._registry, self._stop)
         identity = Identity(config.service, config.member, incarnation, vouched=config.address)
         heartbeat = Heartbeat(
             self._registry,

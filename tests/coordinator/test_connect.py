@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
-from contextlib import closing
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,11 @@ from edl.coordinator import MemoryRegistry, connect
 from edl.coordinator.registry import Kind, acl, keys, masked, with_patience
 from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.coordinator.registry.redis_url import open_client, parse, read_password
+from edl.coordinator.serve import ServeConfig, serve
 from edl.errors import RegistryUnavailable, UsageError
+from edl.lifecycle import Stop
+from edl.teacher.config import PredictorConfig, TeacherConfig
+from edl.teacher.serving import serve as serve_teacher
 
 
 @pytest.mark.parametrize(("timed_out", "calls"), [(True, 3), (False, 1)])
@@ -34,11 +40,40 @@ def test_a_start_waits_for_a_slow_redis_but_not_for_a_missing_one(
         return "answer"
 
     if timed_out:
-        assert with_patience(call) == "answer"
+        assert with_patience(call, Stop()) == "answer"
     else:
         with pytest.raises(RegistryUnavailable):
-            with_patience(call)
+            with_patience(call, Stop())
     assert len(made) == calls
+
+
+def _run_coordinator(redis_url: str, stop: Stop) -> None:
+    serve(ServeConfig(redis=redis_url), stop, lambda *_: None)
+
+
+def _run_teacher(redis_url: str, stop: Stop) -> None:
+    predictor = PredictorConfig("edl.tests.teacher.functions:slow")
+    config = TeacherConfig("s", predictor, coordinator=redis_url)
+    serve_teacher(config, stop, on_ready=lambda _: None, on_progress=lambda _: None)
+
+
+@pytest.mark.parametrize("run", [_run_coordinator, _run_teacher])
+def test_a_start_that_waits_for_redis_can_be_stopped(run: Callable[[str, Stop], None]) -> None:
+    stop, attempts = Stop(), []
+    with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as connections:
+
+        def accept() -> None:
+            with suppress(OSError):  # ends when the server is shut down
+                while True:
+                    attempts.append(connections.enter_context(silent.accept()[0]))
+                    stop.request()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        run(f"redis://127.0.0.1:{silent.getsockname()[1]}", stop)
+        silent.shutdown(socket.SHUT_RDWR)
+        accepting.join()
+    assert len(attempts) <= 2, "one call, which connects twice"
 
 
 def test_a_redis_that_stands_still_times_out() -> None:
