@@ -126,16 +126,16 @@ def silent(standing: Standing, others: int, now: float, rng: RandomLike) -> tupl
 def look(
     standings: Mapping[str, Standing],
     silent_ones: Collection[str],
-    usable: int,
+    usable: Collection[str],
     now: float,
     rng: RandomLike,
 ) -> tuple[dict[str, Standing], tuple[str, ...]]:
-    """A look has found some of those in the pool silent.
+    """A look has found some teachers silent, in the pool or on trial.
 
     Args:
         standings: of all that were looked at, in the order in which they are judged.
         silent_ones: names of those that say nothing.
-        usable: teachers that can be sent to now, these included.
+        usable: names of teachers that can be sent to now.
         now: seconds of a clock that does not go back.
         rng: scatters the probes.
 
@@ -144,13 +144,15 @@ def look(
     """
     after: dict[str, Standing] = {}
     ejected: list[str] = []
+    left = set(usable)
     for name, standing in standings.items():
         if name not in silent_ones:
             after[name] = heard_of(standing)
             continue
-        after[name], step = silent(standing, usable - len(ejected) - 1, now, rng)
+        after[name], step = silent(standing, len(left - {name}), now, rng)
         if step == "eject":
             ejected.append(name)
+            left.discard(name)
     return after, tuple(ejected)
 
 

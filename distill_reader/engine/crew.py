@@ -80,10 +80,10 @@ class Crew:
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
-        ejected = {*self._ledger.on_trial}
-        yield from self.lateness.look(waits, self._resting | ejected, now)
-        names = [name for name in self._ledger.teachers if name not in ejected]
-        for name in self.standings.look(names, self.lateness.silent, self._ledger.usable, now):
+        ledger, lateness = self._ledger, self.lateness
+        yield from lateness.look(waits, self._resting.union(ledger.on_trial), now)
+        usable = ledger.usable_teachers
+        for name in self.standings.look(ledger.teachers, lateness.silent, usable, now):
             yield ev.Ejected(name)
 
     @property

@@ -57,7 +57,7 @@ class Standings:
         return self._step(name, lambda one: outliers.refused(one, now, random))
 
     def look(
-        self, names: Iterable[str], silent: Collection[str], usable: int, now: float
+        self, names: Iterable[str], silent: Collection[str], usable: Collection[str], now: float
     ) -> list[str]:
         """A look has found these silent, of all; those that are ejected for it."""
         standings = {name: self._of(name) for name in names}

@@ -230,6 +230,11 @@ class Figures:
         return usable
 
     @property
+    def usable_teachers(self) -> frozenset[str]:
+        """Names of the teachers that `usable` counts."""
+        return frozenset(teacher.name for teacher in self._usable())
+
+    @property
     def idle(self) -> int:
         return self.load.idle
 

@@ -308,7 +308,7 @@ class Lines:
         owner.hear([ev.Hedge(request) for request in hedges])
         standings = {name: lines[name].standing for name in owner.ledger.teachers if name in lines}
         after, ejected = outliers.look(
-            standings, silent, owner.ledger.usable, self._clock.now, self._rng
+            standings, silent, owner.ledger.usable_teachers, self._clock.now, self._rng
         )
         for name, standing in after.items():
             lines[name].standing = standing

@@ -34,7 +34,7 @@ from edl.tests.distill_reader.readers import (
     reader_of,
 )
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher, label, logits_of
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 # --- each batch once, in order, with its own labels
 
@@ -268,6 +268,32 @@ def test_who_is_ill_is_out_and_back_when_well(
         wait_until(lambda: reader.stats.ejected == ())
         while not dict(reader.stats.served).get(second.address):
             check_epoch(source, list(reader))
+
+
+def test_a_newcomer_that_never_answers_is_ejected(
+    teacher: ScriptedTeacher, second: ScriptedTeacher
+) -> None:
+    """Its only request is a copy that no batch waits for."""
+    recovers = threading.Event()
+
+    def hang(request: InferRequest) -> dict[str, Array]:
+        recovers.wait(DEADLINE_S)
+        return label(request)
+
+    second.behaviour = hang
+    second.is_ready = lambda: teacher.requests > 3 and (not second.requests or recovers.is_set())
+    source = Batches(10)
+    try:
+        with reader_of(source, teacher, second) as reader:
+            while not reader.stats.ejected:
+                check_epoch(source, list(reader))
+            assert reader.stats.ejected == (second.address,)
+            assert reader.stats.ejected_for == ("silent",)
+            recovers.set()
+            while not dict(reader.stats.served).get(second.address):
+                check_epoch(source, list(reader))
+    finally:
+        recovers.set()
 
 
 def test_no_teacher_is_an_error_that_says_why() -> None:

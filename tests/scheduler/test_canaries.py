@@ -374,8 +374,15 @@ class TestOutliers:
     def test_a_look_never_ejects_the_last_reachable_teacher(self) -> None:
         quiet = Standing(silent_since=0.0)
         standings = {"a": quiet, "b": quiet, "c": Standing(silent_since=4.0), "d": quiet}
-        after, ejected = outliers.look(standings, {"a", "b", "d"}, 3, 10.0, random.Random(1))
+        after, ejected = outliers.look(standings, set("abd"), set("abd"), 10.0, random.Random(1))
         assert ejected == ("a", "b")
         assert [after[name].ejected for name in "abcd"] == [True, True, False, False]
         assert after["c"].silent_since is None
         assert after["d"] == quiet
+
+    @pytest.mark.parametrize(("usable", "ejected"), [({"elder"}, ("newcomer",)), (set(), ())])
+    def test_a_newcomer_that_never_answers_is_ejected_while_another_is_usable(
+        self, usable: set[str], ejected: tuple[str, ...]
+    ) -> None:
+        standings = {"elder": Standing(), "newcomer": Standing(silent_since=0.0)}
+        assert outliers.look(standings, {"newcomer"}, usable, 1.0, random.Random(1))[1] == ejected
