@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
-from typing import Any, Self
+from itertools import count, pairwise
+from unittest.mock import MagicMock, Mock, PropertyMock
 
 import numpy as np
 import pytest
@@ -37,44 +37,20 @@ from edl.proto.forms import Form
 # --- accuracy
 
 
-class Teachers:
-    """Stands for a mesh; records what was done to which teacher."""
-
-    def __init__(self) -> None:
-        self.alive = ["a", "b"]
-        self.calls: list[str] = []
-
-    def suspend(self, name: str) -> None:
-        self.calls.append("suspend")
-
-    def kill(self, name: str) -> None:
-        self.alive.remove(name)
-        self.calls.append("kill")
-
-    def start_teacher(self, name: str, spec: Any) -> None:
-        self.alive.append(name)
-        self.calls.append("start")
-
-
 def test_teachers_are_killed_and_replaced_round_after_round() -> None:
-    teachers: Any = Teachers()
-    now = iter(range(10_000))
-    churning = Churning(
-        teachers,
-        TeacherSpec("s", "m"),
-        steps=30,
-        batches=90,
-        say=lambda text: None,
-        clock=lambda: float(next(now)),
-    )
+    mesh, alive, now = Mock(), ["a", "b"], count()
+    mesh.kill.side_effect = alive.remove
+    mesh.start_teacher.side_effect = lambda name, spec: alive.append(name)
+    spec = TeacherSpec("s", "m")
+    churning = Churning(mesh, spec, steps=30, batches=90, say=Mock(), clock=lambda: next(now))
     for batch in range(90):
-        stats = ReaderStats(teachers=tuple(teachers.alive), resends=1)
+        stats = ReaderStats(teachers=tuple(alive), resends=1)
         for _ in range(4):
             churning.look(batch, stats)
     assert churning.killed == churning.joined == 3
     assert not churning.awaits_newcomer
-    assert len(teachers.alive) == 2
-    assert teachers.calls == ["suspend", "kill", "start"] * 3
+    assert len(alive) == 2
+    assert [name for name, _, _ in mesh.method_calls] == ["suspend", "kill", "start_teacher"] * 3
 
 
 # --- codec, labels, ledger
@@ -93,14 +69,6 @@ def case(text: str, loss_t: float = 1.0, sent_t: float | None = None) -> labels.
     form = Form.parse(text, sent_t)
     assert form is not None
     return labels.Case(form, loss_t)
-
-
-def test_logits_are_drawn_the_same_each_time_and_like_a_classifiers() -> None:
-    teacher, student = labels.draw(256)
-    np.testing.assert_array_equal(teacher, labels.draw(256)[0])
-    probabilities = np.exp(teacher) / np.exp(teacher).sum(-1, keepdims=True)
-    assert 0.5 < probabilities.max(-1).mean() < 0.9
-    assert 0.4 < (teacher.argmax(-1) == student.argmax(-1)).mean() < 0.9
 
 
 def test_errors_of_labels_grow_as_fewer_bytes_travel_and_are_zero_for_float32() -> None:
@@ -145,12 +113,7 @@ def test_the_makespan_goal_of_elastic_can_fail(shorter: float, holds: bool) -> N
     served = elastic.Served([5.0] * 300, [9.0] * 300, [5.1] * 300, 4.0)
     report = elastic.report(gang, elastic.Ran(100.0 * shorter, 1.0), served)
     assert report.holds == holds
-    assert {goal.name: goal.holds for goal in report.goals} == {
-        "makespan, elastic / gang": holds,
-        "mean pending, elastic / gang": True,
-        "s until the slot is back": True,
-        "service p99, slot back / alone": True,
-    }
+    assert [goal.holds for goal in report.goals] == [holds, True, True, True]
 
 
 # --- mesh, plan, teacher: devices of stated rates
@@ -212,29 +175,18 @@ def test_windows_begin_after_the_skipped_batches() -> None:
 def test_labels_made_before_the_windows_do_not_count(
     monkeypatch: pytest.MonkeyPatch, virtual_time: VirtualTime, ready: tuple[int, int], part: float
 ) -> None:
-    figures = iter(ready)
+    figures = PropertyMock(side_effect=[ReaderStats(ready=batches) for batches in ready])
 
-    class Reserve:
+    def reader_of(source: Iterable[object], **_: object) -> MagicMock:
         """A reader that has every batch there at once."""
+        reader = MagicMock(**{"__iter__.side_effect": lambda: iter(source)})
+        reader.__enter__.return_value = reader
+        type(reader).stats = figures
+        return reader
 
-        def __init__(self, source: Iterable[object], **_: object) -> None:
-            self._source = source
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            assert next(figures, None) is None, "read twice"
-
-        def __iter__(self) -> Iterator[object]:
-            return iter(self._source)
-
-        @property
-        def stats(self) -> ReaderStats:
-            return ReaderStats(ready=next(figures))
-
-    monkeypatch.setattr(streams, "DistilReader", Reserve)
+    monkeypatch.setattr(streams, "DistilReader", reader_of)
     found = share(["a", "b"], teacher_s=0.01, step_s=0.005, window_s=0.01)  # 30 batches
+    assert figures.call_count == len(ready)
     assert found.part.value == pytest.approx(part, rel=0.05)
 
 

@@ -40,11 +40,6 @@ def simulated(module: ModuleType) -> Reproduced:
     return running.simulated(module, quick=True)
 
 
-def ours(module: ModuleType) -> dict[tuple[str, str], float]:
-    rows = simulated(module).rows
-    return {(str(row["row"]), str(row["column"])): float(str(row["ours"])) for row in rows}
-
-
 @BOTH
 def test_the_simulations_agree_and_are_those_that_are_kept(module: ModuleType) -> None:
     report = simulated(module)
@@ -52,45 +47,6 @@ def test_the_simulations_agree_and_are_those_that_are_kept(module: ModuleType) -
     found = report.to_json()
     kept = json.loads((page.RESULTS / f"paper-{found['name']}.json").read_text())
     assert json.loads(json.dumps(found)) == kept
-
-
-def test_twenty_jobs_wait_a_fifth_of_the_time_at_most_and_the_load_is_no_lower() -> None:
-    found = ours(edl_controller)
-    assert found["with / without", "pending"] <= 0.2
-    assert found["with / without", "load until 550 s"] >= 0.995
-    assert found["with autoscaling", "jobs that trained"] == 20
-    # The one figure of autoscaling that the model is fitted to.
-    assert edl_controller.run(True, 2.0).run("job06").pending_s(1e9) == pytest.approx(65.5)
-    assert edl_controller.run(False, 2.0).run("job05").pending_s(1e9) == edl_controller.START_S
-
-
-def test_the_printed_averages_of_the_controllers_pending_time_are_divided_by_eleven() -> None:
-    assert sum(edl_controller.PENDING_OFF) / 11 == pytest.approx(280.455, abs=5e-4)
-    assert sum(edl_controller.PENDING_ON) / 11 == pytest.approx(42.9091, abs=5e-5)
-    assert pytest.approx((308.5, 47.2)) == (
-        edl_controller.PENDING_OFF_S,
-        edl_controller.PENDING_ON_S,
-    )
-
-
-def test_elastic_jobs_end_sooner_than_gang_scheduled_ones_and_the_second_waits_less() -> None:
-    for kind in ("cpu", "gpu"):
-        gang, elastic = (elasticdl.overlap(mode, kind) for mode in ("gang", "elastic"))
-        assert elastic.makespan_s() < 0.85 * gang.makespan_s()
-        assert elastic.mean_pending_s() < 0.1 * gang.mean_pending_s()
-    moments = elasticdl.overlap("elastic", "cpu").moments
-    # The second job gets the rest: 13 and 8 of 24, as a second worker of 5 would not fit.
-    assert max(moment.held.get("cpu", 0.0) for moment in moments if moment.at_s < 394) == 21
-    assert {moment.held.get("cpu", 0.0) for moment in moments if moment.at_s > 396} == {13, 0}
-
-
-def test_beside_nginx_the_job_gives_way_at_once() -> None:
-    found = elasticdl.beside_nginx()
-    for from_s, cpus in elasticdl.NGINX:
-        now = next(moment for moment in found.moments if moment.at_s >= from_s)
-        assert now.reserved["cpu"] == cpus
-        assert now.held["cpu"] + cpus <= elasticdl.MIX_CPUS
-    assert [run.restarts for run in found.runs] == [0]
 
 
 @pytest.mark.parametrize("failures", [1e-4, 0.2, 1.0, 5.0])

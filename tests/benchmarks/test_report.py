@@ -160,11 +160,8 @@ def test_measurements_stay_on_one_core_and_the_others_come_back() -> None:
 def test_the_machine_is_described_without_its_name_or_paths() -> None:
     described = machine()
     assert {"cpu", "cores", "memory_gib", "os", "python", "libraries"} == set(described)
-    text = json.dumps(described)
     assert platform.node() not in described["os"].split()
-    assert os.path.expanduser("~") + "/" not in text
-    assert described["libraries"]["numpy"]
-    assert described["cores"] >= 1
+    assert os.path.expanduser("~") + "/" not in json.dumps(described)
 
 
 REPORT = Report(
@@ -187,14 +184,13 @@ def test_a_report_is_shown_and_written_whole() -> None:
     assert not REPORT.holds
     out = io.StringIO()
     REPORT.show(Console(file=out, width=100))
-    for shown in ("Z80", "1,234,567", "0.25", "0.9 .. 1.3", ">= 1", "speed", "errors", "no"):
+    for shown in ("1,234,567", "0.25", "0.9 .. 1.3", "speed", "errors"):
         assert shown in out.getvalue()
 
 
 def test_a_report_without_goals_holds() -> None:
     report = Report([{"x": 1}])
     assert report.holds
-    assert report.machine["python"].endswith(platform.python_version())
     out = io.StringIO()
     report.show(Console(file=out))
     assert "goal" not in out.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,76 +17,60 @@ from edl.tests.waiting import wait_until
 pytestmark = pytest.mark.system
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.started: list[Process] = []
-        self.ended: list[tuple[Process, int]] = []
-
-    def on_start(self, process: Process) -> None:
-        self.started.append(process)
-
-    def on_exit(self, process: Process, code: int) -> None:
-        self.ended.append((process, code))
-
-
-def keeper_of(
-    command: Command | Callable[[], Command], recorder: Recorder, *, healthy_s: float = 60.0
-) -> Keeper:
-    return Keeper(
-        command,
-        on_start=recorder.on_start,
-        on_exit=recorder.on_exit,
-        base_s=0.001,
-        cap_s=0.01,
-        healthy_s=healthy_s,
-    )
+QUICKLY: dict[str, Any] = {"base_s": 0.001, "cap_s": 0.01}
+Ended = list[tuple[Process, int]]
 
 
 def test_a_child_that_is_killed_is_replaced_and_both_ends_are_reported() -> None:
-    recorder = Recorder()
-    keeper = keeper_of(python(DOCILE), recorder)
+    started, ended = list[Process](), Ended()
+    keeper = Keeper(
+        python(DOCILE), on_start=started.append, on_exit=lambda *end: ended.append(end), **QUICKLY
+    )
     first = keeper.start()
     first.expect("ready", WAIT_S)
     first.kill()
-    wait_until(lambda: len(recorder.started) == 2)
+    wait_until(lambda: len(started) == 2)
     second = keeper.process
-    assert second is recorder.started[1]
+    assert second is started[1]
     assert second.pid != first.pid
     assert second.alive
-    assert recorder.ended == [(first, -signal.SIGKILL)]
+    assert ended == [(first, -signal.SIGKILL)]
     assert keeper.failures == 1
     assert keeper.stop() == -signal.SIGTERM
     assert not second.alive
-    assert len(recorder.ended) == 1, "an end that `stop` brought about is not reported"
+    assert len(ended) == 1, "an end that `stop` brought about is not reported"
 
 
 def test_stop_ends_the_restarts_for_good() -> None:
-    recorder = Recorder()
-    keeper = keeper_of(python("raise SystemExit(3)"), recorder)
+    ended = Ended()
+    keeper = Keeper(
+        python("raise SystemExit(3)"), on_exit=lambda *end: ended.append(end), **QUICKLY
+    )
     keeper.start()
     wait_until(lambda: keeper.failures >= 3)
     keeper.stop()
-    count = len(recorder.started)
-    assert keeper.process is not None
-    assert not keeper.process.alive
-    assert {code for _, code in recorder.ended} == {3}
+    last = keeper.process
+    assert last is not None
+    assert not last.alive
+    assert {code for _, code in ended} == {3}
     keeper.stop()
-    assert len(recorder.started) == count
     with pytest.raises(ProcessFailed, match="does not start again"):
         keeper.start()
-    assert len(recorder.started) == count
+    assert keeper.process is last
 
 
 def test_a_child_that_stayed_long_enough_begins_the_count_anew() -> None:
     """A function gives a fresh command for each start."""
-    numbers, recorder = itertools.count(), Recorder()
+    numbers, started = itertools.count(), list[Process]()
     code = "import sys; print(sys.argv[1]); raise SystemExit(3)"
-    keeper = keeper_of(lambda: python(code, next(numbers)), recorder, healthy_s=0.0)
+    keeper = Keeper(
+        lambda: python(code, next(numbers)), on_start=started.append, healthy_s=0.0, **QUICKLY
+    )
     keeper.start()
-    wait_until(lambda: len(recorder.started) >= 4)
+    wait_until(lambda: len(started) >= 4)
     assert keeper.failures <= 1
     keeper.stop()
-    assert [process.tail() for process in recorder.started[:3]] == [["0"], ["1"], ["2"]]
+    assert [process.tail() for process in started[:3]] == [["0"], ["1"], ["2"]]
 
 
 def test_stop_does_not_wait_for_a_long_pause() -> None:
@@ -121,7 +105,7 @@ def test_callbacks_that_fail_later_do_not_end_the_keeping() -> None:
     def on_exit(process: Process, code: int) -> None:
         raise ValueError("exit")
 
-    keeper = Keeper(python(DOCILE), on_start=on_start, on_exit=on_exit, base_s=0.001, cap_s=0.01)
+    keeper = Keeper(python(DOCILE), on_start=on_start, on_exit=on_exit, **QUICKLY)
     keeper.start().kill()
     wait_until(lambda: len(children) == 3)
     assert children[1].wait(WAIT_S) == -signal.SIGKILL

@@ -36,26 +36,20 @@ def test_a_thread_is_found_while_it_runs_but_no_librarys_own_daemon() -> None:
 
 
 @pytest.mark.system
-def test_a_child_is_found_and_ended() -> None:
+def test_a_child_and_an_orphan_are_found_and_ended() -> None:
     before = ProcessResources.now()
-    child = subprocess.Popen(["sleep", "60"])
-    assert leaked_since(before, SHORT_S) == [f"process {child.pid}: sleep 60"]
+    code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True).pid)"
+    parent = start(python(code))
+    parent.wait(WAIT_S)
+    wait_until(lambda: all(thread.name != "edl-watch-child" for thread in threading.enumerate()))
+    orphan, child = int(parent.tail()[0]), subprocess.Popen(["sleep", "60"])
+    found = {f"process {pid}: sleep 60" for pid in (orphan, child.pid)}
+    assert set(leaked_since(before, SHORT_S)) == found
+    wait_until(lambda: not runs(orphan))
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     (leak,) = leaked_since(before, SHORT_S)
     assert leak.startswith(f"process {child.pid}: a zombie")
     assert child.wait(WAIT_S) == -signal.SIGKILL
-
-
-@pytest.mark.system
-def test_a_grandchild_whose_parent_has_ended_is_found() -> None:
-    before = ProcessResources.now()
-    code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True).pid)"
-    child = start(python(code))
-    child.wait(WAIT_S)
-    wait_until(lambda: all(thread.name != "edl-watch-child" for thread in threading.enumerate()))
-    pid = int(child.tail()[0])
-    assert leaked_since(before, SHORT_S) == [f"process {pid}: sleep 60"]
-    wait_until(lambda: not runs(pid))
 
 
 def test_named_shared_memory_is_found() -> None:

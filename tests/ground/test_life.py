@@ -40,46 +40,37 @@ def inner(code: str, *args: object) -> tuple[str, ...]:
     return python(code, *args).argv
 
 
-@pytest.mark.parametrize("guard", [False, True])
-def test_a_killed_parent_takes_its_child_along(guard: bool) -> None:
-    argv = ("sh", "-c", "echo ready; exec sleep 60") if guard else inner(DOCILE)
-    parent, child = parent_of(*argv, guard=guard)
-    parent.expect("ready", WAIT_S)  # a guard has started, too, before its program does
-    parent.send_signal(signal.SIGKILL)
-    wait_gone([child])
+#: `pause` is called with the interpreter's lock held: no thread can run, only the kernel kills it.
+HANGING = """
+    import ctypes, signal
+    from edl.supervise import end_with_parent
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_with_parent(at_once=True)
+    print("ready", flush=True)
+    ctypes.PyDLL(None).pause()
+"""
 
 
-@pytest.mark.parametrize("guard", [False, True])
-def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(guard: bool) -> None:
-    argv = SHELL if guard else inner(STUBBORN, 0.3)
+@pytest.mark.parametrize(
+    ("argv", "guard"),
+    [
+        pytest.param(inner(DOCILE), False, id="docile"),
+        pytest.param(inner(STUBBORN, 0.3), False, id="ignores SIGTERM"),
+        pytest.param(inner(HANGING), False, id="hangs"),
+        pytest.param(("sh", "-c", "echo ready; exec sleep 60"), True, id="guarded"),
+        pytest.param(SHELL, True, id="guarded, ignores SIGTERM"),
+        # As `bash train.sh` does, which ends by SIGTERM while its program goes on.
+        pytest.param(
+            ("sh", "-c", "sleep 60 & echo program $!; wait"), True, id="guarded, leaves a program"
+        ),
+    ],
+)
+def test_a_killed_parent_takes_its_child_along(argv: tuple[str, ...], guard: bool) -> None:
     parent, child = parent_of(*argv, guard=guard, grace_s=0.3)
+    # A guard has started, too, before its program does.
     said = parent.expect(r"^(?:ready|program (\d+))", WAIT_S)
-    parent.kill()
-    wait_gone([child, int(said[1])] if guard else [child])
-
-
-def test_a_child_whose_interpreter_hangs_is_killed_by_the_kernel() -> None:
-    """`pause` is called with the interpreter's lock held: no thread of the child can run."""
-    hang = """
-        import ctypes, signal
-        from edl.supervise import end_with_parent
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_with_parent(at_once=True)
-        print("ready", flush=True)
-        ctypes.PyDLL(None).pause()
-    """
-    parent, child = parent_of(*inner(hang))
-    parent.expect("ready", WAIT_S)
     parent.send_signal(signal.SIGKILL)
-    wait_gone([child])
-
-
-def test_what_a_guarded_program_leaves_behind_ends_with_the_parent() -> None:
-    """As `bash train.sh` does, which ends by SIGTERM while its program goes on."""
-    parent, shim = parent_of("sh", "-c", "sleep 60 & echo left $!; wait", guard=True)
-    left = int(parent.expect(r"^left (\d+)", WAIT_S)[1])
-    parent.send_signal(signal.SIGKILL)
-    wait_gone([shim, left])
+    wait_gone([child, int(said[1])] if said[1] else [child])
 
 
 def test_a_guarded_program_dies_when_only_its_guard_is_killed() -> None:
@@ -89,29 +80,6 @@ def test_a_guarded_program_dies_when_only_its_guard_is_killed() -> None:
     guard.send_signal(signal.SIGKILL)
     assert guard.wait(WAIT_S) == -signal.SIGKILL
     wait_gone([program])
-
-
-def test_children_end_with_a_parent_that_just_ends() -> None:
-    code = """
-        import sys
-        from edl.supervise import Command, start
-        child = start(Command("inner", ("sleep", "60"), guard=True))
-        print("child", child.pid)
-    """
-    parent = start(python(code))
-    assert parent.wait(WAIT_S) == 0
-    wait_gone([int(parent.tail()[-1].split()[1])])
-
-
-def test_a_whole_chain_ends_with_its_head() -> None:
-    middle = python(PARENT, 1, 10.0, "sleep", "60").argv
-    code = "from edl.supervise import end_with_parent; end_with_parent()\n" + middle[4]
-    head, second = parent_of(*middle[:4], code, *middle[5:])
-    third = int(head.expect(r"^child (\d+)", WAIT_S)[1])
-    assert runs(second)
-    assert runs(third)
-    head.kill()
-    wait_gone([second, third])
 
 
 def test_a_guard_ends_as_its_program_ends() -> None:

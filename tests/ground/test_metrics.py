@@ -6,6 +6,7 @@ import http.client
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Metric
@@ -33,15 +34,11 @@ def server(registry: CollectorRegistry) -> Iterator[MetricsServer]:
 def scrape(
     server: MetricsServer, token: str = "", method: str = "GET", path: str = "/metrics"
 ) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(server.address, timeout=5)
-    try:
-        connection.request(
-            method, path, headers={"Authorization": f"Bearer {token}"} if token else {}
-        )
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with closing(http.client.HTTPConnection(server.address, timeout=5)) as connection:
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
-    finally:
-        connection.close()
 
 
 def open_socket(server: MetricsServer) -> socket.socket:
@@ -89,8 +86,7 @@ def test_what_cannot_be_listened_on_is_refused(
 
 
 def test_hosts_and_ports_are_told_apart() -> None:
-    assert split_listen("9100") == ("127.0.0.1", 9100)
-    assert split_listen(":9100") == ("127.0.0.1", 9100)
+    assert split_listen("9100") == split_listen(":9100") == ("127.0.0.1", 9100)
     assert split_listen("[::1]:0") == ("::1", 0)
     assert split_listen("node.example:80") == ("node.example", 80)
 
@@ -101,8 +97,9 @@ def test_with_a_gate_a_scrape_needs_its_token_and_health_none(registry: Collecto
             raise Unauthenticated("no such token")
 
     well = [False]
-    server = MetricsServer("0.0.0.0:0", registry, authorize=authorize, ready=lambda: well[0])
-    try:
+    with closing(
+        MetricsServer("0.0.0.0:0", registry, authorize=authorize, ready=lambda: well[0])
+    ) as server:
         assert scrape(server) == scrape(server, "wrong") == (401, "")
         status, text = scrape(server, "opensesame")
         assert (status, "edl_test_turns_total" in text) == (200, True)
@@ -111,8 +108,6 @@ def test_with_a_gate_a_scrape_needs_its_token_and_health_none(registry: Collecto
         well[0] = True
         assert scrape(server, path="/health/ready?verbose") == (200, "")
         assert scrape(server, path="/health") == (401, "")
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize(
@@ -131,14 +126,11 @@ def test_with_a_gate_a_scrape_needs_its_token_and_health_none(registry: Collecto
     ids=lambda garbage: repr(garbage[:12]),
 )
 def test_garbage_does_not_disturb_other_clients(server: MetricsServer, garbage: bytes) -> None:
-    with open_socket(server) as connection:
-        try:
-            connection.sendall(garbage)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):
-                pass
-        except OSError:
-            pass  # it need not hear us out
+    with open_socket(server) as connection, suppress(OSError):  # it need not hear us out
+        connection.sendall(garbage)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
     assert scrape(server)[0] == 200
 
 
@@ -147,17 +139,12 @@ def test_silent_clients_are_many_only_for_a_while(
 ) -> None:
     monkeypatch.setattr(metrics, "_CLIENT_S", 0.2)
     monkeypatch.setattr(metrics, "_CLIENTS", 4)
-    server = MetricsServer("0", registry)
-    silent = [open_socket(server) for _ in range(4 + 5)]
-    try:
+    with closing(MetricsServer("0", registry)) as server, ExitStack() as open_sockets:
+        silent = [open_sockets.enter_context(open_socket(server)) for _ in range(4 + 5)]
         for connection in silent:  # those that came on top at once, the others when time is up
             assert connection.recv(1) == b""
         monkeypatch.setattr(metrics, "_CLIENT_S", 20.0)
         assert scrape(server)[0] == 200
-    finally:
-        for connection in silent:
-            connection.close()
-        server.close()
 
 
 def test_a_collector_that_fails_hurts_only_its_scrape(

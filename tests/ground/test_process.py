@@ -28,14 +28,6 @@ from edl.tests.waiting import wait_until
 pytestmark = pytest.mark.system
 
 
-def test_the_exit_code_and_all_output_are_kept() -> None:
-    code = r"import os, sys; os.write(2, b'err\n'); os.write(1, b'a\r\n\xff\nlast'); sys.exit(3)"
-    process = start(python(code))
-    assert process.wait(WAIT_S) == process.returncode == 3
-    assert not process.alive
-    assert process.tail() == ["err", "a", "\ufffd", "last"]
-
-
 def test_a_flood_of_output_neither_blocks_the_child_nor_fills_memory() -> None:
     process = start(python("print('x' * 100_000); [print(i) for i in range(100_000)]"))
     assert process.wait(WAIT_S) == 0
@@ -43,21 +35,24 @@ def test_a_flood_of_output_neither_blocks_the_child_nor_fills_memory() -> None:
     assert len(process.tail(10**6)) == 1000
 
 
-def test_output_goes_to_the_log_file_and_to_the_echo_even_if_it_fails(tmp_path: Path) -> None:
+def test_all_output_is_kept_logged_and_echoed_even_if_that_fails(tmp_path: Path) -> None:
+    code = r"import os, sys; os.write(2, b'err\n'); os.write(1, b'a\r\n\xff\nlast'); sys.exit(3)"
+    said = ["err", "a", "\ufffd", "last"]
     lines: list[str] = []
     log = tmp_path / "logs" / "child.log"
 
     def echo(line: str) -> None:
         lines.append(line)
-        if line == "2":
+        if line == "last":
             raise ValueError(line)
 
     for _ in range(2):
-        process = start(python("print('hello'); print(2)", log=log), echo=echo)
-        assert process.wait(WAIT_S) == 0
-        assert process.tail() == ["hello", "2"]
-    assert log.read_text() == "hello\n2\nhello\n2\n"
-    assert lines == ["hello", "2"] * 2
+        process = start(python(code, log=log), echo=echo)
+        assert process.wait(WAIT_S) == process.returncode == 3
+        assert not process.alive
+        assert process.tail() == said
+    assert log.read_bytes() == b"err\na\r\n\xff\nlast" * 2
+    assert lines == said * 2
 
 
 def test_expect_finds_earlier_lines_and_says_how_the_child_ended() -> None:
@@ -214,20 +209,6 @@ def test_ourselves_everybody_and_zombies_have_no_identity() -> None:
         os._exit(0)
     wait_until(lambda: identity_of(pid) is None)
     os.waitpid(pid, 0)
-
-
-def test_background_process_outlives_its_parent(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    inner = f"python_command('b', 'edl', '--version', log=Path({str(log)!r}))"
-    code = f"""
-        from pathlib import Path
-        from edl.supervise import Background, end_with_parent, python_command
-        end_with_parent()
-        Background({inner}).leave()
-    """
-    parent = start(python(code))
-    assert parent.wait(WAIT_S) == 0, parent.tail()
-    wait_until(lambda: log.read_text().startswith("edl-dist "))
 
 
 def test_the_end_of_one_in_the_background_is_known_until_it_is_left(tmp_path: Path) -> None:

@@ -68,13 +68,7 @@ static_resources:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """An Envoy that is ready.
-
-    Attributes:
-        process: leads its process group.
-        grpc: host:port at which it takes requests.
-        admin: host:port of its own page.
-    """
+    """An Envoy that is ready, and its two addresses, host:port."""
 
     process: Process
     grpc: str

@@ -35,19 +35,12 @@ def known_batches(count: int = FOR_EVER) -> Batches:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that is ready.
-
-    Attributes:
-        process: leads its process group.
-        grpc: host:port of the Open Inference Protocol over gRPC.
-        http: host:port of the same over HTTP.
-        binary: whether it takes tensors as bytes over HTTP.
-    """
+    """A server of the Open Inference Protocol that is ready, and its addresses, host:port."""
 
     process: Process
     grpc: str
     http: str
-    binary: bool = True
+    binary: bool = True  # whether it takes tensors as bytes over HTTP
 
     def kill(self) -> None:
         """KILL to all of its processes, as when a machine is lost."""

@@ -109,12 +109,8 @@ def test_a_reader_names_the_feeds_of_an_undescribed_model(undescribed: Server, l
     address = undescribed.grpc if lane == "grpc" else f"http://{undescribed.http}"
     with DistilReader(source, service=MODEL, teachers=[address], feeds={INPUT: 0}) as reader:
         source.check(list(reader))
-
-
-def test_a_reader_without_feeds_is_told_to_name_them(undescribed: Server) -> None:
-    source = known_batches(BATCHES)
     with (
-        DistilReader(source, service=MODEL, teachers=[undescribed.grpc]) as reader,
+        DistilReader(source, service=MODEL, teachers=[address]) as reader,
         pytest.raises(UsageError, match="the model names no inputs; say which fields"),
     ):
         list(reader)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import io
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,17 @@ import pytest
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from edl.coordinator.registry import Member, connect
+from edl.coordinator.registry import connect
 from edl.distill_reader import DistilReader
-from edl.errors import ProcessFailed, RequestRefused
+from edl.errors import RequestRefused
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto.clients import Request, open_client
 from edl.proto.dialects import PADDLE_SERVING
 from edl.proto.paddle_serving import general_model_pb2, npy, pipeline_pb2
-from edl.supervise import Process, python_command, start
+from edl.supervise import Command, Process, python_command, start
 from edl.tests.ground.programs import wait_gone
-from edl.tests.interop.paddle_serving import export, serving_python
+from edl.tests.interop.environments import serving_python
+from edl.tests.interop.running import PROGRAMS
 from edl.tests.proto.test_stubs import fields
 from edl.tests.waiting import DEADLINE_S
 
@@ -57,15 +59,11 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a reader reads: in each epoch `count` batches of images, with their number.
-
-    Attributes:
-        before: called before a batch is handed out, with its number.
-    """
+    """`count` numbered batches of images; `before` is called with the number of each."""
 
     network: Network
     count: int
-    before: Callable[[int], None] = lambda number: None
+    before: Callable[[int], None]
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         for number in range(self.count):
@@ -75,7 +73,12 @@ class Source:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
-    folder = export(tmp_path_factory.mktemp("former"))
+    """The tiny network of `paddle_export.py`, in the format of Paddle 2."""
+    folder = tmp_path_factory.mktemp("former")
+    argv = (sys.executable, "-P", str(PROGRAMS / "paddle_export.py"), str(folder))
+    env = {"FLAGS_enable_pir_api": "0"}  # read when Paddle is imported
+    process = start(Command("export", argv, env=env, guard=True))
+    assert process.wait(START_S) == 0, process.tail()
     return Network(folder, np.load(folder / "x.npy"), np.load(folder / "y.npy"))
 
 
@@ -91,26 +94,13 @@ def spec(model: Path, *options: str) -> TeacherSpec:
     return TeacherSpec(SERVICE, str(model), ttl_s=2.0, options=(*engine, *options))
 
 
-def server_of(teacher: Process) -> psutil.Process | None:
-    """The pipeline server that this teacher keeps, if there is one now."""
+def running(teacher: Process) -> psutil.Process:
+    """The pipeline server that this teacher keeps."""
     for child in psutil.Process(teacher.pid).children(recursive=True):
-        try:
+        with suppress(psutil.NoSuchProcess):
             if any(word.endswith("service.py") for word in child.cmdline()[:4]):
                 return child
-        except psutil.NoSuchProcess:
-            continue
-    return None
-
-
-def running(teacher: Process) -> psutil.Process:
-    server = server_of(teacher)
-    assert server is not None
-    return server
-
-
-def registered(mesh: LocalMesh) -> list[Member]:
-    with closing(connect(mesh.url, timeout_s=DEADLINE_S)) as registry:
-        return registry.members("teachers", SERVICE)
+    raise AssertionError("no server runs")
 
 
 def reader(source: Source, mesh: LocalMesh) -> DistilReader:
@@ -126,7 +116,8 @@ def test_it_labels_epochs_through_a_kill_and_a_drain(
     kept = start(python_command("fingerprint", "edl", *words))
     assert kept.wait(START_S) == 0, kept.tail()
     mesh.add_teacher("theirs", spec(network.folder, "--canary", canary))
-    (member,) = registered(mesh)
+    with closing(connect(mesh.url, timeout_s=DEADLINE_S)) as registry:
+        (member,) = registry.members("teachers", SERVICE)
     assert (member.facts["protocol"], member.facts["verified"]) == (PADDLE_SERVING, "canary")
     teacher = mesh.teachers["theirs"]
     first = running(teacher)
@@ -198,21 +189,6 @@ def test_what_is_pickled_is_not_unpickled(
     mesh.kill("t")  # its server dies with it
     teacher.wait()
     wait_gone(whole)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"former_format": False}, "FLAGS_enable_pir_api=0"),
-        ({"weights": 0.0}, r"is constant.*Were the weights loaded"),
-    ],
-)
-def test_a_model_that_cannot_be_served_is_refused(
-    mesh: LocalMesh, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ProcessFailed, match=message):
-        mesh.add_teacher("t", spec(export(tmp_path, **options)))
-    assert mesh.teachers["t"].wait() == 2
 
 
 def shipped(path: str) -> Any:

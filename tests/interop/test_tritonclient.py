@@ -89,19 +89,17 @@ def test_statistics_are_those_of_all_lanes(seen: dict[str, Any]) -> None:
 
 
 def test_errors_have_the_status_of_each_protocol(seen: dict[str, Any]) -> None:
-    words = "unknown model 'vgg': this teacher serves 'net'"
-    assert [seen["unknown_model"][0], seen["grpc_unknown_model"][0]] == [
-        "404",
-        "StatusCode.INVALID_ARGUMENT",
-    ]
-    assert words in seen["unknown_model"][1]
-    assert words in seen["grpc_unknown_model"][1]
+    unknown, lost = "unknown model 'vgg'", "no region 'batch' of this caller is registered here"
+    for call, status, words in (
+        ("unknown_model", "404", unknown),
+        ("grpc_unknown_model", "StatusCode.INVALID_ARGUMENT", unknown),
+        ("lost", "StatusCode.INVALID_ARGUMENT", lost),
+    ):
+        assert seen[call][0] == status
+        assert words in seen[call][1]
 
 
 def test_regions_are_listed_until_they_are_unregistered(seen: dict[str, Any]) -> None:
     (region,) = seen["regions"]
     assert (region["name"], region["key"], region["offset"]) == ("batch", "/edl-triton-both", 0)
     assert seen["no_regions"] == {}
-    status, words = seen["lost"]
-    assert status == "StatusCode.INVALID_ARGUMENT"
-    assert "no region 'batch' of this caller is registered here" in words

@@ -16,6 +16,11 @@ from edl.proto.tensors import Parameter
 FIXED_SIZE = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
 #: Text without lone surrogates: what protobuf strings can hold.
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PARAMETERS: st.SearchStrategy[dict[str, Parameter]] = st.dictionaries(

@@ -85,14 +85,6 @@ def test_cut_anywhere(whole: bytes) -> None:
     assert all(not (got.inputs if whole is REQUEST else got.outputs) for got in readable)
 
 
-def test_each_byte_changed() -> None:
-    for at in range(len(REQUEST)):
-        for change in (0x01, 0x80, 0xFF):
-            data = bytearray(REQUEST)
-            data[at] ^= change
-            decode_as_protobuf_does(bytes(data))
-
-
 def request(
     datatype: str = "FP32", shape: Any = (2,), raw: Any = (bytes(8),), **more: Any
 ) -> bytes:
@@ -100,17 +92,18 @@ def request(
     return pb.ModelInferRequest(inputs=[tensor], raw_input_contents=raw).SerializeToString()
 
 
+def typed(datatype: str = "FP32", **contents: Any) -> bytes:
+    return request(datatype, raw=[], contents=Contents(**contents))
+
+
 TENSOR = request(raw=())
 BAD = {
     "length beyond the end": (b"\x3a\xff\xff\xff\xff\x07", "truncated"),
-    "length of 2^63": (b"\x3a" + b"\x80" * 9 + b"\x01", "truncated"),
     "length of eleven bytes": (b"\x3a" + b"\x80" * 10 + b"\x01", "more than 10 bytes"),
     "tag of six bytes": (b"\xba\x80\x80\x80\x80\x00\x00", "more than 5 bytes"),
     "ends within a tag": (b"\x80", "ends within a number"),
     "ends within a fixed32": (b"\x0d\x00", "truncated"),
-    "ends within a fixed64": (b"\x09\x00", "truncated"),
     "a group": (b"\x9b\x06\x9c\x06", "wire type 3"),
-    "wire type 6": (b"\x0e\x00", "wire type 6"),
     "field 0": (b"\x02\x01x", "cannot be parsed"),
     "text that is not UTF-8": (b"\x0a\x01\xff", "cannot be parsed"),
     "negative dimension": (request(shape=[-1]), "negative"),
@@ -118,40 +111,22 @@ BAD = {
     "overflowing shape": (request(shape=[1 << 62, 1 << 62]), "larger than any memory"),
     "overflowing empty shape": (request(shape=[0, 1 << 62], raw=[b""]), "larger than any memory"),
     "more elements than bytes": (request(shape=[1 << 40]), "needs"),
-    "fewer elements than bytes": (request(shape=[1]), "needs 4 bytes"),
     "too many raws": (request(raw=[bytes(8)] * 2), "1 tensors are named"),
     "raws without tensors": (b"\x3a\x00", "0 tensors are named"),
-    "tensor without elements": (TENSOR, "needs 2 elements"),
     "a name twice": (TENSOR * 2 + b"\x3a\x08" + bytes(8) + b"\x3a\x08" + bytes(8), "twice"),
     "unknown datatype": (request("FP8"), "unknown datatype 'FP8'"),
-    "no datatype": (request(""), "unknown datatype ''"),
     "a very long datatype": (request("x" * 100_000), "unknown datatype"),
+    "a datatype of two lines": (request("a\n"), r"unknown datatype 'a\\n'"),
     "BOOL that is 2": (request("BOOL", raw=[b"\x02\x00"]), "neither 0 nor 1"),
     "BYTES too short": (request("BYTES", raw=[bytes(7)]), "do not fit"),
-    "BYTES element too long": (request("BYTES", raw=[b"\xff\xff\xff\xff" + bytes(4)]), "ends at"),
     "BYTES cut in a length": (request("BYTES", raw=[b"\x02\0\0\0ab" + bytes(2)]), "ends at"),
     "BYTES with more behind": (request("BYTES", raw=[bytes(9)]), "1 bytes follow"),
-    "2^40 BYTES": (request("BYTES", shape=[1 << 40]), "do not fit"),
     "contents and raw": (request(contents=Contents(fp32_contents=[1, 2])), "both"),
-    "contents of another type": (
-        request(raw=[], contents=Contents(fp64_contents=[1, 2])),
-        "belong in fp32_contents",
-    ),
-    "contents of two types": (
-        request(raw=[], contents=Contents(fp32_contents=[1, 2], bool_contents=[True])),
-        "belong in fp32_contents",
-    ),
-    "too few contents": (request(raw=[], contents=Contents(fp32_contents=[1])), "2 elements, 1"),
-    "too many contents": (
-        request(raw=[], contents=Contents(fp32_contents=[1, 2, 3])),
-        "2 elements, 3",
-    ),
-    "contents of FP16": (
-        request("FP16", raw=[], contents=Contents(fp32_contents=[1, 2])),
-        "belong in raw bytes",
-    ),
-    "UINT8 of 256": (request("UINT8", raw=[], contents=Contents(uint_contents=[0, 256])), "0..255"),
-    "INT8 of -129": (request("INT8", raw=[], contents=Contents(int_contents=[0, -129])), "-128"),
+    "contents of another type": (typed(fp64_contents=[1, 2]), "belong in fp32_contents"),
+    "too few contents": (typed(fp32_contents=[1]), "2 elements, 1"),
+    "contents of FP16": (typed("FP16", fp32_contents=[1, 2]), "belong in raw bytes"),
+    "UINT8 of 256": (typed("UINT8", uint_contents=[0, 256]), "0..255"),
+    "INT8 of -129": (typed("INT8", int_contents=[0, -129]), "-128"),
     "shared memory": (
         request(parameters=as_parameters({"shared_memory_region": "r"})),
         "not spoken",

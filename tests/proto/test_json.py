@@ -17,7 +17,7 @@ from edl.proto.datatypes import Array
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.places import Place
 from edl.proto.tensors import Heavy, InferRequest, InferResponse
-from edl.tests.proto.strategies import arrays, same
+from edl.tests.proto.strategies import JSON, arrays, same
 
 
 def no_memory(_: Place) -> memoryview:
@@ -34,26 +34,23 @@ def tensor(data: Any = None, **fields: Any) -> dict[str, Any]:
     return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], **given, **fields}]}
 
 
-def there_and_back(array: Any, binary: bool) -> Any:
-    """An answer's output, read as a request's input."""
-    asked = InferRequest("m", parameters={"binary_data_output": binary})
-    head, raws = encode_response(asked, InferResponse("m", outputs={"x": array}), ())
-    assert len(raws) == binary
-    return decode({"inputs": json.loads(head)["outputs"]}, b"".join(raws)).inputs["x"]
+def placed(**fields: Any) -> dict[str, Any]:
+    """A tensor in shared memory."""
+    named = {"region": "r", **fields}
+    return tensor(parameters={f"shared_memory_{name}": value for name, value in named.items()})
 
 
 def test_bytes_that_are_no_text_have_to_be_asked_for_as_bytes() -> None:
-    noise = np.array([b"\xff"], dtype=object)
-    assert there_and_back(noise, binary=True).tolist() == [b"\xff"]
-    text = np.array([b"one", "z\u00e9ro".encode()], dtype=object)
-    assert there_and_back(text, binary=False).tolist() == text.tolist()
+    noise = InferResponse("m", outputs={"x": np.array([b"\xff"], dtype=object)})
     with pytest.raises(RequestRefused, match="ask for it with 'binary_data': true"):
-        there_and_back(noise, binary=False)
+        encode_response(InferRequest("m"), noise, ())
+    text = np.array([b"one", "z\u00e9ro".encode()], dtype=object)
+    assert answered(InferRequest("m"), {"x": text}).outputs["x"].tolist() == text.tolist()
 
 
 def test_lists_may_be_nested() -> None:
-    nested = tensor([[1, 2], [3, 4.5]], shape=[2, 2])
-    assert decode(nested).inputs["x"].tolist() == [[1, 2], [3, 4.5]]
+    rows = [[1, 2], [3, 4.5]]
+    assert decode(tensor(rows, shape=[2, 2])).inputs["x"].tolist() == rows
 
 
 def test_the_parts_of_an_output_go_as_it_was_asked_for() -> None:
@@ -68,37 +65,26 @@ def test_the_parts_of_an_output_go_as_it_was_asked_for() -> None:
 
 def test_much_text_behind_the_object_is_not_for_a_moment() -> None:
     words = np.array([bytes(1000)] * 100, dtype=object)
-    head, (raw,) = encode_response(
-        InferRequest("m", parameters={"binary_data_output": True}),
-        InferResponse("m", outputs={"x": words}),
-        (),
-    )
-    said = memoryview(json.dumps({"inputs": json.loads(head)["outputs"]}).encode())
+    head, (raw,) = json_asking.encode_request({"x": words}, (), binary=True)
     with pytest.raises(Heavy):
-        decode_request(said, raw, no_memory, model_name="m", light=True)
-    asked = decode_request(said, raw, no_memory, model_name="m")
-    assert asked.inputs["x"].tolist() == words.tolist()
+        decode_request(memoryview(head), raw, no_memory, model_name="m", light=True)
+    assert decode(head, bytes(raw)).inputs["x"].tolist() == words.tolist()
 
 
+NO_ROOM = "8 bytes of the region before its place"
 BAD = {
     "nothing": (b"", "no JSON"),
     "no Unicode": (b"\xff\xfe", "no JSON"),
     "a list": ([], "no object"),
     "a bomb of lists": (b"[" * 100_000, "more than 80 deep"),
-    "a bomb of objects": (b'{"a":' * 100_000, "more than 80 deep"),
     "a number without end": (b'{"inputs": ' + b"9" * 10_000 + b"}", "no JSON"),
     "NaN": (tensor([float("nan"), 1]), "NaN is no number"),
     "inputs that are no list": ({"inputs": {}}, "'inputs' is no list of objects"),
-    "an input that is no object": ({"inputs": [3]}, "'inputs' is no list of objects"),
     "a shape that is no list": (tensor([1, 2], shape=2), "'shape' is no list of integers"),
     "a shape of truths": (tensor([1, 2], shape=[True]), "'shape' is no list of integers"),
-    "a negative shape": (tensor([1, 2], shape=[-2]), "negative dimension"),
-    "a vast shape": (tensor([1, 2], shape=[1 << 62, 1 << 62]), "larger than any memory"),
-    "a shape of many dimensions": (tensor([1], shape=[1] * 40), "at most 32 are allowed"),
     "too few elements": (tensor([1]), "needs 2 elements, 1 are given"),
     "text for numbers": (tensor(["1", "2"]), "is str in JSON"),
     "truths for numbers": (tensor([True, 2]), "is bool in JSON"),
-    "nothing for numbers": (tensor([None, 2]), "is NoneType in JSON"),
     "lists and numbers": (tensor([[1], 2]), "side by side"),
     "uneven lists": (tensor([[1], [2, 3]], shape=[3]), "not equally long"),
     "deep lists": (tensor(json.loads("[" * 40 + "1" + "]" * 40), shape=[1]), "more than 32 deep"),
@@ -113,40 +99,18 @@ BAD = {
     "bytes that are not there": (tensor(parameters={"binary_data_size": 8}), "0 bytes are left"),
     "a negative size": (tensor(parameters={"binary_data_size": -1}), "is a number of bytes"),
     "odd parameters": (tensor([1, 2], parameters={"a": []}), "'parameters' is no object"),
-    "half a place": (tensor(parameters={"shared_memory_region": "r"}), "byte_size"),
-    "an odd place": (
-        tensor(parameters={"shared_memory_region": "r", "shared_memory_byte_size": "8"}),
-        "is an integer from 0 on",
-    ),
-    "a place of another size": (
-        tensor(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 9}),
-        "needs 8 bytes, its place has 9",
-    ),
-    "a generation without room for it": (
-        tensor(
-            parameters={
-                "shared_memory_region": "r",
-                "shared_memory_byte_size": 8,
-                "shared_memory_generation": 1,
-            }
-        ),
-        "8 bytes of the region before its place",
-    ),
+    "half a place": (placed(), "byte_size"),
+    "an odd place": (placed(byte_size="8"), "is an integer from 0 on"),
+    "a place of another size": (placed(byte_size=9), "needs 8 bytes, its place has 9"),
+    "a generation without room for it": (placed(byte_size=8, generation=1), NO_ROOM),
     "a generation within the place": (
-        tensor(
-            parameters={
-                "shared_memory_region": "r",
-                "shared_memory_byte_size": 8,
-                "shared_memory_offset": 64,
-                "shared_memory_generation": 1,
-                "shared_memory_generation_offset": 60,
-            }
-        ),
-        "8 bytes of the region before its place",
+        placed(byte_size=8, offset=64, generation=1, generation_offset=60),
+        NO_ROOM,
     ),
     "an output twice": ({"outputs": [{"name": "y"}, {"name": "y"}]}, "asked for twice"),
     "an id that is no text": ({"id": 3}, "'id' is no string"),
-}  # fmt: skip
+    "an input twice": ({"inputs": tensor([1, 2])["inputs"] * 2}, "'x' is given twice"),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -161,22 +125,11 @@ def test_bytes_behind_the_last_tensor_are_refused() -> None:
         decode(tensor(parameters={"binary_data_size": 8}), bytes(9))
 
 
-def test_an_input_twice_is_refused() -> None:
-    (one,) = tensor([1, 2])["inputs"]
-    with pytest.raises(WireError, match="'x' is given twice"):
-        decode({"inputs": [one, one]})
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
-)
 _KEYS = st.sampled_from(["name", "datatype", "shape", "data", "parameters", "id", "inputs"])
 
 
 @given(
-    st.dictionaries(_KEYS, _JSON | st.lists(st.dictionaries(_KEYS, _JSON), max_size=2)),
+    st.dictionaries(_KEYS, JSON | st.floats() | st.lists(st.dictionaries(_KEYS, JSON), max_size=2)),
     st.binary(max_size=16),
 )
 def test_any_json_is_read_or_refused(message: dict[str, Any], raw: bytes) -> None:
@@ -236,33 +189,29 @@ def test_what_other_servers_put_beside_tensors_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "outputs",
+    "message",
     [
-        None,
         {},
-        [1],
-        [{"name": "y", "datatype": "FP32", "shape": [1]}],
-        [{"name": "y", "datatype": "FP32", "shape": [2], "data": [1.0]}],
-        [{"name": "y", "datatype": "FP32", "shape": [1], "data": [None]}],
-        [{"name": "y", "datatype": "FLOAT", "shape": [1], "data": [1.0]}],
-        [{"name": "y", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}],
-        [
-            {
-                "name": "y", "datatype": "FP32", "shape": [1],
-                "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 4},
-            }
-        ],
-        [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1.0]}] * 2,
+        {"outputs": None},
+        {"outputs": {}},
+        {"outputs": [1]},
+        *(
+            {"outputs": message["inputs"]}
+            for message in (
+                tensor(),
+                tensor([1.0]),
+                tensor([None, 1.0]),
+                tensor([1.0, 2.0], datatype="FLOAT"),
+                tensor(parameters={"binary_data_size": 8}),
+                placed(byte_size=8),
+            )
+        ),
+        {"outputs": tensor([1.0, 2.0])["inputs"] * 2},
     ],
-)  # fmt: skip
-def test_answers_are_not_believed(outputs: Any) -> None:
+)
+def test_answers_are_not_believed(message: dict[str, Any]) -> None:
     with pytest.raises(WireError):
-        _answer(outputs=outputs)
-
-
-def test_an_answer_without_outputs_is_none() -> None:
-    with pytest.raises(WireError, match="names no outputs"):
-        _answer()
+        _answer(**message)
 
 
 def _answer(**message: Any) -> InferResponse:

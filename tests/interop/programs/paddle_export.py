@@ -1,7 +1,7 @@
 """Exports a tiny network with Paddle, and what it makes of a few batches.
 
-`python paddle_export.py FOLDER FACTOR` writes the model, its weights times FACTOR, as `inference.*`
-and, for tests to compare with, `x.npy` and `y.npy`.
+`python paddle_export.py FOLDER` writes the model as `inference.*` and, for tests to compare with,
+`x.npy` and `y.npy`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,10 @@ class Net(paddle.nn.Layer):  # type: ignore[misc]
         return self.second(hidden)
 
 
-def main(folder: Path, factor: float) -> None:
-    """Write everything."""
+def main(folder: Path) -> None:
     paddle.seed(7)
     net = Net()
     net.eval()
-    for weights in net.parameters():
-        weights.set_value(weights * factor)
     spec = [paddle.static.InputSpec([None, 1, 8, 8], "float32", "image")]
     paddle.jit.save(net, str(folder / "inference"), input_spec=spec)
     images = np.random.default_rng(7).standard_normal((64, 1, 8, 8), dtype=np.float32)
@@ -46,4 +43,4 @@ def main(folder: Path, factor: float) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -233,11 +233,7 @@ def test_a_restarted_teacher_at_the_same_ports_is_asked_by_grpc(
     ("name", "error"),
     [
         ("INVALID_ARGUMENT", errors.RequestRefused),
-        ("FAILED_PRECONDITION", errors.WrongInstance),
-        ("UNAUTHENTICATED", errors.Unauthenticated),
-        ("ABORTED", errors.RetryableError),
         ("UNAVAILABLE", errors.TeacherLost),
-        ("DEADLINE_EXCEEDED", errors.DeadlineExceeded),
         ("RESOURCE_EXHAUSTED", errors.RateLimited),
     ],
 )

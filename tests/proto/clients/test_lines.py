@@ -26,14 +26,16 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 class Scripted:
-    """A line; `behave` is called for each request with its message."""
+    """A line; `behave` is called for each request with its message, of which it has `deadlines`."""
 
     def __init__(self, behave: Callable[[bytes], bytes]) -> None:
         self.behave = behave
         self.ended = threading.Event()
         self.is_open = True
+        self.deadlines: list[float] = []
 
     def ask(self, message: bytes, until_s: float) -> memoryview:
+        self.deadlines.append(until_s)
         if self.ended.is_set():
             raise Ended(TeacherLost("it was ended"))
         return memoryview(self.behave(message))
@@ -58,10 +60,6 @@ def echo(message: bytes) -> bytes:
 
 def ends(message: bytes) -> bytes:
     raise Ended(RateLimited("room was needed"))
-
-
-def late(message: bytes) -> bytes:
-    raise DeadlineExceeded("too late")
 
 
 def call(lines: Lines[bytes, memoryview], message: bytes) -> memoryview:
@@ -100,96 +98,58 @@ def test_connections_for_concurrency(pool: ThreadPoolExecutor, at_once: int, ope
 ABCD = [b"a", b"b", b"c", b"d"]
 
 
-def test_request_is_resent_when_its_kept_connection_ends() -> None:
+def test_request_is_resent_in_the_time_there_is_when_its_kept_connection_ends() -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 1)
     call(lines, b"a")
-    opener.lines[0].behave = ends
+    kept = opener.lines[0]
+    kept.behave = ends
     assert bytes(call(lines, b"b")) == b"b"
-    assert opener.lines[0].ended.is_set()
-    assert not opener.lines[1].ended.is_set()
-
-
-def test_closed_connection_is_not_used() -> None:
-    opener = Opener(echo, echo)
-    lines = Lines(opener, 1)
-    call(lines, b"a")
-    opener.lines[0].is_open = False
-    opener.lines[0].behave = late  # would be raised
-    assert bytes(call(lines, b"b")) == b"b"
-    assert opener.lines[0].ended.is_set()
+    fresh = opener.lines[1]
+    assert kept.ended.is_set()
+    assert not fresh.ended.is_set()
+    assert kept.deadlines[1:] == fresh.deadlines
 
 
 def test_error_of_a_fresh_connection_is_raised() -> None:
-    lines = Lines(Opener(ends, echo), 1)
+    opener = Opener(ends, echo, ends)
+    lines = Lines(opener, 1)
     with pytest.raises(RateLimited, match="room"):
         call(lines, b"a")
     assert bytes(call(lines, b"b")) == b"b"
-
-
-def test_request_is_sent_at_most_twice() -> None:
-    opener = Opener(echo, ends)
-    lines = Lines(opener, 1)
-    call(lines, b"a")
-    opener.lines[0].behave = ends
+    opener.lines[1].behave = ends
     with pytest.raises(RateLimited):
-        call(lines, b"b")
-    assert len(opener.lines) == 2
+        call(lines, b"c")
+    assert len(opener.lines) == 3, "a request is sent at most twice"
 
 
-def test_late_request_is_not_resent_and_its_connection_ends() -> None:
-    opener = Opener(echo, echo)
-    lines = Lines(opener, 1)
-    call(lines, b"a")
-    opener.lines[0].behave = late
-    with pytest.raises(DeadlineExceeded):
-        call(lines, b"b")
-    assert opener.lines[0].ended.is_set()
-    assert bytes(call(lines, b"c")) == b"c"
-
-
-def test_sharing_call_is_resent_when_another_is_late(pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize("left_s", [DEADLINE_S, 0.0])
+def test_sharing_call_is_resent_when_another_is_late(
+    pool: ThreadPoolExecutor, left_s: float
+) -> None:
     opener = Opener(echo, echo)
     lines = Lines(opener, 2)
     call(lines, b"a")
     shared = opener.lines[0]
-    second = threading.Event()
+    both = threading.Barrier(2, timeout=DEADLINE_S)
 
     def behave(message: bytes) -> bytes:
+        both.wait()
         if message == b"late":
-            assert second.wait(DEADLINE_S)
             raise DeadlineExceeded("too late")
-        second.set()
         assert shared.ended.wait(DEADLINE_S)
         raise Ended(TeacherLost("the line was ended"))
 
     shared.behave = behave
-    slow = pool.submit(call, lines, b"late")
-    other = pool.submit(call, lines, b"other")
-    assert bytes(other.result(DEADLINE_S)) == b"other"
+    late = pool.submit(call, lines, b"late")
+    other = pool.submit(lines.call, b"other", time.monotonic() + left_s)
     with pytest.raises(DeadlineExceeded):
-        slow.result(DEADLINE_S)
-
-
-def test_closing_ends_waiting_calls(pool: ThreadPoolExecutor) -> None:
-    waiting = threading.Event()
-
-    def wait(message: bytes) -> bytes:
-        waiting.set()
-        assert opener.lines[0].ended.wait(DEADLINE_S)
-        raise Ended(RateLimited("its end"))
-
-    opener = Opener(wait)
-    lines = Lines(opener, 1)
-    asked = pool.submit(call, lines, b"a")
-    assert waiting.wait(DEADLINE_S)
-    lines.close()
-    lines.close()
-    with pytest.raises(TeacherLost, match="closed"):
-        asked.result(DEADLINE_S)
-    with pytest.raises(TeacherLost, match="closed"):
-        call(lines, b"b")
-    assert len(opener.lines) == 1
+        late.result(DEADLINE_S)
+    if left_s:
+        assert bytes(other.result(DEADLINE_S)) == b"other"
+    else:
+        with pytest.raises(DeadlineExceeded):
+            other.result(DEADLINE_S)
 
 
 def test_connection_that_opens_during_close_is_ended(pool: ThreadPoolExecutor) -> None:
@@ -209,46 +169,6 @@ def test_connection_that_opens_during_close_is_ended(pool: ThreadPoolExecutor) -
     with pytest.raises(TeacherLost, match="closed"):
         asked.result(DEADLINE_S)
     assert line.ended.is_set()
-
-
-def test_the_time_there_is_covers_every_try() -> None:
-    seen: list[float] = []
-
-    class Timed(Scripted):
-        def ask(self, message: bytes, until_s: float) -> memoryview:
-            seen.append(until_s)
-            return super().ask(message, until_s)
-
-    made = [Timed(echo), Timed(echo)]
-    opening = iter(made)
-    lines = Lines(lambda _: next(opening), 1)
-    call(lines, b"a")
-    made[0].behave = ends
-    until_s = time.monotonic() + DEADLINE_S
-    lines.call(b"b", until_s)
-    assert seen[1:] == [until_s, until_s]
-
-
-def test_sharing_call_without_time_left_is_late_too(pool: ThreadPoolExecutor) -> None:
-    opener = Opener(echo)
-    lines = Lines(opener, 2)
-    call(lines, b"a")
-    shared = opener.lines[0]
-    both = threading.Barrier(2, timeout=DEADLINE_S)
-
-    def behave(message: bytes) -> bytes:
-        both.wait()
-        if message == b"late":
-            raise DeadlineExceeded("too late")
-        assert shared.ended.wait(DEADLINE_S)
-        raise Ended(TeacherLost("the line was ended"))
-
-    shared.behave = behave
-    late = pool.submit(call, lines, b"late")
-    other = pool.submit(lines.call, b"other", time.monotonic())
-    for one in (late, other):
-        with pytest.raises(DeadlineExceeded):
-            one.result(DEADLINE_S)
 
 
 def test_renew_ends_connections_once_they_are_idle(pool: ThreadPoolExecutor) -> None:

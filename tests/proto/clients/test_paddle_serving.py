@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -27,16 +26,6 @@ def pipeline() -> Iterator[tuple[Pipeline, Client]]:
     with (
         serving(servicer) as address,
         closing(open_client(PADDLE_SERVING, address, SERVICE)) as client,
-    ):
-        yield servicer, client
-
-
-@pytest.fixture
-def cpp() -> Iterator[tuple[GeneralModel, Client]]:
-    servicer = GeneralModel()
-    with (
-        serving(servicer) as address,
-        closing(open_client(PADDLE_SERVING_CPP, f"grpc://{address}", "")) as client,
     ):
         yield servicer, client
 
@@ -77,17 +66,13 @@ def test_a_pipeline_labels(pipeline: tuple[Pipeline, Client]) -> None:
     assert servicer.requests[-1].logid == 0
 
 
-def test_an_error_number_is_an_error_though_grpc_says_ok(pipeline: tuple[Pipeline, Client]) -> None:
+def test_an_error_number_or_text_is_an_error(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
     with pytest.raises(errors.RequestRefused, match="err_no 5000: invalid arg list"):
         client.infer(Request({"picture": X}), DEADLINE_S)
     servicer.answer = lambda: pb.Response(err_no=6000, err_msg="too late")
     with pytest.raises(errors.RetryableError, match="err_no 6000: too late"):
         client.infer(Request({"x": X}), DEADLINE_S)
-
-
-def test_text_is_a_bad_answer(pipeline: tuple[Pipeline, Client]) -> None:
-    servicer, client = pipeline
     servicer.answer = lambda: pb.Response(key=["y"], value=["array([[1.0]], dtype=float32)"])
     with pytest.raises(errors.BadAnswer, match="answers with text"):
         client.infer(Request({"x": X}), DEADLINE_S)
@@ -103,31 +88,12 @@ def test_what_cannot_be_sent_is_refused_before_it_is(pipeline: tuple[Pipeline, C
 def test_an_answer_that_does_not_come_ends_in_time(pipeline: tuple[Pipeline, Client]) -> None:
     servicer, client = pipeline
     over = threading.Event()
-
-    def never() -> pb.Response:
-        over.wait(DEADLINE_S)
-        return pb.Response()
-
-    servicer.answer = never
+    servicer.answer = lambda: pb.Response(err_no=int(over.wait(DEADLINE_S)))
     try:
         with pytest.raises(errors.DeadlineExceeded):
             client.infer(Request({"x": X}), 0.2)
     finally:
         over.set()
-
-
-@pytest.mark.parametrize("protocol", [PADDLE_SERVING, PADDLE_SERVING_CPP])
-def test_unreachable_server_is_a_lost_teacher(protocol: str) -> None:
-    with socket.socket() as silent:  # it does not listen, and keeps the port from all others
-        silent.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with closing(open_client(protocol, address, SERVICE)) as client:
-            with pytest.raises(errors.TeacherLost):
-                client.probe(0.5)
-            with pytest.raises(errors.TeacherLost):
-                client.infer(Request({"x": X}), 0.5)
-    with pytest.raises(errors.TeacherLost, match="closed"):
-        client.probe(0.5)
 
 
 @pytest.mark.parametrize("protocol", [PADDLE_SERVING, PADDLE_SERVING_CPP])
@@ -143,10 +109,14 @@ def test_a_server_of_another_protocol_says_so(protocol: str) -> None:
         server.stop()
 
 
-def test_a_cpp_server_labels(cpp: tuple[GeneralModel, Client]) -> None:
-    servicer, client = cpp
-    assert client.probe(DEADLINE_S).inputs == ()
-    answer = client.infer(Request({"x": X}, ("y",), request_id="17"), DEADLINE_S)
+def test_a_cpp_server_labels() -> None:
+    servicer = GeneralModel()
+    with (
+        serving(servicer) as address,
+        closing(open_client(PADDLE_SERVING_CPP, f"grpc://{address}", "")) as client,
+    ):
+        assert client.probe(DEADLINE_S).inputs == ()
+        answer = client.infer(Request({"x": X}, ("y",), request_id="17"), DEADLINE_S)
     assert list(answer.outputs) == ["y"]
     assert answer.outputs["y"].tobytes() == labels(X).tobytes()
     asked = servicer.requests[-1]

@@ -49,22 +49,19 @@ def test_a_request_to_a_pipeline_holds_npy_files() -> None:
     assert loaded.tobytes() == X.tobytes()
 
 
+def check_read(read: Array, array: Array) -> None:
+    assert (read.dtype, read.shape) == (array.dtype, array.shape)
+    assert read.tobytes() == array.tobytes()
+    assert not read.flags.writeable
+
+
 @pytest.mark.parametrize("array", samples(), ids=lambda array: array.dtype.name)
 def test_every_type_of_elements_is_read(array: Array) -> None:
     number = NUMBERS[datatype_of(array.dtype)]
     tensor = pb.Tensor(name="y", elem_type=number, shape=array.shape)
     getattr(tensor, TYPES[number].field).extend(numbers_of(array))
-    read = pipeline.decode_response(pb.Response(tensors=[tensor]).SerializeToString())["y"]
-    assert read.dtype == array.dtype
-    assert read.tobytes() == array.tobytes()
-    assert read.shape == array.shape
-    assert not read.flags.writeable
-
-
-def test_text_answers_are_never_evaluated() -> None:
-    text = pb.Response(key=["y"], value=["__import__('os').abort()"])
-    with pytest.raises(errors.WireError, match="answers with text, which is never evaluated"):
-        pipeline.decode_response(text.SerializeToString())
+    answer = pb.Response(tensors=[tensor]).SerializeToString()
+    check_read(pipeline.decode_response(answer)["y"], array)
 
 
 def tensor(**fields: object) -> bytes:
@@ -72,11 +69,15 @@ def tensor(**fields: object) -> bytes:
     return pb.Response(tensors=[pb.Tensor(**whole)]).SerializeToString()  # type: ignore[arg-type]
 
 
+TEXT = pb.Response(key=["y"], value=["__import__('os').abort()"]).SerializeToString()
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         (b"\xff\xff", "no answer of a pipeline server"),
         (pb.Response().SerializeToString(), "holds no tensors"),
+        (TEXT, "answers with text, which is never evaluated"),
         (tensor(shape=[3]), "needs 3 elements"),
         (tensor(shape=[-2]), "negative"),
         (tensor(shape=[2] + [1] * 40), "dimensions"),
@@ -131,10 +132,7 @@ def test_no_damage_does_more_than_be_refused(data: st.DataObject) -> None:
     answers: list[tuple[Callable[[bytes], object], bytes]] = [
         (pipeline.decode_response, tensor(elem_type=NPY, byte_data=npy.write(X))),
         (pipeline.decode_response, tensor()),
-        (
-            general_model.decode_response,
-            cpp.Response(outputs=[cpp.ModelOutput(tensor=[whole])]).SerializeToString(),
-        ),
+        (general_model.decode_response, cpp_answer(whole)),
     ]
     decode, answer = data.draw(st.sampled_from(answers))
     damaged = bytearray(answer)
@@ -150,11 +148,11 @@ def test_every_type_goes_to_a_cpp_server_and_back(array: Array) -> None:
     assert (list(message.fetch_var_names), message.log_id) == (["y"], 5)
     sent = message.tensor[0]
     assert (sent.name, sent.alias_name, list(sent.shape)) == ("x", "x", list(array.shape))
-    answer = cpp.Response(outputs=[cpp.ModelOutput(tensor=[sent])])
-    read = general_model.decode_response(answer.SerializeToString())["x"]
-    assert read.dtype == array.dtype
-    assert read.tobytes() == array.tobytes()
-    assert not read.flags.writeable
+    check_read(general_model.decode_response(cpp_answer(sent))["x"], array)
+
+
+def cpp_answer(*tensors: cpp.Tensor) -> bytes:
+    return cpp.Response(outputs=[cpp.ModelOutput(tensor=tensors)]).SerializeToString()
 
 
 def test_bytes_do_not_go_to_a_cpp_server() -> None:
@@ -167,13 +165,8 @@ def test_bytes_do_not_go_to_a_cpp_server() -> None:
     [
         (b"\xff\xff", "no answer of a general model service"),
         (cpp.Response().SerializeToString(), "outputs of 0 models"),
-        (cpp.Response(outputs=[cpp.ModelOutput()]).SerializeToString(), "outputs of 1 models"),
-        (
-            cpp.Response(
-                outputs=[cpp.ModelOutput(tensor=[cpp.Tensor(elem_type=1, shape=[0])])]
-            ).SerializeToString(),
-            "nameless",
-        ),
+        (cpp_answer(), "outputs of 1 models"),
+        (cpp_answer(cpp.Tensor(elem_type=1, shape=[0])), "nameless"),
     ],
 )
 def test_an_answer_of_a_cpp_server_that_is_none_is_refused(answer: bytes, words: str) -> None:
@@ -192,11 +185,7 @@ PLAIN_DTYPES = [np.dtype(name) for name in ("<f2", "<f4", "<f8", "<i1", "<i8", "
 )
 def test_what_is_written_is_read(array: Array, by_columns: bool) -> None:
     given = np.asfortranarray(array) if by_columns else array
-    read = npy.read(npy.write(given))
-    assert read.dtype == given.dtype
-    assert read.shape == given.shape
-    assert read.tobytes() == given.tobytes()
-    assert not read.flags.writeable
+    check_read(npy.read(npy.write(given)), given)
 
 
 class Bomb:
@@ -215,13 +204,7 @@ def test_pickled_objects_are_refused_unread() -> None:
         npy.read(pickle.dumps(Bomb()))
 
 
-def saved(array: Array) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-WHOLE = saved(np.arange(6, dtype=np.float32).reshape(2, 3))
+WHOLE = npy.write(np.arange(6, dtype=np.float32).reshape(2, 3))
 
 
 @pytest.mark.parametrize(

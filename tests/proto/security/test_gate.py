@@ -15,12 +15,10 @@ from edl.proto.security import (
     ServerSecurity,
     TlsFiles,
     check_exposure,
-    is_loopback,
     open_channel,
 )
 from edl.proto.security.exposure import stays_here
 from edl.proto.security.options import client_security, server_security
-from edl.proto.security.roles import caller_of_certificate
 from edl.proto.security.tokens import read_token, read_tokens
 
 from .authority import write_secret
@@ -45,7 +43,8 @@ def refusals() -> list[str]:
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
-    return write_secret(tmp_path / "tokens", "sss\nstudent:job jjj\nviewer vvv\nadmin aaa\n")
+    text = "# who may call\nsss\n\nstudent:job  jjj   # only that job\nviewer vvv\nadmin:ann aaa\n"
+    return write_secret(tmp_path / "tokens", text)
 
 
 @pytest.mark.parametrize("security", [None, ServerSecurity(), ServerSecurity(ONE_SIDED)])
@@ -63,8 +62,8 @@ def test_token_names_the_caller(tokens: Path, refusals: list[str]) -> None:
     gate = Gate(ServerSecurity(None, tokens), refusals.append)
     assert gate.authenticates
     assert str(gate.admit(bearing("jjj"), {})) == "student:job"
-    assert str(gate.admit((("authorization", "bearer aaa"),), None)) == "admin"
-    assert str(gate.bearer("vvv")) == "viewer"
+    assert str(gate.admit((("authorization", "bearer aaa"),), None)) == "admin:ann"
+    assert [str(gate.bearer(token)) for token in ("sss", "vvv")] == ["student", "viewer"]
     assert not refusals
 
 
@@ -72,8 +71,7 @@ def test_token_names_the_caller(tokens: Path, refusals: list[str]) -> None:
     "metadata",
     [
         (),
-        bearing("wrong"),
-        bearing(""),
+        *map(bearing, ["wrong", "", "ss", "Sss", "student:job", "#", "\ud800", "é"]),
         (("authorization", "Basic sss"),),
         (("authorization", "sss"),),
         (("authorization", b"Bearer sss"),),
@@ -90,19 +88,19 @@ def test_invalid_tokens_are_refused(tokens: Path, refusals: list[str], metadata:
 
 
 @pytest.mark.parametrize(
-    "named", ["admin", "admin:ann", "student", "student:resnet", "viewer:grafana"]
+    ("named", "role", "name"),
+    [
+        ("admin", "admin", ""),
+        ("admin:ann", "admin", "ann"),
+        ("student:resnet", "student", "resnet"),
+        ("viewer:grafana", "viewer", "grafana"),
+        # Without a role it is a student's.
+        *((named, "student", named) for named in ("t7.example", "root:x", "admin:", "Admin")),
+    ],
 )
-def test_certificate_names_the_caller(named: str) -> None:
+def test_certificate_names_the_caller(named: str, role: str, name: str) -> None:
     caller = Gate(ServerSecurity(MUTUAL)).admit((), shown(named))
-    role, _, name = named.partition(":")
     assert (caller.role, caller.name) == (role, name)
-    assert caller == caller_of_certificate(named)
-
-
-@pytest.mark.parametrize("named", ["trainer-7.example", "root:x", "admin:", "Admin"])
-def test_a_certificate_without_a_role_is_a_students(named: str) -> None:
-    caller = Gate(ServerSecurity(MUTUAL)).admit((), shown(named))
-    assert (caller.role, caller.name) == ("student", named)
 
 
 @pytest.mark.parametrize("context", [{}, None, shown(""), {"x509_common_name": [b"a", b"b"]}])
@@ -169,10 +167,7 @@ def test_unusable_list_stops_only_a_start(tokens: Path, caplog: pytest.LogCaptur
     tokens.chmod(0o644)
     assert gate.bearer("sss").role == "student"
     assert gate.bearer("aaa").role == "admin"
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-        f"{tokens} holds secrets and its mode is 0644, which lets others in: chmod 600 {tokens}; "
-        "what was read before stays in force"
-    ]
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "it is said once"
     with pytest.raises(UsageError, match="chmod 600"):
         Gate(ServerSecurity(None, tokens))
 
@@ -180,35 +175,8 @@ def test_unusable_list_stops_only_a_start(tokens: Path, caplog: pytest.LogCaptur
 def test_no_repr_shows_a_secret(tokens: Path) -> None:
     gate = Gate(ServerSecurity(MUTUAL, tokens))
     gate.bearer("aaa")
-    assert repr(gate) == "Gate(certificates and tokens)"
-    assert repr(Gate(None)) == "Gate(open)"
-    assert not any(token in repr(vars(gate)) for token in ("sss", "jjj", "vvv", "aaa"))
-
-
-LIST = """
-# who may call
-plain-token
-student:resnet  job-token   # only that job
-viewer vvv
-admin:ann aaa
-"""
-
-
-@pytest.fixture
-def listed(tmp_path: Path) -> Path:
-    return write_secret(tmp_path / "tokens", LIST)
-
-
-def test_tokens_map_to_principals(listed: Path) -> None:
-    found = [str(read_tokens(listed).find(t)) for t in ("plain-token", "job-token", "vvv", "aaa")]
-    assert found == ["student", "student:resnet", "viewer", "admin:ann"]
-
-
-@pytest.mark.parametrize(
-    "token", ["", "plain", "plain-token ", "Plain-token", "student:resnet", "#", "\ud800", "é"]
-)
-def test_nothing_else_does(listed: Path, token: str) -> None:
-    assert read_tokens(listed).find(token) is None
+    shown = f"{gate!r} {vars(gate)!r}"
+    assert not any(token in shown for token in ("sss", "jjj", "vvv", "aaa"))
 
 
 def test_a_name_is_the_principal_and_else_the_token_is(tmp_path: Path) -> None:
@@ -263,7 +231,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
             read(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "a b", "admin abc"])
+@pytest.mark.parametrize("text", ["", "admin abc"])
 def test_a_client_has_one_token(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="must hold one token"):
         read_token(write_secret(tmp_path / "token", text))
@@ -278,16 +246,9 @@ def test_a_certificate_goes_with_its_key(given: dict[str, Path]) -> None:
         TlsFiles(**given)
 
 
-@pytest.mark.parametrize(
-    "security",
-    [
-        ClientSecurity(),
-        ClientSecurity(TlsFiles(), None, "teacher"),
-        ClientSecurity(TlsFiles(C, K, CA), T, "x", True),
-    ],
-)
-def test_a_clients_settings_travel_as_json(security: ClientSecurity) -> None:
-    assert ClientSecurity.from_json(json.loads(json.dumps(security.to_json()))) == security
+def test_a_clients_settings_travel_as_json() -> None:
+    for security in (ClientSecurity(), ClientSecurity(TlsFiles(C, K, CA), T, "x", True)):
+        assert ClientSecurity.from_json(json.loads(json.dumps(security.to_json()))) == security
 
 
 @pytest.mark.parametrize(
@@ -311,11 +272,6 @@ def test_servers_that_authenticate(security: ServerSecurity, asks: bool) -> None
             check_exposure("0.0.0.0", security, False, "the page")
 
 
-def test_a_server_has_a_certificate() -> None:
-    with pytest.raises(UsageError, match="needs a TLS certificate"):
-        ServerSecurity(TlsFiles(ca=CA))
-
-
 def test_what_options_come_to() -> None:
     assert client_security() is None
     assert server_security() is None
@@ -327,20 +283,17 @@ def test_what_options_come_to() -> None:
     assert server_security(tokens=T) == ServerSecurity(None, T)
     with pytest.raises(UsageError, match="--tls-cert and --tls-key beside it"):
         server_security(tls_ca=CA)
+    with pytest.raises(UsageError, match="needs a TLS certificate"):
+        ServerSecurity(TlsFiles(ca=CA))
 
 
-def test_which_hosts_are_here() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "")))
+HERE = "127.0.0.1:80 127.9.9.9:80 [::1]:80 localhost:80 ipv4:127.0.0.1:80 unix:/tmp/socket"
+AWAY = "0.0.0.0:80 [::]:80 10.0.0.1:80 dns:///head:80 127.0.0.1.example:80 ::2 head"
 
 
-HERE = "127.0.0.1:80 [::1]:80 localhost:80 ipv4:127.0.0.1:80 dns:///localhost:80 unix:/tmp/socket"
-AWAY = "10.0.0.1:80 dns:///head:80 127.0.0.1.example:80 ::2 head"
-
-
-@pytest.mark.parametrize("address", [*HERE.split(), *AWAY.split()])
+@pytest.mark.parametrize("address", [*HERE.split(), "dns:///localhost:80", *AWAY.split()])
 def test_a_token_stays_on_this_machine_or_is_encrypted(address: str, tmp_path: Path) -> None:
-    stays = address in HERE.split()
+    stays = address not in AWAY.split()
     assert stays_here(address) is stays
     token = write_secret(tmp_path / "token", "abc")
     if stays:
