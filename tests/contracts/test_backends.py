@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from edl.teacher.wanted import Wanted
 from edl.teacher.warm_up import warm_up
 from edl.tests.teacher import same_network
 from edl.tests.teacher.same_network import NAME
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
@@ -44,25 +45,18 @@ class Subject:
         return open_backend(str(self.model(folder)), **self.settings, **more)
 
 
+INPUTS = {"inputs": [IMAGE]}
+PACED = {"backend": "paced", "rate": 4000.0}
 SUBJECTS = {
     "paddle-inference": Subject("paddle", "paddle_inference", same_network.write_paddle),
     "paddle-dygraph": Subject("paddle", "paddle_dygraph", lambda _: f"{NAME}:by_paddle"),
     "onnx": Subject("onnx", "onnxruntime", same_network.write_onnx),
-    "torch-script": Subject(
-        "torch", "torch_script", same_network.write_script, {"inputs": [IMAGE]}
-    ),
+    "torch-script": Subject("torch", "torch_script", same_network.write_script, INPUTS),
     "torch-export": Subject("torch", "torch_export", same_network.write_exported),
     "torch-module": Subject("torch", "torch_module", lambda _: f"{NAME}:by_torch"),
     "callable": Subject("callable", "callable", lambda _: f"{NAME}:by_numpy"),
-    "function-itself": Subject(
-        "callable", "callable", lambda _: f"{NAME}:label", {"inputs": [IMAGE]}
-    ),
-    "paced": Subject(
-        "callable",
-        "emulated_callable",
-        lambda _: f"{NAME}:by_numpy",
-        {"backend": "paced", "rate": 4000.0},
-    ),
+    "function-itself": Subject("callable", "callable", lambda _: f"{NAME}:label", INPUTS),
+    "paced": Subject("callable", "emulated_callable", lambda _: f"{NAME}:by_numpy", PACED),
 }
 
 
@@ -186,27 +180,20 @@ def test_a_lower_precision_is_labelled_and_near_or_refused(
         np.testing.assert_allclose(rounded[name], array, atol=0.05 * np.abs(array).max())
 
 
-@contextmanager
-def predictors(config: PredictorConfig, count: int) -> Iterator[list[PredictorClient]]:
-    clients = [PredictorClient(config) for _ in range(count)]
-    for client in clients:
-        client.start()
-    try:
-        assert all(client.settled(60) for client in clients)
-        yield clients
-    finally:
-        for client in clients:
-            client.stop()
-
-
+@pytest.mark.timeout(300)  # two processes import a framework
 def test_two_processes_of_one_numerics_id_agree_bit_for_bit(
     subject: Subject, folder: Path, images: Array
 ) -> None:
     settings = {**subject.settings, "inputs": tuple(subject.settings.get("inputs", ()))}
     config = PredictorConfig(str(subject.model(folder)), **settings)
     answers = []
-    with predictors(config, 2) as clients:
+    with ExitStack() as stack:
+        clients = [PredictorClient(config) for _ in range(2)]
         for client in clients:
+            client.start()
+            stack.callback(client.stop)
+        for client in clients:
+            assert client.settled(2 * DEADLINE_S)
             assert client.loaded is not None
             spec = client.loaded.spec
             wanted = [Wanted(tensor.name) for tensor in spec.outputs]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -32,25 +32,9 @@ from edl.tests.waiting import DEADLINE_S
 pytestmark = pytest.mark.system
 
 
-class Stage(Protocol):
-    """Where jobs run, and who runs them: played by a test, as it says."""
-
-    options: Sequence[str]
-
-    def where(self) -> Where:
-        """The same as the options."""
-
-    def becomes(self, name: str, progress: Progress) -> None:
-        """What whoever runs it says of a job."""
-
-    def prints(self, name: str, node: int, *lines: str) -> None:
-        """A node prints."""
-
-    def happens(self, name: str, what: str) -> None:
-        """An event."""
-
-
 class Fleet:
+    """A queue of jobs, and the runner that a test plays."""
+
     def __init__(self, url: str) -> None:
         self.options = ("--coordinator", url)
         self.board = RedisQueue(url, timeout_s=DEADLINE_S)
@@ -71,6 +55,8 @@ class Fleet:
 
 
 class OnCluster:
+    """An emulated cluster, and the operator and nodes that a test plays."""
+
     def __init__(self, cluster: Emulated) -> None:
         self.cluster, self.client = cluster, cluster.client
         where = f"kubernetes:{cluster.namespace}"
@@ -124,10 +110,13 @@ class OnCluster:
         self.client.create(EVENT, event)
 
 
+Stage = Fleet | OnCluster
+
+
 @pytest.fixture(params=["fleet", "cluster"])
 def stage(
     request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str, tmp_path: Path
-) -> Iterator[Fleet | OnCluster]:
+) -> Iterator[Stage]:
     if request.param == "fleet":
         fleet = Fleet(private_valkey_url)
         yield fleet

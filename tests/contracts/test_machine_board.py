@@ -18,31 +18,15 @@ from edl.tests.waiting import DEADLINE_S, wait_until
 
 Machines = Holds[MachineBoard]
 DEPLOYED = Deployment(
-    "resnet",
-    "s3://bucket/resnet",
-    "ab" * 32,
+    "resnet", "s3://bucket/resnet", "ab" * 32, min=1, max=3, priority=2, price_per_hour=0.5,
     options=(("micro-batch", "4"), ("preprocess", "unit"), ("preprocess", "nhwc")),
-    min=1,
-    max=3,
-    priority=2,
-    price_per_hour=0.5,
     cost_ceiling_per_hour=1.5,
-)
+)  # fmt: skip
 TOLD = Report(
-    host="h",
-    devices=("cpu:0-1", "gpu:0"),
-    memory_bytes=1 << 30,
-    state="serving",
-    service="resnet",
-    content_id="ab" * 32,
-    teacher_id="m",
-    order=3,
-    load=0.5,
-    why="a reason, with { and é",
-    blocked=("x",),
-    troubles=("it broke",),
-    cached=("y",),
-)
+    host="h", devices=("cpu:0-1", "gpu:0"), memory_bytes=1 << 30, state="serving",
+    service="resnet", content_id="ab" * 32, teacher_id="m", order=3, load=0.5,
+    why="a reason, with { and é", blocked=("x",), troubles=("it broke",), cached=("y",),
+)  # fmt: skip
 
 
 def deployed(board: MachineBoard) -> list[Deployment]:

@@ -23,14 +23,6 @@ _NUMBER = count(1)
 
 
 @dataclass
-class Ended:
-    """How a stream ended."""
-
-    student_id: str
-    clean: bool
-
-
-@dataclass
 class ScriptedManager:
     """Gives every student that comes the same teachers, and refuses whom it is told to."""
 
@@ -40,7 +32,7 @@ class ScriptedManager:
     refuse: EdlError | None = None
     callers: list[Claimant] = field(default_factory=list)
     reports: list[pb.StudentReport] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[tuple[str, bool]] = field(default_factory=list)  # student id, cleanly
     streams: dict[str, Outgoing] = field(default_factory=dict)
     mesh: pb.MeshStatus = field(default_factory=pb.MeshStatus)
     asked: list[tuple[str, int]] = field(default_factory=list)
@@ -62,7 +54,7 @@ class ScriptedManager:
         self.reports.append(report)
 
     def end(self, stream: Outgoing, report: pb.StudentReport, *, clean: bool) -> None:
-        self.ended.append(Ended(report.student_id, clean))
+        self.ended.append((report.student_id, clean))
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
         self.asked.append((service, max_members))

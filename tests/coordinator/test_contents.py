@@ -66,13 +66,6 @@ def replaced(world: World) -> FakeManager:
     return world.start_manager("n:1")
 
 
-def test_the_first_content_is_declared_and_an_upgrade_is_followed_to_its_end() -> None:
-    world, student = upgraded()
-    assert contents(student) == (NEW, "")
-    texts = [entry.text.partition(":")[0] for entry in world.log("upgrade")]
-    assert texts == ["declared", "upgrade asked for", "upgrade done"]
-
-
 @pytest.mark.parametrize("clock", ["right", "behind"])
 def test_an_emptied_registry_does_not_undo_an_upgrade(clock: str) -> None:
     world, student = upgraded()
@@ -204,6 +197,11 @@ def test_students_hear_of_a_teacher_when_it_is_admitted() -> None:
     prober.answer = OK
     world.run(90, until=lambda: student.stream.teachers == ["a"])
     assert world.registry.admitted(SERVICE) == {"a": 1}
+    prober.answer = NO
+    world.teacher("a", 2, address="evil:1")
+    world.run(1, until=lambda: student.stream.teachers == [])
+    world.run(2 * TTL_S)
+    assert student.stream.teachers == [], "an impostor under an admitted name"
 
 
 def test_a_new_leader_does_not_probe_admitted_teachers() -> None:
@@ -222,19 +220,6 @@ def test_a_new_leader_does_not_probe_admitted_teachers() -> None:
 def _leading(world: World) -> FakeManager:
     world.run(1, until=lambda: bool(world.leading))
     return world.leading[0]
-
-
-def test_an_impostor_under_an_admitted_name_is_out_until_it_is_probed() -> None:
-    prober = FakeProber(OK)
-    world = World(prober=prober)
-    world.teacher("a")
-    student = world.student("j/0", want=1)
-    world.run(GRACE_S, until=lambda: student.stream.teachers == ["a"])
-    prober.answer = NO
-    world.teacher("a", 2, address="evil:1")
-    world.run(1, until=lambda: student.stream.teachers == [])
-    world.run(2 * TTL_S)
-    assert student.stream.teachers == []
 
 
 def forgotten() -> tuple[World, FakeProber, Student]:

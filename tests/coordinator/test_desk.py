@@ -53,18 +53,6 @@ def test_what_concerns_the_leader_is_written_at_once_and_the_rest_in_time(world:
     assert kept("volume_bytes") == "8"
 
 
-def test_an_epoch_that_the_table_has_not_reached_concerns_the_leader_once(world: World) -> None:
-    student, desk = world.student("j/0"), world.managers[0].desk
-    world.run(GRACE_S + 1)
-    ahead = student.report()
-    ahead.counter += 1
-    concerns = []
-    for _ in range(2):
-        desk.reported(student.stream, ahead)
-        concerns.append(desk.write(world.now))
-    assert concerns == [True, False]
-
-
 def test_a_newer_stream_or_start_of_a_student_replaces_the_former(world: World) -> None:
     student, (manager, _) = world.student("j/0"), world.managers
     world.run(GRACE_S)
@@ -125,21 +113,6 @@ def test_students_wait_for_a_registry_that_is_away_and_are_let_in_afterwards(wor
     assert student.stream.error is None
     world.registry.set_available(True)
     world.run(2, until=lambda: student.stream.teachers == ["a", "b"])
-
-
-def test_a_desk_without_students_is_idle_in_time(world: World) -> None:
-    student = world.student("j/0")
-    world.run(1)
-    desk = world.managers[0].desk
-    assert not desk.is_idle(world.now)
-    desk.ended(student.stream, "j/0", clean=True)
-    world.run(1)
-    assert world.registry.names("students", SERVICE) == set()
-    assert not desk.is_idle(world.now)
-    world.students.clear()
-    world.run(3 * TTL_S)
-    assert desk.is_idle(world.now + 3 * TTL_S)
-    assert desk.view().streams == 0
 
 
 def test_a_teacher_that_moved_while_its_manager_was_cut_off_for_a_minute_is_told(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -119,10 +120,8 @@ def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
         lambda: registry.write(s, "a#1", (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
         lambda: registry.table(s),
         lambda: registry.table(s, (1, 0)),
-        lambda: registry.admitted(s),
-        lambda: registry.events(s),
+        *(partial(read, s) for read in (registry.admitted, registry.events, registry.plan)),
         lambda: registry.events(s, last=3),
-        lambda: registry.plan(s),
         lambda: registry.set_plan(s, Plan("c"), 0),
         lambda: registry.move_plan(s, "a#1", (1, 1), Plan("c"), LogEntry("upgrade", "c", "")),
         lambda: registry.resign(s, "a#1"),

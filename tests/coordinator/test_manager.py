@@ -36,8 +36,8 @@ def registry() -> MemoryRegistry:
 def start(registry: MemoryRegistry) -> Iterator[Start]:
     started: list[Manager] = []
 
-    def one(address: str = "m:1", prober: FakeProber | None = None, **more: Any) -> Manager:
-        manager = Manager(registry, replace(CONFIG, **more), address=address, prober=prober)
+    def one(prober: FakeProber | None = None, **more: Any) -> Manager:
+        manager = Manager(registry, replace(CONFIG, **more), address="m:1", prober=prober)
         manager.start()
         started.append(manager)
         return manager
@@ -57,30 +57,15 @@ def add_teacher(registry: MemoryRegistry, name: str) -> None:
     registry.register("teachers", "s", name, facts, 600.0)
 
 
-def report(want: int = 1, student: str = "j/0", incarnation: int = 1, **more: Any) -> Any:
-    return pb.StudentReport(
-        service="s", student_id=student, incarnation=incarnation, want=want, **more
-    )
+def report(want: int = 1, student: str = "j/0", **more: Any) -> pb.StudentReport:
+    return pb.StudentReport(service="s", student_id=student, incarnation=1, want=want, **more)
 
 
-def subscribe(manager: Manager, caller: Claimant = ME, **fields: Any) -> FakeStream:
+def subscribe(manager: Manager, **fields: Any) -> FakeStream:
     stream = FakeStream()
-    manager.subscribe(stream, report(**fields), caller)
+    manager.subscribe(stream, report(**fields), ME)
     wait_until(lambda: stream.assignments or stream.error)
     return stream
-
-
-def test_a_student_is_told_its_teachers_and_of_every_new_one(
-    manager: Manager, registry: MemoryRegistry
-) -> None:
-    stream = subscribe(manager)
-    assert stream.teachers == []
-    assert stream.assignments[-1].reason
-    for name in ("a", "b"):
-        add_teacher(registry, name)
-    wait_until(lambda: len(stream.teachers or []) == 1)
-    manager.report(stream, report(want=2))
-    wait_until(lambda: stream.teachers == ["a", "b"])
 
 
 def test_an_outage_is_logged_once(
@@ -97,9 +82,7 @@ def test_an_outage_is_logged_once(
     assert levels.count(logging.WARNING) == 1
 
 
-def test_a_verdict_of_another_thread_is_heard_at_once(
-    start: Start, registry: MemoryRegistry
-) -> None:
+def test_a_verdict_of_another_thread_is_heard(start: Start, registry: MemoryRegistry) -> None:
     prober = FakeProber()
     stream = subscribe(start(prober=prober))
     add_teacher(registry, "a")
@@ -109,27 +92,26 @@ def test_a_verdict_of_another_thread_is_heard_at_once(
     wait_until(lambda: stream.teachers == ["a"])
 
 
-def test_the_view_shows_leader_and_desk(manager: Manager, registry: MemoryRegistry) -> None:
+def test_what_a_student_reports_reaches_the_leader_and_the_view(
+    manager: Manager, registry: MemoryRegistry
+) -> None:
     add_teacher(registry, "a")
     add_teacher(registry, "b")
     stream = subscribe(manager, state="starved", starved_seconds=2.5)
     wait_until(lambda: stream.teachers)
 
-    def is_whole() -> bool:
-        services = manager.view().services
-        if not services or services[0].leading is None or services[0].desk is None:
-            return False
-        leading, desk = services[0].leading, services[0].desk
-        teachers = {"serving": 2, "draining": 0}
-        found = (leading.teachers, leading.idle, desk.streams, desk.assigned)
-        return found == (teachers, 1, 1, 1)
+    def shown() -> list[tuple[object, ...]]:
+        return [
+            (leading.teachers, leading.idle, desk.streams, desk.assigned, desk.students)
+            for one in manager.view().services
+            if (leading := one.leading) and (desk := one.desk) and desk.starved_s == 2.5
+        ]
 
-    wait_until(is_whole)
-    (service,) = manager.view().services
-    assert service.leader == "m:1"
-    assert service.desk is not None
-    assert (service.desk.students, service.desk.starved_s) == ({"starved": 1}, 2.5)
+    wait_until(lambda: shown() == [({"serving": 2, "draining": 0}, 1, 1, 1, {"starved": 1})])
+    assert manager.view().services[0].leader == "m:1"
     assert manager.view().answering
+    manager.report(stream, report(want=2))
+    wait_until(lambda: stream.teachers == ["a", "b"])
 
 
 def test_a_failing_stream_does_not_stop_the_manager(

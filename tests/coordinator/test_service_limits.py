@@ -7,7 +7,6 @@ import random
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -21,19 +20,11 @@ from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Served]:
-    with served() as mesh:
-        yield mesh
-
-
 @pytest.mark.parametrize("method", ["Status", "Drain", "Upgrade", "Deploy", "Watch"])
-def test_a_request_that_is_too_large_is_refused(shared: Served, method: str) -> None:
-    shared.refused.clear()
-    code, said = ask(shared.address, method, b"\x0a" * ((1 << 20) + 1))
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "larger than max" in said
-    assert shared.refused == ["too_large"]
+def test_a_request_that_is_too_large_is_refused(mesh: Served, method: str) -> None:
+    code, said = ask(mesh.address, method, b"\x0a" * ((1 << 20) + 1))
+    assert (code, "larger than max" in said) == ("RESOURCE_EXHAUSTED", True)
+    assert mesh.refused == ["too_large"]
 
 
 def test_a_report_or_message_that_is_too_large_is_refused(mesh: Served) -> None:

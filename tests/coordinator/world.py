@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from edl.coordinator import MemoryRegistry
@@ -138,27 +139,19 @@ class World:
         self.managers = [FakeManager(self, f"m{i}:1", prober) for i in range(managers)]
         self.teachers: dict[str, dict[str, str]] = {}
         self.students: list[Student] = []
-        self.errors: list[EdlError] = []
 
     def clock(self) -> float:
         return self.now
 
     def surviving(self, part: Callable[[], object]) -> None:
-        try:
+        with suppress(EdlError):
             part()
-        except EdlError as error:
-            self.errors.append(error)
 
     # -- members
 
     def teacher(self, name: str, incarnation: int = 1, **facts: str) -> None:
-        facts = {
-            "incarnation": str(incarnation),
-            "address": f"{name}:1",
-            "state": "serving",
-            **facts,
-        }
-        self.teachers[name] = facts
+        usual = {"incarnation": str(incarnation), "address": f"{name}:1", "state": "serving"}
+        self.teachers[name] = facts = {**usual, **facts}
         self.registry.register("teachers", SERVICE, name, facts, TTL_S)
 
     def student(

@@ -44,7 +44,6 @@ def test_foreign_servers_are_named_with_what_they_speak() -> None:
     ("info", "level", "text"),
     [
         ({}, "well", "valkey 8.1.3"),
-        ({"server_name": "redis", "version": "7.2.4"}, "well", "redis 7.2.4"),
         ({"role": "slave"}, "wrong", "valkey 8.1.3 is a slave"),
         ({"maxmemory_policy": "allkeys-lru"}, "doubt", "valkey 8.1.3 throws keys away"),
     ],

@@ -83,49 +83,36 @@ def test_rows_of_foreign_teachers_and_of_those_that_are_not_admitted(mesh: pb.Me
         assert row_of(mesh, "t1")[2] == state
 
 
-@pytest.mark.parametrize(
-    ("fields", "shown"),
-    [
-        ({"teacher_count": 10_000}, "2 of 10,000 teachers"),
-        ({"leader": ""}, "no manager leads"),
-        ({"next_content_id": "C2"}, "upgrade to C2"),
-        ({"desired_teachers": 5}, "5 desired"),
-    ],
-)
-def test_what_is_unusual_of_a_service_is_shown(
-    mesh: pb.MeshStatus, fields: dict[str, Any], shown: str
-) -> None:
-    mesh.services[0].desired_teachers = 2  # as many as there are: not worth a word
-    assert shown not in printed(render(mesh))
-    for name, value in fields.items():
-        setattr(mesh.services[0], name, value)
-    assert shown in printed(render(mesh))
-
-
-def test_it_is_shown_what_outputs_are(mesh: pb.MeshStatus) -> None:
-    assert "outputs:" not in printed(render(mesh)), "nobody has said it"
-    for teacher, kind in zip(mesh.services[0].teachers, ("probabilities", "logits"), strict=True):
+def test_what_is_unusual_of_a_service_is_shown(mesh: pb.MeshStatus) -> None:
+    (service,) = mesh.services
+    service.desired_teachers = 2  # as many as there are: not worth a word
+    plain = printed(render(mesh))
+    service.MergeFrom(
+        pb.ServiceStatus(teacher_count=10_000, next_content_id="C2", desired_teachers=5)
+    )
+    service.leader = ""
+    for teacher, kind in zip(service.teachers, ("probabilities", "logits"), strict=True):
         teacher.output_kinds.append(f"out={kind}")
-    assert "outputs: out=logits, out=probabilities" in printed(render(mesh))
-    (service,) = to_json(mesh)["services"]
-    assert service["teachers"][0]["output_kinds"] == ["out=probabilities"]
+    text = printed(render(mesh))
+    for shown in (
+        "2 of 10,000 teachers", "no manager leads", "upgrade to C2", "5 desired",
+        "outputs: out=logits, out=probabilities",
+    ):  # fmt: skip
+        assert shown in text
+        assert shown not in plain
 
 
 @pytest.mark.parametrize("cause", get_args(Cause))
 def test_teachers_that_a_student_complains_of_are_shown(mesh: pb.MeshStatus, cause: Cause) -> None:
     plain = printed(render(mesh))
     assert not {"straggler", "ejected", "contradict"} & set(plain.split())
-    mesh.services[0].students[0].report.MergeFrom(
-        pb.StudentReport(
-            stragglers=["t2"], ejected=["t2"], ejected_for=[cause], disputed=["t1", "t2"]
-        )
-    )
+    told: dict[str, Any] = {"stragglers": ["t2"], "ejected": ["t2"], "ejected_for": [cause]}
+    report = mesh.services[0].students[0].report
+    report.MergeFrom(pb.StudentReport(**told, disputed=["t1", "t2"]))
     text = printed(render(mesh))
     assert "teacher t2 is a straggler to job/0" in text
     assert f"teacher t2 is ejected by job/0: it {IN_WORDS[cause]}" in text
     assert "teachers t1, t2 contradict each other to job/0" in text
-    (student,) = to_json(mesh)["services"][0]["students"]
-    assert (student["ejected"], student["ejected_for"]) == (["t2"], [cause])
 
 
 def test_the_json_of_a_mesh_has_every_field(mesh: pb.MeshStatus) -> None:
@@ -155,11 +142,10 @@ def test_the_volume_bar(volume: int, lower: int, upper: int, bar: str) -> None:
 
 def service(**fields: Any) -> pb.ServiceStatus:
     known: dict[str, Any] = {
-        "name": "resnet", "leader": "10.0.0.1:7000", "term": 17, "counter": 4, "teacher_count": 5,
-        "teacher_states": {"serving": 4, "draining": 1}, "student_count": 3,
-        "student_states": {"steady": 3}, "wanted": 6, "assigned": 4, "samples_per_second": 1234.5,
-        "content_id": "C1", "content_teachers": {"C1": 3, "C2": 2},
-        "content_students": {"C1": 2, "C2": 1},
+        "name": "resnet", "leader": "10.0.0.1:7000", "teacher_count": 5, "student_count": 3,
+        "teacher_states": {"serving": 4, "draining": 1}, "student_states": {"steady": 3},
+        "wanted": 6, "assigned": 4, "samples_per_second": 1234.5, "content_id": "C1",
+        "content_teachers": {"C1": 3, "C2": 2}, "content_students": {"C1": 2, "C2": 1},
     }  # fmt: skip
     return pb.ServiceStatus(**{**known, **fields})
 
@@ -167,10 +153,8 @@ def service(**fields: Any) -> pb.ServiceStatus:
 def test_the_table_of_services_has_a_line_for_each() -> None:
     text = printed(service_view.table([service(), service(name="bert", leader="")]))
     _, first, second = text.splitlines()
-    for shown in ("resnet", "5 (1 draining, 4 serving)", "4/6", "1,234"):
-        assert shown in first
-    assert "bert" in second
-    assert "none" in second
+    assert all(shown in first for shown in ("resnet", "5 (1 draining, 4 serving)", "4/6", "1,234"))
+    assert all(shown in second for shown in ("bert", "none"))
 
 
 @pytest.mark.parametrize(
@@ -178,8 +162,7 @@ def test_the_table_of_services_has_a_line_for_each() -> None:
     [
         ({"next_content_id": "C2", "upgrade_at": "epoch"}, "to C2, each at its next epoch"),
         ({"next_content_id": "C2", "upgrade_at": "now"}, "at once"),
-        ({"leader": ""}, "no manager computes"),
-        ({"desired_teachers": 0, "desired_reason": "idle for 120 s"}, "0 teachers: idle for 120 s"),
+        ({"leader": "", "desired_teachers": 0, "desired_reason": "idle"}, "0 teachers: idle"),
     ],
 )
 def test_the_details_of_a_service(fields: dict[str, Any], shown: str) -> None:
@@ -204,8 +187,7 @@ def queue_of(*states: State) -> MemoryQueue:
 
 
 def test_elastic_jobs_are_counted_by_their_state() -> None:
-    states: tuple[State, ...] = ("creating", "running", "failed", "running", "succeeded")
-    board = queue_of(*states)
+    board = queue_of("creating", "running", "failed", "running", "succeeded")
     found = queue_view.read_queue(board, "main")
     assert found
     assert "2 running, 1 waiting, 1 failed; fleet on h1: 2 of 4" in queue_view.line(found)
@@ -244,17 +226,14 @@ def trainings() -> MemoryBoard:
 def test_a_training_shows_its_timeline_its_ranks_and_the_straggler(trainings: MemoryBoard) -> None:
     (state,) = jobs_view.read_jobs(trainings)
     assert (state.state, state.step, state.steps, state.straggler) == ("training", 42, 90, 1)
-    lines = printed(jobs_view.render(state, 0)).splitlines()
-    text = "\n".join(lines)
-    assert "step 42 of 90" in text
-    assert "2 -> 3" in text
-    assert "+5.5 s" in text
-    assert "ValueError: [x] is no [/y]" in text, "brackets are no markup"
-    (slow,) = [line for line in lines if "straggler" in line]
+    text = printed(jobs_view.render(state, 0))
+    for shown in ("step 42 of 90", "2 -> 3", "+5.5 s", "ValueError: [x] is no [/y]"):
+        assert shown in text
+    (slow,) = [line for line in text.splitlines() if "straggler" in line]
     assert slow.split()[:3] == ["1", "a", "41"]
     few = printed(jobs_view.render(state, 1))
     assert "straggler" in few, "ranks that need a look come first"
-    assert len(few.splitlines()) == len(lines) - 2
+    assert few.count("\n") == text.count("\n") - 2
     told = jobs_view.to_json(state)
     assert [one["ranks"] for one in told["generations"]] == [2, 3]
     assert told["generations"][1]["first_step_after_s"] == 5.5
@@ -265,7 +244,7 @@ def test_a_training_shows_its_timeline_its_ranks_and_the_straggler(trainings: Me
     assert trainings.finish("digits", "a", 1, over)
     (state,) = jobs_view.read_jobs(trainings)
     assert state.state == "failed"
-    assert "step 7 failed 3 times" in printed(jobs_view.render(state, 0))
+    assert over["report"] in printed(jobs_view.render(state, 0))
 
 
 def event(kind: str = "lost", **fields: Any) -> pb.Event:

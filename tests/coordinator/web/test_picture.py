@@ -50,26 +50,24 @@ def test_the_state_of_a_teacher(
     assert draw(mesh(one, assigned=assigned))["teachers"][f"{S} t"]["state"] == state
 
 
-def test_a_foreign_server_shows_its_protocol_and_stands_where_it_is_reached() -> None:
+def test_rows_name_the_hosts_of_foreign_servers_and_the_teachers_that_students_complain_of() -> (
+    None
+):
     foreign = pb.Teacher(
         teacher_id="t", address="http://node:1", state="serving", protocol="oip", voucher="node:2"
     )
-    row, plain, hosted = draw(mesh(foreign, teacher("u"), teacher("v", host="rack-7")))[
-        "teachers"
-    ].values()
-    assert (row["protocol"], row["voucher"], row["host"]) == ("oip", "node:2", "node")
-    assert (plain["host"], hosted["host"]) == ("node", "rack-7")
-
-
-def test_a_student_names_its_stragglers_and_whom_it_has_ejected_and_why() -> None:
-    status = mesh(teacher("t"))
+    status = mesh(foreign, teacher("u"), teacher("v", host="rack-7"))
     status.services[0].students[0].report.MergeFrom(
         pb.StudentReport(
             stragglers=["u", "t"], ejected=["w", "v"], ejected_for=["lied", "silent"], hedges=3,
             disputed=["u", "t"],
         )
     )  # fmt: skip
-    row = draw(status)["students"][f"{S} job/0"]
+    document = draw(status)
+    shown, plain, hosted = document["teachers"].values()
+    assert (shown["protocol"], shown["voucher"], shown["host"]) == ("oip", "node:2", "node")
+    assert (plain["host"], hosted["host"]) == ("node", "rack-7")
+    row = document["students"][f"{S} job/0"]
     assert (row["slow"], row["hedges"], row["disputed"]) == (["t", "u"], 3, ["t", "u"])
     assert row["ejected"] == [["v", "silent"], ["w", "lied"]]
 
