@@ -9,7 +9,7 @@ systemd or Kubernetes would replace.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import PurePath
 from typing import Any
@@ -38,17 +38,10 @@ def is_ours(argv: Sequence[str]) -> bool:
 
 
 def check(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Check a command line.
+    """Check a command line; `/opt/edl/bin/edl` is `edl`.
 
-    Args:
-        argv: all words, the program first; `/opt/edl/bin/edl` is `edl`.
-        environment: what the file sets. This command has to read each `EDL_*` in it.
-
-    Returns:
-        The values of its options and arguments; empty for --help and --version.
-
-    Raises:
-        WrongCommand: an option, argument, subcommand, value or variable is invalid.
+    The command has to read each `EDL_*` of `environment`. Returns the values of its options and
+    arguments; empty for --help and --version. Raises WrongCommand.
     """
     found = _program(argv)
     if found is None:
@@ -75,7 +68,6 @@ def _command(app: typer.Typer) -> Any:
 
 
 def _program(argv: Sequence[str]) -> tuple[str, typer.Typer, list[str]] | None:
-    """Name, command line and arguments of what `argv` starts."""
     if not argv:
         return None
     name, *arguments = argv
@@ -100,16 +92,11 @@ def _parse(command: Any, name: str, arguments: list[str]) -> tuple[set[str], dic
         command.main(list(arguments), name, standalone_mode=False)
     if not invoked:  # --help and --version are done by parsing them
         return set(os.environ), {}
-    return _variables(invoked[-1].command.params), dict(invoked[-1].params)
-
-
-def _variables(parameters: Iterable[Any]) -> set[str]:
-    """The environment variables of a command's options."""
-    found: set[str] = set()
-    for parameter in parameters:
+    read: set[str] = set()
+    for parameter in invoked[-1].command.params:
         named = parameter.envvar
-        found.update([named] if isinstance(named, str) else named or ())
-    return found
+        read.update([named] if isinstance(named, str) else named or ())
+    return read, dict(invoked[-1].params)
 
 
 def _message(error: Any) -> str:

@@ -46,15 +46,9 @@ def prepared(folder: Path, hosts: str = "") -> Path:
     for name in ("compose", "redis", "tls"):
         ignored = shutil.ignore_patterns("secrets", "pki", ".env")
         shutil.copytree(ROOT / "deploy" / name, folder / name, ignore=ignored)
-    edl = f"{sys.executable} -P -m edl"
-    done = subprocess.run(
-        (folder / "compose" / "prepare.sh",),
-        env={**os.environ, "EDL": edl, "HOSTS": hosts},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    env = {**os.environ, "EDL": f"{sys.executable} -P -m edl", "HOSTS": hosts}
+    program = folder / "compose" / "prepare.sh"
+    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "compose"
 
@@ -65,13 +59,10 @@ def environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 def secrets(service: Mapping[str, Any]) -> dict[str, str]:
     """Where its secrets lie in it -> their names."""
-    found = {}
-    for one in service.get("secrets", ()):
-        if isinstance(one, str):
-            found[f"{SECRETS}{one}"] = one
-        else:
-            found[one.get("target", f"{SECRETS}{one['source']}")] = one["source"]
-    return found
+    entries = [
+        {"source": one} if isinstance(one, str) else one for one in service.get("secrets", ())
+    ]
+    return {one.get("target", f"{SECRETS}{one['source']}"): one["source"] for one in entries}
 
 
 def seconds(text: str) -> float:

@@ -52,17 +52,13 @@ class Step:
 class Stage:
     """What stands between two FROM."""
 
-    name: str
     base: str
-    steps: list[Step]
+    steps: list[Step] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerFile:
-    """A container file; `stages` by their names, `arguments` those before the first FROM."""
-
     path: Path
-    arguments: dict[str, str]
     stages: dict[str, Stage]
 
     @classmethod
@@ -72,14 +68,13 @@ class ContainerFile:
         for step in _steps(path.read_text()):
             if step.word == "FROM":
                 base, _, name = step.text.partition(" AS ")
-                stages[name] = stage = Stage(name, expand(base, arguments), [])
+                stages[name] = stage = Stage(expand(base, arguments))
             elif stages:
                 stage.steps.append(step)
             else:
                 assert step.word == "ARG", f"line {step.line}: {step.word} before FROM"
-                name, _, value = step.text.partition("=")
-                arguments[name] = value
-        return cls(path, arguments, stages)
+                name, _, arguments[name] = step.text.partition("=")
+        return cls(path, stages)
 
     def all_steps(self, name: str) -> list[Step]:
         """The steps of a stage, after those of the stages that it stands on."""
@@ -124,12 +119,8 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 class Build:
     """Runs the steps of stages.
 
-    Attributes:
-        context: the folder that is built from.
-        folder: an empty one for everything that is made.
-        arguments: of `--build-arg`.
-        environment: variables of this machine that steps may see.
-        noted: commands that were not run.
+    `folder` is an empty one for everything that is made; `arguments` are those of `--build-arg`;
+    steps see `environment` of this machine.
     """
 
     file: ContainerFile
@@ -137,27 +128,28 @@ class Build:
     folder: Path
     arguments: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    noted: list[list[str]] = field(default_factory=list)
 
     @property
     def root(self) -> Path:
         """The `/` of the stage that was built last."""
         return self.folder / "root"
 
+    @property
+    def noted(self) -> list[str]:
+        """The words of all commands that were not run."""
+        return (self.folder / "noted").read_text().split()
+
     def stage(self, name: str) -> Path:
-        """Build a stage and those that it needs; returns its root."""
         self._build(name)
         self._begin(name)
         return self.root
 
     def _kept(self, name: str) -> Path:
-        """A copy of the root of a stage that was built."""
         return self.folder / "stages" / name
 
     def _begin(self, base: str) -> None:
         """Make the root that of a stage that was built; empty if it is none."""
-        if self.root.exists():
-            shutil.rmtree(self.root)
+        shutil.rmtree(self.root, ignore_errors=True)
         if base in self.file.stages:
             self._clone(self._kept(base), self.root)
 
@@ -229,9 +221,8 @@ class Build:
         found = []
         for folder, folders, files in os.walk(self.context):
             inside = os.path.relpath(folder, self.context)
-            # Nothing in them is ever sent, and they are large.
-            folders[:] = [one for one in folders if one not in {"__pycache__", "node_modules"}]
-            folders[:] = [one for one in folders if not one.startswith(".")]
+            # Nothing in the others is ever sent, and they are large.
+            folders[:] = [one for one in folders if one[0] != "." and one != "__pycache__"]
             links = [one for one in folders if os.path.islink(os.path.join(folder, one))]
             names = (os.path.normpath(os.path.join(inside, one)) for one in (*files, *links))
             found += [name for name in names if _kept(name, rules)]
@@ -239,22 +230,14 @@ class Build:
 
     def _run(self, step: Step, where: Path, values: Mapping[str, str]) -> None:
         programs = self._programs()
-        notes = self.folder / "noted"
-        notes.write_text("")
         # What pip has fetched before stands for the network, as nothing else of an index would.
-        text = self.text(step.text).replace("--no-cache-dir ", "")
+        command = [str(programs / "sh"), "-ec", self.text(step.text).replace("--no-cache-dir ", "")]
+        env = {**self.environment, **values, "PATH": str(programs)}
         done = subprocess.run(
-            [programs / "sh", "-ec", text],
-            cwd=where,
-            env={**self.environment, **values, "PATH": str(programs), "NOTES": str(notes)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=1500,
+            command, cwd=where, env=env, capture_output=True, text=True, timeout=1500
         )
         what = f"{self.file.path.name}, line {step.line}"
         assert done.returncode == 0, f"{what}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
-        self.noted += [json.loads(line) for line in notes.read_text().splitlines()]
 
     def _programs(self) -> Path:
         """A folder with what steps may run."""
@@ -263,16 +246,13 @@ class Build:
             return folder
         folder.mkdir()
         for name in _FOUND:
-            found = shutil.which(name)
-            assert found is not None, name
-            (folder / name).symlink_to(found)
-        note = "import json, os, sys; out = open(os.environ['NOTES'], 'a'); "
-        note += "print(json.dumps(sys.argv[1:]), file=out)"
-        python = shlex.quote(sys.executable)
-        scripts = {name: f"exec {python} -c {shlex.quote(note)} {name}" for name in NOTED}
-        scripts["python"] = f"exec {python}"  # no link: its environment lies beside it
+            (folder / name).symlink_to(shutil.which(name) or name)
+        notes = shlex.quote(str(self.folder / "noted"))
+        scripts = {name: f'echo {name} "$@" >>{notes}' for name in NOTED}
+        # No link: its environment lies beside it.
+        scripts["python"] = f'exec {shlex.quote(sys.executable)} "$@"'
         for name, script in scripts.items():
-            (folder / name).write_text(f'#!/bin/sh\n{script} "$@"\n')
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)
         return folder
 

@@ -46,7 +46,6 @@ Right = tuple[str, str, str]
 
 @cache
 def build(name: str) -> tuple[Object, ...]:
-    """The documents of one of `BUILDS`."""
     if name in OVERLAYS:
         return kustomize(KUBERNETES / "overlays" / name)
     return compose(COMPOSED[name])
@@ -57,16 +56,14 @@ def compose(components: tuple[str, ...]) -> tuple[Object, ...]:
     """The base with these components, as an overlay of a user's has them."""
     with tempfile.TemporaryDirectory() as made:
         here = Path(made).resolve()
-
-        def seen(folder: Path) -> str:
-            return os.path.relpath(folder, here)
-
+        folders = [KUBERNETES / "base", *(KUBERNETES / "components" / one for one in components)]
+        base, *others = (os.path.relpath(folder, here) for folder in folders)
         overlay = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "namespace": NAMESPACE,
-            "resources": [seen(KUBERNETES / "base")],
-            "components": [seen(KUBERNETES / "components" / one) for one in components],
+            "resources": [base],
+            "components": others,
         }
         (here / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
         return kustomize(here)
@@ -90,13 +87,9 @@ def printed_secrets(*services: str) -> dict[str, dict[str, bytes]]:
         edl_program = Path(folder) / "edl"
         edl_program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m edl "$@"\n')
         edl_program.chmod(0o755)
-        printed = subprocess.run(
-            [KUBERNETES / "secrets.sh", *services],
-            capture_output=True,
-            check=True,
-            env={"PATH": "/usr/bin:/bin", "EDL": str(edl_program)},
-            timeout=60,
-        ).stdout
+        env = {"PATH": "/usr/bin:/bin", "EDL": str(edl_program)}
+        command = [str(KUBERNETES / "secrets.sh"), *services]
+        printed = subprocess.check_output(command, env=env, timeout=60)
     return {
         one["metadata"]["name"]: {key: b64decode(value) for key, value in one["data"].items()}
         for one in yaml.safe_load_all(printed)
@@ -121,13 +114,7 @@ def granted(role: Object) -> set[Right]:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod as something here makes it.
-
-    Attributes:
-        owner: kind and name of that.
-        labels: of the pod.
-        spec: of the pod.
-    """
+    """A pod as its `owner`, a kind and a name, makes it."""
 
     owner: str
     labels: Mapping[str, str]
@@ -143,14 +130,11 @@ class Pod:
         (found,) = self.spec["containers"]
         return dict(found)
 
-    def port(self, name: str) -> int | None:
-        """The number of a port that one of its containers names."""
-        for container in self.containers:
-            for port in container.get("ports", ()):
-                if port["name"] == name:
-                    number: int = port["containerPort"]
-                    return number
-        return None
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports of its containers, by name."""
+        ports = [port for one in self.containers for port in one.get("ports", ())]
+        return {port["name"]: port["containerPort"] for port in ports}
 
 
 def pods(objects: Iterable[Object]) -> Iterator[Pod]:

@@ -11,23 +11,18 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from typing import BinaryIO
 
 
-def main(words: list[str]) -> int:
-    options = {}
-    while words and words[0].startswith("-"):
-        name, value, *words = words
-        options[name] = value
+def main(host: str, port: str, *words: str) -> int:
     calls = [words]
-    if "--user" in options:
-        calls.insert(0, ["AUTH", options["--user"], os.environ["REDISCLI_AUTH"]])
+    if words[0] == "--user":
+        calls = [("AUTH", words[1], os.environ["REDISCLI_AUTH"]), words[2:]]
     try:
-        with socket.create_connection((options["-h"], int(options["-p"])), 1.0) as connection:
+        with socket.create_connection((host, int(port)), 1.0) as connection:
             answers = connection.makefile("rb")
             for call in calls:
-                parts = [part.encode() for part in call]
-                packed = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-                connection.sendall(b"*%d\r\n" % len(parts) + packed)
+                connection.sendall(" ".join(call).encode() + b"\r\n")
                 said = _answer(answers)
     except OSError as error:
         print(error, file=sys.stderr)
@@ -36,17 +31,18 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _answer(answers: object) -> list[str]:
-    line = answers.readline().decode().rstrip("\r\n")  # type: ignore[attr-defined]
+def _answer(answers: BinaryIO) -> list[str]:
+    line = answers.readline().decode().rstrip("\r\n")
     if not line:
         raise OSError("it hung up")
     kind, rest = line[0], line[1:]
     if kind == "*":
         return [part for _ in range(int(rest)) for part in _answer(answers)]
     if kind == "$" and int(rest) >= 0:
-        return [answers.read(int(rest) + 2)[:-2].decode()]  # type: ignore[attr-defined]
+        return [answers.read(int(rest) + 2)[:-2].decode()]
     return [] if kind == "$" else [rest]
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _, _, host, _, port, *words = sys.argv
+    sys.exit(main(host, port, *words))

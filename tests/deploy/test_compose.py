@@ -20,9 +20,9 @@ import pytest
 from cryptography import x509
 
 import edl
-from edl.coordinator.embedded import free_port
 from edl.coordinator.registry.redis_url import parse
 from edl.supervise import Process, python_command, start
+from edl.tests.coordinator.conftest import held_port
 from edl.tests.deploy import compose_file
 from edl.tests.deploy.command_lines import check
 from edl.tests.deploy.compose_file import FILE, FOLDER, ROOT, SECRETS, environment, seconds, secrets
@@ -46,10 +46,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_file_is_one_of_the_specification() -> None:
-    schema = ("--builtin-schema", "vendor.compose-spec")
-    subprocess.run(
-        (sys.executable, "-P", "-m", "check_jsonschema", *schema, FILE), check=True, timeout=60
-    )
+    checker = (sys.executable, "-P", "-m", "check_jsonschema")
+    command = (*checker, "--builtin-schema", "vendor.compose-spec", FILE)
+    subprocess.run(command, check=True, timeout=60)
 
 
 def test_what_is_named_is_there_and_used() -> None:
@@ -191,15 +190,11 @@ class _Certificate:
 
 @dataclass
 class Mesh:
-    """Services of the compose file, of which each is a process here.
-
-    Attributes:
-        folder: where `prepare.sh` has run.
-        redis_port: of Redis, behind TLS.
-    """
+    """Services of the compose file in a prepared folder, of which each is a process here."""
 
     folder: Path
     redis_port: int
+    undo: ExitStack
 
     def text(self, inside: str) -> str:
         """What stands in the file, with what is of containers turned into ours."""
@@ -215,16 +210,17 @@ class Mesh:
 
     def variables(self, name: str) -> dict[str, str]:
         """Those of a service; every host is this one, every port another one."""
-        found = {k: self.text(v) for k, v in environment(COMPOSE["services"][name]).items()}
+        found = {k: self.text(v) for k, v in environment(SERVICES[name]).items()}
         ours = {"EDL_HOST": "127.0.0.1", "EDL_ADVERTISE": "localhost", "EDL_HTTP": "0"}
-        ours |= {key: str(free_port()) for key in ("EDL_PORT", "EDL_METRICS_LISTEN")}
+        for key in ("EDL_PORT", "EDL_METRICS_LISTEN"):
+            ours[key] = str(self.undo.enter_context(held_port()))
         home = {"HOME": f"{self.folder}/home"}  # as the image has one of its own
         return {**home, **found, **{key: value for key, value in ours.items() if key in found}}
 
     @contextmanager
     def running(self, name: str, *more: str, **variables: str) -> Iterator[Process]:
         """A service, until the end of the `with`; its health check has passed where it has one."""
-        service = COMPOSE["services"][name]
+        service = SERVICES[name]
         env = {**self.variables(name), "SECRETS": f"{self.folder}/secrets", **variables}
         command = [*map(self.text, service["command"]), *more]
         process = start(python_command(name, "edl", *command, env=env))
@@ -255,13 +251,13 @@ class Mesh:
 def mesh(prepared: Path) -> Iterator[Mesh]:
     for name in ("work", "home"):
         (prepared / name).mkdir(exist_ok=True)
-    with ExitStack() as stack:
+    with ExitStack() as undo:
         users = str(prepared / "secrets" / "users.acl")
-        _, port = stack.enter_context(redis_server("--aclfile", users))
+        _, port = undo.enter_context(redis_server("--aclfile", users))
         certificate: Any = _Certificate(prepared / "secrets")
         proxy = TlsProxy(port, certificate)
-        stack.callback(proxy.close)
-        yield Mesh(prepared, proxy.port)
+        undo.callback(proxy.close)
+        yield Mesh(prepared, proxy.port, undo)
 
 
 MODEL = """
@@ -284,7 +280,7 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_student_learns_from_both_teachers(mesh: Mesh) -> None:
-    model = COMPOSE["services"]["model"]
+    model = SERVICES["model"]
     script = mesh.text(model["command"][0]).replace("20000", "4000")
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     with mesh.running("coordinator"):

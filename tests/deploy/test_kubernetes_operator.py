@@ -39,16 +39,10 @@ from edl.tests.deploy.operator.test_loop import WATCHED
 pytestmark = pytest.mark.system
 
 #: What methods of `mesh/kubernetes/client.py` ask an API server for.
-VERBS = {
-    "get": ("get",),
-    "find": ("get",),
-    "list": ("list",),
-    "create": ("create",),
-    "patch": ("patch",),
-    "apply": ("create", "patch"),
-    "replace": ("update",),
-    "delete": ("delete",),
-}
+VERBS: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in ("get", "list", "create", "patch", "delete")},
+    "find": ("get",), "apply": ("create", "patch"), "replace": ("update",),
+}  # fmt: skip
 #: Kinds that stand in a variable where the operator makes what a TeacherService has.
 VARIABLE = {"kind": ("DEPLOYMENT", "SERVICE")}
 #: Asked for by an API server that checks owners, with no call of ours.
@@ -89,20 +83,14 @@ def test_its_rights_are_what_it_calls_and_no_more() -> None:
     for kind in WATCHED:
         here |= {right(kind, "list"), right(kind, "watch")}
     objects = build("whole")
-    roles = {
-        (one["kind"], one["metadata"]["name"]): one
-        for one in of_kind(objects, "Role", "ClusterRole")
-    }
-    assert set(roles) == {
-        ("Role", "edl-operator"),
-        ("Role", "edl-jobs"),
-        ("ClusterRole", "edl-operator-capacity"),
-    }
-    own = granted(roles["Role", "edl-operator"])
+    roles = {one["metadata"]["name"]: one for one in of_kind(objects, "Role", "ClusterRole")}
+    assert set(roles) == {"edl-operator", "edl-jobs", "edl-operator-capacity"}
+    own, capacity = granted(roles["edl-operator"]), granted(roles["edl-operator-capacity"])
     assert own - OF_OWNERS == here, (own - OF_OWNERS - here, here - own)
-    capacity = granted(roles["ClusterRole", "edl-operator-capacity"])
     assert capacity == everywhere, (capacity - everywhere, everywhere - capacity)
     assert not any("*" in word for one in own | capacity for word in one)
+    for one in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
+        assert [subject["name"] for subject in one["subjects"]] == ["edl-operator"]
 
 
 def test_the_role_of_those_who_submit_jobs_is_the_one_of_the_page() -> None:
@@ -113,27 +101,18 @@ def test_the_role_of_those_who_submit_jobs_is_the_one_of_the_page() -> None:
     assert granted(named(build("whole"), "Role", "edl-jobs")) == granted(shown)
 
 
-def test_nobody_else_has_rights() -> None:
-    for one in of_kind(build("whole"), "RoleBinding", "ClusterRoleBinding"):
-        assert [subject["name"] for subject in one["subjects"]] == ["edl-operator"]
-
-
 def as_stored(resource: Object) -> Object:
     """A resource as an API server keeps it: valid by its definition, with defaults."""
-    (definition,) = (
-        one for one in definitions() if one["spec"]["names"]["kind"] == resource["kind"]
-    )
-    version = definition["spec"]["versions"][0]
+    specs = {one["spec"]["names"]["kind"]: one["spec"] for one in definitions()}
+    version = specs[resource["kind"]]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
     assert resource["apiVersion"] == f"edl-dist.io/{version['name']}"
     known = schema["properties"]["spec"]
     assert pruned(resource["spec"], known) == resource["spec"], "a field that is not defined"
     whole: Object = defaulted(resource, schema)
     assert faults(whole, schema) == []
-    whole["metadata"] = {
-        "namespace": NAMESPACE, **whole["metadata"], "uid": "12345678-9abc", "generation": 1,
-    }  # fmt: skip
-    return whole
+    given = {"namespace": NAMESPACE, **whole["metadata"]}
+    return {**whole, "metadata": {**given, "uid": "12345678-9abc", "generation": 1}}
 
 
 def pod_made_from(resource: Object, coordinator: str | None) -> Pod:
@@ -180,7 +159,7 @@ def test_the_examples_fit_into_the_mesh(kind: str, component: str, values: Objec
     options = options_of(pod)
     assert options.items() >= values.items()
     if component == "teacher":
-        assert pod.port("grpc") == options["port"]
+        assert pod.ports.get("grpc") == options["port"]
     policy = named(build("base"), "NetworkPolicy", f"edl-{component}")
     assert selects(policy["spec"]["podSelector"], pod.labels)
     objects = build("whole")

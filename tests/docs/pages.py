@@ -98,21 +98,12 @@ class File:
 
 @dataclass(frozen=True)
 class Page:
-    """The session of a page.
-
-    Attributes:
-        name: path in the repository.
-        steps: commands and files in their order.
-        ports: a port as the page shows it -> the variable that holds it, or "".
-        variables: other variables.
-        skipped: why blocks are never run, by their lines.
-    """
+    """The session of a page; a port as the page shows it -> the variable that holds it, or ""."""
 
     name: str
     steps: tuple[Run | File, ...]
     ports: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
-    skipped: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def runs(self) -> bool:
@@ -124,7 +115,6 @@ class Page:
 
 
 def read(file: Path, root: Path) -> Page:
-    """The session of a page. Raises PageError."""
     return parse(file.read_text("utf-8"), str(file.relative_to(root)))
 
 
@@ -133,7 +123,6 @@ def parse(text: str, name: str) -> Page:
     steps: list[Run | File] = []
     ports: dict[str, str] = {}
     variables: dict[str, str] = {}
-    skipped: dict[int, str] = {}
     options: dict[str, Any] = {}  # of the next block
     for part in _PART.finditer(text):
         line = text.count("\n", 0, part.start()) + 1
@@ -152,30 +141,25 @@ def parse(text: str, name: str) -> Page:
         body = textwrap.dedent(part["text"]) if part["indent"] else part["text"]
         if title is None and part["info"].strip() != "console":
             continue  # only shown
-        if reason := options.pop("skip", ""):
-            skipped[line] = reason
-        elif title is not None:
+        if "skip" not in options and title is not None:
             steps.append(File(line, title[1], body, "nightly" in options))
-        else:
+        elif "skip" not in options:
             steps += _commands(body, line, options, name)
         options = {}
-    return Page(name, tuple(steps), ports, variables, skipped)
+    return Page(name, tuple(steps), ports, variables)
 
 
 def _option(word: str, rest: str, where: str) -> dict[str, Any]:
-    if word in ("until", "exact", "nightly") and not rest:
+    if (word in ("until", "exact", "nightly") and not rest) or (word == "skip" and rest):
         return {word: True}
     if word == "fails" and rest.isdigit() and int(rest):
         return {"code": int(rest)}
     if word == "within" and (found := re.fullmatch(r"(\d+) s", rest)):
         return {"within_s": float(found[1])}
-    if word == "skip" and rest:
-        return {"skip": rest}
     raise PageError(f"{where}: a comment 'session: {word} {rest}' is not understood")
 
 
 def _commands(body: str, line: int, options: dict[str, Any], name: str) -> list[Run]:
-    """The commands of a ```console block that begins in `line`."""
     found: list[tuple[int, list[str], list[str]]] = []
     for number, text in enumerate(body.splitlines(), line + 1):
         if text.startswith("$ "):
@@ -219,11 +203,7 @@ def missing(
 ) -> str | None:
     """How an output differs from what a page shows; None: it does not.
 
-    Args:
-        shown: lines of the page, with `...` in them.
-        printed: what the command printed.
-        at_start: more may follow.
-        exact: decimal fractions are compared.
+    More may follow what is shown `at_start`; decimal fractions are compared if it is `exact`.
     """
     lines = plain(printed)
     ends = {0}  # numbers of lines that what is shown so far may have taken

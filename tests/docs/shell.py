@@ -11,15 +11,14 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
 
-from edl.coordinator.embedded import free_port
 from edl.errors import ProcessFailed
 from edl.supervise import Command, start
 from edl.supervise.life import LIFE_VARIABLE
+from edl.tests.coordinator.conftest import held_port
 from edl.tests.docs.pages import DEADLINE_S, File, Page, Run, missing, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,12 +35,7 @@ class Mismatch(AssertionError):
 
 
 class Shell:
-    """One bash that is told commands one after another, each with a deadline. Use it in a `with`.
-
-    Args:
-        folder: an empty one; commands run in `work` inside it.
-        variables: set on top of this process's, without its `EDL_*` and `PYTHON*`.
-    """
+    """One bash that runs commands in `folder/work`, each with a deadline. Use it in a `with`."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.work = folder / "work"
@@ -51,12 +45,10 @@ class Shell:
         self._told = 0
         self._scripts = 0
         self._outputs: dict[int, Path] = {}  # of jobs, by the shell's numbers
-        self._undo = ExitStack()
         orders = self._own / "orders"
         os.mkfifo(orders)
         # Both ends, so that nobody waits for the other.
         self._orders = os.open(orders, os.O_RDWR)
-        self._undo.callback(os.close, self._orders)
         begin = self._own / "0.sh"
         ours = (name for name in os.environ if name.startswith(("EDL_", "PYTHON")))
         forget = {*ours, LIFE_VARIABLE}
@@ -69,12 +61,7 @@ class Shell:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, value: object, __: object) -> None:
         """End what runs in the background, the youngest first, then the shell."""
         try:
             if self._bash.alive and not isinstance(value, KeyboardInterrupt):
@@ -83,14 +70,10 @@ class Shell:
             os.write(self._orders, b"exit\n")
             self._bash.wait(DEADLINE_S)
             self._bash.stop()
-            self._undo.close()
+            os.close(self._orders)
 
     def run(self, command: str, within_s: float) -> tuple[int, str]:
-        """Run a command to its end; returns its exit code and what it printed.
-
-        Raises:
-            Mismatch: it takes longer, or ends the shell.
-        """
+        """Run a command to its end; returns its exit code and what it printed. Raises Mismatch."""
         if job := _FOREGROUND.fullmatch(command):  # which only a terminal has
             script, _ = self._script(f"wait %{job[1]}")
             if (output := self._outputs.get(int(job[1]))) is None:
@@ -143,15 +126,12 @@ class Shell:
 
 
 def play(page: Page, folder: Path, *, short: bool) -> None:
-    """Run a page in `folder`, without its nightly blocks if it is to be `short`.
-
-    Raises:
-        Mismatch: it does not happen as the page says; the message names page and line.
-    """
-    ports = {port: free_port("127.0.0.1") for port in page.ports}
-    named = {name: str(ports[port]) for port, name in page.ports.items() if name}
-    named |= {name: put(text, ports) for name, text in page.variables.items()}
-    with Shell(folder, {**variables_of(folder), **named}) as shell:
+    """Run a page in `folder`, a `short` one without its nightly blocks. Raises Mismatch."""
+    with ExitStack() as undo:
+        ports = {port: undo.enter_context(held_port()) for port in page.ports}
+        named = {name: str(ports[port]) for port, name in page.ports.items() if name}
+        named |= {name: put(text, ports) for name, text in page.variables.items()}
+        shell = undo.enter_context(Shell(folder, {**variables_of(folder), **named}))
         for step in page.steps:
             if short and step.nightly:
                 continue

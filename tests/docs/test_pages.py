@@ -90,9 +90,7 @@ def test_commands_are_valid(name: str) -> None:
     [
         ("edl coordinator serve --reddis redis://x", "--reddis"),
         ("edl coordinator serve --port 70000", "70000"),
-        ("edl coordinator server", "server"),
         ("edl coordinator", "not complete"),
-        ("edl teacher serve --model m extra", "extra"),
         ("edl student train", "JOB.py"),
         ("docker run --env EDL_MODELL=m edl-dist:1 teacher serve --model m", "EDL_MODELL"),
         ("docker run --env EDL_PORT=many edl-dist:1 teacher serve --model m", "EDL_PORT"),

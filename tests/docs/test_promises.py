@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -44,11 +43,8 @@ def tier_of(file: str, text: str, test: str) -> str:
     folder = Path(file).parts[1]
     if folder == "interop":
         return "interop"
-    marks = [
-        ast.unparse(mark)
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == test
-        for mark in node.decorator_list
-    ]
-    system = folder in SYSTEM_FOLDERS or ALL_SYSTEM.search(text)
-    return "test-system" if system or any("mark.system" in mark for mark in marks) else "test"
+    marked = re.search(
+        rf"^@pytest\.mark\.system\n(?:[@ )].*\n)*(?:async )?def {test}\(", text, re.M
+    )
+    system = folder in SYSTEM_FOLDERS or ALL_SYSTEM.search(text) or marked
+    return "test-system" if system else "test"

@@ -26,7 +26,6 @@ def built(folder: Path, *options: str) -> Path:
         (*command, "--outdir", folder / "dist", folder / "source"),
         capture_output=True,
         text=True,
-        check=False,
         timeout=100,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

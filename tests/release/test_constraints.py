@@ -10,14 +10,12 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from edl.tests.deploy.container_file import ContainerFile
+from edl.tests.deploy.test_containers import FILE, IMAGES
 from edl.tests.release.conftest import ROOT
 
 FOLDER = ROOT / "deploy" / "constraints"
-PINS = dict(
-    line.split("==")
-    for line in (FOLDER / "constraints.txt").read_text().split("\n")
-    if "==" in line
-)
+PINS = dict(re.findall(r"^([^#\n]*)==(.*)$", (FOLDER / "constraints.txt").read_text(), re.M))
 #: Licences under which what is linked with ours may be handed on, by words in their names.
 ALLOWED = re.compile(
     r"Apache|BSD|MIT\b|ISC|PSF|Python Software Foundation|MPL|Mozilla|HPND|Unlicense|0BSD|Zlib|CC0"
@@ -25,18 +23,34 @@ ALLOWED = re.compile(
 COPYLEFT = re.compile(r"\b(A?GPL|GNU (Affero )?General)")
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: The extras that are pinned.
+EXTRAS = re.findall(
+    r'"([^"]+)"',
+    re.findall(r"^EXTRAS.*\((.*)\)$", (FOLDER / "update.py").read_text(), re.MULTILINE)[0],
+)
+
+
 def needed() -> Iterator[Requirement]:
     """What the project itself names, of the extras that are pinned."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = re.search(r"^EXTRAS.*\((.*)\)$", (FOLDER / "update.py").read_text(), re.MULTILINE)
-    assert extras is not None
-    lines = list(project["dependencies"])
-    for extra in re.findall(r'"([^"]+)"', extras[1]):
-        lines += project["optional-dependencies"][extra]
+    lines = list(PROJECT["dependencies"])
+    for extra in EXTRAS:
+        lines += PROJECT["optional-dependencies"][extra]
     for line in lines:
         requirement = Requirement(line)
         if requirement.name != "edl-dist":
             yield requirement
+
+
+def test_extras_of_the_images_exist_and_are_pinned() -> None:
+    file = ContainerFile.read(FILE)
+    for image in IMAGES:
+        steps = [step.text for step in file.stages[f"{image}-packages"].steps]
+        (extras,) = (text.removeprefix("EXTRAS=") for text in steps if text.startswith("EXTRAS="))
+        named = set(extras.split(","))
+        assert named <= PROJECT["optional-dependencies"].keys()
+        assert named <= {*EXTRAS, "gpu"}
+        assert ("gpu" in named) == (image == "gpu")
 
 
 def test_what_the_project_names_is_pinned_in_a_version_that_it_takes() -> None:

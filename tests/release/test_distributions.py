@@ -17,21 +17,12 @@ import pytest
 
 import edl
 from edl.tests.deploy.container_file import Build, ContainerFile
-from edl.tests.deploy.test_containers import (
-    FILE,
-    QUICK,
-    files,
-    machine,
-    run,
-    works_as_coordinator,
-)
+from edl.tests.deploy.test_containers import FILE, QUICK, files, machine, run, works_as_coordinator
 from edl.tests.release.conftest import ROOT, built
 from edl.tests.scripted_teacher import ScriptedTeacher
 
 pytestmark = pytest.mark.timeout(300)
 
-#: This one, which has pip.
-PYTHON = Path(sys.executable)
 #: Files that are no Python and that the package cannot do without, one of each kind.
 NEEDED = (
     "edl/py.typed",
@@ -61,8 +52,7 @@ def test_what_is_released_is_the_package_alone_and_works_in_its_image(tmp_path: 
     image = Build(file, ROOT, tmp_path / "image", {"EXTRAS": ""}, machine() | QUICK)
     image.folder.mkdir()
     root = image.stage("cpu")
-    noted = [word for command in image.noted for word in command]
-    assert {"apt-get", "libgomp1", "tini", "useradd", "65532"} <= set(noted)
+    assert {"apt-get", "libgomp1", "tini", "useradd", "65532"} <= set(image.noted)
     assert (root / "var/lib/edl").stat().st_mode & 0o7777 == 0o1777
     (wheel,) = image.folder.glob("stages/wheel/wheels/*.whl")
     packed = holds_the_package_alone(wheel)
@@ -87,10 +77,8 @@ def holds_the_package_alone(path: Path) -> list[str]:
     assert [name for name in names if not name.startswith(("edl/", info))] == []
     assert [name for name in names if "/tests/" in name or "/docs/" in name] == []
     assert [name for name in NEEDED if name not in names] == []
-    tracked = subprocess.run(
-        ("git", "ls-files", "*.py", "*.lua", "*.proto", "*.pyi"), cwd=ROOT, capture_output=True,
-        text=True, check=True,
-    ).stdout.split()  # fmt: skip
+    listing = ("git", "ls-files", "*.py", "*.lua", "*.proto", "*.pyi")
+    tracked = subprocess.check_output(listing, cwd=ROOT, text=True).split()
     folders = {name.split("/")[1] for name in names if name.count("/") > 1}
     packaged = [n for n in tracked if "/" not in n or n.split("/")[0] in folders - {"deploy"}]
     assert [name for name in packaged if f"edl/{name}" not in names] == []
@@ -133,22 +121,13 @@ def test_every_extra_can_be_installed(wheel: Path, version: str, tmp_path: Path)
     """Pip finds a set of wheels for each extra on each Python; nothing is installed."""
     for_it = ("--python-version", version, "--only-binary", ":all:", "--target", str(tmp_path))
     options = ("--quiet", "--dry-run", "--ignore-installed", *for_it)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     with zipfile.ZipFile(wheel) as opened:
         (metadata,) = [name for name in opened.namelist() if name.endswith("/METADATA")]
         extras = re.findall(r"^Provides-Extra: (.+)$", opened.read(metadata).decode(), re.MULTILINE)
     assert "paddle" in extras
     # Not gpu, whose wheels are on an index of their own; dev is for a checkout.
     for extra in sorted(set(extras) - {"gpu", "dev"}):
-        wanted = f"{wheel}[{extra}]"
-        ran(PYTHON, "-m", "pip", "install", *options, wanted, timeout_s=900)
-
-
-def ran(python: Path, *arguments: str, code: int = 0, timeout_s: float = 120) -> str:
-    """What a program of an environment printed."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run(
-        (str(python), "-P", *arguments), capture_output=True, text=True, check=False,
-        env=clean, timeout=timeout_s,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+        pip = (sys.executable, "-P", "-m", "pip", "install", *options, f"{wheel}[{extra}]")
+        done = subprocess.run(pip, capture_output=True, text=True, env=clean, timeout=900)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

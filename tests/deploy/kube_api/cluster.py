@@ -50,13 +50,33 @@ _OWNED: Final = (TEACHER_SERVICE, DISTILL_JOB, DEPLOYMENT, SERVICE, POD)
 _STARTED: Final = "2026-01-01T00:00:00Z"
 
 
+Hook = Callable[[str, str], None]
+
+
 class Killed(BaseException):
     """The calling process is dead: it neither cleans up nor goes on."""
 
 
+class KillBefore:
+    """A hook that kills its process before the request of number `at`; notes those before it."""
+
+    def __init__(self, at: float, *, writes_only: bool = False) -> None:
+        self.at, self.writes_only = at, writes_only
+        self.died = False
+        self.requests: list[str] = []
+
+    def __call__(self, method: str, path: str) -> None:
+        assert not self.died, "a process that died sends a request"
+        if self.writes_only and method == "GET":
+            return
+        if len(self.requests) == self.at:
+            self.died = True
+            raise Killed
+        self.requests.append(f"{method} {path}")
+
+
 @cache
 def definitions() -> tuple[Object, ...]:
-    """Our CustomResourceDefinitions."""
     files = (CRDS / "teacherservices.yaml", CRDS / "distilljobs.yaml")
     return tuple(yaml.safe_load(one.read_text()) for one in files)
 
@@ -64,11 +84,7 @@ def definitions() -> tuple[Object, ...]:
 class Cluster:
     """One namespace of a cluster that has our definitions.
 
-    Attributes:
-        server: the emulator; None: the API server is a real one.
-        kubeconfig: a file for it.
-        connection: to it, in the namespace.
-        client: one that nothing happens to; calls of the emulator are in-process.
+    `server` is None where the API server is a real one. Calls of the emulator are in-process.
     """
 
     server: ApiServer | None
@@ -106,14 +122,11 @@ class Cluster:
             self.client.delete(NODE, name)
         self.client.delete(NAMESPACE, self.namespace)
 
-    def calling(self, hook: Callable[[str, str], None] | None, calls: int = 1 << 62) -> Client:
-        """A client that calls `hook` with method and path before each request.
-
-        Args:
-            hook: None: nothing is called.
-            calls: its process dies after so many requests.
-        """
-        transport = _Transport(self.connection, self.server, hook, calls)
+    def calling(self, hook: Hook | None) -> Client:
+        """A client that calls `hook` with method and path before each request."""
+        if self.server is None:
+            return Client(self.connection, hook=hook)
+        transport = _InProcessTransport(self.connection, self.server, hook)
         return Client(self.connection, transport=transport)
 
     def create(self, kind: Kind, name: str, spec: Mapping[str, Any], **more: Any) -> Object:
@@ -130,19 +143,12 @@ class Cluster:
         self._nodes.add(full)
         self.create(NODE, full, {})
         self.client.patch(NODE, full, {"spec": {"taints": None}})  # a real one marks it not ready
-        times = dict.fromkeys(("lastTransitionTime", "lastHeartbeatTime"), _STARTED)
-        ready = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "KubeletReady",
-            "message": "",
-            **times,
-        }
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+        ready |= dict.fromkeys(("lastTransitionTime", "lastHeartbeatTime"), _STARTED)
         self.patch_status(NODE, full, capacity=amounts, allocatable=amounts, conditions=[ready])
         return full
 
     def lose(self, node: str) -> None:
-        """Remove a node with all its pods."""
         self.client.delete(NODE, node)
         self._nodes.discard(node)
         for pod in self.client.list(POD, namespace=ALL_NAMESPACES):
@@ -160,38 +166,26 @@ class Cluster:
         state = {"running": {"startedAt": _STARTED}} if exit_code is None else {"terminated": over}
         up = phase == "Running"
         common = {"imageID": "", "restartCount": 0, "ready": up, "state": state}
-        self.patch_status(
-            POD,
-            pod,
-            phase=phase,
-            conditions=[{"type": "Ready", "status": str(up)}],
-            containerStatuses=[
-                {"name": one["name"], "image": one["image"], **common} for one in containers
-            ],
-        )
+        statuses = [{"name": one["name"], "image": one["image"], **common} for one in containers]
+        ready = {"type": "Ready", "status": str(up)}
+        self.patch_status(POD, pod, phase=phase, conditions=[ready], containerStatuses=statuses)
 
     def end(self, pod: str, exit_code: int) -> None:
-        """Let the container of a pod end by itself."""
         self.say(pod, "Failed" if exit_code else "Succeeded", exit_code)
 
     def play(self) -> None:
-        """Do everything that controllers, scheduler and kubelets have to do now.
-
-        Deployments get their pods, pods are bound to nodes with room and run, and pods that were
-        told to go are gone.
-        """
+        """Do everything that controllers, scheduler and kubelets have to do now."""
         self._replicate()
         for pod in self.client.list(POD):
             if "deletionTimestamp" in pod["metadata"]:
                 self.client.delete(POD, pod["metadata"]["name"], grace_s=0)
         self._schedule()
         for pod in self.client.list(POD):
-            status = pod.get("status", {}).get("phase", "Pending")
-            if pod["spec"].get("nodeName") and status == "Pending":
+            if pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending":
                 self.say(pod["metadata"]["name"], "Running")
         for one in self.client.list(DEPLOYMENT):
             pods = self._replicas(one)
-            ready = sum(pod["status"].get("phase") == "Running" for pod in pods)
+            ready = sum(pod["status"]["phase"] == "Running" for pod in pods)
             self.patch_status(
                 DEPLOYMENT,
                 one["metadata"]["name"],
@@ -234,8 +228,9 @@ class Cluster:
                 if name in self._nodes and _fits(node, pod, pods):
                     binding = Kind("v1", "Binding", f"pods/{meta['name']}/binding")
                     target = {"apiVersion": "v1", "kind": "Node", "name": name}
-                    body = {"metadata": {"name": meta["name"]}, "target": target}
-                    self.client.create(binding, body)
+                    self.client.create(
+                        binding, {"metadata": {"name": meta["name"]}, "target": target}
+                    )
                     pod["spec"]["nodeName"] = name
                     break
 
@@ -249,25 +244,10 @@ class Cluster:
                     self.client.delete(kind, one["metadata"]["name"], grace_s=0)
 
 
-class _Transport(Transport):
-    def __init__(
-        self,
-        connection: Connection,
-        server: ApiServer | None,
-        hook: Callable[[str, str], None] | None,
-        calls: int,
-    ) -> None:
+class _InProcessTransport(Transport):
+    def __init__(self, connection: Connection, server: ApiServer, hook: Hook | None) -> None:
         super().__init__(connection, hook=hook)
-        self._left = calls
-        if server is not None:
-            self._pool: Any = _InProcess(server)
-
-    def send(self, *args: Any, **more: Any) -> Any:
-        assert self._left >= 0, "a process that died sends a request"
-        self._left -= 1
-        if self._left < 0:
-            raise Killed
-        return super().send(*args, **more)
+        self._pool: Any = _InProcess(server)
 
 
 class _InProcess:
@@ -287,18 +267,16 @@ class _InProcess:
 
 
 def _fits(node: Object, pod: Object, pods: list[Object]) -> bool:
-    name, has = node["metadata"]["name"], node["status"]["allocatable"]
-    used = Counter[str]()
+    has, used = node["status"]["allocatable"], Counter[str]()
     for one in pods:
-        phase = one.get("status", {}).get("phase")
-        if one["spec"].get("nodeName") == name and phase not in ("Succeeded", "Failed"):
+        ended = one["status"]["phase"] in ("Succeeded", "Failed")
+        if one["spec"].get("nodeName") == node["metadata"]["name"] and not ended:
             used.update(_requests(one))
-    return all(
-        used[kind] + amount <= quantity(has.get(kind, 0)) for kind, amount in _requests(pod).items()
-    )
+    wanted = _requests(pod)
+    return all(used[kind] + wanted[kind] <= quantity(has.get(kind, 0)) for kind in wanted)
 
 
-def _requests(pod: Object) -> dict[str, Any]:
+def _requests(pod: Object) -> Counter[str]:
     found = Counter[str]()
     for one in pod["spec"]["containers"]:
         requests = one.get("resources", {}).get("requests", {})

@@ -30,11 +30,7 @@ _PATH: Final = re.compile(
 class ApiServer:
     """An emulated API server on the loopback, while its context lasts.
 
-    Attributes:
-        store: its objects.
-        requests: method and path of each request so far.
-        closing: watches have to end.
-        refuses: the answer to every request; None: they are served.
+    It notes method and path of each request; `refuses`, if there is one, is the answer to all.
     """
 
     def __init__(self) -> None:
@@ -65,7 +61,6 @@ class ApiServer:
 
     @contextmanager
     def refusing(self, refusal: Refusal) -> Iterator[None]:
-        """Answer every request with this."""
         self.refuses = refusal
         try:
             yield
@@ -77,7 +72,6 @@ class ApiServer:
         return self.refusing(Refusal(503, "ServiceUnavailable", "currently unable to serve"))
 
     def kubeconfig(self) -> str:
-        """A kubeconfig for this server, as YAML."""
         url, name = f"http://127.0.0.1:{self._server.server_port}", "emulated"
         context = {"cluster": name, "user": name, "namespace": "default"}
         return yaml.safe_dump(
@@ -241,9 +235,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.check("GET", urlsplit(self.path).path, self.headers["Authorization"])
         store.get(store.known[POD.api_version, POD.plural], namespace, name)
         if (namespace, name) not in store.logs:
-            raise Refusal(
-                400, "BadRequest", f'container "node" in pod "{name}" is waiting to start'
-            )
+            message = f'container "node" in pod "{name}" is waiting to start'
+            raise Refusal(400, "BadRequest", message)
         lines = store.logs[namespace, name].splitlines(keepends=True)
         self._begin("text/plain")
         if text := "".join(lines[-int(self.query.get("tailLines", len(lines) or 1)) :]):

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from edl.mesh.kubernetes import resources
@@ -17,8 +16,9 @@ from edl.mesh.kubernetes.resources import Kind, Object, rfc3339_s
 
 from .schema import defaulted, faults, pruned
 
-Key = tuple[str, str]
+Key = tuple[str, str, str, str]
 Edit = Callable[[Object], Object]
+Selected = Callable[[Object], bool]
 #: Fields that identify the elements of a list, by the list's name; other lists are atomic.
 _LIST_KEYS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("containers", "initContainers", "env", "volumes"), ("name",)),
@@ -27,10 +27,8 @@ _LIST_KEYS: dict[str, tuple[str, ...]] = {
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
     "ports": ("containerPort", "port", "protocol"),
 }
-_SERVER_OWNED = (
-    "uid", "name", "namespace", "creationTimestamp", "generation", "resourceVersion",
-    "deletionTimestamp", "deletionGracePeriodSeconds",
-)  # fmt: skip
+_SERVER_OWNED = ("uid", "name", "namespace", "creationTimestamp", "generation", "resourceVersion",
+                 "deletionTimestamp")  # fmt: skip
 
 
 class Refusal(Exception):
@@ -47,14 +45,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """A kind that the server serves.
-
-    Attributes:
-        kind: its names.
-        status: it has the subresource status.
-        scale: its field of `spec` that holds the number of replicas; empty: it cannot be scaled.
-        schema: of its definition; None: everything is valid.
-    """
+    """A kind that the server serves; `scale` is its field of `spec` with the number of replicas."""
 
     kind: Kind
     status: bool = False
@@ -104,42 +95,31 @@ class Change:
 
 
 class Store:
-    """All objects. Thread-safe.
-
-    Attributes:
-        known: the kinds, by API version and plural.
-        changes: everything that happened, for watches.
-        logs: what tests say that pods have printed, by namespace and name.
-    """
+    """All objects, all that happened to them, and what pods have printed. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition(threading.RLock())
         self.known = {one.key: one for one in _built_in()}
         self.changes: list[Change] = []
-        self.logs: dict[Key, str] = {}
+        self.logs: dict[tuple[str, str], str] = {}
         self.version = 1
-        self._objects: dict[tuple[str, str], dict[Key, Object]] = {}
-        self._applied: dict[tuple[str, ...], Object] = {}
+        self._objects: dict[Key, Object] = {}
+        self._applied: dict[Key, Object] = {}
         self._namespaces = self.known["v1", "namespaces"]
         self.create(self._namespaces, "", {"metadata": {"name": "default"}})
 
-    def _all(self, known: Known) -> dict[Key, Object]:
-        return self._objects.setdefault(known.key, {})
-
-    def select(
-        self, known: Known, namespace: str, selected: Callable[[Object], bool]
-    ) -> list[Object]:
+    def select(self, known: Known, namespace: str, selected: Selected) -> list[Object]:
         """Copies of the selected objects, by name; of all namespaces if it is empty."""
         with self.lock:
             return [
                 _copy(one)
-                for (space, _), one in sorted(self._all(known).items())
-                if namespace in ("", space) and selected(one)
+                for (*key, space, _), one in sorted(self._objects.items(), key=lambda it: it[0])
+                if (*key,) == known.key and namespace in ("", space) and selected(one)
             ]
 
     def get(self, known: Known, namespace: str, name: str) -> Object:
         with self.lock:
-            if (found := self._all(known).get((namespace, name))) is None:
+            if (found := self._objects.get((*known.key, namespace, name))) is None:
                 raise Refusal(404, "NotFound", f'{known.title} "{name}" not found')
             return _copy(found)
 
@@ -157,7 +137,7 @@ class Store:
             now = rfc3339_s(time.time())
             meta.update(uid=str(uuid.uuid4()), creationTimestamp=now, generation=1)
             found = _validated(known, found)
-            if (namespace, name) in self._all(known):
+            if (*known.key, namespace, name) in self._objects:
                 raise Refusal(409, "AlreadyExists", f'{known.title} "{name}" already exists')
             if known.kind == resources.CRD:
                 self.known.update({one.key: one for one in _defined(found)})
@@ -189,7 +169,7 @@ class Store:
         with self.lock:
             name = body["metadata"]["name"]
             key = (*known.key, namespace, name)
-            if (namespace, name) not in self._all(known):
+            if key not in self._objects:
                 found = self.create(known, namespace, body)
             else:
                 former = self._applied.get(key, {})
@@ -208,19 +188,12 @@ class Store:
                 if meta[key] != wanted:
                     message = f"Precondition failed: {key}: {wanted}, in object meta: {meta[key]}"
                     raise Refusal(409, "Conflict", message)
-            grace_s = options.get("gracePeriodSeconds")
-            phase = found.get("status", {}).get("phase")
-            ended = phase in ("Succeeded", "Failed")
-            if known.kind != resources.POD or ended or not found["spec"].get("nodeName"):
-                grace_s = 0
-            elif grace_s is None:
-                grace_s = found["spec"].get("terminationGracePeriodSeconds", 30)
-            if grace_s == 0:
-                del self._all(known)[namespace, name]
+            ended = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
+            runs = known.kind == resources.POD and found["spec"].get("nodeName") and not ended
+            if not runs or options.get("gracePeriodSeconds") == 0:
+                del self._objects[*known.key, namespace, name]
                 return self._record(known, found, "DELETED")
-            due = datetime.now(UTC) + timedelta(seconds=grace_s)
-            meta.setdefault("deletionTimestamp", rfc3339_s(due.timestamp()))
-            meta["deletionGracePeriodSeconds"] = grace_s
+            meta.setdefault("deletionTimestamp", rfc3339_s(time.time()))
             return self._record(known, found, "MODIFIED")
 
     def _record(self, known: Known, found: Object, event: str) -> Object:
@@ -229,7 +202,7 @@ class Store:
         found.update(apiVersion=known.kind.api_version, kind=known.kind.kind)
         meta["resourceVersion"] = str(self.version)
         if event != "DELETED":
-            self._all(known)[meta.get("namespace", ""), meta["name"]] = found
+            self._objects[*known.key, meta.get("namespace", ""), meta["name"]] = found
         self.changes.append(Change(self.version, known, event, _copy(found)))
         self.lock.notify_all()
         return _copy(found)
@@ -274,8 +247,6 @@ def _specified(found: Object) -> Object:
 
 
 def merge(changes: Object) -> Edit:
-    """A merge patch as an edit of `Store.change`."""
-
     def edit(found: Object) -> Object:
         del found["metadata"]["resourceVersion"]
         return dict(merged(found, changes))
@@ -297,8 +268,6 @@ def merged(value: Any, changes: Any) -> Any:
 
 
 def bind(node: str) -> Edit:
-    """The binding of a pod to a node as an edit of `Store.change`."""
-
     def edit(pod: Object) -> Object:
         pod["spec"]["nodeName"] = node
         return pod
@@ -332,24 +301,22 @@ def _applied(value: Any, former: Any, wanted: Any, name: str = "") -> Any:
 _TERM = re.compile(r"([\w./-]+)(?:(=|!=)([\w.:/-]*))?(?:,|$)")
 
 
-def selecting(labels: str, fields: str = "") -> Callable[[Object], bool]:
+def selecting(labels: str, fields: str = "") -> Selected:
     """Whether an object has these labels (`a=b` or `a`) and fields (`a=b` or `a!=b`)."""
-    own, inside = _terms(labels), _terms(fields)
 
     def selected(found: Object) -> bool:
         there = found["metadata"].get("labels", {})
-        return all(key in there and value in (None, there[key]) for key, _, value in own) and all(
-            (at(found, key) == value) == (sign == "=") for key, sign, value in inside
+        return all(
+            key in there and value in ("", there[key]) for key, _, value in _TERM.findall(labels)
+        ) and all(
+            (_at(found, key) == value) == (sign == "=")
+            for key, sign, value in _TERM.findall(fields)
         )
 
     return selected
 
 
-def _terms(text: str) -> list[tuple[str, str | None, str | None]]:
-    return [(one[1], one[2], one[3]) for one in _TERM.finditer(text)]
-
-
-def at(found: Object, path: str) -> Any:
+def _at(found: Object, path: str) -> Any:
     """The value at a dotted path; None: there is none."""
     value: Any = found
     for step in path.split("."):

@@ -11,7 +11,7 @@ from edl.deploy.operator.jobs import DistillJobs
 from edl.deploy.operator.jobs.trainings import Trainings
 from edl.errors import EdlError
 from edl.mesh.kubernetes.client import Client
-from edl.mesh.kubernetes.resources import DISTILL_JOB, EVENT, JOB_LABEL, POD, Object, rfc3339_s
+from edl.mesh.kubernetes.resources import DISTILL_JOB, EVENT, JOB_LABEL, POD, Object
 from edl.scheduler.elastic import ElasticConfig
 from edl.scheduler.job_pods import PodsConfig, Progress
 from edl.tests.deploy.kube_api.cluster import Cluster
@@ -32,15 +32,17 @@ class FakeTrainings(Trainings):
 class JobsWorld:
     """The reconciles of an operator and of the cluster's own controllers."""
 
-    def __init__(self, cluster: Cluster, pods: PodsConfig = AT_ONCE) -> None:
-        self.cluster, self.pods_config = cluster, pods
-        self.config = OperatorConfig(cluster.namespace, REDIS)
+    def __init__(self, cluster: Cluster, **config: Any) -> None:
+        self.cluster = cluster
+        self.config = OperatorConfig(
+            **{"namespace": cluster.namespace, "coordinator": REDIS, **config}
+        )
         self.trainings = FakeTrainings()
         self.now = time.time()
         self.jobs = self.operator(cluster.client)
 
     def operator(self, client: Client, cluster_s: float = 0.0) -> DistillJobs:
-        return DistillJobs(client, self.config, self.pods_config, self.trainings, cluster_s)
+        return DistillJobs(client, self.config, AT_ONCE, self.trainings, cluster_s)
 
     def submit(self, name: str, least: int, most: int, cpu: str = "1", **more: Any) -> None:
         program = {} if "train" in more else {"command": "work --hard"}
@@ -78,14 +80,12 @@ class JobsWorld:
 
     def pods(self, name: str) -> list[Object]:
         """Existing pods of a job, by number."""
-        return sorted(
-            self.cluster.pods(**{JOB_LABEL: name}), key=lambda one: number(one["metadata"]["name"])
-        )
+        return sorted(self.cluster.pods(**{JOB_LABEL: name}), key=number)
 
     def nodes(self, name: str) -> list[int]:
         """Numbers of the nodes that neither leave nor have ended."""
         return [
-            number(one["metadata"]["name"])
+            number(one)
             for one in self.pods(name)
             if "deletionTimestamp" not in one["metadata"]
             and one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
@@ -99,25 +99,31 @@ class JobsWorld:
             if one["involvedObject"]["name"] == name
         ]
 
-    def unplaced(self, pod: str, since_s: float) -> None:
-        """Report a pod unschedulable since then."""
-        message = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        condition |= {"message": message, "lastTransitionTime": rfc3339_s(since_s)}
-        self.cluster.patch_status(POD, pod, phase="Pending", conditions=[condition])
 
-
-def running(cluster: Cluster, least: int, most: int, cpu: str = "4", **spec: Any) -> JobsWorld:
-    """A world with one machine on which the job `a` runs."""
+def submitted(
+    cluster: Cluster,
+    least: int,
+    most: int,
+    cpu: str = "4",
+    growing_cluster: bool = False,
+    **spec: Any,
+) -> JobsWorld:
+    """A world with one machine and the job `a`, which no operator has seen yet."""
     cluster.node("m1", cpu=cpu)
-    world = JobsWorld(cluster)
+    world = JobsWorld(cluster, growing_cluster=growing_cluster)
     world.submit("a", least, most, **spec)
+    return world
+
+
+def running(cluster: Cluster, least: int, most: int, **more: Any) -> JobsWorld:
+    """As `submitted`, when nothing changes any more."""
+    world = submitted(cluster, least, most, **more)
     world.rest()
     return world
 
 
-def number(pod: str) -> int:
-    return int(pod.rpartition("-")[2])
+def number(pod: Object) -> int:
+    return int(pod["metadata"]["name"].rpartition("-")[2])
 
 
 def refusing(method: str, end: str, error: EdlError) -> Callable[[str, str], None]:

@@ -39,23 +39,14 @@ class CoordinatorNumbers:
 
 
 class Operator:
-    """Turns of TeacherServices on one cluster; each operator is a new process.
+    """Turns of TeacherServices on one cluster, a second apart; each operator is a new process."""
 
-    Attributes:
-        said: what coordinators say.
-        now: seconds since 1970, a second more with each turn.
-    """
-
-    def __init__(
-        self, cluster: Cluster, said: CoordinatorNumbers | None = None, **config: Any
-    ) -> None:
-        self.cluster = cluster
-        self.said = said or CoordinatorNumbers()
+    def __init__(self, cluster: Cluster, said: CoordinatorNumbers, **config: Any) -> None:
+        self.cluster, self.said = cluster, said
         self.config = OperatorConfig(cluster.namespace, URL, **config)
         self.now = 1_900_000_000.0
 
     def turn(self, client: Client | None = None) -> None:
-        """One turn of an operator that has just been started."""
         self.now += 1
         TeacherServices(client or self.cluster.client, self.config, self.said).turn(self.now)
 
@@ -94,12 +85,9 @@ def deployment(cluster: Cluster) -> Object:
 def state(cluster: Cluster, name: str = NAME) -> Object:
     """All that an operator has brought about, without what differs between two runs anyway."""
     client = cluster.client
-    found = client.find(TEACHER_SERVICE, name)
-    status = dict((found or {}).get("status") or {})
-    status["conditions"] = [
-        {key: one[key] for key in ("type", "status", "reason", "message")}
-        for one in status.get("conditions", ())
-    ]
+    status = dict(client.get(TEACHER_SERVICE, name).get("status", {}))
+    untimed = [{**one, "lastTransitionTime": None} for one in status.get("conditions", ())]
+    status["conditions"] = untimed
     deployments = {one["metadata"]["name"]: one["spec"] for one in client.list(DEPLOYMENT)}
     services = {one["metadata"]["name"]: one["spec"] for one in client.list(SERVICE)}
     phases = sorted(one["status"].get("phase", "") for one in client.list(POD))
@@ -119,28 +107,13 @@ def events(cluster: Cluster) -> list[tuple[str, str]]:
     return [(one["reason"], one["message"]) for one in listed]
 
 
+KEYS = st.sampled_from(["name", "resources", "requests", "limits", "cpu", "env", "restartPolicy"])
+WORDS = st.sampled_from(["", "node", "teacher", "-1", "1e999", "5Gi"])
 #: Anything that may be in a pod template, which no server validates.
 JUNK: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from(["", "node", "teacher", "-1", "1e999", "5Gi"]),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from(
-                ["name", "resources", "requests", "limits", "cpu", "env", "restartPolicy"]
-            ),
-            inner,
-            max_size=3,
-        )
-    ),
+    st.none() | st.booleans() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=6,
 )
-POD_SPECS = st.dictionaries(
-    st.sampled_from(
-        ("containers", "initContainers", "overhead", "resources", "tolerations", "volumes")
-    ),
-    JUNK,
-    max_size=2,
-)
+FIELDS = ("containers", "initContainers", "overhead", "resources", "tolerations", "volumes")
+POD_SPECS = st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=2)

@@ -19,11 +19,10 @@ from edl.mesh.kubernetes.resources import (
     POD,
     TEACHER_SERVICE,
 )
-from edl.scheduler.elastic import ElasticConfig
-from edl.scheduler.job_pods import PodsConfig, Progress
+from edl.scheduler.job_pods import Progress
 from edl.tests.deploy.kube_api.cluster import Cluster
 
-from .jobs_world import REDIS, JobsWorld, running
+from .jobs_world import REDIS, running
 from .teachers_world import NAME, SPEC, CoordinatorNumbers, Operator
 
 
@@ -34,11 +33,8 @@ def test_jobs_share_the_cluster_by_need_and_priority(cluster: Cluster) -> None:
     assert (status["state"], status["nodes"], status["ready"]) == ("running", 4, 4)
     assert status["selector"] == f"{JOB_LABEL}=a"
     assert status["observedGeneration"] == 1
-    assert {one["type"]: one["status"] for one in status["conditions"]} == {
-        "Ready": "True",
-        "Progressing": "False",
-        "Degraded": "False",
-    }
+    conditions = {one["type"]: one["status"] for one in status["conditions"]}
+    assert conditions == {"Ready": "True", "Progressing": "False", "Degraded": "False"}
     world.submit("b", 2, 4)
     world.turn()
     assert world.nodes("a") == [1, 2]
@@ -105,11 +101,8 @@ def test_a_failed_node_is_restarted_until_no_retries_are_left(cluster: Cluster) 
 def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(
     cluster: Cluster,
 ) -> None:
-    world = JobsWorld(cluster)
-    lost = cluster.node("m1", cpu="1")
-    cluster.node("m2", cpu="4")
-    world.submit("a", 1, 4)
-    world.rest()
+    lost = cluster.node("m0", cpu="1")
+    world = running(cluster, 1, 4)
     assert world.nodes("a") == [1, 2, 3, 4]
     cluster.client.delete(POD, "a-2")  # as an eviction does it
     cluster.patch_status(POD, "a-3", phase="Failed", reason="Evicted", message="low on memory")
@@ -234,15 +227,10 @@ def test_a_silent_redis_is_not_asked_again_for_a_while(caplog: pytest.LogCapture
 
 
 def test_a_training_that_forms_its_world_or_is_nearly_done_does_not_grow(cluster: Cluster) -> None:
-    world = JobsWorld(cluster, PodsConfig(ElasticConfig(freeze_s=0)))
-    cluster.node("m1", cpu="1")
-    world.trainings.progress = Progress(0.1, steady=False)
-    world.submit("a", 1, 3, train="job.py", checkpoint="shared")
-    world.rest()
+    world = running(cluster, 1, 3, cpu="1", train="job.py", checkpoint="shared")
     cluster.node("m2", cpu="2")
-    for progress, nodes in (
-        (Progress(0.1, steady=False), [1]), (Progress(0.97), [1]), (Progress(0.5), [1, 2, 3]),
-    ):  # fmt: skip
+    forming, nearly_done, halfway = Progress(0.1, steady=False), Progress(0.97), Progress(0.5)
+    for progress, nodes in ((forming, [1]), (nearly_done, [1]), (halfway, [1, 2, 3])):
         world.trainings.progress = progress
         world.rest()
         assert world.nodes("a") == nodes

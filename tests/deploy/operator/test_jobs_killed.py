@@ -3,59 +3,35 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+import math
 from pathlib import Path
 
 import pytest
 
-from edl.deploy.operator.config import OperatorConfig
 from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused
-from edl.mesh.kubernetes.resources import DISTILL_JOB, NAMESPACE, POD
-from edl.tests.deploy.kube_api.cluster import Cluster, Killed, cluster_in
+from edl.mesh.kubernetes.resources import DISTILL_JOB, NAMESPACE, POD, rfc3339_s
+from edl.tests.deploy.kube_api.cluster import Cluster, KillBefore, Killed, cluster_in
 
-from .jobs_world import REDIS, JobsWorld, refusing, running
-
-QUOTA = refusing("POST", "/pods", Forbidden("exceeded quota: pods"))
-
-
-class KillBeforeWrite:
-    """Kills the operator that is about to make its write of number `at`; notes all writes."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.writes: list[str] = []
-
-    def __call__(self, method: str, path: str) -> None:
-        if method == "GET":
-            return
-        if len(self.writes) == self.at:
-            self.at = -1
-            raise Killed
-        self.writes.append(f"{method} {path}")
+from .jobs_world import JobsWorld, refusing, running, submitted
 
 
 class MortalWorld(JobsWorld):
     """After its operator was killed, the next reconcile starts another one."""
 
-    killed = 0
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
-        self.pods_seen: set[tuple[str, str]] = set()
+    pods_seen: frozenset[tuple[str, str]] = frozenset()
 
     def turn(self, seconds: float = 1.0) -> None:
         self.now += seconds
         try:
             self.jobs.turn(self.now)
         except Killed:
-            self.killed += 1
             self.jobs = self.operator(self.cluster.client)
-        metas = [pod["metadata"] for pod in self.cluster.client.list(POD)]
+        metas = [pod["metadata"] for pod in self.cluster.pods()]
         self.pods_seen |= {(meta["name"], meta["uid"]) for meta in metas}
         self.cluster.play()
 
 
-def life(folder: Path, kill: KillBeforeWrite) -> tuple[MortalWorld, list[object]]:
+def life(folder: Path, kill: KillBefore) -> tuple[MortalWorld, list[object]]:
     """Two jobs come, grow, make room, lose a node, are scaled, and end; what the statuses say."""
     folder.mkdir()
     with cluster_in(folder) as cluster, cluster.calling(kill) as client:
@@ -83,21 +59,20 @@ def life(folder: Path, kill: KillBeforeWrite) -> tuple[MortalWorld, list[object]
 @pytest.mark.system
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
 def test_killed_before_any_write_it_comes_to_the_same_end(tmp_path: Path, step: int) -> None:
-    calm = KillBeforeWrite(-1)
+    calm = KillBefore(math.inf, writes_only=True)
     _, told = life(tmp_path / "calm", calm)
     assert told == [("running", 2, 2, 0, 2, 1, False), ("succeeded", 0, 0, 0, 0, 0, True)]
-    for at in range(0, len(calm.writes), step):
-        world, found = life(tmp_path / f"at-{at}", KillBeforeWrite(at))
-        assert found == told, f"killed before {calm.writes[at]}"
-        assert world.killed == 1
+    for at in range(0, len(calm.requests), step):
+        kill = KillBefore(at, writes_only=True)
+        world, found = life(tmp_path / f"at-{at}", kill)
+        assert found == told, f"killed before {calm.requests[at]}"
+        assert kill.died
         names = [name for name, _ in world.pods_seen]
         assert len(names) == len({*names}), "two pods had one name"
 
 
 def test_a_job_that_is_changed_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    cluster.node("m1", cpu="4")
-    world.submit("a", 1, 4)
+    world = submitted(cluster, 1, 4)
     changed: list[str] = []
 
     def change(method: str, path: str) -> None:
@@ -127,9 +102,7 @@ def test_a_node_that_ends_while_it_is_deleted_counts_as_done(cluster: Cluster) -
 
 
 def test_a_refused_pod_fails_the_job_after_its_retries(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    cluster.node("m1", cpu="2")
-    world.submit("a", 2, 2, retries=1)
+    world = submitted(cluster, 2, 2, retries=1)
     error = ManifestRefused("volumes[0].name: Required value")
     with cluster.calling(refusing("POST", "/pods", error)) as client:
         world.jobs = world.operator(client)
@@ -141,10 +114,9 @@ def test_a_refused_pod_fails_the_job_after_its_retries(cluster: Cluster) -> None
 
 
 def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    cluster.node("m1", cpu="2")
-    world.submit("a", 1, 2)
-    with cluster.calling(QUOTA) as client:
+    world = submitted(cluster, 1, 2)
+    quota = refusing("POST", "/pods", Forbidden("exceeded quota: pods"))
+    with cluster.calling(quota) as client:
         world.jobs = world.operator(client)
         world.turn()
         world.turn()
@@ -163,9 +135,7 @@ def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
 
 
 def test_a_reconcile_without_an_api_server_fails_and_the_next_continues(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    cluster.node("m1", cpu="2")
-    world.submit("a", 1, 2)
+    world = submitted(cluster, 1, 2)
 
     def away(method: str, path: str) -> None:
         if method == "POST" and world.nodes("a"):
@@ -179,9 +149,7 @@ def test_a_reconcile_without_an_api_server_fails_and_the_next_continues(cluster:
 
 
 def test_jobs_of_one_name_in_two_namespaces_are_two(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    world.config = OperatorConfig("", REDIS)
-    world.jobs = world.operator(cluster.client)
+    world = JobsWorld(cluster, namespace="")
     cluster.node("m1", cpu="4")
     world.submit("a", 1, 2)
     other = "edl-other"
@@ -198,22 +166,18 @@ def test_jobs_of_one_name_in_two_namespaces_are_two(cluster: Cluster) -> None:
 
 
 def test_a_cluster_that_grows_gets_pods_that_wait_and_a_patience(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    world.config = replace(world.config, growing_cluster=True)
-    world.jobs = world.operator(cluster.client)
-    cluster.node("m1", cpu="2")
-    world.submit("a", 1, 3)
-    world.rest()
+    world = running(cluster, 1, 3, cpu="2", growing_cluster=True)
     assert world.nodes("a") == [1, 2, 3]
-    world.unplaced("a-3", world.now - 120)
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+                "lastTransitionTime": rfc3339_s(world.now - 120)}  # fmt: skip
+    cluster.patch_status(POD, "a-3", phase="Pending", conditions=[unplaced])
     world.rest()
     assert world.nodes("a") == [1, 2]
 
 
 def test_jobs_are_read_each_time_and_other_objects_at_intervals(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    cluster.node("m1", cpu="1")
-    world.submit("a", 1, 2)
+    world = submitted(cluster, 1, 2, cpu="1")
     jobs = world.operator(cluster.client, cluster_s=5.0)
     jobs.turn(world.now)
     cluster.play()
@@ -232,43 +196,26 @@ def test_jobs_are_read_each_time_and_other_objects_at_intervals(cluster: Cluster
 
 
 def test_without_jobs_nothing_else_is_read(cluster: Cluster) -> None:
-    world = JobsWorld(cluster)
-    asked: list[str] = []
+    world, asked = running(cluster, 1, 1), list[str]()
+    cluster.client.delete(DISTILL_JOB, "a")
     with cluster.calling(lambda method, path: asked.append(path.rpartition("/")[2])) as client:
-        world.jobs = world.operator(client)
-        world.turn()
-        assert asked == ["distilljobs"]
-        world.submit("a", 1, 1)
-        world.turn()
-        assert {"nodes", "pods"} <= set(asked)
-        cluster.client.delete(DISTILL_JOB, "a")
-        asked.clear()
-        world.turn()
-        assert asked == ["distilljobs"]
+        world.operator(client).turn(world.now)
+    assert asked == ["distilljobs"]
     cluster.collect_garbage()
 
 
-def test_a_repeated_error_of_a_job_is_logged_once(
+def test_an_error_of_one_job_is_logged_once_and_does_not_block_others(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = JobsWorld(cluster)
-    world.submit("a", 1, 1)
+    world = submitted(cluster, 1, 1)
     world.submit("b", 1, 1)
-    troubles = ["no right", "no right", "a quota", "", "a quota", "a quota"]
-
-    def refuse(method: str, path: str) -> None:
-        if troubles[0] and path.endswith("/a/status"):
-            raise Forbidden(troubles[0])
-
-    with cluster.calling(refuse) as client, caplog.at_level(logging.WARNING):
+    hook = refusing("PATCH", "/a/status", Forbidden("no right"))
+    with cluster.calling(hook) as client, caplog.at_level(logging.WARNING):
         world.jobs = world.operator(client)
-        while troubles:
-            world.ask("a", priority=len(troubles))
+        for _ in range(3):
             world.turn()
-            del troubles[0]
-    told = [one.getMessage() for one in caplog.records]
-    assert told == ["job a: no right", "job a: a quota", "job a: a quota"]
-    troubles = ["no right"]
-    cluster.client.delete(DISTILL_JOB, "b")
-    with cluster.calling(refuse) as client, pytest.raises(Forbidden):
-        world.operator(client).turn(world.now)  # a reconcile in which every job failed
+        assert [one.getMessage() for one in caplog.records] == ["job a: no right"]
+        assert world.nodes("b") == [1]
+        cluster.client.delete(DISTILL_JOB, "b")
+        with pytest.raises(Forbidden):  # a reconcile in which every job failed
+            world.turn()

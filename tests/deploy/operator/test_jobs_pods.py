@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from hypothesis import given
 
@@ -24,19 +25,19 @@ READY = {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status":
 
 def job(**spec: Any) -> Object:
     meta = {"name": "ctr", "namespace": "lab", "uid": "12345678-9abc", "generation": 3}
-    given = {
-        "image": "edl-dist:1",
-        "train": "job.py --epochs 3",
-        "maxNodes": 4,
-        "checkpoint": "shared",
-        **spec,
-    }
-    return {
-        "apiVersion": "edl-dist.io/v1alpha1",
-        "kind": "DistillJob",
-        "metadata": meta,
-        "spec": {key: value for key, value in given.items() if value is not None},
-    }
+    given = {"image": "edl-dist:1", "train": "job.py --epochs 3", "maxNodes": 4,
+             "checkpoint": "shared", **spec}  # fmt: skip
+    spec = {key: value for key, value in given.items() if value is not None}
+    api_version = "edl-dist.io/v1alpha1"
+    return {"apiVersion": api_version, "kind": "DistillJob", "metadata": meta, "spec": spec}
+
+
+def valid_pod(resource: Object, node: int = 1, redis: str | None = REDIS) -> Object:
+    """The pod of a node, which the oldest and the newest version of Kubernetes take."""
+    pod = pod_of(resource, node, redis)
+    for version in ("1.30", "1.37"):
+        kubernetes_validate.validate(pod, version, strict=True)
+    return pod
 
 
 def container(pod: Object) -> Object:
@@ -49,7 +50,8 @@ def env_of(pod: Object) -> dict[str, Any]:
 
 
 def test_a_node_of_a_training() -> None:
-    pod = pod_of(job(resources={"requests": {"cpu": "2"}}), 3, REDIS)
+    resource = job(resources={"requests": {"cpu": "2"}})
+    pod = valid_pod(resource, 3)
     assert pod["metadata"]["name"] == "ctr-3"
     assert pod["metadata"]["labels"]["edl-dist.io/node"] == "3"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "12345678-9abc"
@@ -63,13 +65,13 @@ def test_a_node_of_a_training() -> None:
     assert (env["EDL_JOB"], env["EDL_JOB_NODE"], env["EDL_COORDINATOR"]) == ("ctr", "3", REDIS)
     claims = [one for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one]
     assert claims == [{"name": "checkpoints", "persistentVolumeClaim": {"claimName": "shared"}}]
-    assert needs_of(job(resources={"requests": {"cpu": "2"}}), REDIS) == {"cpu": 2.0, "pods": 1.0}
+    assert needs_of(resource, REDIS) == {"cpu": 2.0, "pods": 1.0}
 
 
 def test_any_other_program_and_words_in_which_kubernetes_finds_nothing() -> None:
-    pod = pod_of(
-        job(train=None, command="sh -c 'echo $(date)'", env={"A": "$(B)"}, graceSeconds=5), 1, None
-    )
+    command = "sh -c 'echo $(date)'"
+    resource = job(train=None, command=command, env={"A": "$(B)"}, graceSeconds=5)
+    pod = valid_pod(resource, redis=None)
     assert container(pod)["command"] == ["sh", "-c", "echo $$(date)"]
     assert env_of(pod)["A"] == "$$(B)"
     assert "EDL_COORDINATOR" not in env_of(pod)
@@ -94,7 +96,9 @@ def test_what_a_template_says_besides() -> None:
         "volumes": [volume],
         "containers": [own, {"name": "beside", "image": "y"}],
     }
-    pod = pod_of(job(podTemplate={"metadata": meta, "spec": spec}, checkpoint=None), 1, REDIS)
+    limits = {"limits": {"nvidia.com/gpu": 1}}
+    template = {"metadata": meta, "spec": spec}
+    pod = valid_pod(job(podTemplate=template, checkpoint=None, resources=limits))
     labels, spec = pod["metadata"]["labels"], pod["spec"]
     assert (labels["team"], labels["edl-dist.io/job"]) == ("ads", "ctr")
     assert pod["metadata"]["annotations"] == {"note": "x"}
@@ -108,21 +112,10 @@ def test_what_a_template_says_besides() -> None:
     assert (mounts["/data"], mounts["/tmp"]) == ("data", "tmp")
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {},
-        {"train": None, "command": "work", "checkpoint": None},
-        {"checkpoint": None, "maxNodes": 1},
-        {"checkpoint": None, "train": "job.py --checkpoint=s3://runs/ctr"},
-    ],
-)
-@pytest.mark.parametrize("version", ["1.30", "1.35"])
-def test_kubernetes_takes_it(spec: dict[str, Any], version: str) -> None:
-    import kubernetes_validate
-
-    pod = pod_of(job(resources={"limits": {"nvidia.com/gpu": 1}}, **spec), 1, REDIS)
-    kubernetes_validate.validate(pod, version, strict=True)
+@pytest.mark.parametrize("spec", [{"maxNodes": 1}, {"train": "job.py --checkpoint=s3://runs/ctr"}])
+def test_checkpoints_that_need_no_claim(spec: dict[str, Any]) -> None:
+    pod = valid_pod(job(checkpoint=None, **spec))
+    assert not [one for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one]
 
 
 @pytest.mark.parametrize(
@@ -147,9 +140,8 @@ def test_what_cannot_be_run_says_why(spec: dict[str, Any], says: str) -> None:
 def test_any_template_can_be_scheduled_or_is_refused(
     spec: dict[str, Any], meta: Any, amount: Any
 ) -> None:
-    resource = job(
-        podTemplate={"spec": spec, "metadata": meta}, resources={"requests": {"cpu": amount}}
-    )
+    template, resources = {"spec": spec, "metadata": meta}, {"requests": {"cpu": amount}}
+    resource = job(podTemplate=template, resources=resources)
     resource["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     machine = {"key": "spot", "effect": "NoSchedule"}
     node = {"metadata": {"name": "m"}, "spec": {"taints": [machine]}, "status": READY}
@@ -161,14 +153,14 @@ def test_any_template_can_be_scheduled_or_is_refused(
 def test_a_training_needs_a_coordinator() -> None:
     with pytest.raises(UsageError, match=r"spec\.coordinator"):
         pod_of(job(), 1, None)
-    assert env_of(pod_of(job(coordinator=REDIS), 1, None))["EDL_COORDINATOR"] == REDIS
+    assert env_of(valid_pod(job(coordinator=REDIS), redis=None))["EDL_COORDINATOR"] == REDIS
 
 
 MACHINES = Machines({"m": {}}, frozenset())
 
 
 def shown(
-    phase: str, state: dict[str, Any] | None = None, meta: dict[str, Any] | None = None, **more: Any
+    phase: str, state: Object | None = None, meta: Object | None = None, **more: Any
 ) -> Object:
     statuses = [{"name": "node", "state": state}] if state is not None else []
     return {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -12,11 +12,11 @@ from hypothesis import example, given
 
 from edl.deploy.operator.capacity import checked_requests_of
 from edl.deploy.operator.teachers import TeacherServices
-from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of, service_manifest_of
+from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of
 from edl.deploy.operator.templates import covers, marked
 from edl.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object
-from edl.tests.deploy.kube_api.cluster import Cluster, Killed
+from edl.tests.deploy.kube_api.cluster import Cluster, KillBefore, Killed
 
 from .jobs_world import refusing
 from .teachers_world import (
@@ -44,36 +44,35 @@ def test_killed_between_any_two_calls_it_comes_to_the_same_end(cluster: Cluster)
         (3, {"args": ["--insecure"], "replicas": None}),
     )  # fmt: skip
 
-    def end(kill_at: int) -> tuple[bool, Object]:
-        """Whether the operator was killed; what has become of the service."""
-        operator, died = Operator(cluster, said), False
+    def end(kill: KillBefore) -> Object:
+        """What has become of the service."""
+        operator = Operator(cluster, said)
         cluster.create(TEACHER_SERVICE, NAME, SPEC)
-        with cluster.calling(None, kill_at) as client:
+        with cluster.calling(kill) as client:
             for number, change in story:
                 said.numbers["resnet101"] = number
                 if change:
                     operator.ask(**change)
                 try:
-                    operator.turn(None if died else client)
+                    operator.turn(None if kill.died else client)
                 except Killed:
-                    died = True
                     operator.turn()  # the next process
         operator.settle()
         found = state(cluster)
         cluster.client.delete(TEACHER_SERVICE, NAME)
         cluster.collect_garbage()
         cluster.play()
-        return died, found
+        return found
 
-    _, expected = end(10_000)
+    calm = KillBefore(math.inf)
+    expected = end(calm)
     assert expected["status"]["desired"] == 3
     assert expected["pods"] == ["Running"] * 3
-    for calls in itertools.count():
-        died, found = end(calls)
-        assert found == expected, f"killed at call {calls}"
-        if not died:
-            break
-    assert calls > 20
+    assert len(calm.requests) > 20
+    for at, request in enumerate(calm.requests):
+        kill = KillBefore(at)
+        assert end(kill) == expected, f"killed before {request}"
+        assert kill.died
 
 
 @pytest.fixture
@@ -102,12 +101,13 @@ def test_a_quota_is_reported_and_does_not_block_other_services(
     assert deployment(cluster)["spec"]["replicas"] == 4
 
 
-def test_a_repeated_error_of_a_service_is_logged_once(
-    cluster: Cluster, both: Operator, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [ManifestRefused("its status is none"), AttributeError("odd")])
+def test_an_error_of_one_service_is_logged_once_and_does_not_block_others(
+    cluster: Cluster, both: Operator, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     def refuse(method: str, path: str) -> None:
         if path.endswith(f"/{NAME}/status"):
-            raise ManifestRefused("its status is none")
+            raise error
         if path.endswith("/nodes"):
             raise Forbidden("nodes is forbidden")
 
@@ -116,47 +116,28 @@ def test_a_repeated_error_of_a_service_is_logged_once(
         for number in (1, 2, 3):
             both.said.numbers.update(resnet101=number, other=number)
             services.turn(both.now + number)
-    assert [one.getMessage() for one in caplog.records] == [
-        "how much room there is may not be known: nodes is forbidden",
-        f"service {NAME}: its status is none",
-    ]
-    assert other_replicas(cluster) == 3, "without the right to read nodes there is room for all"
-
-
-def test_an_unexpected_error_does_not_block_other_services(
-    cluster: Cluster,
-    both: Operator,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def odd(resource: Object) -> Object:
-        if resource["metadata"]["name"] == NAME:
-            raise AttributeError("no such thing")
-        return service_manifest_of(resource)
-
-    monkeypatch.setattr(f"{TeacherServices.__module__}.service_manifest_of", odd)
-    cluster.node("m1")
-    services = TeacherServices(cluster.client, both.config, both.said)
-    for seconds in (0, 1):
-        services.turn(both.now + seconds)
-    assert other_replicas(cluster) == 1
-    (warned,) = (one for one in caplog.records if one.levelno == logging.WARNING)
-    assert warned.getMessage() == f"service {NAME}: no such thing"
-    assert warned.exc_info
-    cluster.client.delete(TEACHER_SERVICE, "xother")
-    with pytest.raises(AttributeError):  # a reconcile in which every service failed
-        services.turn(both.now + 2)
+        assert [one.getMessage() for one in caplog.records] == [
+            "how much room there is may not be known: nodes is forbidden",
+            f"service {NAME}: {error}",
+        ]
+        unexpected = isinstance(error, AttributeError)
+        assert bool(caplog.records[1].exc_info) == unexpected, "where is it from?"
+        assert other_replicas(cluster) == 3, "without the right to read nodes there is room for all"
+        cluster.client.delete(TEACHER_SERVICE, "xother")
+        with pytest.raises(type(error)):  # a reconcile in which every service failed
+            services.turn(both.now + 4)
 
 
 def test_a_former_leader_does_not_overwrite_its_successor(cluster: Cluster) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     operator.turn()
-    slept: list[str] = []
+    slept = False
 
     def hook(method: str, path: str) -> None:
+        nonlocal slept
         if path.endswith("/status") and not slept:  # its successor works meanwhile
-            slept.append(path)
+            slept = True
             operator.said.numbers["resnet101"] = 4
             operator.turn()
 
@@ -188,9 +169,7 @@ def test_a_service_that_never_was_valid_is_not_available(cluster: Cluster) -> No
     assert conditions(operator.settle())["Available"] == ("True", "ScaledToZero")
     operator.ask(args=[])
     operator.turn()
-    found = conditions(operator.service())
-    assert found["InvalidSpec"] == ("True", "InvalidSpec")
-    assert found["Available"] == ("True", "ScaledToZero"), "as was decided before"
+    assert conditions(operator.service())["Available"] == ("True", "ScaledToZero"), "as before"
 
 
 @given(POD_SPECS, JUNK, JUNK)

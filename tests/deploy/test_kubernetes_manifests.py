@@ -1,9 +1,10 @@
-"""What a manifest of `deploy/kubernetes/` names is there: pods, ports, Secrets, ConfigMaps, ..."""
+"""What `deploy/kubernetes/` builds is valid, names what is there, and runs what works."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,17 @@ import pytest
 import yaml
 from kubernetes_validate import utils
 
+import edl
 from edl.coordinator.metrics import CoordinatorMetrics
+from edl.coordinator.registry.redis_url import parse
+from edl.metrics import LIVE, READY
+from edl.supervise import start
 from edl.tests.coordinator.test_metrics import VIEW
+from edl.tests.deploy import command_lines
+from edl.tests.deploy.container_file import ContainerFile
 from edl.tests.deploy.kubernetes import (
     BUILDS,
+    COMPONENT,
     COMPONENTS,
     KUBERNETES,
     NAMESPACE,
@@ -29,28 +37,50 @@ from edl.tests.deploy.kubernetes import (
     Pod,
     build,
     compose,
+    environment,
+    expanded,
     named,
     of_kind,
     pods,
     printed_secrets,
     selects,
 )
+from edl.tests.ground.programs import python
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
+Objects = tuple[Object, ...]
+IMAGE = "edl-dist"
+#: Arguments that name a place which the process writes.
+WRITTEN = ("--checkpoint",)
 #: Keys of what cert-manager writes.
 CERTIFICATE_KEYS = {"ca.crt", "tls.crt", "tls.key"}
+DRAINING = """
+import pathlib, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("ready", flush=True)
+signal.sigwait({signal.SIGTERM})
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+"""
 
-builds = pytest.mark.parametrize("name", BUILDS)
+
+@pytest.fixture(scope="module", params=BUILDS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def objects(name: str) -> Objects:
+    return build(name)
 
 
 def taken(selector: Object, objects: Iterable[Object]) -> list[Pod]:
     return [pod for pod in pods(objects) if selects(selector, pod.labels)]
 
 
-@builds
-def test_selectors_find_pods(name: str) -> None:
-    objects = build(name)
+def test_selectors_find_pods(objects: Objects) -> None:
     for one in of_kind(objects, "Deployment", "StatefulSet"):
         assert selects(one["spec"]["selector"], one["spec"]["template"]["metadata"]["labels"])
         found = {pod.owner for pod in taken(one["spec"]["selector"], objects)}
@@ -59,33 +89,29 @@ def test_selectors_find_pods(name: str) -> None:
         assert taken(one["spec"]["selector"], objects), one
     for one in of_kind(build("whole"), "PodMonitor"):  # of the operator's, where there is one
         assert taken(one["spec"]["selector"], build("whole")), one
-    for one in of_kind(objects, "Service"):
+    services = of_kind(objects, "Service")
+    for one in services:
         assert taken({"matchLabels": one["spec"]["selector"]}, objects), one
     for one in of_kind(objects, "ServiceMonitor"):
-        services = [
-            service
-            for service in of_kind(objects, "Service")
-            if selects(one["spec"]["selector"], service["metadata"].get("labels", {}))
-        ]
-        assert len(services) == 1, "a manager would be read twice, or not at all"
-        ports = {port["name"] for port in services[0]["spec"]["ports"]}
+        wanted = one["spec"]["selector"]
+        read = [it for it in services if selects(wanted, it["metadata"].get("labels", {}))]
+        assert len(read) == 1, "a manager would be read twice, or not at all"
+        ports = {port["name"] for port in read[0]["spec"]["ports"]}
         assert {end["port"] for end in one["spec"]["endpoints"]} <= ports
     for pod in pods(objects):
         for spread in pod.spec.get("topologySpreadConstraints", ()):
             assert selects(spread["labelSelector"], pod.labels), pod.owner
 
 
-@builds
-def test_ports_have_names_that_containers_give(name: str) -> None:
-    objects = build(name)
+def test_ports_have_names_that_containers_give(objects: Objects) -> None:
     for service in of_kind(objects, "Service"):
         for pod in taken({"matchLabels": service["spec"]["selector"]}, objects):
             for port in service["spec"]["ports"]:
-                assert pod.port(port["targetPort"]) == port["port"], (service, pod.owner)
+                assert pod.ports.get(port["targetPort"]) == port["port"], (service, pod.owner)
     for monitor in of_kind(objects, "PodMonitor"):
         for pod in taken(monitor["spec"]["selector"], objects):
             for end in monitor["spec"]["podMetricsEndpoints"]:
-                assert pod.port(end["port"]), pod.owner
+                assert pod.ports.get(end["port"]), pod.owner
     for pod in pods(objects):
         for container in pod.containers:
             own = {port["name"] for port in container.get("ports", ())}
@@ -96,9 +122,7 @@ def test_ports_have_names_that_containers_give(name: str) -> None:
                         assert asked[how]["port"] in own, (pod.owner, probe)
 
 
-@builds
-def test_scaled_objects_exist_and_have_no_fixed_replicas(name: str) -> None:
-    objects = build(name)
+def test_scaled_objects_exist_and_have_no_fixed_replicas(objects: Objects) -> None:
     for scaler in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
         target = scaler["spec"]["scaleTargetRef"]
         found = named(objects, target.get("kind", "Deployment"), target["name"])
@@ -125,9 +149,7 @@ def printed() -> dict[str, set[str]]:
     return {name: {*data} for name, data in printed_secrets("ctr").items()}
 
 
-@builds
-def test_mounted_objects_exist(name: str, printed: dict[str, set[str]]) -> None:
-    objects = build(name)
+def test_mounted_objects_exist(objects: Objects, printed: dict[str, set[str]]) -> None:
     certificates = of_kind(objects, "Certificate")
     secrets = printed | {one["spec"]["secretName"]: CERTIFICATE_KEYS for one in certificates}
     maps = {one["metadata"]["name"]: {*one["data"]} for one in of_kind(objects, "ConfigMap")}
@@ -173,14 +195,10 @@ def test_monitors_keep_our_labels() -> None:
     assert metric["selector"] == {"matchLabels": {"service": "ctr"}}
     metrics = CoordinatorMetrics()
     metrics.watch(lambda: VIEW)
-    shown = [
-        sample.labels
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if sample.name == metric["name"]
-    ]
+    samples = [one for family in metrics.registry.collect() for one in family.samples]
+    shown = [set(one.labels) for one in samples if one.name == metric["name"]]
     assert shown
-    assert all(set(labels) == {"service"} for labels in shown)
+    assert all(labels == {"service"} for labels in shown)
 
 
 def test_the_overlay_of_the_page_builds() -> None:
@@ -192,14 +210,10 @@ def test_the_overlay_of_the_page_builds() -> None:
     for one in (*overlay["resources"], *overlay["components"]):
         assert (KUBERNETES / one.removeprefix(prefix) / "kustomization.yaml").is_file(), one
     made = compose(tuple(Path(one).name for one in overlay["components"]))
-    secrets = [
-        volume["secret"]["secretName"]
-        for pod in pods(made)
-        for volume in pod.spec["volumes"]
-        if "secret" in volume
-    ]
-    assert "edl-operator-tls" in secrets, "cert-manager comes after all that have pods"
-    assert "edl-student-ctr-tls" in secrets
+    volumes = [volume for pod in pods(made) for volume in pod.spec["volumes"]]
+    secrets = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
+    wanted = {"edl-operator-tls", "edl-student-ctr-tls"}
+    assert wanted <= secrets, "cert-manager comes after all that have pods"
 
 
 def test_what_the_scaler_asks_is_the_coordinator() -> None:
@@ -304,13 +318,9 @@ def test_what_stands_inside_the_kinds_of_others_is_valid_too() -> None:
     for scaled in of_kind(everything(), "ScaledObject"):
         behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
         spec = {"scaleTargetRef": {"kind": "Deployment", "name": "a"}, "maxReplicas": 1}
-        autoscaler = {
-            "apiVersion": "autoscaling/v2",
-            "kind": "HorizontalPodAutoscaler",
-            "metadata": {"name": "a"},
-            "spec": {**spec, "behavior": behavior},
-        }
-        kubernetes_validate.validate(autoscaler, VERSIONS[0], strict=True)
+        autoscaler = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+        body = {"metadata": {"name": "a"}, "spec": {**spec, "behavior": behavior}}
+        kubernetes_validate.validate(autoscaler | body, VERSIONS[0], strict=True)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -333,3 +343,164 @@ def test_the_dashboard_and_the_alerts_are_the_files_themselves() -> None:
     assert dashboard["data"]["edl-dist.json"] == (grafana / "dashboard.json").read_text()
     (rule,) = of_kind(build("whole"), "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((grafana / "alerts.yml").read_text())
+
+
+#: Of the image, without what collects its orphans.
+ENTRYPOINT = ContainerFile.read(ROOT / "deploy/containers/Containerfile").last("cpu", "ENTRYPOINT")
+
+
+def ours(objects: Objects) -> Iterator[tuple[Pod, Object, list[str], dict[str, str]]]:
+    """Pods, containers of our image, the words that these run, and their variables."""
+    for pod in pods(objects):
+        for container in pod.containers:
+            if container["image"].partition(":")[0] == IMAGE:
+                variables = environment(pod, container, objects)
+                words = [*container.get("command", ENTRYPOINT.argv[2:]), *container.get("args", ())]
+                yield pod, container, [expanded(word, variables) for word in words], variables
+
+
+def test_each_command_line_is_one_that_edl_takes(name: str, objects: Objects) -> None:
+    checked = 0
+    for pod, _, argv, variables in ours(objects):
+        if command_lines.is_ours(argv):
+            command_lines.check(argv, variables)
+            checked += 1
+        else:  # of the example: it is made, and waited for
+            assert argv[:3] == ["tini", "--", "sh"], f"{pod.owner} runs {argv}"
+            assert name in ("dev", "whole")
+    assert checked >= 2
+
+
+def test_files_of_a_command_are_on_volumes(objects: Objects) -> None:
+    for pod, container, argv, variables in ours(objects):
+        mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+        words = [*argv[1:], *(f"{key}={value}" for key, value in variables.items())]
+        for word in words:
+            for place in re.findall(r"(?:^|=)(/[^&?,=]+)", word):
+                holders = [at for at in mounts if Path(place).is_relative_to(at)]
+                assert holders, f"{pod.owner}: {place} is on no volume"
+                if word.startswith(WRITTEN):
+                    assert not mounts[max(holders, key=len)].get("readOnly"), (pod.owner, place)
+        assert "/tmp" in mounts
+        assert variables["HOME"] == "/tmp"
+
+
+def test_redis_urls_name_existing_users_and_servers(
+    name: str, objects: Objects, tmp_path: Path
+) -> None:
+    (tmp_path / "password").write_text("x")
+    (tmp_path / "password").chmod(0o440)
+    found = 0
+    for pod, _, _, variables in ours(objects):
+        mounted = {one["secret"]["secretName"] for one in pod.spec["volumes"] if "secret" in one}
+        for url in filter(None, map(variables.get, ("EDL_REDIS", "EDL_COORDINATOR"))):
+            found += 1
+            parsed = parse(re.sub(r"=/etc/edl/[^&]+", f"={tmp_path}/password", url))
+            if user := parsed.login.get("username"):
+                assert user.replace("edl-", "edl-redis-", 1) in mounted, f"{pod.owner} is {user}"
+            for host, port in parsed.hosts if name != "elsewhere" else ():
+                _check_there(host, port, objects)
+    assert found >= 2
+
+
+def _check_there(host: str, port: int, objects: Objects) -> None:
+    """That a pod is called so by its StatefulSet and its Service."""
+    pod, _, service = host.partition(".")
+    owner, _, number = pod.rpartition("-")
+    made = named(objects, "StatefulSet", owner)["spec"]
+    assert (int(number) < made["replicas"], made["serviceName"]) == (True, service)
+    assert port in {one["port"] for one in named(objects, "Service", service)["spec"]["ports"]}
+
+
+#: What the profile `restricted` of pod security asks for, and a root that cannot be written.
+RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+              "capabilities": {"drop": ["ALL"]}}  # fmt: skip
+
+
+def test_pods_are_restricted_and_say_what_they_need(objects: Objects) -> None:
+    space = named(objects, "Namespace", NAMESPACE)
+    assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for pod in pods(objects):
+        token = pod.labels[COMPONENT] == "operator"
+        assert pod.spec["automountServiceAccountToken"] is token, pod.owner
+        whole = pod.spec["securityContext"]
+        assert (whole["runAsNonRoot"], whole["runAsUser"] > 0) == (True, True), pod.owner
+        assert whole["seccompProfile"] == {"type": "RuntimeDefault"}, pod.owner
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.spec.keys(), pod.owner
+        for container in pod.containers:
+            image, _, tag = container["image"].partition(":")
+            assert image in (IMAGE, "valkey/valkey"), "of the cluster's default registry"
+            assert image != IMAGE or tag.removesuffix("-gpu") == edl.__version__
+            assert container["securityContext"] == RESTRICTED, pod.owner
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), pod.owner
+            assert "memory" in container["resources"]["limits"], pod.owner
+        for volume in pod.spec["volumes"]:
+            assert "hostPath" not in volume, pod.owner
+            assert "emptyDir" not in volume or "sizeLimit" in volume["emptyDir"], pod.owner
+            if "secret" in volume:  # passwords that everybody may read are refused by us
+                assert volume["secret"]["defaultMode"] & 0o007 == 0, pod.owner
+    for account in of_kind(objects, "ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+
+
+def test_probes_ask_the_health_endpoints(objects: Objects) -> None:
+    with_tls = bool(of_kind(objects, "Certificate"))
+    for pod, container, argv, variables in ours(objects):
+        component = pod.labels[COMPONENT]
+        if container != pod.main or component not in ("coordinator", "teacher", "operator"):
+            continue
+        of_http = component == "teacher" and not with_tls
+        live, ready = ("/v2/health/live", "/v2/health/ready") if of_http else (LIVE, READY)
+        # A teacher has started when its self-test is passed; others live before they are ready.
+        started = ready if component == "teacher" else live
+        probes = {"startupProbe": started, "livenessProbe": live, "readinessProbe": ready}
+        for probe, path in probes.items():
+            asked = {"path": path, "port": "http" if of_http else "metrics"}
+            assert container[probe]["httpGet"] == asked, (pod.owner, probe)
+        values = command_lines.check(argv, variables)
+        options = {"grpc": "port", "http": "http", "metrics": "metrics_listen"}
+        for port_name, option in options.items():
+            number = str(values.get(option)).rpartition(":")[2]
+            assert number == str(pod.ports.get(port_name)), (pod.owner, port_name)
+
+
+def test_teachers_have_time_to_drain(name: str, objects: Objects) -> None:
+    for pod, container, argv, variables in ours(objects):
+        if container == pod.main and pod.labels[COMPONENT] == "teacher":
+            grace_s = command_lines.check(argv, variables)["grace"]
+            given_s = pod.spec["terminationGracePeriodSeconds"]
+            assert given_s >= grace_s + 10
+            assert container["lifecycle"]["preStop"]["exec"]["command"] == drain_hook()
+            if name in ("spot", "whole"):
+                assert grace_s <= 20
+                assert given_s <= 30, "the notice of a spot machine"
+
+
+def drain_hook() -> list[str]:
+    """What a teacher's pod runs before it ends."""
+    teacher = next(pod for pod in pods(build("base")) if pod.labels[COMPONENT] == "teacher")
+    words: list[str] = teacher.main["lifecycle"]["preStop"]["exec"]["command"]
+    return words
+
+
+def test_the_hook_lasts_until_the_first_process_has_gone(tmp_path: Path) -> None:
+    """Else Kubernetes's own SIGTERM, a second one, would end a drain at once."""
+    *shell, script = drain_hook()
+    # The process ends when the hook has waited for it three times.
+    go, waited = tmp_path / "go", tmp_path / "waited"
+    sleep = tmp_path / "sleep"
+    sleep.write_text(
+        f"#!/bin/sh\necho >>{waited}\n[ $(wc -l <{waited}) -lt 3 ] || touch {go}\n"
+        "exec /bin/sleep 0.02\n"
+    )
+    sleep.chmod(0o755)
+    process = start(python(DRAINING, go, name="draining"))
+    process.expect("ready", DEADLINE_S)
+    done = subprocess.run(
+        [*shell, re.sub(r" 1\b", f" {process.pid}", script)],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0
+    assert len(waited.read_text()) >= 3
+    assert process.wait(DEADLINE_S) == 0
