@@ -52,19 +52,26 @@ class ProcessResources:
 
     def leaks_since(self, before: ProcessResources) -> list[str]:
         """Describe what exists now, did not exist `before`, and should be gone."""
-        frames = sys._current_frames()  # noqa: SLF001 - the only way to see the stacks of threads
         threads = [
             f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}"
-            f"{_stack(frames.get(thread.ident or 0))}"
-            for thread in self.threads - before.threads - _shared.threads
-            if thread.is_alive()
-            and (not thread.daemon or _runs_our_code(frames.get(thread.ident or 0)))
+            for thread in self._threads_since(before)
         ]
         processes = [_describe(pid) for pid in self.children - before.children - _shared.children]
         segments = [
             f"shared memory {SHARED_MEMORY / name}" for name in self.segments - before.segments
         ]
         return sorted(threads) + sorted(text for text in processes if text) + sorted(segments)
+
+    def stacks_since(self, before: ProcessResources) -> list[str]:
+        """Say where the threads are that `leaks_since` names, if they hang.
+
+        It reads frames of threads that may run meanwhile, which is safe for those that wait.
+        """
+        return [_stack(thread) for thread in self._threads_since(before)]
+
+    def _threads_since(self, before: ProcessResources) -> list[threading.Thread]:
+        threads = self.threads - before.threads - _shared.threads
+        return [t for t in threads if t.is_alive() and (not t.daemon or _runs_our_code(t))]
 
 
 @contextlib.contextmanager
@@ -99,6 +106,8 @@ def leaked_since(before: ProcessResources, settle_s: float = SETTLE_S) -> list[s
             break
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
+    if leaks:
+        leaks += found.stacks_since(before)
     for pid in found.children - before.children - _shared.children:
         if _describe(pid):
             with contextlib.suppress(psutil.Error):  # it ended by itself
@@ -201,20 +210,31 @@ def _describe(pid: int) -> str:
     return f"process {pid}: {command[:200]}"
 
 
-def _stack(frame: FrameType | None) -> str:
-    """Where a thread is, its innermost call last; empty when it has just ended."""
-    return f" at\n{''.join(traceback.format_stack(frame))}" if frame is not None else ""
+def _frame(thread: threading.Thread) -> FrameType | None:
+    """The innermost frame of a thread; None when it has just ended."""
+    frames = sys._current_frames()  # noqa: SLF001 - the only way to see the stacks of threads
+    return frames.get(thread.ident or 0)
 
 
-def _runs_our_code(frame: object) -> bool:
+def _stack(thread: threading.Thread) -> str:
+    """Where a thread is, its innermost call last."""
+    frame = _frame(thread)
+    calls = "".join(traceback.format_stack(frame)) if frame is not None else "  it has just ended"
+    return f"thread {thread.name!r} at\n{calls}"
+
+
+def _runs_our_code(thread: threading.Thread) -> bool:
     """Whether a file of this project, its tests included, is anywhere on a thread's stack."""
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)  # type: ignore[attr-defined]
-        inside = path.is_relative_to(ROOT) or path.is_relative_to(LINKED_ROOT)
-        if inside and ".venv" not in path.parts:
-            return True
-        frame = frame.f_back  # type: ignore[attr-defined]
-    return False
+    frame, files = _frame(thread), []
+    while frame is not None:  # nothing else in this loop: the thread may run on
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    paths = map(Path, files)
+    return any(
+        (path.is_relative_to(ROOT) or path.is_relative_to(LINKED_ROOT))
+        and ".venv" not in path.parts
+        for path in paths
+    )
 
 
 def _segments(ours: frozenset[int]) -> Iterator[str]:
