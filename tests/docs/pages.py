@@ -18,7 +18,8 @@ prints (stdout and stderr); nothing means that it prints nothing:
 - `...` alone on a line is any number of lines; within a line it is any text;
 - a decimal fraction (`0.93`, `12.5`) is any number, because it was measured. Whole numbers are
   compared, so write `...` for counts, process ids and times of the day;
-- runs of blanks and of box drawing lines count as one; blank lines and colours are ignored.
+- runs of blanks and of box drawing lines count as one; blank lines and colours are ignored;
+- so is a reader's warning that it has been waiting for 5 s: it comes on a slow machine only.
 
 A command that ends with `&` stays in the background; the session continues as soon as what is shown
 below it has been printed. All of them are ended at the end of the page (SIGTERM, the youngest
@@ -54,6 +55,7 @@ from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 60.0
+_WAITING = re.compile(r"waiting \d+ s: ")
 _PART = re.compile(
     r"^(?P<indent> *)```(?P<info>[^\n`]+)\n(?P<text>.*?)^(?P=indent)```$"
     r"|<!-- session: (?P<said>.*?)-->",
@@ -205,7 +207,7 @@ def missing(
 
     More may follow what is shown `at_start`; decimal fractions are compared if it is `exact`.
     """
-    lines = plain(printed)
+    lines = [line for line in plain(printed) if not _WAITING.match(line)]
     ends = {0}  # numbers of lines that what is shown so far may have taken
     for text in plain("\n".join(shown)):
         before = ends

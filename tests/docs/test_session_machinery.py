@@ -63,6 +63,7 @@ def test_what_cannot_be_understood_is_refused(text: str, says: str) -> None:
         ("loss 0.5", "\x1b[1mloss 12.25\x1b[0m", True),
         ("──── x", "── x", True),
         ("", "\n\n", True),
+        ("a", "waiting 5 s: 0 of 0 teachers live\na", True),
         ("a", "a\nb", False),
         ("a\nb", "a", False),
         ("a\n...\nd", "a\nb\n", False),
