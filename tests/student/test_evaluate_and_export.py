@@ -18,7 +18,7 @@ from edl.student.export import export
 from edl.student.job.assembly import assemble
 from edl.teacher.backends.open import open_backend
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("write_job")]
 
 JOB = """\
 import numpy as np
@@ -83,15 +83,26 @@ class Accuracy(paddle.metric.Accuracy):
 """
 
 
-@pytest.fixture
-def folder(write_job: Any, tmp_path: Path) -> Path:
-    """For job files and checkpoints."""
-    return tmp_path
+BATCHES = "    return [(X[at : at + 10], Y[at : at + 10]) for at in range(0, 23, 10)]"
+BROKEN = """\
+    return Broken()
+
+class Broken:
+    def __iter__(self):
+        yield X, Y
+        raise RuntimeError("gone")
+"""
 
 
-def job(folder: Path, text: str = JOB, name: str = "job.py") -> JobSpec:
-    (folder / name).write_text(text)
-    return load_job(folder / name)
+def job(folder: Path, *replaced: str) -> JobSpec:
+    """The job, with each text of a pair replaced by the next one."""
+    text = JOB
+    for old, new in zip(replaced[::2], replaced[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / f"job{len(list(folder.iterdir()))}.py"
+    path.write_text(text)
+    return load_job(path)
 
 
 def saved(paddle: Any, spec: JobSpec, folder: Path) -> tuple[Any, str]:
@@ -99,14 +110,14 @@ def saved(paddle: Any, spec: JobSpec, folder: Path) -> tuple[Any, str]:
     paddle.seed(8)
     parts = assemble(spec)
     contents = capture(Trained(parts.model, parts.optimizer), step=12, world=1, state={})
-    Repository(str(folder / "checkpoints"), keep=2).save(contents)
+    Repository(str(folder / "checkpoints")).save(contents)
     parts.model.eval()
     return parts.model, str(folder / "checkpoints")
 
 
-def test_an_evaluation_equals_one_by_hand(paddle: Any, folder: Path) -> None:
-    spec = job(folder)
-    model, place = saved(paddle, spec, folder)
+def test_an_evaluation_equals_one_by_hand(paddle: Any, tmp_path: Path) -> None:
+    spec = job(tmp_path)
+    model, place = saved(paddle, spec, tmp_path)
     x, y = (np.concatenate(parts) for parts in zip(*spec.feed("eval"), strict=True))
     logits = model(paddle.to_tensor(x))["logits"].numpy()
     found = evaluate(spec, place)
@@ -123,86 +134,74 @@ def test_an_evaluation_equals_one_by_hand(paddle: Any, folder: Path) -> None:
     assert found.line().startswith("step 12  23 rows  loss ")
 
 
-def test_without_labels_no_loss_is_reported(paddle: Any, folder: Path) -> None:
-    bare = JOB.replace(", Y[at : at + 10])", ",)").replace('"accuracy": Accuracy(),', "")
-    spec = job(folder, bare)
-    _, place = saved(paddle, spec, folder)
+def test_without_labels_no_loss_is_reported(paddle: Any, tmp_path: Path) -> None:
+    spec = job(tmp_path, ", Y[at : at + 10])", ",)", '"accuracy": Accuracy(),', "")
+    _, place = saved(paddle, spec, tmp_path)
     assert list(evaluate(spec, place).metrics) == ["largest"]
 
 
-def test_a_data_set_needs_a_batch_size(paddle: Any, folder: Path) -> None:
-    text = JOB.replace(
-        "    return [(X[at : at + 10], Y[at : at + 10]) for at in range(0, 23, 10)]",
-        "    return paddle.io.TensorDataset([paddle.to_tensor(X), paddle.to_tensor(Y)])",
-    )
-    assert text != JOB
-    spec = job(folder, text)
-    _, place = saved(paddle, spec, folder)
+def test_a_data_set_needs_a_batch_size(paddle: Any, tmp_path: Path) -> None:
+    data_set = "    return paddle.io.TensorDataset([paddle.to_tensor(X), paddle.to_tensor(Y)])"
+    spec = job(tmp_path, BATCHES, data_set)
+    _, place = saved(paddle, spec, tmp_path)
     with pytest.raises(UsageError, match=r"how many rows .* else --batch-size"):
         evaluate(spec, place)
-    by_batches = evaluate(job(folder, name="other.py"), place).metrics
+    by_batches = evaluate(job(tmp_path), place).metrics
     assert evaluate(spec, place, batch_size=7).metrics == pytest.approx(by_batches, rel=1e-5)
 
 
-def test_errors_of_an_evaluation_name_what_is_wrong(paddle: Any, folder: Path) -> None:
-    _, place = saved(paddle, job(folder), folder)
+def test_errors_of_an_evaluation_name_what_is_wrong(paddle: Any, tmp_path: Path) -> None:
+    spec = job(tmp_path)
+    _, place = saved(paddle, spec, tmp_path)
     with pytest.raises(UsageError, match="there is no checkpoint"):
-        evaluate(job(folder), str(folder / "nothing"))
-    other = job(folder, JOB.replace("(6, 3)", "(6, 5)"), "wide.py")
+        evaluate(spec, str(tmp_path / "nothing"))
     with pytest.raises(CheckpointMismatch, match=r"last\.weight"):
-        evaluate(other, place)
-    batches = "    return [(X[at : at + 10], Y[at : at + 10]) for at in range(0, 23, 10)]"
-    breaks = "    yield X, Y\n        raise RuntimeError('gone')"
-    broken = f"    return Broken()\n\n\nclass Broken:\n    def __iter__(self):\n    {breaks}"
-    wrong = [
+        evaluate(job(tmp_path, "(6, 3)", "(6, 5)"), place)
+    for old, new, message in (
         ('outputs["logits"].max(axis=-1).mean(),', 'outputs["logits"],', r"in metrics\(\): "),
         ("relu(self.first(rows))", "relu(rows.nothing)", r"line \d+, in model\(\): Attribute"),
         ("class Accuracy(paddle.metric.Accuracy):", LAZY, r"line \d+, in metrics\(\): .* too lazy"),
-        (batches, "    return []", "has no rows"),
-        (batches, broken, r"line \d+, in feed\(\): RuntimeError: gone"),
-    ]
-    for number, (old, new, message) in enumerate(wrong):
-        assert old in JOB
-        spec = job(folder, JOB.replace(old, new), f"wrong{number}.py")
+        (BATCHES, "    return []", "has no rows"),
+        (BATCHES, BROKEN, r"line \d+, in feed\(\): RuntimeError: gone"),
+    ):
         with pytest.raises(UsageError, match=message) as caught:
-            evaluate(spec, place)
+            evaluate(job(tmp_path, old, new), place)
         assert isinstance(caught.value, JobError) == (message != "has no rows")
 
 
-def test_an_exported_model_answers_as_the_student(paddle: Any, folder: Path) -> None:
-    spec = job(folder)
-    model, place = saved(paddle, spec, folder)
+def test_an_exported_model_answers_as_the_student(paddle: Any, tmp_path: Path) -> None:
+    spec = job(tmp_path)
+    model, place = saved(paddle, spec, tmp_path)
     wanted: Any = ["paddle"] if sys.version_info >= (3, 12) else ["paddle", "onnx"]
-    found = export(spec, place, folder / "out", formats=wanted)
+    found = export(spec, place, tmp_path / "out", formats=wanted)
     assert found.step == 12
     names = sorted(Path(file).name for file in found.files)
-    assert names == sorted(path.name for path in (folder / "out").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "out").iterdir())
     assert {"model.json", "model.pdiparams"} <= set(names)
     assert all(worst is not None and worst < 1e-4 for worst in found.worst.values())
     x = np.random.default_rng(9).normal(0, 1, (5, 4)).astype("float32")
     expected = model(paddle.to_tensor(x))["logits"].numpy()
     for name in wanted:
-        file = folder / "out" / ("model.onnx" if name == "onnx" else "model.json")
+        file = tmp_path / "out" / ("model.onnx" if name == "onnx" else "model.json")
         opened = open_backend(str(file), backend=name)
         assert [tensor.name for tensor in opened.spec.inputs] == ["rows"]
         answers = list(opened.run({"rows": x}).values())
         assert any(
             one.shape == expected.shape and np.allclose(one, expected, atol=1e-4) for one in answers
         )
-    parameters = (folder / "out" / "model.pdiparams").stat().st_size
+    parameters = (tmp_path / "out" / "model.pdiparams").stat().st_size
     assert parameters < 4 * (4 * 6 + 6 + 6 * 3 + 3 + 6 * 9), "the projector is in it"
 
 
-def test_an_export_that_cannot_work_is_refused(paddle: Any, folder: Path) -> None:
-    spec = job(folder)
-    _, place = saved(paddle, spec, folder)
+def test_an_export_that_cannot_work_is_refused(paddle: Any, tmp_path: Path) -> None:
+    spec = job(tmp_path)
+    _, place = saved(paddle, spec, tmp_path)
     with pytest.raises(UsageError, match="formats are paddle and onnx"):
-        export(spec, place, folder / "out", formats=["torch"])  # type: ignore[list-item]
-    (folder / "file").write_text("")
+        export(spec, place, tmp_path / "out", formats=["torch"])  # type: ignore[list-item]
+    (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
-        export(spec, place, folder / "file")
-    random = JOB.replace("self.drop(paddle", "(1 + paddle.rand([1])) * self.drop(paddle")
-    assert random != JOB
+        export(spec, place, tmp_path / "file")
+    random = job(tmp_path, "self.drop(paddle", "(1 + paddle.rand([1])) * self.drop(paddle")
     with pytest.raises(ModelError, match="does not answer as the student does"):
-        export(job(folder, random, "random.py"), place, folder / "out")
-    assert not list((folder / "out").iterdir())
+        export(random, place, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())

@@ -37,8 +37,11 @@ SAID = (
 
 @pytest.fixture
 def ends() -> Iterator[tuple[RankPort, RankLink]]:
+    """Of a supervisor, and of a rank that has its order."""
     port, fd = RankPort.pair()
     link = RankLink.attach(fd)
+    assert port.send(ORDER)
+    assert link.order() == ORDER
     yield port, link
     port.close()
     link.close()
@@ -46,8 +49,6 @@ def ends() -> Iterator[tuple[RankPort, RankLink]]:
 
 def test_messages_arrive_as_they_were_sent(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
-    assert port.send(ORDER)
-    assert link.order() == ORDER
     for word in SAID:
         assert link.tell(word)
     assert tuple(port.receive() for _ in SAID) == SAID
@@ -57,8 +58,6 @@ def test_messages_arrive_as_they_were_sent(ends: tuple[RankPort, RankLink]) -> N
 
 def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
-    port.send(ORDER)
-    link.order()
     leased: dict[int, tuple[int, int] | None] = {}
 
     def lease(epoch: int) -> None:
@@ -78,12 +77,7 @@ def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLin
     done = port.receive()
     assert isinstance(done, words.Ask)
     assert (done.what, done.epoch, done.start, done.stop) == ("done", 2, 2, 4)
-
-
-def test_a_refusal_is_raised_as_the_same_error(ends: tuple[RankPort, RankLink]) -> None:
-    port, link = ends
-    port.send(ORDER)
-    link.order()
+    # What is refused is raised as the same error.
 
     def refuse() -> None:
         ask = port.receive()
@@ -99,8 +93,6 @@ def test_a_refusal_is_raised_as_the_same_error(ends: tuple[RankPort, RankLink]) 
 
 def test_a_request_ends_when_the_supervisor_dies(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
-    port.send(ORDER)
-    link.order()
     threading.Timer(0.02, port.close).start()
     with pytest.raises(EdlError, match="supervisor was gone"):
         link.lease(0)
@@ -129,15 +121,16 @@ def test_malformed_messages_are_refused() -> None:
 URL = "redis://head:6379"
 
 
-def settings(**more: Any) -> TrainSettings:
-    return TrainSettings("/jobs/a.py", "a", **({"epochs": 1} | more))
-
-
-def test_json_both_ways() -> None:
-    given = settings(nodes=(1, 4), coordinator=URL, checkpoint="s3://runs/a", deal="static")
-    assert TrainSettings.from_json(json.loads(json.dumps(given.to_json()))) == given
-    alone = settings(teachers=("a:1", "b:2"), steps=9, amp="bfloat16", save_every_s=9.0)
-    assert TrainSettings.from_json(json.loads(json.dumps(alone.to_json()))) == alone
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"nodes": (1, 4), "coordinator": URL, "checkpoint": "s3://runs/a", "deal": "static"},
+        {"teachers": ("a:1", "b:2"), "steps": 9, "amp": "bfloat16", "save_every_s": 9.0},
+    ],
+)
+def test_settings_are_json(given: dict[str, Any]) -> None:
+    settings = TrainSettings("/jobs/a.py", "a", **{"epochs": 1} | given)
+    assert TrainSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
 
 
 @pytest.mark.parametrize(
@@ -146,11 +139,9 @@ def test_json_both_ways() -> None:
         ({"spec": "job.py"}, "absolute path"),
         ({"job": "a job"}, "must be 1 to 64 of"),
         ({"epochs": None}, "give --epochs or --steps"),
-        ({"epochs": 0}, "epochs is a number from 1"),
         ({"total_batch": 0}, "total_batch is a number from 1"),
         ({"seed": -1}, "seed is a number from 0"),
         ({"nodes": (2, 1)}, "1 <= MIN <= MAX"),
-        ({"nodes": (0, 1)}, "1 <= MIN <= MAX"),
         ({"ranks_per_node": 5000}, "1 to 4096 ranks"),
         ({"nodes": (1, 4)}, "needs --coordinator"),
         ({"nodes": (1, 4), "coordinator": URL}, "needs --checkpoint"),

@@ -63,11 +63,14 @@ class Training:
         assert fence is not None
         return fence
 
-    def save(self, fence: BoardFence, step: int) -> Checkpoint:
+    def save(self, fence: BoardFence, *steps: int) -> Checkpoint:
+        """Save these steps; the last checkpoint."""
         repository = self.repository()
-        joined = repository.join(repository.write(contents(step), fence), fence)
-        assert joined is not None
-        return joined
+        for step in steps:
+            joined = repository.join(repository.write(contents(step), fence), fence)
+            assert joined is not None
+            newest = joined
+        return newest
 
     def newest(self) -> int:
         """The step that a start without a board would go on from."""

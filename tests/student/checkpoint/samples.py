@@ -1,11 +1,24 @@
-"""Contents that say of themselves whether they are whole: every number follows from the step."""
+"""Contents whose numbers all follow from the step, and places that save when a test lets them."""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import ml_dtypes
 import numpy as np
 
-from edl.student.checkpoint import Contents, Repository
+from edl.student.checkpoint import (
+    Checkpoint,
+    Contents,
+    Persister,
+    Repository,
+    SnapshotOwner,
+    SnapshotWriter,
+)
+from edl.student.checkpoint.repository import Fence
+from edl.tests.waiting import DEADLINE_S
 
 #: Floats of the largest array.
 SIZE = 64 * 1024
@@ -44,3 +57,44 @@ def newest_step(place: object) -> int | None:
     """The step of the newest valid checkpoint of a place."""
     found = Repository(str(place)).newest_valid()
     return None if found is None else found.step
+
+
+class GatedRepository(Repository):
+    """Reads and writes while its gate is open; raises `fails` instead of writing.
+
+    Attributes:
+        verified, began: steps of what was to be verified, and to be written.
+    """
+
+    def __init__(self, url: str, keep: int = 3) -> None:
+        super().__init__(url, keep)
+        self.gate = threading.Event()
+        self.verified: list[int] = []
+        self.began: list[int] = []
+        self.fails: Exception | None = None
+
+    def verify(self, checkpoint: Checkpoint) -> None:
+        self.verified.append(checkpoint.step)
+        assert self.gate.wait(DEADLINE_S)
+        super().verify(checkpoint)
+
+    def write(self, contents: Contents, fence: Fence | None = None, name: str = "") -> Checkpoint:
+        self.began.append(contents.step)
+        assert self.gate.wait(DEADLINE_S)
+        if self.fails is not None:
+            raise self.fails
+        return super().write(contents, fence, name)
+
+
+@contextmanager
+def persisting(repository: Repository) -> Iterator[tuple[Persister, SnapshotWriter]]:
+    """A persister that runs, and the writer of its snapshots."""
+    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
+        persister = Persister(owner, repository, retry_base_s=0.01)
+        persister.start()
+        try:
+            yield persister, writer
+        finally:
+            if isinstance(repository, GatedRepository):
+                repository.gate.set()
+            persister.stop(DEADLINE_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +12,8 @@ import pytest
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import CheckpointUnavailable, GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.scheduler.students.saving import History, due_beside
-from edl.student.checkpoint import Checkpoint, Contents, Repository, SnapshotOwner, SnapshotWriter
+from edl.student.checkpoint import Repository
 from edl.student.checkpoint.cli import app
-from edl.student.checkpoint.persisting import Persister
-from edl.student.checkpoint.repository import Fence
 from edl.student.supervisor.fencing import BoardFence
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import (
@@ -27,6 +24,7 @@ from edl.tests.student.checkpoint.history import (
     contents,
     memory_url,
 )
+from edl.tests.student.checkpoint.samples import GatedRepository, persisting
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
@@ -50,8 +48,7 @@ def test_a_save_of_a_generation_that_is_over_stays_outside_and_removes_nothing(
     training.save(stale, 50)
     late = [training.repository().write(contents(step), stale) for step in (80, 90, 100)]
     fence = training.begin()
-    for step in (60, 70):
-        training.save(fence, step)
+    training.save(fence, 60, 70)
     for one in late:
         with pytest.raises(GenerationSuperseded):
             training.repository().join(one, stale)
@@ -131,8 +128,7 @@ def test_two_nodes_of_a_generation_save_in_order_of_their_steps(training: Traini
 def test_only_what_a_fenced_write_named_is_removed(training: Training) -> None:
     """A node is stopped between the board's word and the removal, and goes on much later."""
     fence = training.begin()
-    for step in (10, 20):
-        training.save(fence, step)
+    training.save(fence, 10, 20)
     repository = Stopped(training.url, training.keep)
     repository.join(repository.write(contents(30), fence), fence)
     record = training.board.generation(JOB)
@@ -140,8 +136,7 @@ def test_only_what_a_fenced_write_named_is_removed(training: Training) -> None:
     removed = repository.served
     assert record.history["dropped"] == removed
     following = training.begin()
-    for step in (40, 50, 60):
-        training.save(following, step)
+    training.save(following, 40, 50, 60)
     repository.remove()
     assert training.counting() == [60, 50]
 
@@ -154,8 +149,7 @@ def test_what_stays_outside_goes_with_the_next_save(training: Training) -> None:
     assert sorted(training.outside()) == [90, 99]
     fence = training.publish(training.look()[0], None)
     assert fence is not None
-    for step in (10, 20):
-        training.save(fence, step)
+    training.save(fence, 10, 20)
     assert training.outside() == []
 
 
@@ -195,8 +189,7 @@ def test_a_save_that_is_about_to_join_is_not_removed(training: Training) -> None
     fence = training.begin()
     repository = training.repository()
     written = repository.write(contents(90), fence)
-    for step in (10, 20, 30):
-        training.save(fence, step)
+    training.save(fence, 10, 20, 30)
     assert training.outside() == [90]
     assert repository.join(written, fence) is not None
     assert training.newest() == 90
@@ -236,101 +229,62 @@ def test_lists_say_what_is_outside(training: Training) -> None:
     assert training.outside() == [20], "a training may be about to have it join"
 
 
-# --- while the board is away
-
-
-class AwayBoard(MemoryBoard):
-    """Answers nobody while it is `away`."""
-
-    away = False
-
-    def replace_history(self, *args: object, **names: object) -> bool:
-        if self.away:
-            raise RegistryUnavailable("it restarts")
-        return super().replace_history(*args, **names)  # type: ignore[arg-type]
-
-
 def test_saves_wait_on_the_disk_while_the_board_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def away(*_: object, **__: object) -> bool:
+        raise RegistryUnavailable("it restarts")
+
     training = Training(str(tmp_path))
-    training.board = board = AwayBoard()
     fence = training.begin()
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        persister = Persister(owner, training.repository(), retry_base_s=0.01)
+    with persisting(training.repository()) as (persister, writer):
         persister.follow(fence)
-        persister.start()
-        try:
-            board.away = True
+        with monkeypatch.context() as patch:
+            patch.setattr(training.board, "replace_history", away)
             for step in (10, 20, 30):
                 writer.write(contents(step))
                 persister.wake()
                 wait_until(lambda: "restarts" in persister.trouble)
             wait_until(lambda: persister.on_disk)  # written beside it, as time doubles
             assert training.counting() == []
-            board.away = False
-            wait_until(lambda: persister.newest and persister.newest.step == 30)
-            wait_until(lambda: not persister.trouble)
-        finally:
-            persister.stop(DEADLINE_S)
+        wait_until(lambda: persister.newest and persister.newest.step == 30)
+        wait_until(lambda: not persister.trouble)
     assert training.newest() == 30
+
+
+NAME = "step-000000000010-g2-0123456789ab"
 
 
 def test_a_snapshot_of_another_generation_is_not_saved_unless_it_is_asked_for(
     tmp_path: Path,
 ) -> None:
     training = Training(str(tmp_path))
-    first = training.begin()
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        persister = Persister(owner, training.repository())
-        persister.follow(first)
+    with persisting(training.repository()) as (persister, writer):
+        persister.follow(training.begin())
         writer.write(contents(10))
         second = training.begin()
         persister.follow(second)
-        persister.start()
-        try:
-            persister.persist_now(DEADLINE_S)
-            assert training.repository().list() == []
-            name = "step-000000000010-g2-0123456789ab"
-            persister.follow(second, name)
-            persister.persist_now(DEADLINE_S)
-            assert [one.name for one in training.repository().list()] == [name]
-        finally:
-            persister.stop(DEADLINE_S)
+        persister.persist_now(DEADLINE_S)
+        assert training.repository().list() == []
+        persister.follow(second, NAME)
+        persister.persist_now(DEADLINE_S)
+        assert [one.name for one in training.repository().list()] == [NAME]
     assert training.newest() == 10
 
 
 def test_a_write_that_a_new_generation_overtakes_is_void(tmp_path: Path) -> None:
     training = Training(str(tmp_path))
-    first = training.begin()
-    writing, may_go_on = threading.Event(), threading.Event()
-
-    class Slow(Repository):
-        def write(
-            self, contents: Contents, fence: Fence | None = None, name: str = ""
-        ) -> Checkpoint:
-            written = super().write(contents, fence, name)
-            writing.set()
-            assert may_go_on.wait(DEADLINE_S)
-            return written
-
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        persister = Persister(owner, Slow(training.url))
-        persister.follow(first)
-        persister.start()
-        try:
-            writer.write(contents(10))
-            persister.wake()
-            assert writing.wait(DEADLINE_S)
-            name = "step-000000000010-g2-0123456789ab"
-            training.publish(History(), None)
-            persister.follow(training.fence(), name)
-            may_go_on.set()
-            assert persister.persist_now(DEADLINE_S) is not None
-        finally:
-            may_go_on.set()
-            persister.stop(DEADLINE_S)
-    assert [one.name for one in training.repository().list() if one.counts] == [name]
+    repository = GatedRepository(training.url)
+    with persisting(repository) as (persister, writer):
+        persister.follow(training.begin())
+        writer.write(contents(10))
+        persister.wake()
+        wait_until(lambda: repository.began)
+        training.publish(History(), None)
+        persister.follow(training.fence(), NAME)
+        repository.gate.set()
+        assert persister.persist_now(DEADLINE_S) is not None
+    assert [one.name for one in training.repository().list() if one.counts] == [NAME]
 
 
 def test_few_saves_are_written_beside_those_that_wait() -> None:

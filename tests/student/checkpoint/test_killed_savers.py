@@ -19,10 +19,10 @@ from edl.student.checkpoint import Persister, Repository, SnapshotOwner, open_ch
 from edl.student.checkpoint.cli import app
 from edl.tests.cli_output import json_of
 from edl.tests.student.checkpoint.samples import check, newest_step
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
-WAIT_S = 30.0
 #: A save of the samples takes about so long, copy and disk.
 SAVE_S = 0.03
 COPY_S = 0.002
@@ -31,7 +31,7 @@ KILLS = [20, pytest.param(300, marks=FULL_COUNT)]
 
 
 class Savers:
-    """A program of children that save, one after the other, and what it says, line by line.
+    """Children of a program that save, one after the other.
 
     Attributes:
         saved: the last step that a child said it had saved.
@@ -46,26 +46,22 @@ class Savers:
         """Let the next child begin."""
         self._stdin.write("go\n")
         self._stdin.flush()
+        self._child = self.wait_for("child")
 
-    def wait_for(self, wanted: str) -> None:
-        """Until the program says this word: `saved`, `child` or `dead`."""
+    def wait_for(self, wanted: str) -> int:
+        """Read until a line of this word; its number."""
         while True:
             word, _, number = self._stdout.readline().partition(" ")
             assert word, "the program has ended"
             if word == "saved":
                 self.saved = max(self.saved, int(number))
-            elif word == "child":
-                self._child = int(number)
             if word == wanted:
-                return
+                return int(number)
 
     def kill(self) -> None:
         """Kill the child, and hear all that it has said."""
-        if not self._child:
-            self.wait_for("child")
         os.kill(self._child, signal.SIGKILL)
         self.wait_for("dead")
-        self._child = 0
 
 
 @contextlib.contextmanager
@@ -116,26 +112,25 @@ def test_killed_during_copy(
 ) -> None:
     """What it left is persisted after its death; also while others of its copies are persisted."""
     last = 0
-    with SnapshotOwner() as owner:
+    with SnapshotOwner() as owner, dying("memory", owner.location) as savers:
         persister = Persister(owner, Repository(str(tmp_path)))
         persister.start()
         try:
-            with dying("memory", owner.location) as savers:
-                for _ in range(kills):
-                    savers.begin()
-                    for _ in range(rng.randrange(1, 5)):
-                        savers.wait_for("saved")
-                        if meanwhile:
-                            persister.wake()
-                    time.sleep(rng.uniform(0, COPY_S))  # as above
-                    savers.kill()
-                    found = persister.persist_now(WAIT_S)
-                    assert found is not None
-                    assert found.step >= (last if meanwhile else savers.saved)
-                    last = found.step
-                    check(Repository(str(tmp_path)).load(found))
+            for _ in range(kills):
+                savers.begin()
+                for _ in range(rng.randrange(1, 5)):
+                    savers.wait_for("saved")
+                    if meanwhile:
+                        persister.wake()
+                time.sleep(rng.uniform(0, COPY_S))  # as above
+                savers.kill()
+                found = persister.persist_now(DEADLINE_S)
+                assert found is not None
+                assert found.step >= (last if meanwhile else savers.saved)
+                last = found.step
+                check(Repository(str(tmp_path)).load(found))
         finally:
-            persister.stop(WAIT_S)
+            persister.stop(DEADLINE_S)
 
 
 def test_operators_look_and_prune_while_a_training_saves(tmp_path: Path) -> None:

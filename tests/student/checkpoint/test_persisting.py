@@ -7,33 +7,31 @@ import errno
 import logging
 import os
 import resource
-import shutil
-import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile
 
 from edl.errors import CheckpointUnavailable, MemoryRefused, UsageError
 from edl.student.checkpoint import (
-    Checkpoint,
     Contents,
-    Persister,
     Repository,
     SnapshotOwner,
     SnapshotWriter,
     open_checkpoint,
 )
-from edl.student.checkpoint.repository import Fence
 from edl.student.checkpoint.snapshot import newest_of, open_slots
-from edl.tests.student.checkpoint.samples import check, contents_of, newest_step
+from edl.tests.student.checkpoint.history import clear_memory
+from edl.tests.student.checkpoint.samples import (
+    GatedRepository,
+    check,
+    contents_of,
+    newest_step,
+    persisting,
+)
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
@@ -46,50 +44,34 @@ def test_the_newest_snapshot_is_restored() -> None:
     with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
         assert newest(owner) is None
         assert owner.newest_step() is None
-        for step in (1, 2, 3, 2):  # a training may go back to an older checkpoint
-            writer.write(contents_of(step))
-            assert owner.newest_step() == step
-            found = newest(owner)
-            assert found is not None
-            check(found)
-        check(open_checkpoint(owner.location))
-
-
-def test_contents_may_grow_and_shrink() -> None:
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
         for size in (16, 1 << 18, 16, 1 << 19):
-            for step in (1, 2):
+            for step in (1, 3, 2):  # a training may go back to an older checkpoint
                 writer.write(contents_of(step, size))
+                assert owner.newest_step() == step
                 found = newest(owner)
                 assert found is not None
                 check(found, size)
+        check(open_checkpoint(owner.location), size)
 
 
-def test_all_ranks_of_a_node_read_the_newest_at_once() -> None:
+def test_a_snapshot_is_read_by_several_and_not_overwritten_meanwhile() -> None:
     with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
         writer.write(contents_of(1))
         writer.write(contents_of(2))
-        slots = [open_slots(owner.keys) for _ in range(3)]
+        slots = [open_slots(owner.keys) for _ in range(3)]  # as ranks of a node do
         with contextlib.ExitStack() as reading:
             found = [reading.enter_context(newest_of(of_rank)) for of_rank in slots]
             assert [one and one[0].step for one in found] == [2, 2, 2]
-            del found
+            for step in (3, 4, 5):  # all of them into the other slot
+                writer.write(contents_of(step))
+            for one in found:
+                assert one is not None
+                check(one[1])
+            del found, one
+        assert owner.newest_step() == 5
         for of_rank in slots:
             for slot in of_rank:
                 slot.close()
-
-
-def test_a_snapshot_being_read_is_not_overwritten() -> None:
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        writer.write(contents_of(1))
-        writer.write(contents_of(2))
-        with owner.newest() as found:
-            assert found is not None
-            for step in (3, 4, 5):  # all of them into the other slot
-                writer.write(contents_of(step))
-            check(found[1])
-            assert found[1].step == 2
-        assert owner.newest_step() == 5
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -142,51 +124,18 @@ def test_memory_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) -
         assert owner.newest_step() == 1
 
 
-def test_memory_without_an_owner_is_refused() -> None:
+def test_memory_without_an_owner_or_a_snapshot_is_refused() -> None:
     with SnapshotOwner() as owner:
         keys = list(owner.keys)
-    with pytest.raises(UsageError, match="snapshots"):
-        SnapshotWriter(keys)
-    with pytest.raises(UsageError, match="names no memory"):
-        SnapshotWriter(["/dev/shm/other", "x"])
-    with pytest.raises(UsageError, match="no memory for snapshots was named"):
-        SnapshotWriter([])
-
-
-def test_an_owner_without_a_snapshot_has_nothing_to_open() -> None:
-    with SnapshotOwner() as owner, pytest.raises(UsageError, match="no snapshot in the memory"):
-        open_checkpoint(owner.location)
-
-
-NOBODY = 65534
-
-
-class Quota(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """A store in memory that takes no more when `full` is set."""
-
-    protocol = "quota"
-    store: dict[str, Any] = {}  # noqa: RUF012 - that of its parent is of this type
-    pseudo_dirs = [""]  # noqa: RUF012
-    full = False
-
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        file = super()._open(path, mode, **options)
-        if mode == "wb" and Quota.full:
-
-            def refuse(data: bytes) -> int:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-            file.write = refuse
-        return file
-
-
-@pytest.fixture
-def quota() -> Iterator[str]:
-    fsspec.register_implementation("quota", Quota, clobber=True)
-    yield "quota://job"
-    Quota.full = False
-    Quota.store.clear()
-    Quota.pseudo_dirs[:] = [""]
+        with pytest.raises(UsageError, match="no snapshot in the memory"):
+            open_checkpoint(owner.location)
+    for wrong, match in (
+        (keys, "snapshots"),
+        (["/dev/shm/other", "x"], "names no memory"),
+        ([], "no memory for snapshots was named"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            SnapshotWriter(wrong)
 
 
 @contextlib.contextmanager
@@ -227,84 +176,43 @@ def test_a_disk_without_enough_room(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [path.name for path in tmp_path.iterdir()] == [older.name]
 
 
-def test_a_place_without_rights() -> None:
-    folder = Path(tempfile.mkdtemp())  # which others reach too, as those of pytest are not
-    folder.chmod(0o555)
-    as_root = os.geteuid() == 0
-    try:
-        if as_root:
-            os.seteuid(NOBODY)
-        with pytest.raises(CheckpointUnavailable, match="Permission denied") as told:
-            Repository(str(folder / "job")).save(contents_of(1))
-        assert not told.value.full
-    finally:
-        if as_root:
-            os.seteuid(0)
-        shutil.rmtree(folder)
+def no_space(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_training_goes_on_while_the_place_is_full(
-    quota: str, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The older checkpoint stays, the newest snapshot is written as soon as there is room."""
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        persister = Persister(owner, Repository(quota), retry_base_s=0.01)
-        persister.start()
-        try:
-            writer.write(contents_of(1))
-            assert persister.persist_now(DEADLINE_S) is not None
-            Quota.full = True
-            with caplog.at_level(logging.ERROR):
-                for step in (2, 3):
-                    writer.write(contents_of(step))
-                    assert persister.persist_now(DEADLINE_S) is None
-                    assert "No space left" in persister.trouble
-            (said,) = [record.getMessage() for record in caplog.records]
-            assert "step 2" in said
-            assert "training goes on" in said
-            assert "step-000000000001" in said
-            assert newest_step(quota) == 1
-            Quota.full = False
-            wait_until(lambda: not persister.trouble)  # by a retry: nobody asks
-        finally:
-            persister.stop(DEADLINE_S)
-    assert newest_step(quota) == 3
-    check(open_checkpoint(quota))
+    place = "memory://full"
+    with persisting(Repository(place)) as (persister, writer):
+        writer.write(contents_of(1))
+        assert persister.persist_now(DEADLINE_S) is not None
+        with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
+            full.setattr(MemoryFile, "write", no_space, raising=False)
+            for step in (2, 3):
+                writer.write(contents_of(step))
+                assert persister.persist_now(DEADLINE_S) is None
+                assert "No space left" in persister.trouble
+            assert newest_step(place) == 1
+        (said,) = [record.getMessage() for record in caplog.records]
+        for part in ("step 2", "training goes on", "step-000000000001"):
+            assert part in said
+        wait_until(lambda: not persister.trouble)  # by a retry: nobody asks
+    assert newest_step(place) == 3
+    check(open_checkpoint(place))
+    clear_memory()
 
 
-class Slow(Repository):
-    """Saves when it is let; remembers what it was given, and fails when told so."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.may_save = threading.Event()
-        self.may_save.set()
-        self.began: list[int] = []
-        self.fails: Exception | None = None
-
-    def write(self, contents: Contents, fence: Fence | None = None, name: str = "") -> Checkpoint:
-        self.began.append(contents.step)
-        assert self.may_save.wait(DEADLINE_S)
-        if self.fails is not None:
-            raise self.fails
-        return super().write(contents, fence, name)
+@pytest.fixture
+def repository(tmp_path: Path) -> GatedRepository:
+    repository = GatedRepository(str(tmp_path))
+    repository.gate.set()
+    return repository
 
 
-@contextmanager
-def persisting(tmp_path: Path) -> Iterator[tuple[Persister, Slow, SnapshotWriter, SnapshotOwner]]:
-    repository = Slow(str(tmp_path))
-    with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
-        persister = Persister(owner, repository, retry_base_s=0.01)
-        persister.start()
-        try:
-            yield persister, repository, writer, owner
-        finally:
-            repository.may_save.set()
-            persister.stop(DEADLINE_S)
-
-
-def test_each_snapshot_is_written_once(tmp_path: Path) -> None:
-    with persisting(tmp_path) as (persister, repository, writer, _):
+def test_each_snapshot_is_written_once(repository: GatedRepository) -> None:
+    with persisting(repository) as (persister, writer):
         assert persister.persist_now(DEADLINE_S) is None, "there is nothing"
         writer.write(contents_of(1))
         persister.wake()
@@ -314,16 +222,16 @@ def test_each_snapshot_is_written_once(tmp_path: Path) -> None:
     assert repository.began == [1]
 
 
-def test_a_snapshot_that_is_overtaken_is_not_written(tmp_path: Path) -> None:
-    with persisting(tmp_path) as (persister, repository, writer, _):
-        repository.may_save.clear()
+def test_a_snapshot_that_is_overtaken_is_not_written(repository: GatedRepository) -> None:
+    with persisting(repository) as (persister, writer):
+        repository.gate.clear()
         writer.write(contents_of(1))
         persister.wake()
         wait_until(lambda: repository.began)
         for step in (2, 3, 4):  # the rank does not wait for the disk
             writer.write(contents_of(step))
             persister.wake()
-        repository.may_save.set()
+        repository.gate.set()
         found = persister.persist_now(DEADLINE_S)
         assert found is not None
         assert found.step == 4
@@ -332,21 +240,19 @@ def test_a_snapshot_that_is_overtaken_is_not_written(tmp_path: Path) -> None:
         check(repository.load(one))
 
 
-def test_the_end_waits_for_the_last_snapshot(tmp_path: Path) -> None:
-    with persisting(tmp_path) as (_, _repository, writer, _owner):
-        writer.write(contents_of(5))
-    assert newest_step(tmp_path) == 5
-
-
-def test_waiting_has_a_deadline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with persisting(tmp_path) as (persister, repository, writer, _):
-        repository.may_save.clear()
+def test_waiting_has_a_deadline_and_the_end_waits_for_the_last_snapshot(
+    repository: GatedRepository, caplog: pytest.LogCaptureFixture
+) -> None:
+    with persisting(repository) as (persister, writer):
+        repository.gate.clear()
         writer.write(contents_of(1))
         with caplog.at_level(logging.WARNING):
             assert persister.persist_now(0.05) is None
         assert "step 1 is not written" in caplog.text
-        repository.may_save.set()
+        repository.gate.set()
         assert persister.persist_now(DEADLINE_S) is not None, "it was written nevertheless"
+        writer.write(contents_of(5))
+    assert newest_step(repository.url) == 5
 
 
 @pytest.mark.parametrize(
@@ -357,9 +263,9 @@ def test_waiting_has_a_deadline(tmp_path: Path, caplog: pytest.LogCaptureFixture
     ],
 )
 def test_a_failed_write_is_logged_once_and_retried(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, said: str
+    repository: GatedRepository, caplog: pytest.LogCaptureFixture, error: Exception, said: str
 ) -> None:
-    with persisting(tmp_path) as (persister, repository, writer, _):
+    with persisting(repository) as (persister, writer):
         repository.fails = error
         with caplog.at_level(logging.INFO):
             writer.write(contents_of(1))
@@ -373,8 +279,8 @@ def test_a_failed_write_is_logged_once_and_retried(
     assert "checkpoints are written again" in caplog.text
 
 
-def test_after_a_way_back_the_lower_step_counts(tmp_path: Path) -> None:
-    with persisting(tmp_path) as (persister, repository, writer, _):
+def test_after_a_way_back_the_lower_step_counts(repository: GatedRepository) -> None:
+    with persisting(repository) as (persister, writer):
         for step in (20, 12):
             writer.write(contents_of(step))
             found = persister.persist_now(DEADLINE_S)

@@ -151,21 +151,14 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path, rng: random.Random) -> None:
     check(repository.load(saved), size=64)
 
 
-def test_all_are_damaged(url: str) -> None:
-    repository = Repository(url)
-    damage(repository.save(contents_of(1)), "state.json", flip)
-    assert repository.newest_valid() is None
-    with pytest.raises(UsageError, match="there is no checkpoint at"):
-        open_checkpoint(url)
-
-
-def test_without_a_manifest_there_is_no_checkpoint(url: str) -> None:
-    repository = Repository(url)
-    saved = repository.save(contents_of(1))
-    damage(saved, "MANIFEST.json", lambda data: None)
-    assert list(repository.list()) == []
+@pytest.mark.parametrize("file", ["state.json", "MANIFEST.json"])
+def test_damaged_or_unfinished_ones_alone_are_no_checkpoint(url: str, file: str) -> None:
+    saved = Repository(url).save(contents_of(1))
+    damage(saved, file, flip if file == "state.json" else lambda data: None)
+    assert Repository(url).newest_valid() is None
+    assert bool(Repository(url).list()) == (file == "state.json")
     with pytest.raises(UsageError, match="there is no checkpoint"):
-        open_checkpoint(saved.location)
+        open_checkpoint(url if file == "state.json" else saved.location)
 
 
 def test_a_renamed_folder_is_not_another_step(tmp_path: Path) -> None:
@@ -186,30 +179,26 @@ def test_other_files_of_the_place_are_left_alone(tmp_path: Path) -> None:
     assert left == {"notes", "step-1", "events.log", "step-000000000002"}
 
 
-def test_other_programs_read_the_model(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
-    saved = Repository(str(tmp_path)).save(contents_of(5))
-    arrays = load_file(Path(saved.location) / "model.safetensors")
-    for name, array in contents_of(5).group("model").items():
-        assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
-        np.testing.assert_array_equal(arrays[name], array)
-
-
-def test_files_of_the_safetensors_library_are_read(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
+def test_files_are_those_of_the_safetensors_library(tmp_path: Path) -> None:
+    """It reads ours, and its own are read."""
+    import safetensors.numpy as library
 
     from edl.student.checkpoint import safetensors
 
-    arrays = contents_of(3).group("optimizer") | {"flags": np.array([True, False])}
-    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    saved = Repository(str(tmp_path)).save(contents_of(5))
+    arrays = library.load_file(Path(saved.location) / "model.safetensors")
+    for name, array in contents_of(5).group("model").items():
+        assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(arrays[name], array)
+    given = contents_of(3).group("optimizer") | {"flags": np.array([True, False])}
+    plain = {name: np.ascontiguousarray(array) for name, array in given.items()}
     path = tmp_path / "other.safetensors"
-    save_file(plain, path, metadata={"format": "np"})
+    library.save_file(plain, path, metadata={"format": "np"})
     with open(path, "rb") as file:
         found = safetensors.read(file, path.stat().st_size)
-    for name, array in arrays.items():
+    assert found.keys() == given.keys()
+    for name, array in given.items():
         np.testing.assert_array_equal(found[name], array)
-    assert found.keys() == arrays.keys()
 
 
 @pytest.mark.parametrize(
@@ -242,13 +231,10 @@ def test_places_that_cannot_be(place: str, match: str) -> None:
         Repository(place, keep=0 if place.startswith("memory") else 1)
 
 
-def test_a_manifest_names_files_of_its_folder_alone() -> None:
+def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = Manifest(1, 1, 0.0, {"../../key.safetensors": Written(1, "0")}).pack()
     with pytest.raises(CheckpointDamaged, match="beside its folder"):
         Manifest.unpack(packed)
-
-
-def test_a_manifest_of_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("edl.student.checkpoint.manifest.FORMAT", "another")
         packed = Manifest(1, 1, 0.0, {}).pack()
@@ -256,73 +242,61 @@ def test_a_manifest_of_another_format_is_refused(monkeypatch: pytest.MonkeyPatch
         Manifest.unpack(packed)
 
 
+# --- `edl checkpoint`
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    repository = Repository(str(tmp_path / "job"), keep=9)
+def place(tmp_path: Path) -> str:
+    """Checkpoints of the steps 10, 20 and 30."""
+    url = str(tmp_path / "job")
     for step in (10, 20, 30):
-        repository.save(contents_of(step))
-    return tmp_path / "job"
+        Repository(url, keep=9).save(contents_of(step))
+    return url
 
 
-def spoil(place: Path, step: int) -> Path:
-    path = place / f"step-{step:012d}" / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    return path
+def problems(command: str, place: str) -> list[str]:
+    return [one["problem"] for one in json_of(app, command, place)]
 
 
-def test_list(place: Path) -> None:
+def test_checkpoints_are_listed(place: str) -> None:
     listed = json_of(app, "list", place)
     assert [one["step"] for one in listed] == [30, 20, 10]
     assert {one["world"] for one in listed} == {2}
-    assert listed[0]["location"] == str(place / "step-000000000030")
+    assert listed[0]["location"] == f"{place}/step-000000000030"
     assert all(one["bytes"] > contents_of(1).nbytes and not one["problem"] for one in listed)
+    damage(Repository(place).list()[1], "state.json", lambda data: None)
+    assert problems("list", place) == ["", "state.json is missing", ""]
     shown = run(app, "list", place).stdout
-    for words in ("step-000000000030", "0.5", "yes", "world", " s "):
+    for words in ("step-000000000030", "0.5", "yes", "no: ", " s "):
         assert words in shown
 
 
-def test_list_shows_damaged_checkpoints(place: Path) -> None:
-    (place / "step-000000000020" / "state.json").unlink()
-    assert [one["problem"] for one in json_of(app, "list", place)] == [
-        "",
-        "state.json is missing",
-        "",
-    ]
-    assert "no: " in run(app, "list", place).stdout
-
-
-def test_there_is_none(tmp_path: Path) -> None:
+def test_looking_where_there_is_no_checkpoint_makes_nothing(tmp_path: Path) -> None:
     assert json_of(app, "list", tmp_path / "job") == []
     assert "there is no checkpoint" in run(app, "list", tmp_path / "job").stdout
     with pytest.raises(UsageError, match="there is no checkpoint"):
         run(app, "verify", tmp_path / "job")
-    assert not list(tmp_path.iterdir()), "looking makes nothing"
+    assert not list(tmp_path.iterdir())
 
 
-def test_verify(place: Path) -> None:
-    assert [one["problem"] for one in json_of(app, "verify", place)] == [""] * 3
-    spoil(place, 20)
+def test_verifying_reads_every_byte(place: str) -> None:
+    assert problems("verify", place) == [""] * 3
+    damage(Repository(place).list()[1], "model.safetensors", flip)
+    assert problems("list", place) == [""] * 3, "lengths are right"
     with pytest.raises(CheckpointDamaged, match="1 of 3 checkpoints are damaged") as raised:
         run(app, "verify", place)
     assert raised.value.exit_code == 65
-    assert [one["problem"] for one in json_of(app, "list", place)] == [""] * 3, "lengths are right"
-    shown = CliRunner().invoke(app, ["verify", str(place)]).stdout
+    shown = CliRunner().invoke(app, ["verify", place]).stdout
     assert "step-000000000020 is damaged: model.safetensors: it fails its checksum" in shown
     assert "step-000000000030: whole" in shown
-
-
-def test_verify_one_of_them(place: Path) -> None:
-    spoil(place, 20)
-    (one,) = json_of(app, "verify", place / "step-000000000030")
+    (one,) = json_of(app, "verify", f"{place}/step-000000000030")
     assert one["step"] == 30
     for step, error in ((20, CheckpointDamaged), (40, UsageError)):
         with pytest.raises(error):
-            run(app, "verify", place / f"step-{step:012d}")
+            run(app, "verify", f"{place}/step-{step:012d}")
 
 
-def test_prune(place: Path) -> None:
+def test_pruning_keeps_the_newest(place: str) -> None:
     assert "would remove" in run(app, "prune", place, "--keep", 2, "--dry-run").stdout
     assert len(json_of(app, "list", place)) == 3
     assert [one["step"] for one in json_of(app, "prune", place, "--keep", 1)] == [10, 20]

@@ -131,7 +131,7 @@ def source_of(
     world: int = 1,
     link: Any = None,
     sizes: Any = None,
-    saved: dict[str, Any] | None = None,
+    saved: Any = None,
 ) -> Any:
     """The source of a rank; without a link it has a board of its own."""
     settings = settings or settings_of()
@@ -140,14 +140,9 @@ def source_of(
         link = BoardLink(board, 1, rank)
     sampler = getattr(feed, "batch_sampler", None)
     batch: Any = settings.total_batch or getattr(sampler, "batch_size", 4)
+    sizes = sizes or Equal(batch, rank, world)
     return source_for(
-        feed,
-        settings=settings,
-        rank=rank,
-        world=world,
-        link=link,
-        sizes=sizes or Equal(batch, rank, world),
-        saved=saved,
+        feed, settings=settings, rank=rank, world=world, link=link, sizes=sizes, saved=saved
     )
 
 
@@ -167,14 +162,9 @@ def world_of(
     ranks = []
     for rank in range(world):
         link = BoardLink(board, generation, rank)
+        size = sizes[rank] if sizes else None
         source = source_of(
-            feed,
-            settings,
-            rank=rank,
-            world=world,
-            link=link,
-            sizes=sizes[rank] if sizes else None,
-            saved=saved,
+            feed, settings, rank=rank, world=world, link=link, sizes=size, saved=saved
         )
         assert isinstance(source, ShardedSource)
         ranks.append(Rank(source, DirectReader(source, epoch), link))

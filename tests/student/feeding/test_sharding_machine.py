@@ -37,23 +37,15 @@ class Trainings(RuleBasedStateMachine):
         batch=st.integers(1, 20),
         shard_rows=st.none() | st.integers(1, 9),
         world=st.integers(1, 4),
-        static=st.booleans(),
+        deal=st.sampled_from(["static", "dynamic"]),
         drop_last=st.booleans(),
     )
     def begin(
-        self,
-        samples: int,
-        batch: int,
-        shard_rows: int | None,
-        world: int,
-        static: bool,
-        drop_last: bool,
+        self, samples: int, batch: int, shard_rows: Any, world: int, deal: str, drop_last: bool
     ) -> None:
         self.feed = batched(samples, batch, drop_last=drop_last)
         self.rows = samples - samples % batch if drop_last else samples
-        self.settings = settings_of(
-            deal="static" if static else "dynamic", shard_rows=shard_rows, seed=samples
-        )
+        self.settings = settings_of(deal=deal, shard_rows=shard_rows, seed=samples)
         self.board = MemoryBoard()
         self.history: list[tuple[int, int]] = []  # epoch, position
         self.saved: dict[str, Any] | None = None

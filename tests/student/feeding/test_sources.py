@@ -6,9 +6,9 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -100,10 +100,8 @@ def test_steps_stay_full_while_shares_change(rng: random.Random, shard_rows: int
     changes = 0
     for _ in range(8):
         world = UnevenWorld(rng, shard_rows)
-        full = [
-            min(world.total, world.samples - begin)
-            for begin in range(0, world.samples, world.total)
-        ]
+        begins = range(0, world.samples, world.total)
+        full = [min(world.total, world.samples - begin) for begin in begins]
         for epoch in range(3):
             steps = world.epoch(epoch)
             assert sorted(itertools.chain(*steps)) == list(range(world.samples))
@@ -115,62 +113,11 @@ def test_steps_stay_full_while_shares_change(rng: random.Random, shard_rows: int
     assert changes
 
 
-def test_batches_are_those_of_the_feed_in_its_order() -> None:
-    feed = batched(50, 8)
-    (rank,) = world_of(MemoryBoard(), feed, settings_of(seed=3))
-    plain = reader_source(feed, Part(), 3)
-    for epoch in range(2):
-        reading = plain.begin(epoch, 0, None)
-        for numbers, squares, positions in rank.reader:
-            expected = next(reading)
-            assert numbers.dtype == expected[0].dtype
-            assert np.array_equal(numbers, expected[0])
-            assert np.array_equal(squares, expected[1])
-            assert positions.dtype == np.int64
-            rank.source.trained(epoch, positions)
-        with pytest.raises(StopIteration):
-            next(reading)
-        reading.close()
-    rank.end()
-
-
-def test_positions_name_the_same_samples_in_every_world() -> None:
-    samples: dict[int, int] = {}
-    for world in (1, 3):
-        ranks = world_of(MemoryBoard(), batched(40, 6), settings_of(seed=9), world=world)
-        for rank in ranks:
-            rank.begin()
-        while any(batches := [next(rank.batches, ()) for rank in ranks]):
-            for rank, batch in zip(ranks, batches, strict=True):
-                if batch:
-                    numbers, _, positions = batch
-                    for position, number in zip(positions, numbers[:, 0], strict=True):
-                        assert samples.setdefault(int(position), int(number)) == int(number)
-                    rank.source.trained(0, positions)
-        for rank in ranks:
-            rank.end()
-    assert sorted(samples) == sorted(samples.values()) == list(range(40))
-    assert samples != {number: number for number in range(40)}  # it was shuffled
-
-
-@dataclass
-class EmptyLink:
-    """Connects to a board that never has a shard, or fails."""
-
-    fails: Exception | None = None
-    calls: list[str] = field(default_factory=list)
-
-    def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
-        self.calls.append("fill")
-
-    def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
-        self.calls.append("lease")
-        if self.fails is not None:
-            raise self.fails
-        return None
-
-    def done(self, epoch: int, start: int, stop: int) -> None:
-        self.calls.append("done")
+def empty_link() -> Mock:
+    """Connects to a board that never has a shard."""
+    link = Mock()
+    link.lease.return_value = None
+    return link
 
 
 def linked(link: Any, sizes: Any = None, samples: int = 40, **options: Any) -> ShardedSource:
@@ -180,27 +127,29 @@ def linked(link: Any, sizes: Any = None, samples: int = 40, **options: Any) -> S
 
 
 def test_an_epoch_of_which_nothing_is_left_is_empty() -> None:
-    reader = DirectReader(linked(EmptyLink()))
+    reader = DirectReader(linked(empty_link()))
     assert list(reader) == list(reader) == []
     reader.close()
 
 
 def test_errors_of_the_board_are_raised_where_batches_are_taken() -> None:
-    source = linked(EmptyLink(GenerationSuperseded("another world")))
+    link = empty_link()
+    link.lease.side_effect = GenerationSuperseded("another world")
+    source = linked(link)
     with pytest.raises(GenerationSuperseded, match="another world"):
         next(iter(DirectReader(source)))
     source.close()
 
 
 def test_a_static_deal_asks_no_board() -> None:
-    link = EmptyLink()
+    link = empty_link()
     source = linked(link, deal="static")
     read = []
     for batch in (reader := DirectReader(source)):
         read += positions_of(batch).tolist()
         source.trained(0, positions_of(batch))
     assert read == list(range(40))
-    assert link.calls == []
+    assert link.mock_calls == []
     reader.close()
 
 
@@ -244,7 +193,7 @@ def test_it_reads_no_further_ahead_than_allowed() -> None:
 
 
 def test_a_reader_takes_it_as_its_source() -> None:
-    source = linked(EmptyLink())
+    source = linked(empty_link())
     assert isinstance(source, Source)
     assert reader_source(source, Part(), 0) is source
     with pytest.raises(UsageError, match="leave world_size away"):
@@ -331,36 +280,28 @@ def test_a_checkpoint_of_another_feed_is_refused(feed: Any, seed: int, why: str)
         list(DirectReader(source_of(feed, settings_of(seed=seed), saved=saved)))
 
 
-@pytest.mark.parametrize("feed", [Plain(), Stateful(), list(Plain())])
+@pytest.mark.parametrize("made", [Plain, Stateful, lambda: list(Plain())])
 @pytest.mark.parametrize("after", [0, 2, 6, 9, 12])
-def test_a_feed_without_ids_continues_after_the_trained_batches(feed: Any, after: int) -> None:
-    def run(saved: dict[str, Any] | None, epoch: int, count: int) -> tuple[list[float], Any, int]:
-        mine = source_of(feed, saved=saved)
-        assert isinstance(mine, UnshardedSource)
-        reader = DirectReader(mine, epoch)
-        seen: list[float] = []
-        while len(seen) < count:
-            batches = iter(reader)
-            for batch in batches:
-                seen.append(float(batch[0][0, 0]))
-                mine.trained(epoch, NOTHING)
-                if len(seen) == count:
-                    break
-            else:
-                epoch += 1
-                continue
-            next(batches, None)  # read ahead, and not trained
-            break
-        state = json.loads(json.dumps(merged([mine.state()], None)))
-        reader.close()
-        return seen, state, epoch
+def test_a_feed_without_ids_continues_after_the_trained_batches(
+    made: Callable[[], Any], after: int
+) -> None:
+    def run(saved: Any, epoch: int, count: int) -> tuple[list[float], Any, int]:
+        """The batches that were trained, what is saved, and the epoch."""
+        source, trained = source_of(made(), saved=saved), list[float]()
+        assert isinstance(source, UnshardedSource)
+        reader = DirectReader(source, epoch)
+        while True:
+            for batch in reader:
+                if len(trained) == count:  # this one was read ahead
+                    state = json.loads(json.dumps(merged([source.state()], None)))
+                    reader.close()
+                    return trained, state, epoch
+                trained.append(float(batch[0][0, 0]))
+                source.trained(epoch, NOTHING)
+            epoch += 1
 
     whole, _, _ = run(None, 0, 18)
-    if isinstance(feed, Stateful):
-        feed.place = 0
     first, saved, epoch = run(None, 0, after)
-    if isinstance(feed, Stateful):
-        feed.place = 0
     rest, _, _ = run(saved, epoch, 18 - after)
     assert first + rest == whole
     assert restored(saved) == {}

@@ -14,13 +14,7 @@ from edl.student.feeding import DirectReader, ShardedSource, make_reader
 from edl.student.job.distill import Distill
 from edl.supervise import python_command, start
 from edl.tests.scripted_teacher import logits_of
-from edl.tests.student.feeding.ranks import (
-    Numbers,
-    batched,
-    positions_of,
-    settings_of,
-    source_of,
-)
+from edl.tests.student.feeding.ranks import Numbers, batched, positions_of, settings_of, source_of
 
 pytestmark = pytest.mark.system
 

@@ -67,15 +67,12 @@ def test_an_only_output_needs_no_name() -> None:
 
 
 def test_a_batch_may_have_no_labels() -> None:
+    assert split((X, Y, None), [""]).soft == {"": None}, "those that did not come"
     assert split((X,)).labels is None
     assert same(split(X).forward(lambda x: x), X)
     parts = split((X, AT, SOFT), [""], positions=True)
     assert parts.labels is None
     assert same(parts.soft[""], SOFT)
-
-
-def test_soft_labels_that_did_not_come_are_none() -> None:
-    assert split((X, Y, None), [""]).soft == {"": None}
 
 
 def test_bfloat16_becomes_the_type_of_paddle(paddle: Any) -> None:
@@ -132,19 +129,11 @@ def test_missing_fields_are_named() -> None:
         split({"x": X, "label": Y}, positions=True)
     with pytest.raises(UsageError, match="labels alone"):
         split({"label": Y})
-
-
-def test_more_outputs_than_were_named_are_noticed() -> None:
-    with pytest.raises(UsageError, match="fetches="):
+    with pytest.raises(UsageError, match="fetches="):  # more outputs than were named
         split((X, Y, AT, MORE, SOFT), [""], positions=True)
 
 
 READER_ROWS, BATCHES = 4, 3
-
-
-def label(request: tensors.InferRequest) -> dict[str, Array]:
-    x = request.inputs["x"]
-    return {"logits": logits_of(x), "map": map_of(x)}
 
 
 def logits_of(x: Array) -> Array:
@@ -152,12 +141,14 @@ def logits_of(x: Array) -> Array:
     return np.asarray(waves, np.float32)
 
 
-def map_of(x: Array) -> Array:
-    return (x[:, :2] * 2).astype("float32")
-
-
 @pytest.fixture
 def teacher() -> Iterator[ScriptedTeacher]:
+    """Its answers are logits, and a map of twice its inputs."""
+
+    def label(request: tensors.InferRequest) -> dict[str, Array]:
+        x = request.inputs["x"]
+        return {"logits": logits_of(x), "map": (x[:, :2] * 2).astype("float32")}
+
     server = ScriptedTeacher(label)
     yield server
     server.stop()
@@ -192,61 +183,45 @@ TOP_2 = {"loss": "topk", "label_form": "topk:2"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments", "psi"),
+    ("kind", "arguments"),
     [
-        ("tuple", {"temperature": 2.0}, "kl"),
-        ("dict", {}, "kl"),
-        ("tuple", {"temperature": 2.0, "teacher_temperature": 2.0}, "kl"),
-        ("dict", {"fetches": FETCHES, "hints": [HINT], "label_form": "float32"}, "kl"),
-        ("tuple", {"fetches": ["map", "logits"], "output": "logits", "loss": "mse"}, "mse"),
-        ("tuple", {"fetches": FETCHES, "hints": [HINT], **TOP_2}, "topk"),
-        (
-            "dict",
-            {"output": "logits", **TOP_2, "temperature": 2.0, "teacher_temperature": 2.0},
-            "topk",
-        ),
-        ("tuple", {"service": {"a": 0.5, "b": 0.5}, "output": "logits"}, "kl"),
+        ("tuple", {"temperature": 2.0}),
+        ("tuple", {"temperature": 2.0, "teacher_temperature": 2.0}),
+        ("dict", {"fetches": FETCHES, "hints": [HINT], "label_form": "float32"}),
+        ("tuple", {"fetches": ["map", "logits"], "output": "logits", "loss": "mse"}),
+        ("tuple", {"fetches": FETCHES, "hints": [HINT], **TOP_2}),
+        ("dict", {"output": "logits", **TOP_2, "temperature": 2.0, "teacher_temperature": 2.0}),
+        ("tuple", {"service": {"a": 0.5, "b": 0.5}, "output": "logits"}),
     ],
-    ids=[
-        "kl",
-        "kl of a dict",
-        "probabilities",
-        "hints",
-        "mse",
-        "top-k",
-        "top-k at T",
-        "ensemble",
-    ],
+    ids=["kl", "probabilities", "hints", "mse", "top-k", "top-k at T", "ensemble"],
 )
 def test_labels_of_a_reader_make_the_loss(
-    paddle: Any, teacher: ScriptedTeacher, arguments: dict[str, Any], psi: str, kind: str
+    paddle: Any, teacher: ScriptedTeacher, arguments: dict[str, Any], kind: str
 ) -> None:
     if "map" in arguments.get("fetches", ()):
         teacher.outputs["map"] = 2
     distill = Distill(**{"service": "teachers", "alpha": 0.25, "beta": 0.75, **arguments})
     cross_entropy = paddle.nn.functional.cross_entropy
     loss = StepLoss(lambda outputs, labels: cross_entropy(outputs["logits"], labels), distill, None)
-    seen = 0
-    for number, parts in enumerate(labelled(distill, teacher, kind)):
+    positions: list[int] = []
+    for parts in labelled(distill, teacher, kind):
         x = parts.forward(lambda x: x)
         student = paddle.concat([x, -x, x, x[:, :1]], axis=1)
-        outputs = {"logits": student, "hidden": x[:, :2]}
         t, scores = distill.temperature, paddle.to_tensor(logits_of(x.numpy()))
-        if psi == "topk":
+        if distill.loss == "topk":
             values, indices = (scores / t).topk(2)
             rest = paddle.logsumexp(paddle.sort(scores / t)[:, :-2], axis=-1)
             soft = t**2 * top_k_divergence(student, values, indices, rest, t)
+        elif distill.loss == "mse":
+            soft = logits_mse(student, scores)
         else:
-            soft = logits_mse(student, scores) if psi == "mse" else None
-            soft = t**2 * kl_divergence(student, scores, t) if soft is None else soft
+            soft = t**2 * kl_divergence(student, scores, t)
         expected = 0.25 * cross_entropy(student, parts.labels) + 0.75 * soft
         if distill.hints:
             expected += 0.5 * (x[:, :2] - 2 * x[:, :2]).square().mean()
+        outputs = {"logits": student, "hidden": x[:, :2]}
         found = loss(outputs, parts.labels, parts.soft, 0).total
         assert float(found) == pytest.approx(float(expected), rel=1e-4)
         assert parts.positions is not None
-        assert parts.positions.tolist() == list(
-            range(READER_ROWS * number, READER_ROWS * (number + 1))
-        )
-        seen += 1
-    assert seen == BATCHES
+        positions += parts.positions.tolist()
+    assert positions == list(range(READER_ROWS * BATCHES))

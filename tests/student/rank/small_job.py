@@ -10,6 +10,7 @@ learning rate that decays and a distillation with no weight; EDL_TEST_TEACH=1 fo
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -99,8 +100,17 @@ def optimizer(parameters: Any) -> Any:
     if os.environ.get("EDL_TEST_PLAIN"):
         rate = schedule = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
     made = paddle.optimizer.Momentum(rate, parameters=parameters, weight_decay=0.01)
-    if folder := os.environ.get("EDL_TEST_DUMP"):
-        _dump_after_steps(made, parameters, Path(folder))
+    (signs,) = (one for one in parameters if one.name.startswith("embedding"))
+    plain_step, steps = made.step, itertools.count(1)
+
+    def step() -> None:
+        assert signs.grad.is_selected_rows(), "a sparse gradient became dense"
+        plain_step()
+        if folder := os.environ.get("EDL_TEST_DUMP"):
+            file = Path(folder) / f"rank{rank()}-step{next(steps)}.npz"
+            np.savez(file, *(one.numpy() for one in parameters))
+
+    made.step = step
     return made
 
 
@@ -147,19 +157,6 @@ def distill() -> Distill | None:
 
 def on_scale(old: int, new: int) -> None:
     print(f"on_scale({old}, {new})", flush=True)
-
-
-def _dump_after_steps(made: Any, parameters: Any, folder: Path) -> None:
-    real, steps = made.step, 0
-
-    def step() -> None:
-        nonlocal steps
-        real()
-        steps += 1
-        arrays = [one.numpy() for one in parameters]
-        np.savez(folder / f"rank{rank()}-step{steps}.npz", *arrays)
-
-    made.step = step
 
 
 def train_plainly(epochs: int) -> None:

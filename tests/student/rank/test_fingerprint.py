@@ -73,43 +73,39 @@ def test_what_a_job_says(fingerprint: Callable[..., dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "fields"),
+    ("before", "after", "field"),
     [
-        ("return outputs.mean()", "return outputs.sum()", []),
-        ("return 24", "return 25", ["rows"]),
-        ("batch_size=4", "batch_size=6", ["total_batch"]),
-        ("shuffle=True", "shuffle=False", ["sampler"]),
-        ("Momentum(rate", "Momentum(0.1", ["optimizer"]),
-        ("step_size=30", "step_size=40", ["optimizer"]),
-        ("GlobalNorm(1.0)", "GlobalNorm(2.0)", ["optimizer"]),
-        ("temperature=2.0", "temperature=3.0", ["loss"]),
-        ('"resnet101"', '"resnet50"', ["service"]),
-        ('["image"]', '["picture"]', ["feeds"]),
+        ("return outputs.mean()", "return outputs.sum()", None),
+        ("return 24", "return 25", "rows"),
+        ("batch_size=4", "batch_size=6", "total_batch"),
+        ("shuffle=True", "shuffle=False", "sampler"),
+        ("Momentum(rate", "Momentum(0.1", "optimizer"),
+        ("step_size=30", "step_size=40", "optimizer"),
+        ("GlobalNorm(1.0)", "GlobalNorm(2.0)", "optimizer"),
+        ("temperature=2.0", "temperature=3.0", "loss"),
+        ('"resnet101"', '"resnet50"', "service"),
+        ('["image"]', '["picture"]', "feeds"),
     ],
 )
 def test_each_change_of_the_job_file_is_named(
-    fingerprint: Callable[..., dict[str, Any]], before: str, after: str, fields: list[str]
+    fingerprint: Callable[..., dict[str, Any]], before: str, after: str, field: str | None
 ) -> None:
     found = differences(fingerprint(), fingerprint(before, after))
-    assert [one.field for one in found] == ["job_file", *fields]
+    assert [one.field for one in found] == ["job_file", *([field] if field else [])]
 
 
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"seed": 7}, "seed"),
-        ({"total_batch": 12}, "total_batch"),
-        ({"deal": "static"}, "sharding"),
-        ({"amp": "bfloat16"}, "precision"),
-        ({"lr_policy": "linear"}, "lr_policy"),
-        ({"epochs": 2}, "epochs"),
-        ({"steps": 5}, "steps"),
-    ],
-)
-def test_each_setting_is_named(
-    fingerprint: Callable[..., dict[str, Any]], given: dict[str, Any], field: str
-) -> None:
-    assert [one.field for one in differences(fingerprint(), fingerprint(**given))] == [field]
+def test_each_changed_setting_is_named(fingerprint: Callable[..., dict[str, Any]]) -> None:
+    before = fingerprint()
+    for field, given in (
+        ("seed", {"seed": 7}),
+        ("total_batch", {"total_batch": 12}),
+        ("sharding", {"deal": "static"}),
+        ("precision", {"amp": "bfloat16"}),
+        ("lr_policy", {"lr_policy": "linear"}),
+        ("epochs", {"epochs": 2}),
+        ("steps", {"steps": 5}),
+    ):
+        assert [one.field for one in differences(before, fingerprint(**given))] == [field]
 
 
 def test_a_change_of_an_imported_module_is_named(

@@ -69,51 +69,29 @@ def run(told: Told, leave_at: int | None = None, **options: Any) -> str:
     place = Place()
     shares = Shares(Proportion.equal(4, 1), 0)
     parts: Any = told
-    told.loop = Loop(
-        parts,
-        parts,
-        parts,
-        shares,
-        parts,
-        lambda: place.step == leave_at,
-        lambda step: step % 2 == 0,
-        place,
-        **options,
-    )
+    leaves, due = lambda: place.step == leave_at, lambda step: step % 2 == 0
+    told.loop = Loop(parts, parts, parts, shares, parts, leaves, due, place, **options)
     return told.loop.run()
 
 
 @pytest.mark.parametrize(
-    ("steps", "evaluates", "saved"),
+    ("epochs", "evaluates", "options", "ends", "saved"),
     [
-        (4, False, [2, 4]),
-        (4, True, [2, 4, 4]),  # the second one has what the evaluation found
-        (5, False, [2, 4, 5]),
+        ([9], False, {"steps": 4}, "finished", [2, 4]),
+        ([9], True, {"steps": 4}, "finished", [2, 4, 4]),  # at last with what evaluation found
+        ([9], False, {"steps": 5}, "finished", [2, 4, 5]),
+        ([3, 3], False, {"epochs": 2}, "finished", [2, 4, 6]),
+        ([4, 4], False, {"epochs": 2, "leave_at": 4}, "left", [2, 4]),
+        # The change of the world that it has begun with is in no other checkpoint.
+        ([0], False, {"epochs": 1, "leave_at": 0}, "left", [0]),
     ],
 )
-def test_the_last_step_is_saved_once(steps: int, evaluates: bool, saved: list[int]) -> None:
-    told = Told([9], evaluates)
-    assert run(told, steps=steps) == "finished"
+def test_what_was_trained_last_is_saved_once(
+    epochs: list[int], evaluates: bool, options: dict[str, int], ends: str, saved: list[int]
+) -> None:
+    told = Told(epochs, evaluates)
+    assert run(told, **options) == ends
     assert told.saved == saved
-
-
-def test_the_end_of_the_last_epoch_is_saved_once() -> None:
-    told = Told([3, 3], evaluates=False)
-    assert run(told, epochs=2) == "finished"
-    assert told.saved == [2, 4, 6]
-
-
-def test_a_rank_that_leaves_after_a_saved_step_does_not_save_it_again() -> None:
-    told = Told([4, 4], evaluates=False)
-    assert run(told, leave_at=4, epochs=2) == "left"
-    assert told.saved == [2, 4]
-
-
-def test_a_rank_that_leaves_before_its_first_step_saves() -> None:
-    """The change of the world that it has begun with is in no other checkpoint."""
-    told = Told([0], evaluates=False)
-    assert run(told, leave_at=0, epochs=1) == "left"
-    assert told.saved == [0]
 
 
 def test_a_board_that_does_not_answer_at_an_epochs_begin_is_waited_for() -> None:

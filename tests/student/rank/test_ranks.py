@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,8 @@ import pytest
 from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.student.checkpoint import SnapshotOwner, open_checkpoint
-from edl.student.rank.buckets import Buckets
 from edl.student.words import EXIT_AGAIN, Failed, Finished, Left, Progress, Ready, Saved, Scaled
 from edl.supervise import python_command, start
-from edl.teacher.backends.paddle_runtime import import_paddle
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 from edl.tests.student.id_log import assert_each_once, lines
 from edl.tests.student.rank.world import World, settings
@@ -40,6 +37,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def test_one_training_whatever_the_world(tmp_path: Path) -> None:
+    """One rank trains bit for bit as Paddle alone does; gradients that are sparse stay sparse."""
     one, two, three, plain = (tmp_path / name for name in ("one", "two", "three", "plain"))
     job = settings(epochs=EPOCHS, deal="static", id_log=str(tmp_path / "ids"))
     in_pieces = settings(epochs=EPOCHS, deal="static", micro_batch=2)
@@ -250,58 +248,3 @@ def test_epochs_of_random_sizes_end_cleanly(tmp_path: Path, rng: random.Random) 
         assert world.ended() == {0: 0, 1: 0, 2: 0}
         assert len(world.said(Finished)) == 3
     assert_each_once(tmp_path, sizes)
-
-
-class TwoRanks:
-    """Two ranks in one process: each begins its sums, in the same order; the second ends them."""
-
-    def __init__(self) -> None:
-        self.begun: list[Any] = []
-
-    def first(self, tensor: Any) -> Any:
-        self.begun.append(tensor.clone())
-        return lambda: None
-
-    def second(self, tensor: Any) -> Any:
-        tensor.add_(self.begun.pop(0))
-        return lambda: None
-
-
-def small_layers() -> tuple[Any, Any, Any]:
-    from paddle import nn
-
-    table = nn.Embedding(6, 2, sparse=True)
-    layer = nn.Linear(2, 1)
-    return table, layer, [table.weight, *layer.parameters()]
-
-
-def test_sparse_gradients_stay_sparse() -> None:
-    paddle = import_paddle()
-    ranks = TwoRanks()
-    table, layer, of_first = small_layers()
-    layer(table(paddle.to_tensor([1, 4, 4]))).sum().backward()
-    sums = [one.grad for one in of_first]
-    rows = sums[0].get_selected_rows()
-    expected = np.zeros((6, 2), np.float32)
-    np.add.at(expected, list(rows.rows()), np.asarray(rows.get_tensor()))
-    Buckets(of_first).reduce(ranks.first)
-
-    for own_rows in ([], [1, 2]):  # the second rank may have no rows at all
-        table, layer, of_second = small_layers()
-        own = np.zeros((6, 2), np.float32)
-        if own_rows:
-            layer(table(paddle.to_tensor(own_rows))).sum().backward()
-            own[own_rows] = layer.weight.numpy()[:, 0]
-        begun, ranks.begun = ranks.begun, list(ranks.begun)
-        Buckets(of_second).reduce(ranks.second)
-        ranks.begun = begun
-        gradient = of_second[0].grad
-        assert gradient.is_selected_rows()
-        held = gradient.get_selected_rows()
-        assert sorted(held.rows()) == sorted({1, 4, *own_rows})
-        total = np.zeros((6, 2), np.float32)
-        total[list(held.rows())] = np.asarray(held.get_tensor())
-        assert np.allclose(total, expected + own)
-        of_second[0].clear_grad()
-        layer(table(paddle.to_tensor([5]))).sum().backward()
-        assert list(of_second[0].grad.get_selected_rows().rows()) == [5]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.student.checkpoint import SnapshotOwner
@@ -28,7 +27,7 @@ def settings(**given: Any) -> TrainSettings:
     return TrainSettings(**{**base, **given})
 
 
-class World:
+class World(ExitStack):
     """Ranks of one node in one generation; in a `with`, at whose end none is left.
 
     Attributes:
@@ -47,23 +46,23 @@ class World:
         generation: int = 1,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__()
         self.words: list[tuple[int, FromRank]] = []
         self.lines: list[str] = []
         self.codes: dict[int, int] = {}
-        self._closing = ExitStack()
         endpoints = tuple(free_endpoints(LOOPBACK, ranks))
         base = Order(job, generation, world=ranks, endpoints=endpoints, restore=restore)
         orders = [replace(base, rank=rank, local_rank=rank) for rank in range(ranks)]
         if owner is not None:
             orders[0] = replace(orders[0], snapshot=tuple(owner.keys))
-        desk = self._closing.enter_context(closing(Desk(MemoryBoard(), job.job, generation, True)))
+        desk = self.enter_context(closing(Desk(MemoryBoard(), job.job, generation, True)))
         self.crew = Crew(
             orders,
             desk,
             lambda rank, line: self.lines.append(f"{rank}: {line}"),
             environment=dict(environment or {}),
         )
-        self._closing.callback(self.crew.close)
+        self.callback(self.crew.close)
 
     def wait(self, until: Callable[[], bool], what: str) -> None:
         """Hear ranks until a condition holds; fails with what they said where it does not."""
@@ -84,17 +83,6 @@ class World:
     def said(self, kind: type[Any]) -> list[Any]:
         """What ranks said of this kind."""
         return [word for _, word in self.words if isinstance(word, kind)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._closing.close()
 
     def _hear(self, wait_s: float) -> bool:
         news = self.crew.news(wait_s)

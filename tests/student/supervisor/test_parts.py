@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from edl.coordinator.jobs.memory_board import MemoryBoard
@@ -19,9 +18,8 @@ from edl.scheduler.students.ladder import Failure
 from edl.scheduler.students.saving import Entry, History
 from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import World
-from edl.student.checkpoint import Checkpoint, Contents, Repository, SnapshotWriter
+from edl.student.checkpoint import Repository, SnapshotWriter
 from edl.student.checkpoint.names import unique_name_of
-from edl.student.checkpoint.repository import Fence
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
 from edl.student.supervisor import asking
@@ -38,6 +36,8 @@ from edl.student.supervisor.places import LOOPBACK, free_endpoints, own_address
 from edl.student.supervisor.seat import Seat
 from edl.student.supervisor.telling import Teller
 from edl.student.words import Ask
+from edl.tests.student.checkpoint.history import contents
+from edl.tests.student.checkpoint.samples import GatedRepository
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 JOB = "job"
@@ -83,33 +83,25 @@ class VirtualBoard:
 
 @pytest.fixture
 def board() -> VirtualBoard:
+    """Node a leads a job in its second generation."""
     board = VirtualBoard()
     board.join(JOB, "a", {}, 3600.0)
+    assert board.lead(JOB, "a", 3600.0)
+    for number in (1, 2):
+        assert board.publish(JOB, "a", number, WORLD)
     return board
 
 
 @pytest.fixture
-def join(board: VirtualBoard) -> Iterator[Callable[[], Seat]]:
-    """Makes node b take part; by the real clock it beats every 10 ms."""
+def seat(board: VirtualBoard) -> Iterator[Seat]:
+    """Node b takes part; by the real clock it beats every 10 ms."""
     seat = Seat(board, JOB, "b", lambda view: None, ttl_s=0.05, tick_s=0.005)
-
-    def started() -> Seat:
-        seat.start()
-        return seat
-
-    yield started
+    seat.start()
+    yield seat
     seat.stop()
 
 
-def running_job(board: VirtualBoard) -> None:
-    assert board.lead(JOB, "a", 3600.0)
-    for number in (1, 2):
-        assert board.publish(JOB, "a", number, WORLD)
-
-
-def test_node_with_expired_lease_rejoins(board: VirtualBoard, join: Callable[[], Seat]) -> None:
-    running_job(board)
-    seat = join()
+def test_node_with_expired_lease_rejoins(board: VirtualBoard, seat: Seat) -> None:
     assert board.names() == ["a", "b"]
     joined = board.nodes(JOB)[1].joined
     board.expire_leases()
@@ -117,20 +109,14 @@ def test_node_with_expired_lease_rejoins(board: VirtualBoard, join: Callable[[],
     assert seat.view.outcome is None
 
 
-def test_node_with_expired_lease_hears_the_end(
-    board: VirtualBoard, join: Callable[[], Seat]
-) -> None:
-    running_job(board)
-    seat = join()
+def test_node_with_expired_lease_hears_the_end(board: VirtualBoard, seat: Seat) -> None:
     assert board.finish(JOB, "a", 2, OVER)
     board.leave(JOB, "a")
     board.expire_leases()
     wait_until(lambda: seat.view.outcome == OVER and board.names() == ["b"])
 
 
-def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, join: Callable[[], Seat]) -> None:
-    running_job(board)
-    seat = join()
+def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: Seat) -> None:
     board.away = True
     wait_until(lambda: seat.away)
     board.return_with_another_past()
@@ -144,7 +130,6 @@ def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, join: Callable[[]
 def test_a_question_whose_answer_was_lost_gets_the_same_shard(
     board: VirtualBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running_job(board)
     board.fill(JOB, 2, 0, [Shard(0, 4), Shard(4, 8)])
     given: list[Any] = []
 
@@ -166,10 +151,6 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
 
 
 # --- checkpoints and snapshots
-
-
-def contents(step: int) -> Contents:
-    return Contents(step, 1, {"model/w": np.full(64, step, np.float32)}, {})
 
 
 def write_snapshot(keeping: Keeping, step: int) -> None:
@@ -201,32 +182,14 @@ def test_a_checkpoint_that_spoils_after_it_was_verified_is_not_used_again(tmp_pa
     assert newest(judge, 2) == 40
 
 
-class BlockedRepository(Repository):
-    """Reads and writes only once it may."""
-
-    def __init__(self, url: str, keep: int = 1) -> None:
-        super().__init__(url, keep)
-        self.begun, self.may = threading.Event(), threading.Event()
-
-    def verify(self, checkpoint: Checkpoint) -> None:
-        self.begun.set()
-        assert self.may.wait(DEADLINE_S)
-        super().verify(checkpoint)
-
-    def write(self, contents: Contents, fence: Fence | None = None, name: str = "") -> Checkpoint:
-        self.begun.set()
-        assert self.may.wait(DEADLINE_S)
-        return super().write(contents, fence, name)
-
-
 def test_a_long_verification_is_not_waited_for(tmp_path: Path) -> None:
     Repository(str(tmp_path)).save(contents(7))
-    blocked = BlockedRepository(str(tmp_path))
-    judge = Judge(blocked, patience_s=0.01)
+    gated = GatedRepository(str(tmp_path))
+    judge = Judge(gated, patience_s=0.01)
     assert judge.newest(1, History()) is None
-    assert blocked.begun.wait(DEADLINE_S)
+    wait_until(lambda: gated.verified)
     assert judge.newest(2, History()) is None  # what is being read is of the generation before
-    blocked.may.set()
+    gated.gate.set()
     assert newest(judge, 2) == 7
 
 
@@ -242,10 +205,10 @@ def published(board: MemoryBoard, world: World) -> Generation:
 
 
 def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[BlockedRepository] = []
+    made: list[GatedRepository] = []
 
-    def repository(url: str, keep: int) -> BlockedRepository:
-        made.append(BlockedRepository(url, keep))
+    def repository(url: str, keep: int) -> GatedRepository:
+        made.append(GatedRepository(url, keep))
         return made[-1]
 
     monkeypatch.setattr(module, "_VOID_S", 0.05)
@@ -257,18 +220,18 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
     keeping.begin(published(board, World(1, ("a",))), writes=False)
     write_snapshot(keeping, 9)
     keeping.write()
-    assert blocked.begun.wait(DEADLINE_S)
+    wait_until(lambda: blocked.began)
     keeping.begin(published(board, World(2, ("a",), Entry("step-5", 5))), writes=False)
     try:
         assert keeping.snapshot == -1
         for fd in fds:
             assert "edl-snapshot" in os.readlink(f"/proc/self/fd/{fd}")
-        made[-1].may.set()
+        made[-1].gate.set()
         write_snapshot(keeping, 6)
         keeping.write()
         wait_until(keeping.written)
     finally:
-        blocked.may.set()
+        blocked.gate.set()
         wait_until(lambda: [one.step for one in Repository(str(tmp_path)).list()] == [6, 9])
         keeping.close()
         wait_until(lambda: not any(one.name == "checkpoints" for one in threading.enumerate()))
@@ -411,11 +374,5 @@ def test_ids_are_new_with_each_start_and_can_stand_in_a_key() -> None:
 def test_the_address_is_the_one_on_the_way_to_the_coordinator() -> None:
     for url in (None, "redis://127.0.0.1:6379", "unix:///run/redis.sock"):
         assert own_address(url) == LOOPBACK
-
-
-def test_endpoints_are_free_and_different() -> None:
-    found = free_endpoints(LOOPBACK, 20)
-    assert len(set(found)) == 20
-    assert all(one.startswith("127.0.0.1:") for one in found)
     with pytest.raises(UsageError, match="--host"):
         free_endpoints("203.0.113.7", 1)
