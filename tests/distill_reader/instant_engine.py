@@ -24,11 +24,7 @@ HELD = 3
 
 
 class InstantEngine:
-    """Labels batches as they come; with `ordered=False`, a random one of those that wait.
-
-    Attributes:
-        rested: set when the source has to wait for room.
-    """
+    """Labels batches as they come; with `ordered=False`, a random one of those that wait."""
 
     pid = 0
     restarts = 0
@@ -40,7 +36,6 @@ class InstantEngine:
         self._rng = random.Random(config.seed)
         self._lock = threading.Lock()
         self._announced: list[Pulled] = []
-        self.rested = threading.Event()
         self._limit = AHEAD
         stream.allow(AHEAD)
 
@@ -51,7 +46,7 @@ class InstantEngine:
                 self._label(self._held)
 
     def rests(self) -> None:
-        self.rested.set()
+        pass
 
     def source_ended(self, epoch: int) -> None:
         with self._lock:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -22,16 +20,11 @@ COUNT = 60
 ROWS = 25_000
 
 
-class Batches:
-    def __iter__(self) -> Iterator[Any]:
-        for number in range(COUNT):
-            yield np.full((ROWS, 4), number, np.float32), number
-
-
 def main(limit_mib: int, who: str, teacher: str) -> None:
     limit = (limit_mib << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    source = [(np.full((ROWS, 4), number, np.float32), number) for number in range(COUNT)]
     with DistilReader(
-        Batches(), service="s", teachers=[teacher], upper_bytes=1 << 30, shared_memory=False
+        source, service="s", teachers=[teacher], upper_bytes=1 << 30, shared_memory=False
     ) as reader:
         print("engine", reader.engine_pid, flush=True)
         if who == "trainer":

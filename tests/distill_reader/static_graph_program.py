@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import paddle
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.paddle import PaddleLoader
 from edl.supervise import end_with_parent
-from edl.tests.distill_reader.readers import Batches
+from edl.tests.distill_reader.readers import Batches, Samples
 from edl.tests.scripted_teacher import CLASSES, logits_of
 
 
@@ -25,8 +24,9 @@ def main(how: str, teacher: str) -> None:
     executor = paddle.static.Executor(paddle.CPUPlace())
     fed, classes = 0, 0
     with DistilReader(source(how, x, label), service="s", teachers=[teacher]) as reader:
-        for batch in loader(how, reader, [x, label, soft]):
-            feed: Any = batch if how == "arrays by name" else dict(zip(NAMES, batch, strict=True))
+        named = PaddleLoader(reader, feed_list=[x, label, soft], return_list=False)
+        for batch in reader if how == "stock" else named:
+            feed: Any = dict(zip(NAMES, batch, strict=True)) if how == "stock" else batch
             doubled = executor.run(feed=feed, fetch_list=[output])[0]
             values = np.array((feed[0] if isinstance(feed, list) else feed)["x"])
             np.testing.assert_array_equal(doubled, 2 * logits_of(values))
@@ -43,28 +43,11 @@ def source(how: str, *feeds: Any) -> Any:
     """Batches of arrays, or what Paddle's own loader makes of them."""
     if how == "arrays by name":
         return Batches(BATCHES)
-
-    class Rows(paddle.io.Dataset):  # type: ignore[misc]  # Paddle is not typed
-        def __len__(self) -> int:
-            return 4 * BATCHES - 3
-
-        def __getitem__(self, index: int) -> tuple[Any, Any]:
-            return np.full(3, index, np.float32), np.int64(index)
-
+    rows = type("Rows", (Samples, paddle.io.Dataset), {})(4 * BATCHES - 3)
+    places = paddle.CPUPlace()
     return paddle.io.DataLoader(
-        Rows(),
-        feed_list=list(feeds),
-        places=paddle.CPUPlace(),
-        batch_size=4,
-        return_list=True,
+        rows, feed_list=list(feeds), places=places, batch_size=4, return_list=True
     )
-
-
-def loader(how: str, reader: DistilReader, feeds: list[Any]) -> Iterable[Any]:
-    """What is iterated: the reader itself, where its source yields tensors."""
-    if how == "stock":
-        return reader
-    return PaddleLoader(reader, feed_list=feeds, return_list=False)
 
 
 if __name__ == "__main__":

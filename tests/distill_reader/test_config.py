@@ -29,45 +29,28 @@ SECRET_FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
 GOOD: dict[str, Any] = {"service": "s", "teachers": ("127.0.0.1:1",)}
 
 
-def test_it_survives_the_way_to_the_engine() -> None:
+def test_it_survives_the_way_to_the_engine(tmp_path: Path) -> None:
+    """Numbers of numpy do, and of credentials the names of their files."""
+    token = write_secret(tmp_path / "token", "very-secret\n")
+    numpys: dict[str, Any] = {
+        "rank": np.int64(1),
+        "request_timeout_s": np.float32(5),
+        "ordered": np.bool_(False),
+    }
     config = ReaderConfig(
         **GOOD,
+        **numpys,
         feeds=((None, 0), ("x", "image")),
         fetches=("logits",),
         wait_timeout_s=None,
         priority=-3,
         labels=LabelForms.given({"logits": "topk:20"}, 4, expand=False),
+        security=security_of(Authority(tmp_path).issue("student").ca, None, None, token),
     )
-    assert ReaderConfig.from_json(config.to_json()) == config
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"service": ""}, "name of a service"),
-        ({"teachers": ()}, "either coordinator="),
-        ({"teachers": ("127.0.0.1",)}, "names no port"),
-        ({"coordinator": "redis://h:1"}, "either coordinator="),
-        ({"upper_bytes": 10, "lower_bytes": 10}, "lower_bytes < upper_bytes"),
-        ({"lower_bytes": -1}, "0 <= lower_bytes"),
-        ({"teachers_min": 3, "teachers_max": 2}, "teachers_min <= teachers_max"),
-        ({"priority": 1001}, "priority is a number from -1000 to 1000"),
-        ({"window": 0}, "window"),
-        ({"window": 9}, "window_max"),
-        ({"buffer_bytes": 1}, "upper_bytes <= buffer_bytes"),
-        ({"request_timeout_s": 0}, "request_timeout_s"),
-        ({"job": "a/b"}, "job"),
-        ({"deterministic": True, "teacher_batch_size": "auto"}, "whole batches"),
-        ({"rank": -1}, "rank"),
-        (
-            {"fetches": ("logits",), "labels": LabelForms.given({"logit": "float16"}, None, True)},
-            r"for output 'logit', and fetches are \['logits'\]",
-        ),
-    ],
-)
-def test_what_cannot_work_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        ReaderConfig(**{**GOOD, **change})
+    assert (type(config.rank), type(config.ordered)) == (int, bool)
+    text = json.dumps(config.to_json())
+    assert ReaderConfig.from_json(json.loads(text)) == config
+    assert "very-secret" not in text
 
 
 def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
@@ -100,6 +83,25 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"service": ""}, "name of a service"),
+        ({"teachers": ()}, "either coordinator="),
+        ({"teachers": ["127.0.0.1"]}, "names no port"),
+        ({"coordinator": "redis://h:1"}, "either coordinator="),
+        ({"upper_bytes": 10, "lower_bytes": 10}, "lower_bytes < upper_bytes"),
+        ({"lower_bytes": -1}, "0 <= lower_bytes"),
+        ({"teachers_min": 3, "teachers_max": 2}, "teachers_min <= teachers_max"),
+        ({"priority": 1001}, "priority is a number from -1000 to 1000"),
+        ({"window": 0}, "window"),
+        ({"window": 9}, "window_max"),
+        ({"buffer_bytes": 1}, "upper_bytes <= buffer_bytes"),
+        ({"request_timeout_s": 0}, "request_timeout_s"),
+        ({"job": "a/b"}, "job"),
+        ({"deterministic": True, "teacher_batch_size": "auto"}, "whole batches"),
+        ({"rank": -1}, "rank"),
+        (
+            {"fetches": ["logits"], "label_form": {"logit": "float16"}},
+            r"for output 'logit', and fetches are \['logits'\]",
+        ),
         (
             {"service": {"a": "much"}, "teachers": {}},
             "the weight of 'a' is a finite number, not 'much'",
@@ -121,6 +123,7 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({**TWO_SERVICES, "expand_labels": False}, "averaged dense"),
         ({"trace": "/nowhere/run.json"}, "the trace cannot be written.*nowhere"),
         ({"trace": "run.json", "trace_max_bytes": 10}, "trace_max_bytes is at least"),
+        ({"feeds": "image"}, r"feeds=\['image'\]"),
         *(({file: "nowhere.pem"}, "no file 'nowhere") for file in SECRET_FILES),
     ],
 )
@@ -137,22 +140,21 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
         ({"RANK": "3"}, None, 3),
         ({"PADDLE_TRAINER_ID": "2"}, None, 2),
         ({"RANK": "3"}, 0, 0),
+        ({"RANK": "first"}, None, None),
     ],
 )
 def test_the_rank_is_that_of_the_launcher(
-    variables: dict[str, str], given: int | None, rank: int, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], given: int | None, rank: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("RANK", "PADDLE_TRAINER_ID"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    assert rank_of(given) == rank
-
-
-def test_a_launchers_rank_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "first")
-    with pytest.raises(UsageError, match="RANK=first is no rank: give the reader its rank="):
-        DistilReader([], service="s", teachers=["127.0.0.1:9"])
+    if rank is None:
+        with pytest.raises(UsageError, match="RANK=first is no rank: give the reader its rank="):
+            DistilReader([], service="s", teachers=["127.0.0.1:9"])
+    else:
+        assert rank_of(given) == rank
 
 
 @pytest.mark.parametrize("option", [*inspect.signature(DistilReader).parameters][1:])
@@ -160,17 +162,6 @@ def test_options_of_a_wrong_type_are_named(option: str) -> None:
     given: dict[str, Any] = {"service": "s", "teachers": ["127.0.0.1:9"], option: object()}
     with pytest.raises(UsageError, match=option):
         DistilReader([np.zeros((1, 1))], **given)
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    numpys: dict[str, Any] = {
-        "rank": np.int64(1),
-        "request_timeout_s": np.float32(5),
-        "ordered": np.bool_(False),
-    }
-    config = ReaderConfig(**GOOD, **numpys)
-    assert ReaderConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
-    assert (type(config.rank), type(config.ordered)) == (int, bool)
 
 
 def test_an_unknown_ensemble_policy_is_refused() -> None:
@@ -185,14 +176,6 @@ def test_each_member_of_an_ensemble_knows_its_own_service() -> None:
     assert ReaderConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert [(one.service, one.teachers) for one in config.members] == list(named)
     assert all(one.mixing is None for one in config.members)
-
-
-def test_only_file_names_travel_to_the_engine(tmp_path: Path) -> None:
-    ca = Authority(tmp_path).issue("student").ca
-    token = write_secret(tmp_path / "token", "very-secret\n")
-    config = ReaderConfig(**GOOD, security=security_of(ca, None, None, token))
-    assert ReaderConfig.from_json(config.to_json()) == config
-    assert "very-secret" not in str(config.to_json())
 
 
 def test_pauses_before_a_teacher_is_asked_again() -> None:
@@ -257,22 +240,21 @@ def test_mistakes_are_named(fields: Any, inputs: Any, feeds: Any, message: str) 
         model_inputs(fields, inputs, feed_pairs(feeds))
 
 
-def test_a_bare_string_is_not_taken_for_a_list() -> None:
-    with pytest.raises(UsageError, match=r"feeds=\['image'\]"):
-        feed_pairs("image")
-
-
 FIELDS = {"x": 1, "label": 2, "soft": 3}
 
 
-@pytest.mark.parametrize("batch", [FIELDS, [FIELDS]])
-def test_named_fields_of_a_mapping_are_kept(batch: Any) -> None:
-    assert list(by_name(batch, ["soft", "x"]).items()) == [("soft", 3), ("x", 1)]
-    assert by_name(batch, []) == FIELDS
-
-
-def test_fields_of_a_sequence_get_the_names_in_order() -> None:
-    assert by_name((1, 2, 3), list(FIELDS)) == by_name([1, 2, 3], list(FIELDS)) == FIELDS
+@pytest.mark.parametrize(
+    ("batch", "names", "named"),
+    [
+        (FIELDS, ["soft", "x"], {"soft": 3, "x": 1}),
+        ([FIELDS], ["soft", "x"], {"soft": 3, "x": 1}),
+        (FIELDS, [], FIELDS),
+        ((1, 2, 3), [*FIELDS], FIELDS),
+        ([1, 2, 3], [*FIELDS], FIELDS),
+    ],
+)
+def test_fields_get_names(batch: Any, names: list[str], named: dict[str, int]) -> None:
+    assert list(by_name(batch, names).items()) == list(named.items())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import paddle
@@ -13,7 +14,7 @@ from edl.distill_reader.structure import put_together, take_apart
 from edl.errors import BatchError, UsageError
 from edl.proto.datatypes import datatype_of
 from edl.supervise import python_command, start
-from edl.tests.distill_reader.readers import Batches, Samples, check_epoch, reader_of
+from edl.tests.distill_reader.readers import NOBODY, Batches, Samples, check_epoch, reader_of
 from edl.tests.distill_reader.test_structure import IMAGE, LABEL, round_trip
 from edl.tests.scripted_teacher import CLASSES, logits_of
 
@@ -90,24 +91,20 @@ def test_numbers_that_paddle_would_take_for_others_are_refused(teacher_address: 
             list(PaddleLoader(reader))
 
 
-def test_a_loader_of_anything_but_a_reader_is_refused(teacher_address: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"feed_list": "x"}, r"as in feed_list=\['x'\]"),
+        ({"places": ["cpu", "cpu"]}, "one rank for each device"),
+        ({"places": "moon"}, "'moon'"),
+        ({"places": 5}, "put on 5"),
+    ],
+)
+def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match="PaddleLoader iterates a DistilReader, not a list"):
         PaddleLoader([1])  # type: ignore[arg-type]
-    with (
-        reader_of(Batches(1), teacher_address) as reader,
-        pytest.raises(UsageError, match=r"as in feed_list=\['x'\]"),
-    ):
-        PaddleLoader(reader, feed_list="x")
-
-
-def test_places_that_cannot_be(teacher_address: str) -> None:
-    with reader_of(Batches(1), teacher_address) as reader:
-        with pytest.raises(UsageError, match="one rank for each device"):
-            PaddleLoader(reader, places=["cpu", "cpu"])
-        with pytest.raises(UsageError, match="'moon'"):
-            PaddleLoader(reader, places="moon")
-        with pytest.raises(UsageError, match="put on 5"):
-            PaddleLoader(reader, places=5)
+    with reader_of(Batches(1), NOBODY) as reader, pytest.raises(UsageError, match=words):
+        PaddleLoader(reader, **options)
 
 
 @pytest.mark.parametrize("how", ["stock", "arrays by name"])

@@ -237,13 +237,7 @@ def is_dropped_in_a_cycle(reader: DistilReader) -> None:
     cycle.append(cycle)
 
 
-def is_closed_while_it_starts(reader: DistilReader) -> None:
-    reader.close()
-
-
-@pytest.mark.parametrize(
-    "end", [fails_in_the_loop, is_dropped_in_a_cycle, is_closed_while_it_starts]
-)
+@pytest.mark.parametrize("end", [fails_in_the_loop, is_dropped_in_a_cycle, DistilReader.close])
 def test_descriptors_and_engine_go_with_the_reader(
     end: Callable[[DistilReader], None], shared_teacher: ScriptedTeacher, tmp_path: Path
 ) -> None:
@@ -338,9 +332,6 @@ def test_a_callback_that_ends_the_program_costs_no_batch(teacher: ScriptedTeache
         gc.collect()
         wait_until(lambda: reader.stats.volume_bytes == 0)
         check_epoch(source, list(reader))
-
-
-# --- copies, and a defect of ours
 
 
 def test_a_reader_is_not_copied() -> None:

@@ -221,10 +221,6 @@ def numerics(start_teacher: StartTeacher) -> dict[str, ScriptedTeacher]:
     return {numerics_id: start(numerics_id, factor) for numerics_id, factor in FACTORS.items()}
 
 
-def deterministic(source: Any, *teachers: ScriptedTeacher, **options: Any) -> DistilReader:
-    return reader_of(source, *teachers, deterministic=True, **options)
-
-
 def factors(batches: list[Any]) -> set[float]:
     """By what the labels of each batch differ from those of the first kind of teacher."""
     return {round(float(soft.sum() / logits_of(x).sum()), 3) for x, *_, soft in batches if x.any()}
@@ -232,7 +228,7 @@ def factors(batches: list[Any]) -> set[float]:
 
 def test_the_labels_of_a_stream_are_of_one_numerics(numerics: dict[str, ScriptedTeacher]) -> None:
     source = UntilAllHaveServed(lambda: all(teacher.requests for teacher in numerics.values()))
-    with deterministic(source, *numerics.values()) as reader:
+    with reader_of(source, *numerics.values(), deterministic=True) as reader:
         batches = list(reader)
         wait_until(lambda: len(reader.stats.teachers) == 1)
     assert numbers_of(batches) == list(range(len(batches)))
@@ -243,7 +239,7 @@ def test_stores_keep_numerics_apart(numerics: dict[str, ScriptedTeacher], tmp_pa
     store, source = LabelStore(tmp_path / "labels.edl", 64 << 20), Batches(15)
     one, two = numerics["onnx-fp32-1"], numerics["onnx-fp32-2"]
     for teacher, factor in ((one, 1.0), (two, 1.001), (one, 1.0)):
-        with deterministic(source, teacher, store=store) as reader:
+        with reader_of(source, teacher, deterministic=True, store=store) as reader:
             assert factors(list(reader)) == {factor}
         assert teacher.requests <= 15 + 1, "the first is sent to learn of the model"
 
@@ -261,7 +257,7 @@ def test_partly_stored_are_sent_whole(numerics: dict[str, ScriptedTeacher], tmp_
     teacher.behaviour = count
     samples = np.arange(1, 361, dtype=np.float32).reshape(120, 3)
     for source in (np.split(samples[:60], 10), np.split(samples, 15)):
-        with deterministic(source, teacher, store=store) as reader:
+        with reader_of(source, teacher, deterministic=True, store=store) as reader:
             assert factors(list(reader)) == {1.0}
     assert set(rows) == {6, 8}
     assert len(rows) < 10 + 15, "a batch whose labels are all kept is not sent"

@@ -22,14 +22,7 @@ from edl.distill_reader.trace_file import older
 from edl.errors import AddressInUse, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.tests.distill_reader.readers import (
-    ROWS,
-    Batches,
-    answer_nan,
-    check_epoch,
-    fail,
-    reader_of,
-)
+from edl.tests.distill_reader.readers import ROWS, Batches, answer_nan, check_epoch, fail, reader_of
 from edl.tests.distill_reader.traces import checked_events, events_of, lives, slices, track_names
 from edl.tests.scripted_teacher import ScriptedTeacher, label
 from edl.tests.waiting import wait_until
@@ -74,14 +67,11 @@ def test_joins_and_losses(teacher: ScriptedTeacher, second: ScriptedTeacher, add
         check_epoch(source, list(reader))
         wait_until(lambda: value_of(address, "batches_delivered_total") == 40)
         seen = scrape(address)
-        for name in ("samples_per_second", "requests_in_flight", "window"):
-            assert seen[f"teacher_{name}"].keys() == {("s", one) for one in addresses}, name
         assert min(seen["teacher_samples_per_second"].values()) > 0
         assert min(seen["teacher_window"].values()) >= 2
         quantiles = seen["teacher_turnaround_seconds"]
-        levels = ("0.5", "0.95", "0.99")
-        assert quantiles.keys() == {("s", q, one) for one in addresses for q in levels}
         for one in addresses:
+            assert seen["teacher_requests_in_flight"]["s", one] == 0
             assert 0 < quantiles["s", "0.5", one] <= quantiles["s", "0.99", one]
         assert [samples for samples, _ in recorder.of("on_batch")] == [ROWS] * 40
         wait_until(lambda: len(recorder.of("on_teacher_joined")) == 2)
@@ -231,23 +221,15 @@ def test_metrics_of_two_epochs(teacher: ScriptedTeacher, address: str, tmp_path:
     assert whole["data_epoch"] == 2
     assert whole["volume_bytes"] == whole["label_bytes"] == 0
     assert whole["requests_in_flight"] == whole["stragglers"] == 0
-    for counted in (
-        *("resends", "discards", "hedges", "readmissions", "forgone_batches", "poison_batches"),
-        *("relabelled_batches", "unlabelled_batches", "partly_labelled_batches"),
-        *("store_evicted", "store_damaged", "store_dropped"),
-    ):
-        assert whole[f"{counted}_total"] == 0, counted
-    assert {f"{waited}_seconds_total" for waited in ("starved", "blocked", "source_wait")} <= {
-        *whole
-    }
+    for failure in ("resends", "discards", "poison_batches", "store_damaged", "store_dropped"):
+        assert whole[f"{failure}_total"] == 0, failure
     assert seen["threshold_bytes"] == {
         ("s", "ut"): reader.config.upper_bytes,
         ("s", "lt"): reader.config.lower_bytes,
     }
     assert seen["teachers"] == {("s", "serving"): 1, ("s", "unreachable"): 0, ("s", "leaving"): 0}
     assert sum(seen["state"].values()) == 1
-    causes = ("failed", "silent", "wrong", "lied", "refused")
-    assert seen["ejections_total"] == {("s", cause): 0 for cause in causes}
+    assert set(seen["ejections_total"].values()) == {0}
     assert not [name for name in seen if name.startswith("ensemble_")]
 
 
@@ -298,23 +280,18 @@ def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None
     source = Batches(20)
     began = time.monotonic()
     with reader_of(source, teacher, trace=path) as reader:
-        batches = []
-        for batch in reader:
-            batches.append(batch)
+        for _ in reader:
             time.sleep(step_s)
-    check_epoch(source, batches)
     events = checked_events(path)
-    for event in events:
-        if event["ph"] != "M":
-            assert began * 1e6 <= event["ts"] <= time.monotonic() * 1e6
-
+    times = [event["ts"] for event in events if event["ph"] != "M"]
+    assert began * 1e6 <= min(times) <= max(times) <= time.monotonic() * 1e6
     pulls = slices(events, "source: pulls")
     assert [pull["name"] for pull in pulls] == [f"pull {number}" for number in range(20)]
     requests = [e for e in events if e.get("args", {}).get("request") is not None]
     assert sorted(e["name"] for e in requests) == sorted(f"batch {n}" for n in range(20))
     assert all(e["dur"] >= work_s * 1e6 for e in requests)
     lanes = {track_names(events)[e["pid"], e["tid"]] for e in requests}
-    assert lanes <= {f"teachers: {teacher.address}", f"teachers: {teacher.address} (2)"}
+    assert all(lane.startswith(f"teachers: {teacher.address}") for lane in lanes)
     loop = slices(events, "student: training loop")
     steps = [e for e in loop if e["name"] == "step"]
     assert len(steps) == 19, "the last one ends outside of the loop"
@@ -323,7 +300,7 @@ def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None
     volume = [e["args"]["value"] for e in events if e["name"] == "volume (bytes)"]
     assert max(volume) > 0
     assert f"{teacher.address} joined" in [e["name"] for e in events]
-    assert slices(events, "student: state"), "its states and how long they lasted"
+    assert slices(events, "student: state")
     assert events[-1]["name"] == "the end"
 
     whole, ready = lives(events), lives(events, "ready")
@@ -340,17 +317,13 @@ def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None
 
 
 def test_pauses_are_drawn_with_their_reason(teacher: ScriptedTeacher, path: Path) -> None:
-    source, batches = Batches(40), []
-    with reader_of(source, teacher, trace=path, upper_bytes=1000) as reader:
-        for batch in reader:
-            batches.append(batch)
+    with reader_of(Batches(40), teacher, trace=path, upper_bytes=1000) as reader:
+        for _ in reader:
             wait_until(lambda: reader.stats.blocked_s > 0)
-    check_epoch(source, batches)
     events = checked_events(path)
     pauses = slices(events, "source: pauses")
     assert pauses
-    for pause in pauses:
-        assert "bytes wait for the student, above ut = 1000" in pause["args"]["reason"]
+    assert all("above ut = 1000" in pause["args"]["reason"] for pause in pauses)
     pulls = slices(events, "source: pulls")
     assert any(p["ts"] > pauses[0]["ts"] + pauses[0]["dur"] for p in pulls), "it went on"
 
@@ -379,14 +352,11 @@ def test_hedges_are_drawn(teacher: ScriptedTeacher, second: ScriptedTeacher, pat
         labels.set()
     events = checked_events(path)
     names = track_names(events)
-    instants = [event for event in events if event["ph"] == "i"]
-    hedges = [event for event in instants if event["name"].startswith("hedge of request")]
-    assert hedges
-    assert {names[e["pid"], e["tid"]] for e in hedges} == {"teachers: hedges"}
+    hedges = {e["args"]["request"] for e in events if e["name"].startswith("hedge of request")}
     drawn = {e["args"]["request"] for e in events if e["ph"] == "X" and "request" in e["args"]}
-    assert {e["args"]["request"] for e in hedges} <= drawn
-    (ejected,) = [e for e in instants if "ejected: it says nothing" in e["name"]]
-    assert ejected["args"] == {"cause": "silent"}
+    assert hedges
+    assert hedges <= drawn
+    (ejected,) = [e for e in events if e.get("args") == {"cause": "silent"}]
     assert names[ejected["pid"], ejected["tid"]] == f"teachers: {second.address}"
 
 

@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import (
-    NoTeacherAvailable,
-    PoisonBatch,
-    RateLimited,
-    UsageError,
-)
+from edl.errors import NoTeacherAvailable, PoisonBatch, RateLimited, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
 from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch, reader_of
@@ -119,8 +114,7 @@ SENTENCES = [sentences_at(number) for number in range(len(LENGTHS))]
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"feeds": {"x": "x"}}, {"teacher_batch_size": 1}, {"teacher_batch_size": 64}],
+    "options", [{}, {"feeds": {"x": "x"}}, {"teacher_batch_size": 1}, {"teacher_batch_size": 64}]
 )
 def test_only_the_padded_field_travels_and_all_come_back(
     teacher: ScriptedTeacher, shapes: list[tuple[int, ...]], options: dict[str, Any]

@@ -68,28 +68,21 @@ def test_another_source_is_named(given: Any, options: dict[str, Any], what: str)
 
 
 def test_another_type_of_iterable_is_another_source() -> None:
-    class Other(Plain):
-        pass
-
+    other = type("Other", (Plain,), {})
     with pytest.raises(UsageError, match=r"type was .*Plain.* and is .*Other"):
-        load(state_of(Plain(), SOME), Other())
+        load(state_of(Plain(), SOME), other())
 
 
 @pytest.mark.parametrize(
     "state",
     [
-        *({}, {"format": "other"}, {"format": "edl-reader-1"}, "text", [3], 3, None),
+        *([], {}, {"format": "other"}, {"format": "edl-reader-1"}, "text", [3], 3, None),
         *({**state_of(rows(), SOME), **broken} for broken in ({"epoch": "3"}, {"mark": [1]})),
     ],
 )
 def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(UsageError, match="no state of a reader"):
+    with pytest.raises(UsageError, match=r"no state (of a reader|was given)"):
         load(state, rows())
-
-
-def test_no_state_at_all_is_refused() -> None:
-    with pytest.raises(UsageError, match="no state was given"):
-        load([], rows())
 
 
 def test_another_rank_is_refused_and_its_own_is_found_among_all() -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
-from edl.distill_reader import DistilReader
 from edl.distill_reader.labelled import Labels
 from edl.distill_reader.progress import Place
 from edl.distill_reader.ring import Leases, Ring
 from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import take_apart
-from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch, UsageError
+from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch
 from edl.proto.arena import Arena, Array, Record
-from edl.tests.distill_reader.instant_engine import AHEAD, InstantEngine
-from edl.tests.waiting import DEADLINE_S
 
 X = np.arange(4.0).reshape(2, 2)
 PARTS = take_apart(X)
@@ -132,23 +127,6 @@ def test_errors_are_kept_without_their_tracebacks(stream: Played) -> None:
     assert lost.__traceback__ is None
 
 
-def test_it_knows_whether_the_training_loop_waits(stream: Played) -> None:
-    def waits() -> bool:
-        with stream.held() as held:
-            return held.waiting
-
-    (number,) = stream.pull()
-    assert not waits()
-    assert stream.taken() is None
-    assert waits()
-    stream.label(number)
-    assert stream.taken() == number
-    assert not waits()
-    assert stream.taken() is None
-    stream.begin()
-    assert not waits()
-
-
 def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
     def held() -> tuple[list[int], list[int]]:
         with stream.held() as held:
@@ -164,20 +142,6 @@ def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
     assert stream.pull() > [second], "numbers never come twice"
     with pytest.raises(StopIteration):
         stream.next(old, 0)
-
-
-def test_pulling_waits_until_it_is_allowed_and_ends_with_its_epoch(stream: Played) -> None:
-    answers: list[bool] = []
-    epoch = stream.epoch
-    for go_on in (lambda: stream.allow(1), stream.begin):
-        thread = threading.Thread(target=lambda: answers.append(stream.may_pull(epoch)))
-        thread.start()
-        thread.join(0.05)
-        assert thread.is_alive(), "it waits"
-        go_on()
-        thread.join()
-        stream.pull()
-    assert answers == [True, False]
 
 
 # --- labels
@@ -221,19 +185,6 @@ def test_recalled_labels_belong_to_the_engine_again(stream: Played) -> None:
     assert stream.taken() == number
     assert [*leases.over()] == [record.offset]
     arena.close()
-
-
-def test_a_batch_that_cannot_be_made_is_an_error_of_the_training_loop(stream: Played) -> None:
-    pulled = stream.add(stream.epoch, RECORD, [X], take_apart({"y": X}), at(0))
-    assert pulled is not None
-    stream.label(pulled.number)
-    taken = stream.next(stream.epoch, 0)
-    assert taken is not None
-    with pytest.raises(UsageError, match="the name of a field"):
-        taken.batch()
-
-
-# --- progress
 
 
 # --- the ring
@@ -292,19 +243,3 @@ def test_a_lease_ends_once_and_one_that_is_revoked_never() -> None:
     assert [*leases.over()] == [first.offset, second.offset]
     assert [*leases.over()] == []
     arena.close()
-
-
-def test_what_was_taken_is_told_before_the_source_waits_for_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engines: list[InstantEngine] = []
-
-    def made(*arguments: Any) -> InstantEngine:
-        engines.append(InstantEngine(*arguments))
-        return engines[-1]
-
-    monkeypatch.setattr("edl.distill_reader.pipeline.EngineClient", made)
-    source = [(X,) for _ in range(2 * AHEAD)]
-    with DistilReader(source, service="s", teachers=["127.0.0.1:9"]) as reader:
-        next(iter(reader))
-        assert engines[0].rested.wait(DEADLINE_S)

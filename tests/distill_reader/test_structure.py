@@ -72,15 +72,6 @@ def test_samples_are_rows_of_the_first_field(batch: Any, samples: int) -> None:
     assert take_apart(batch).samples == samples
 
 
-def test_sentences_of_different_lengths_pass_unchanged() -> None:
-    sentences = [np.arange(length) for length in (5, 0, 9)]
-    parts = take_apart({"words": sentences, "image": IMAGE})
-    assert parts.fields == (("image", 3),)
-    back = round_trip({"words": sentences, "image": IMAGE})
-    for sentence, same in zip(back["words"], sentences, strict=True):
-        np.testing.assert_array_equal(sentence, same)
-
-
 def test_a_list_of_one_dict_is_fed_and_labelled_as_the_dict() -> None:
     """Static-graph loaders of Paddle yield one dict for each device."""
     assert take_apart([{"image": IMAGE}]).fields == (("image", 0),)

@@ -12,12 +12,8 @@ import torch
 
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.torch import TorchLoader
-from edl.distill_reader.labelled import Labels
-from edl.distill_reader.progress import Place
-from edl.distill_reader.stream import Stream
 from edl.distill_reader.structure import put_together, take_apart
 from edl.errors import BatchError, UsageError
-from edl.proto.arena import Record
 from edl.proto.datatypes import datatype_of
 from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch, reader_of
 from edl.tests.distill_reader.test_structure import IMAGE, LABEL, round_trip
@@ -69,23 +65,15 @@ def test_kept_tensors_stay_what_they_were(teacher_address: str) -> None:
     check_epoch(source, [tuple(tensor.numpy() for tensor in batch) for batch in kept])
 
 
-def batch_with(extra: Any) -> dict[str, Any]:
-    return {"x": np.ones((2, 6), np.float32), "extra": extra}
-
-
 @pytest.mark.parametrize("extra", [np.array(["a", "b"]), "text", None, np.arange(2, dtype=">i4")])
 def test_values_without_tensors_of_torch_stay(teacher_address: str, extra: Any) -> None:
-    with reader_of([batch_with(extra)], teacher_address) as reader:
-        (batch,) = TorchLoader(reader)
-        np.testing.assert_array_equal(batch["extra"], extra)
-
-
-def test_dtypes_without_tensors_are_refused(teacher_address: str) -> None:
-    with (
-        reader_of([batch_with(np.ones(2, np.longdouble))], teacher_address) as reader,
-        pytest.raises(BatchError, match="no such tensors"),
-    ):
-        list(TorchLoader(reader))
+    x = np.ones((2, 6), np.float32)
+    source = [{"x": x, "extra": extra}, {"x": x, "extra": np.ones(2, np.longdouble)}]
+    with reader_of(source, teacher_address) as reader:
+        batches = iter(TorchLoader(reader))
+        np.testing.assert_array_equal(next(batches)["extra"], extra)
+        with pytest.raises(BatchError, match="no such tensors"):
+            next(batches)
 
 
 def test_memory_is_pinned_on_request(teacher_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,20 +83,14 @@ def test_memory_is_pinned_on_request(teacher_address: str, monkeypatch: pytest.M
         pinned.append(tensor.shape)
         return tensor.clone()
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     with reader_of(Batches(1), teacher_address) as reader:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(UsageError, match=r"needs CUDA.*leave it out"):
+            TorchLoader(reader, pin_memory=True)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         assert len(list(TorchLoader(reader, pin_memory=True))) == 1
     assert pinned == [(ROWS, 3), (ROWS,), (ROWS, CLASSES)]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="memory can be pinned here")
-def test_pinning_without_cuda_is_refused_with_what_to_do(teacher_address: str) -> None:
-    with (
-        reader_of(Batches(1), teacher_address) as reader,
-        pytest.raises(UsageError, match=r"needs CUDA.*leave it out"),
-    ):
-        TorchLoader(reader, pin_memory=True)
 
 
 class Student(lightning.LightningModule):
@@ -136,15 +118,14 @@ class Student(lightning.LightningModule):
 
 
 def trainer_at(folder: Path) -> Any:
+    names = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    quiet: dict[str, Any] = dict.fromkeys(names, False)
     return lightning.Trainer(
         max_epochs=3,
         min_epochs=0,
         accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         default_root_dir=folder,
+        **quiet,
     )
 
 
@@ -173,18 +154,20 @@ def test_lightning_goes_on_in_the_middle_of_an_epoch(teacher_address: str, tmp_p
 
 
 def test_torch_tensors_come_back_as_torch_tensors() -> None:
-    batch = round_trip([torch.from_numpy(IMAGE), LABEL, {"id": torch.tensor(7)}])
-    assert isinstance(batch[0], torch.Tensor)
+    wanting, size = torch.ones(2, 3, requires_grad=True), torch.Size((2, 3))
+    batch = round_trip([torch.from_numpy(IMAGE), LABEL, {"id": torch.tensor(7)}, wanting, size])
     assert torch.equal(batch[0], torch.from_numpy(IMAGE))
     assert isinstance(batch[1], np.ndarray)
     assert batch[2]["id"].item() == 7
-    assert isinstance(batch[3], torch.Tensor), "soft labels follow the framework of the batch"
+    assert type(batch[4]) is torch.Size
+    assert isinstance(batch[5], torch.Tensor), "soft labels follow the framework of the batch"
+    assert [batch[place].requires_grad for place in (0, 3, 5)] == [False, True, False]
 
 
 def test_torch_reads_labels_and_fields_where_they_lie() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.uint8):
-        (array,) = take_apart((torch.ones(3, 2, dtype=dtype),)).arrays
         parts, label = take_apart((torch.ones(3, 2, dtype=dtype),)), np.ones((3, 2), np.float32)
+        (array,) = parts.arrays
         tensor, soft = put_together(parts.skeleton, [array], {"logits": label})
         assert tensor.dtype == dtype
         assert tensor.data_ptr() == array.ctypes.data
@@ -192,8 +175,7 @@ def test_torch_reads_labels_and_fields_where_they_lie() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["bfloat16", "float16", "float64", "uint8", "uint16", "int64", "bool", "complex64"],
+    "name", ["bfloat16", "float16", "float64", "uint8", "uint16", "int64", "bool", "complex64"]
 )
 def test_each_dtype_of_torch_comes_back(name: str) -> None:
     tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, name)).t()  # not contiguous either
@@ -202,11 +184,6 @@ def test_each_dtype_of_torch_comes_back(name: str) -> None:
     back = round_trip((tensor,))[0]
     assert back.dtype == tensor.dtype
     assert torch.equal(back, tensor)
-
-
-def test_torch_tensors_keep_whether_they_want_a_gradient() -> None:
-    batch = round_trip((torch.ones(2, 3, requires_grad=True), torch.ones(2).conj()))
-    assert [tensor.requires_grad for tensor in batch] == [True, False, False, False]
 
 
 def test_a_packed_sequence_inside_a_batch_stays_one() -> None:
@@ -223,20 +200,3 @@ def test_torch_tensors_that_numpy_cannot_hold_are_refused() -> None:
             take_apart((tensor,))
     with pytest.raises(BatchError, match="float8_e5m2 cannot travel"):
         take_apart((torch.ones(2, dtype=torch.float8_e5m2),))
-
-
-def test_a_tuple_without_arrays_stays_what_it_is() -> None:
-    assert type(round_trip((IMAGE, torch.Size((2, 3))))[1]) is torch.Size
-
-
-def test_tensors_are_made_when_the_training_loop_takes_them() -> None:
-    stream = Stream()
-    stream.begin()
-    parts = take_apart(torch.from_numpy(IMAGE))
-    pulled = stream.add(stream.epoch, Record(0, 64, ()), [IMAGE], parts, Place(0, {}))
-    assert pulled is not None
-    stream.settle(pulled.number, Labels({"y": IMAGE}, Record(0, 64, ())))
-    labelled = stream.next(stream.epoch, 0)
-    assert labelled is not None
-    assert labelled.made is None
-    assert all(isinstance(one, torch.Tensor) for one in labelled.batch())

@@ -41,19 +41,10 @@ def answer(two: Bench, *services: str) -> None:
         two.answer(service, service=service)
 
 
-def go_on_to_batch_1(two: Bench) -> None:
-    """Both services have labelled a batch, so that a refusal of theirs counts."""
-    answer(two, "a", "b")
-    two.labelled()
-    two.take(0)
-    two.batch(1)
-
-
-def disbelieve(two: Bench, *services: str) -> None:
-    for service in services:
-        carrying = two.of(service).carrying
-        carrying.handle(ev.Disbelieve(service))
-        carrying.handle(ev.Readmitted(service))
+def disbelieve(two: Bench, service: str) -> None:
+    carrying = two.of(service).carrying
+    carrying.handle(ev.Disbelieve(service))
+    carrying.handle(ev.Readmitted(service))
 
 
 def check_all_is_freed(two: Bench) -> None:
@@ -77,26 +68,26 @@ def test_a_missing_service_is_not_waited_for_because_another_answers() -> None:
             two.look(5.5)
 
 
-def test_a_batch_that_one_service_refuses_is_poison_and_freed(two: Bench) -> None:
-    go_on_to_batch_1(two)
+@pytest.mark.parametrize("answers_first", [True, False])
+def test_a_batch_that_one_service_refuses_is_poison_and_freed(
+    two: Bench, answers_first: bool
+) -> None:
+    def answer_of_b() -> None:
+        two.outcome("b", Ready(("x",)), "b")
+        answer(two, "b")
+
+    answer(two, "a", "b")  # both have labelled a batch, so that a refusal of theirs counts
+    two.labelled()
+    two.take(0)
+    two.batch(1)
     two.fail("b", RetryableError("for a while"), service="b")
+    if answers_first:
+        answer_of_b()
     two.fail("a", REFUSED, service="a")
     assert "not for me" in two.told("poison")[0]["text"]
     assert two.metric("poison_batches") == 1
-    two.outcome("b", Ready(("x",)), "b")  # it is still asked of the other service
-    answer(two, "b")
-    assert two.arena.used_bytes == 0
-
-
-@pytest.mark.parametrize("first", ["a", "b"])
-def test_labels_of_the_other_service_are_freed_too(two: Bench, first: str) -> None:
-    go_on_to_batch_1(two)
-    if first == "a":
-        answer(two, "a")
-    two.fail("b", REFUSED, service="b")
-    assert "not for me" in two.told("poison")[0]["text"]
-    if first == "b":
-        answer(two, "a")
+    if not answers_first:  # it is still asked of the other service
+        answer_of_b()
     assert two.arena.used_bytes == 0
 
 
@@ -116,23 +107,6 @@ def test_only_the_liars_part_of_a_mixed_batch_is_made_anew(two: Bench) -> None:
     np.testing.assert_array_equal(two.labelled()[0], before)
     assert two.arena.used_bytes == used
     check_all_is_freed(two)
-
-
-def test_both_services_may_have_lied(two: Bench) -> None:
-    answer(two, "a", "b")
-    disbelieve(two, "a", "b")
-    assert [message["number"] for message in two.told("recall")] == [0]
-    two.say("recalled", number=0)
-    answer(two, "b", "a")
-    assert [*two.labelled()] == [0]
-    check_all_is_freed(two)
-
-
-def test_labels_that_wait_for_the_other_service_come_back_at_once(two: Bench) -> None:
-    answer(two, "a")
-    disbelieve(two, "a")
-    answer(two, "a", "b")
-    assert [*two.labelled()] == [0]
 
 
 def test_a_recall_that_comes_too_late_changes_nothing(two: Bench) -> None:

@@ -19,12 +19,18 @@ MANY = 10 * MAX_LAYOUTS
 BYTES_EACH = 80
 
 
+def kind_of(batches: Batches, number: int, width: int) -> int:
+    """Add a batch; its kind."""
+    ref = ArrayRef("<f4", (4, width), 0).to_json()
+    message = {"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]}
+    return batches.add(message).kind
+
+
 def padded_batches() -> Callable[[int], None]:
     batches = Batches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
 
     def one(number: int) -> None:
-        ref = ArrayRef("<f4", (4, number), 0).to_json()
-        batches.add({"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]})
+        kind_of(batches, number, number)
         del batches[number]
 
     return one
@@ -61,15 +67,7 @@ def test_what_is_gone_is_forgotten(make: Callable[[], Callable[[int], None]]) ->
 
 def test_batches_of_one_layout_may_go_together() -> None:
     batches = Batches(ReaderConfig("s", teachers=("127.0.0.1:1",)))
-
-    def kind(width: int) -> int:
-        number = len(batches)
-        ref = ArrayRef("<f4", (4, width), 0).to_json()
-        message = {"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]}
-        return batches.add(message).kind
-
-    first = kind(1)
-    assert kind(1) == first
-    others = {kind(width) for width in range(2, 2 * MAX_LAYOUTS)}
-    assert len(others) == 2 * MAX_LAYOUTS - 2
-    assert kind(1) not in others
+    widths = [1, 1, *range(2, 2 * MAX_LAYOUTS), 1]
+    first, second, *others = (kind_of(batches, *one) for one in enumerate(widths))
+    assert first == second
+    assert len(set(others)) == len(others), "what is forgotten is not taken for another"

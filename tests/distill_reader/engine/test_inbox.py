@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -53,27 +52,6 @@ def test_calls_are_made_in_the_order_they_were_posted(inbox: Inbox) -> None:
     assert inbox.next(0.0) == []
 
 
-def test_a_post_wakes_who_waits(inbox: Inbox) -> None:
-    woken = threading.Event()
-    posting = threading.Timer(0.05, inbox.post, [woken.set])
-    posting.start()
-    assert work(inbox)
-    posting.join(DEADLINE_S)
-    assert woken.is_set()
-
-
-def test_messages_are_read_until_stop(inbox: Inbox, trainer: tuple[Channel, list[Message]]) -> None:
-    channel, heard = trainer
-    with channel.together():
-        channel.send("one")
-        channel.send("two")
-        channel.send("stop")
-        channel.send("three")
-    while work(inbox):
-        pass
-    assert heard == [{"kind": "one"}, {"kind": "two"}]
-
-
 @pytest.mark.parametrize("last", [b"", b"no message\n"])
 def test_ends_at_hangup(inbox: Inbox, trainer: tuple[Channel, list[Message]], last: bytes) -> None:
     channel, heard = trainer
@@ -90,13 +68,14 @@ def test_what_came_with_the_first_message_is_heard_too(inbox: Inbox) -> None:
     ours, fd = Channel.pair()
     theirs = Channel.attach(fd)
     with ours.together():
-        ours.send("start")
-        ours.send("one")
+        for kind in ("start", "one", "stop", "two"):
+            ours.send(kind)
     assert theirs.receive() == {"kind": "start"}
     heard: list[Message] = []
     inbox.listen(theirs, heard.append)
-    assert work(inbox)
-    assert heard == [{"kind": "one"}]
+    while work(inbox):
+        pass
+    assert heard == [{"kind": "one"}], "until it is stopped"
     ours.close()
     theirs.close()
 
@@ -111,19 +90,6 @@ def test_a_signal_ends_it(inbox: Inbox) -> None:
         ending.join(DEADLINE_S)
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-def test_a_socket_is_looked_at_until_it_is_not(inbox: Inbox) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        read: list[bytes] = []
-        inbox.watch(theirs, lambda: read.append(theirs.recv(10)))
-        ours.send(b"one")
-        work(inbox)
-        inbox.unwatch(theirs)
-        ours.send(b"two")
-        work(inbox, 0.0)
-        assert read == [b"one"]
 
 
 def test_a_post_behind_the_end_is_heard_by_nobody() -> None:

@@ -18,7 +18,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from edl.distill_reader.sources import Source, source_of
 from edl.distill_reader.sources.ending import leave_garbage_to_the_parent
-from edl.distill_reader.sources.json_state import decoded, encoded
 from edl.distill_reader.sources.map_style import MapSource
 from edl.distill_reader.sources.plain import PlainSource
 from edl.distill_reader.sources.stateful import StatefulSource
@@ -250,12 +249,3 @@ def test_a_child_collects_its_own_garbage_and_none_that_it_inherited() -> None:
         gc.enable()
     gc.collect()
     assert inherited == [os.getpid()]
-
-
-def test_the_state_of_a_torch_generator_comes_back() -> None:
-    generator = torch.Generator()
-    generator.manual_seed(7)
-    state = decoded(json.loads(json.dumps(encoded({"rng": generator.get_state()}))))
-    drawn = torch.rand(3, generator=generator)
-    generator.set_state(state["rng"])
-    assert torch.equal(torch.rand(3, generator=generator), drawn)

@@ -38,11 +38,6 @@ def test_samples_are_stacked_anew_in_each_epoch() -> None:
         assert (x.dtype, ids.dtype) == (np.float32, np.int64)
 
 
-def test_batches_come_as_they_are() -> None:
-    batch = {"x": np.zeros(3)}
-    assert next(iter(of_batches(lambda: iter([batch])))) is batch
-
-
 def test_samples_of_any_structure_are_stacked() -> None:
     assert stack([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}])["s"] == ["a", "b"]
     batch = stack([Pair(np.zeros(2), 1), Pair(np.ones(2), 2)])
@@ -120,18 +115,3 @@ def test_what_is_no_source_of_samples_is_refused(make: Callable[[], Any], words:
 def test_an_empty_list_of_samples_is_refused() -> None:
     with pytest.raises(BatchError, match="yields lists of at least one sample"):
         list(of_sample_lists(lambda: [[]], None))
-
-
-def test_the_function_is_closed_with_an_epoch_that_is_left() -> None:
-    closed = []
-
-    def watched() -> Iterator[Any]:
-        try:
-            yield from samples()
-        finally:
-            closed.append(True)
-
-    batches = iter(of_samples(watched, 2, False, None))
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]
-    assert closed

@@ -143,12 +143,7 @@ ALL: list[Form | None] = [None, *(Form.parse(text, t) for text in TEXTS for t in
 FORMS = st.sampled_from(ALL)
 
 
-def entry_in(form: Form | None) -> Entry:
-    (row,) = rows_in(form, [0])
-    return row.layout.entries[0]
-
-
-ENTRIES = {form: entry_in(form) for form in ALL}
+ENTRIES = {form: rows_in(form, [0])[0].layout.entries[0] for form in ALL}
 #: A form, and one that it covers.
 COVERING = [(a, b) for a in ALL for b in ALL if covers(ENTRIES[a], b)]
 

@@ -71,16 +71,11 @@ def test_inspect(path: str) -> None:
     assert stock["kinds"][1]["outputs"] == ["logits topk:5 T=2 FP16[5] UINT8[5] FP32[]"]
     assert stock["services"] == {"resnet": "content-1"}
     assert (stock["counters"]["hits"], stock["counters"]["misses"]) == (400, 200)
-    shown = run(app, "inspect", path).stdout
-    for words in ("content-1", "logits FP32", "610 rows", "66.7 % of 600", "service resnet"):
-        assert words in shown
-
-
-def test_verify_of_a_whole_store(path: str) -> None:
-    assert json_of(app, "verify", path) == {"rows": 610, "damaged": 0}
+    assert "610 rows" in run(app, "inspect", path).stdout
 
 
 def test_verify_names_what_is_damaged_and_changes_nothing(path: str) -> None:
+    assert json_of(app, "verify", path) == {"rows": 610, "damaged": 0}
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE labels SET data = zeroblob(length(data)) WHERE id % 100 = 0")
     connection.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,10 +31,7 @@ CLASSES = 12
 CONTENT = Content("c")
 TEXTS = [None, "float32", "bfloat16", "float16", "topk:3", "topk:5"]
 FORMS = st.builds(
-    LabelForms.given,
-    st.sampled_from(TEXTS),
-    st.sampled_from([None, 1.0, 4.0]),
-    st.booleans(),
+    LabelForms.given, st.sampled_from(TEXTS), st.sampled_from([None, 1.0, 4.0]), st.booleans()
 )
 ALL = Wanted((), AS_GIVEN)
 
@@ -121,11 +117,9 @@ def test_rows_of_another_shape_are_missing() -> None:
     found = stocked([short[0], long[0], short[1]], ALL)
     assert found.places == (0, 2)
     assert found.missing(3) == ((1, 2),)
-
-
-def test_a_form_that_no_row_can_have_is_missing() -> None:
-    wanted = Wanted(("logits",), LabelForms.given("topk:12", None, True))
-    assert stocked(kept([1]), wanted) == NOTHING
+    assert found.missing(5) == ((1, 2), (3, 5))
+    no_row_has_it = Wanted(("y",), LabelForms.given("topk:12", None, True))
+    assert stocked(short, no_row_has_it) == NOTHING
 
 
 def test_values_of_two_sizes_stand_in_one_batch() -> None:
@@ -150,14 +144,6 @@ def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() ->
     (row, _) = rows_of(answer, expected, CONTENT)
     assert row.layout.outputs == ("logits",)
     assert len(row.data) == 5 * np.dtype(ml_dtypes.bfloat16).itemsize
-
-
-@pytest.mark.parametrize(
-    ("places", "spans"),
-    [((), ((0, 4),)), ((0, 1, 2, 3), ()), ((1,), ((0, 1), (2, 4))), ((0, 3), ((1, 3),))],
-)
-def test_what_is_missing(places: tuple[int, ...], spans: tuple[tuple[int, int], ...]) -> None:
-    assert replace(NOTHING, places=places).missing(4) == spans
 
 
 LOOK = Look(7, 2, Content("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
