@@ -15,6 +15,7 @@ import grpc
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from edl.coordinator.calling.discovery import SECRET_METADATA
 from edl.coordinator.config import ManagerConfig
 from edl.coordinator.limits import Limits
 from edl.coordinator.machines.memory_board import MemoryMachines
@@ -42,22 +43,23 @@ class ControlPlane:
     """A service manager over a registry in memory, with one teacher in service `calm`."""
 
     def __init__(
-        self,
-        security: ServerSecurity | None = None,
-        limits: Limits | None = None,
+        self, security: ServerSecurity | None = None, limits: Limits | None = None
     ) -> None:
         self.refused: Counter[str] = Counter()
         self.registry = MemoryRegistry(events=_EVENTS)
         config = ManagerConfig(admission=False)
-        self.registry.register("teachers", "calm", "t1", _facts(), 3600.0)
+        facts = {
+            "incarnation": "1", "address": "127.0.0.1:9", "protocol": "oip", "content_id": "c",
+            "state": "serving", "slots": "4", "lanes": "1",
+        }  # fmt: skip
+        self.registry.register("teachers", "calm", "t1", facts, 3600.0)
         self._manager = Manager(self.registry, config, address="here")
         self._manager.start()
-        gate = Gate(security, self._count)
         self._server = CoordinatorServer(
             self._manager,
             self.registry,
             security=security,
-            gate=gate,
+            gate=Gate(security, self._count),
             limits=limits,
             on_refused=self._count,
             machines=MemoryMachines(),
@@ -73,34 +75,48 @@ class ControlPlane:
         self.registry.close()
 
 
+@contextmanager
+def subscribed(channel: Any, secret: str = "", **fields: Any) -> Iterator[Any]:
+    """A stream that has sent its first report and stays open; the answers are bytes."""
+    over = threading.Event()
+    first = report(**{"service": "calm", "student_id": "job/0", "teachers": [], **fields})
+
+    def reports() -> Iterator[bytes]:
+        yield first.SerializeToString()
+        over.wait(TIMEOUT_S)
+
+    metadata = ((SECRET_METADATA, secret),) if secret else ()
+    call = channel.stream_stream(f"/{CONTROL}/Subscribe")(
+        reports(), timeout=TIMEOUT_S, metadata=metadata
+    )
+    try:
+        yield call
+    finally:
+        over.set()
+        call.cancel()
+
+
+def teacher_of(call: Any) -> str:
+    """The id of the first teacher that a subscription is given."""
+    for data in call:
+        for teacher in pb.Assignment.FromString(data).teachers:
+            return teacher.teacher_id
+    raise AssertionError("the stream ended without an assignment")
+
+
 class GoodStudent:
     """Subscribes anew each time, and is given its teacher."""
 
     def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
-        self._channel: Any = open_channel(address, security)
+        self._channel = open_channel(address, security)
         self._incarnation = 0
 
     def __call__(self) -> None:
         self._incarnation += 1
-        first = report(
-            service="calm", student_id="good/0", incarnation=self._incarnation, teachers=[], want=1
-        )
-        over = threading.Event()
-
-        def reports() -> Iterator[bytes]:
-            yield first.SerializeToString()
-            over.wait(TIMEOUT_S)
-
-        call = self._channel.stream_stream(f"/{CONTROL}/Subscribe")(reports(), timeout=TIMEOUT_S)
-        try:
-            for data in call:
-                assignment = pb.Assignment.FromString(data)
-                if [teacher.teacher_id for teacher in assignment.teachers] == ["t1"]:
-                    return
-            raise AssertionError("the stream ended without an assignment")
-        finally:
-            over.set()
-            call.cancel()
+        with subscribed(
+            self._channel, student_id="good/0", incarnation=self._incarnation, want=1
+        ) as call:
+            assert teacher_of(call) == "t1"
 
     def close(self) -> None:
         self._channel.close()
@@ -114,14 +130,15 @@ def ends_of(channel: Any, service: str, inputs: Iterable[Input]) -> list[tuple[C
         )
         for one in inputs
     ]
-    return [_end(call) for call in calls]
+    return [(end(call), call.details() or "") for call in calls]
 
 
-def _end(call: Any) -> tuple[Code, str]:
+def end(call: Any) -> Code:
     with contextlib.suppress(grpc.RpcError):
         for _ in call:
             pass
-    return call.code(), call.details() or ""
+    code: Code = call.code()
+    return code
 
 
 @contextmanager
@@ -162,10 +179,7 @@ def storm(inputs: st.SearchStrategy[_T], hit: Callable[[list[_T]], None]) -> Non
     """Hit with thousands of inputs, `AT_ONCE` at once; a failure shows its input."""
 
     @settings(
-        settings(),
-        phases=[Phase.generate],
-        database=None,
-        suppress_health_check=list(HealthCheck),
+        settings(), phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck)
     )
     @given(st.lists(inputs, min_size=AT_ONCE, max_size=AT_ONCE))
     def strike(batch: list[_T]) -> None:
@@ -175,15 +189,3 @@ def storm(inputs: st.SearchStrategy[_T], hit: Callable[[list[_T]], None]) -> Non
         # Good clients draw their pauses from `random` meanwhile, in threads of their own.
         warnings.filterwarnings("ignore", message="Do not use the `random` module inside strat")
         strike()
-
-
-def _facts() -> dict[str, str]:
-    return {
-        "incarnation": "1",
-        "address": "127.0.0.1:9",
-        "protocol": "oip",
-        "content_id": "c",
-        "state": "serving",
-        "slots": "4",
-        "lanes": "1",
-    }

@@ -188,10 +188,12 @@ def _odd(draw: st.DrawFn) -> bytes:
         numbers = b",".join([draw(_NUMBERS)] * 4)
         head = json.dumps({**_TENSOR, "data": [0]}).encode().replace(b"[0]", b"[" + numbers + b"]")
         return request(b'{"inputs": [' + head + b"]}")
-    path = draw(
-        st.sampled_from(["/", "/v2/", "/v2/models/%00/infer", "/v2/models/" + "a" * 20_000])
+    paths = ["/", "/v2/", "/v2/models/%00/infer", "/v2/models/" + "a" * 20_000]
+    return request(
+        b"{}",
+        draw(st.sampled_from(paths)),
+        draw(st.sampled_from(["GET", "POST", "PUT", "TRACE", "\x00"])),
     )
-    return request(b"{}", path, draw(st.sampled_from(["GET", "POST", "PUT", "TRACE", "\x00"])))
 
 
 _INPUTS = st.one_of(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from edl.coordinator.calling.discovery import SECRET_METADATA
 from edl.coordinator.limits import Limits
-from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity, open_channel
 from edl.tests.hostile.inputs import Input, report
 from edl.tests.hostile.planes import (
@@ -23,8 +21,11 @@ from edl.tests.hostile.planes import (
     Code,
     ControlPlane,
     GoodStudent,
+    end,
     ends_of,
     served_throughout,
+    subscribed,
+    teacher_of,
 )
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import Bench
@@ -44,47 +45,6 @@ def mine(tmp_path: Path) -> ClientSecurity:
 @pytest.fixture
 def yours(tmp_path: Path) -> ClientSecurity:
     return ClientSecurity(None, write_secret(tmp_path / "yours", "yours-yours"))
-
-
-@contextmanager
-def subscribed(
-    address: str, security: ClientSecurity, secret: str = "", **fields: Any
-) -> Iterator[Any]:
-    """A stream that has sent its first report and stays open."""
-    over = threading.Event()
-    first = report(**{"service": "calm", "student_id": "job/0", "teachers": [], **fields})
-
-    def reports() -> Iterator[bytes]:
-        yield first.SerializeToString()
-        over.wait(TIMEOUT_S)
-
-    with open_channel(address, security) as channel:
-        any_channel: Any = channel
-        metadata = ((SECRET_METADATA, secret),) if secret else ()
-        call = any_channel.stream_stream(f"/{CONTROL}/Subscribe")(
-            reports(), timeout=TIMEOUT_S, metadata=metadata
-        )
-        try:
-            yield call
-        finally:
-            over.set()
-            call.cancel()
-
-
-def assignment(call: Any) -> pb.Assignment:
-    """The next one with a teacher in it."""
-    for data in call:
-        if (found := pb.Assignment.FromString(data)).teachers:
-            return found
-    raise AssertionError("the stream ended without an assignment")
-
-
-def end(call: Any) -> grpc.StatusCode:
-    with suppress(grpc.RpcError):
-        for _ in call:
-            pass
-    code: grpc.StatusCode = call.code()
-    return code
 
 
 def test_many_wrong_tokens_delay_nobody(
@@ -112,20 +72,25 @@ def test_many_wrong_tokens_delay_nobody(
 def test_another_students_id_is_refused_and_its_owner_stays(
     tokens: ServerSecurity, mine: ClientSecurity, yours: ClientSecurity
 ) -> None:
-    with closing(ControlPlane(tokens)) as plane, subscribed(plane.address, mine) as owner:
-        assert assignment(owner).teachers[0].teacher_id == "t1"
+    with (
+        closing(ControlPlane(tokens)) as plane,
+        open_channel(plane.address, mine) as my_channel,
+        open_channel(plane.address, yours) as your_channel,
+        subscribed(my_channel) as owner,
+    ):
+        assert teacher_of(owner) == "t1"
         secret = str(dict(owner.initial_metadata())[SECRET_METADATA])
         for theft in ({}, {"incarnation": 2}, {"secret": "guessed"}):
-            with subscribed(plane.address, yours, **theft) as thief:
+            with subscribed(your_channel, **theft) as thief:
                 assert end(thief) is Code.PERMISSION_DENIED
         # The same start needs the secret of its stream, even with the owner's token.
-        with subscribed(plane.address, mine) as without:
+        with subscribed(my_channel) as without:
             assert end(without) is Code.PERMISSION_DENIED
         assert owner.is_active()
         wait_until(lambda: plane.refused["forbidden"] == 4)
         # After a change of tokens the secret alone proves that it is the same student.
-        with subscribed(plane.address, yours, secret) as again:
-            assert assignment(again).teachers[0].teacher_id == "t1"
+        with subscribed(your_channel, secret) as again:
+            assert teacher_of(again) == "t1"
 
 
 def test_calls_that_say_nothing_keep_nobody_out() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of a teacher share: a model exported by Paddle, and servers of a fake model."""
+"""What the tests of a teacher share: servers of a fake model, and what guards them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ import pytest
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import Bench, Make
-
-
-@pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The prefix of a real model of two outputs, exported once."""
-    from edl.tests.teacher.networks import export
-
-    return export(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -1,29 +1,15 @@
-"""Tiny Paddle networks, to be exported and as factories."""
+"""Tiny Paddle networks as factories, and one to be exported."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from edl.teacher.backends.paddle_runtime import import_paddle
+from edl.tests.teacher import same_network
 
 paddle = import_paddle()
 Layer: Any = paddle.nn.Layer
-
-
-class Convolution(Layer):  # type: ignore[misc]
-    """Two outputs: logits of 10 classes, and the features below them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        paddle.seed(7)
-        self.convolution = paddle.nn.Conv2D(1, 4, 3)
-        self.linear = paddle.nn.Linear(144, 10)
-
-    def forward(self, image: Any) -> Any:
-        features = paddle.nn.functional.relu(self.convolution(image)).flatten(1)
-        return self.linear(features), features
 
 
 class Linear(Layer):  # type: ignore[misc]
@@ -46,10 +32,6 @@ def steered() -> Any:
 
 def bare() -> Any:
     return Linear()
-
-
-def not_a_layer() -> Any:
-    return 3
 
 
 class _Function(Layer):  # type: ignore[misc]
@@ -77,20 +59,6 @@ def fails_on_example() -> Any:
     return _Function(lambda x: x @ paddle.ones([5, 5])), [_spec(None, 4)]
 
 
-def export(folder: Path, name: str = "net") -> Path:
-    """Write the convolution as `folder/name.json` and `.pdiparams`; returns the prefix."""
-    layer = Convolution()
-    layer.eval()
-    prefix = folder / name
-    paddle.jit.save(layer, str(prefix), input_spec=[_spec(None, 1, 8, 8, name="image")])
-    return prefix
-
-
-def export_without_outputs(folder: Path) -> Path:
-    """The same, with every fetch taken out of the program: readable, and of no use."""
-    program = export(folder).with_suffix(".json")
-    content = json.loads(program.read_text())
-    block = content["program"]["regions"][0]["blocks"][0]
-    block["ops"] = [operation for operation in block["ops"] if operation["#"] != "1.fetch"]
-    program.write_text(json.dumps(content))
-    return program
+def export(folder: Path) -> Path:
+    """Write the network of `same_network` for paddle.inference; returns the prefix of its files."""
+    return same_network.write_paddle(folder).with_suffix("")

@@ -51,13 +51,9 @@ def test_external_weights_are_part_of_the_content(tmp_path: Path) -> None:
         open_backend(str(file))
     with pytest.raises(ModelError, match=r"weights in .*net.weights, which does not exist"):
         files_of(file)
-
-
-def test_files_of_a_model(model: Path, tmp_path: Path) -> None:
-    assert files_of(model) == [model]
-    (tmp_path / "torn.onnx").write_bytes(model.read_bytes()[:-3])
+    file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(ModelError, match="cannot read"):
-        files_of(tmp_path / "torn.onnx")
+        files_of(file)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +74,13 @@ def test_models_of_newer_runtimes_are_refused(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("damage", [b"", b"garbage", b'{"a": 1}'])
-def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / "net.onnx").write_bytes(damage)
-    with pytest.raises(ModelError, match=r"onnxruntime .* cannot load .*net.onnx: ") as caught:
-        open_backend(str(tmp_path))
-    assert "\n" not in str(caught.value)
-    assert "upgrade" not in str(caught.value)
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    for damage in (b"", b"garbage"):
+        (tmp_path / "net.onnx").write_bytes(damage)
+        with pytest.raises(ModelError, match=r"onnxruntime .* cannot load .*net.onnx: ") as caught:
+            open_backend(str(tmp_path))
+        assert "\n" not in str(caught.value)
+        assert "upgrade" not in str(caught.value)
 
 
 def test_inputs_may_be_narrowed(model: Path) -> None:

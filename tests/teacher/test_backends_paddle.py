@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edl.errors import ModelError, RequestRefused, RetryableError
-from edl.proto.arena import Array
 from edl.supervise import start
-from edl.teacher.backends import Backend
 from edl.teacher.backends.open import open_backend
 from edl.teacher.backends.paddle_runtime import import_paddle, translated
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.model import TensorSpec
 from edl.teacher.warm_up import warm_up
 from edl.tests.ground.programs import python
+from edl.tests.teacher import same_network
 from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
@@ -25,26 +25,19 @@ NETWORKS = "edl.tests.teacher.networks"
 
 
 @pytest.fixture(scope="module")
-def inference(exported: Path) -> Backend:
-    return open_backend(str(exported))
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return same_network.write_paddle(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture
-def images() -> Array:
-    noise = np.random.default_rng(5)
-    return noise.standard_normal((20, 1, 8, 8), dtype=np.float32)
-
-
-def test_a_model_of_paddle_2_gives_the_labels_of_paddle_3(
-    inference: Backend, images: Array, tmp_path: Path
-) -> None:
+def test_a_model_of_paddle_2_gives_the_labels_of_paddle_3(exported: Path, tmp_path: Path) -> None:
+    images = np.random.default_rng(5).standard_normal((20, 1, 8, 8), dtype=np.float32)
     # Its old format is written only by a process that was started for it.
-    program = "import sys; from edl.tests.teacher.networks import *; export(Path(sys.argv[1]))"
+    program = f"import sys; from {NETWORKS} import *; export(Path(sys.argv[1]))"
     process = start(python(program, tmp_path, env={"FLAGS_enable_pir_api": "0"}))
     assert process.wait(DEADLINE_S) == 0, process.tail()
     assert (tmp_path / "net.pdmodel").is_file()
 
-    old = open_backend(str(tmp_path))
+    inference, old = open_backend(str(exported)), open_backend(str(tmp_path))
 
     assert old.spec.inputs == inference.spec.inputs
     assert [t.shape for t in old.spec.outputs] == [t.shape for t in inference.spec.outputs]
@@ -75,7 +68,7 @@ def test_inputs_may_be_declared(exported: Path) -> None:
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        (f"{NETWORKS}:not_a_layer", "returned int: expected a paddle.nn.Layer or a torch"),
+        ("edl.tests.teacher.test_preprocess:no_function", "returned int: expected a paddle.nn.Lay"),
         (f"{NETWORKS}:bare", r"inputs of .* are not known: return \(layer, \[InputSpec"),
         (f"{NETWORKS}:nothing", "gives no outputs"),
         (f"{NETWORKS}:fails_on_example", "does not run"),
@@ -93,39 +86,36 @@ def test_a_model_without_a_batch_dimension_fails_its_warm_up() -> None:
 
 @pytest.mark.parametrize("suffix", [".json", ".pdiparams"])
 @pytest.mark.parametrize("damage", [b"garbage", b'{"a": 1}', b""])
-def test_damaged_files_are_refused(
-    exported: Path, tmp_path: Path, suffix: str, damage: bytes
-) -> None:
-    for part in (".json", ".pdiparams"):
-        whole = exported.with_suffix(part).read_bytes()
-        (tmp_path / f"net{part}").write_bytes(damage if part == suffix else whole)
+def test_damaged_files_are_refused(tmp_path: Path, suffix: str, damage: bytes) -> None:
+    same_network.write_paddle(tmp_path).with_suffix(suffix).write_bytes(damage)
     with pytest.raises(ModelError, match=r"paddle .* cannot load .*net.json: ") as caught:
         open_backend(str(tmp_path))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("raised", "expected"),
+    ("errors", "expected"),
     [
-        (MemoryError("x"), RetryableError),
-        (OSError("x"), RetryableError),
-        (RuntimeError("x"), RetryableError),
-        (NotImplementedError("x"), RequestRefused),
-        (ValueError("x"), RequestRefused),
-        (IndexError("x"), RequestRefused),
-        (AttributeError("x"), RequestRefused),
+        ([MemoryError, OSError, RuntimeError], RetryableError),
+        ([NotImplementedError, ValueError, IndexError, AttributeError], RequestRefused),
     ],
 )
-def test_errors_of_a_run_are_translated(raised: Exception, expected: type[Exception]) -> None:
-    with pytest.raises(expected, match="the model failed: x"), translated("the model"):
-        raise raised
+def test_errors_of_a_run_are_translated(
+    errors: list[type[Exception]], expected: type[Exception]
+) -> None:
+    for error in errors:
+        with pytest.raises(expected, match="the model failed: x"), translated("the model"):
+            raise error("x")
 
 
 def test_a_program_without_outputs_is_refused(tmp_path: Path) -> None:
-    from edl.tests.teacher.networks import export_without_outputs
-
+    program = same_network.write_paddle(tmp_path)
+    content = json.loads(program.read_text())
+    block = content["program"]["regions"][0]["blocks"][0]
+    block["ops"] = [operation for operation in block["ops"] if operation["#"] != "1.fetch"]
+    program.write_text(json.dumps(content))
     with pytest.raises(ModelError, match="has 1 inputs and 0 outputs"):
-        open_backend(str(export_without_outputs(tmp_path)))
+        open_backend(str(program))
 
 
 def test_programs_of_paddle_3_need_it(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +124,8 @@ def test_programs_of_paddle_3_need_it(exported: Path, monkeypatch: pytest.Monkey
         open_backend(str(exported))
 
 
-def test_a_program_of_a_newer_paddle_is_refused(exported: Path, tmp_path: Path) -> None:
-    for file in exported.parent.glob(f"{exported.stem}.*"):
-        (tmp_path / f"net{file.suffix}").write_bytes(file.read_bytes())
-    program = tmp_path / "net.json"
+def test_a_program_of_a_newer_paddle_is_refused(tmp_path: Path) -> None:
+    program = same_network.write_paddle(tmp_path)
     program.write_text(program.read_text().replace("1.matmul", "1.conv9d"))
     with pytest.raises(ModelError, match=r"cannot load .*pip install --upgrade paddle") as caught:
         open_backend(str(tmp_path))

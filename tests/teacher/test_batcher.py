@@ -12,13 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from edl.errors import (
-    DeadlineExceeded,
-    EdlError,
-    PredictorCrashed,
-    RequestRefused,
-    RetryableError,
-)
+from edl.errors import DeadlineExceeded, EdlError, PredictorCrashed, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
 from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
@@ -34,31 +28,11 @@ from edl.tests.waiting import wait_until
 DOUBLE = [Wanted("double")]
 
 
-class Gate:
-    """Lets jobs go in the order in which they came, as a device does."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._came = self._released = 0
-
-    def come(self) -> int:
-        """The place in line of a job that came."""
-        with self._changed:
-            self._came += 1
-            return self._came
-
-    def wait(self, place: int) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: place <= self._released, WAIT_S)
-
-    def release(self, jobs: int = 1) -> None:
-        with self._changed:
-            self._released += jobs
-            self._changed.notify_all()
-
-
 class FakePool:
-    """Devices that label when released; `runs` are the (lane, samples of each request)."""
+    """Devices that label one job after another, each when the test lets it `go`.
+
+    `runs` are the (lane, samples of each request) of the jobs, in the order in which they came.
+    """
 
     def __init__(self, *t_ts_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.t_ts_s = t_ts_s
@@ -68,10 +42,10 @@ class FakePool:
         self.runs: list[tuple[int, list[int]]] = []
         self.at_device = 0
         self.released = 0
-        self.go = Gate()
+        self.go = threading.Semaphore(0)
         self.error: Exception | None = None
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(64, "device")
+        self._device = ThreadPoolExecutor(1, "device")
 
     @property
     def ready(self) -> bool:
@@ -95,14 +69,13 @@ class FakePool:
         return self.alive
 
     def submit(self, index: int, requests: Sequence[Request]) -> Results:
-        return self._threads.submit(self._run, index, requests)
-
-    def _run(self, index: int, requests: Sequence[Request]) -> list[Answer | EdlError]:
         with self._lock:
-            place = self.go.come()
             self.at_device += 1
             self.runs.append((index, [request.samples for request in requests]))
-        self.go.wait(place)
+            return self._device.submit(self._run, requests)
+
+    def _run(self, requests: Sequence[Request]) -> list[Answer | EdlError]:
+        assert self.go.acquire(timeout=WAIT_S)
         with self._lock:
             self.at_device -= 1
         if self.error is not None:
@@ -122,7 +95,7 @@ class FakePool:
             self.released += 1
 
     def close(self) -> None:
-        self._threads.shutdown()
+        self._device.shutdown()
 
 
 class Meter:

@@ -36,13 +36,6 @@ def test_every_row_is_labelled_in_its_place(rows: int, micro_batch: int) -> None
     assert 1 <= backend.runs[-1] <= micro_batch
 
 
-@pytest.mark.parametrize("shape", [(), (1, 3)])
-def test_an_output_without_the_batch_is_a_bad_answer(shape: tuple[int, ...]) -> None:
-    backend = FakeBackend(lambda inputs: {"mean": np.zeros(shape)})
-    with pytest.raises(BadAnswer, match=r"'mean'.*first dimension must be the batch"):
-        run_in_micro_batches(backend.run, {"x": array(4, 4)}, 2)
-
-
 def test_runs_of_different_shapes_are_a_bad_answer() -> None:
     """As of a function that pads to the longest sample of its run."""
 
@@ -113,12 +106,6 @@ def test_a_failed_joint_run_is_repeated_for_each() -> None:
     assert backend.runs == [6, 2, 2, 2]
 
 
-@pytest.mark.parametrize("deadline_s", [12.5, float("inf")])
-def test_a_part_survives_its_message(deadline_s: float) -> None:
-    part = Part(3, DOUBLE, deadline_s)
-    assert Part.from_json(part.to_json()) == part
-
-
 OUTPUTS = {"y": array(2, 5), "y.values": array(2, 2), "z": array(2, 3)}
 
 
@@ -130,11 +117,11 @@ def test_outputs_have_their_order_and_forms() -> None:
     np.testing.assert_array_equal(travel["y.indices"], [[4, 3], [4, 3]])
 
 
-@pytest.mark.parametrize("names", [("y", "y.values"), ("y.values", "y")])
-def test_parts_of_an_output_may_not_hide_another(names: tuple[str, str]) -> None:
-    wanted = [Wanted(name, Form(None, 2) if name == "y" else None) for name in names]
-    with pytest.raises(RequestRefused, match=r"two outputs would travel as 'y\.values'"):
-        in_their_forms(OUTPUTS, wanted)
+def test_parts_of_an_output_may_not_hide_another() -> None:
+    wanted = [Wanted("y", Form(None, 2)), Wanted("y.values")]
+    for order in (wanted, wanted[::-1]):
+        with pytest.raises(RequestRefused, match=r"two outputs would travel as 'y\.values'"):
+            in_their_forms(OUTPUTS, order)
 
 
 FLOATS = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16]

@@ -66,23 +66,12 @@ def test_facts_of_a_teacher(teacher: Teacher) -> None:
     assert facts.pop("host")
     assert facts.pop("instance_key") == teacher.identity.key
     assert facts == {
-        "incarnation": "41",
-        "address": "127.0.0.1:7",
-        "protocol": "oip",
-        "content_id": "c0ffee",
-        "numerics_id": SPEC.numerics_id,
-        "verified": "declared",
-        "device": "cpu",
-        "state": "serving",
-        "slots": "4",
-        "lanes": "1",
-        "t_t_seconds": "0.001",
-        "in_flight": "0",
-        "samples_per_second": "0",
-        "model": "resnet",
+        "incarnation": "41", "address": "127.0.0.1:7", "protocol": "oip", "content_id": "c0ffee",
+        "numerics_id": SPEC.numerics_id, "verified": "declared", "device": "cpu",
+        "state": "serving", "slots": "4", "lanes": "1", "t_t_seconds": "0.001", "in_flight": "0",
+        "samples_per_second": "0", "model": "resnet", "version": __version__,
         "output_kinds": "",  # nobody has classified them
-        "version": __version__,
-    }
+    }  # fmt: skip
 
 
 def test_the_fact_of_output_kinds() -> None:

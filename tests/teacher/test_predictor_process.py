@@ -133,7 +133,8 @@ def test_a_crash_fails_its_jobs_and_the_next_start_serves(hold: Path) -> None:
         assert client.settled(DEADLINE_S)
         before = ask(client)
         held = [submit(client, batch(HOLD)) for _ in range(2)]
-        (pid,) = (one for one in pids() if hold_file(hold, one))
+        wait_until(lambda: any(hold.parent.glob("go.*")))
+        (pid,) = (one for one in pids() if hold.with_suffix(f".{one}").exists())
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(PredictorCrashed, match="ended in mid-request"):
             held[0].result(DEADLINE_S)
@@ -146,25 +147,6 @@ def test_a_crash_fails_its_jobs_and_the_next_start_serves(hold: Path) -> None:
         np.testing.assert_array_equal(ask(client), before)
         assert client.restarts == 1
         assert (changes[0], False in changes, changes[-1]) == (True, True, True)
-
-
-def hold_file(hold: Path, pid: int) -> bool:
-    """Wait until a predictor holds a batch; whether it is this one."""
-    wait_until(lambda: any(hold.parent.glob("go.*")))
-    return hold.with_suffix(f".{pid}").exists()
-
-
-def test_repeated_crashes_end_it_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictor_client, "CRASHES_AT_MOST", 2)
-    with started() as client:
-        assert client.settled(DEADLINE_S)
-        for _ in range(2):
-            wait_until(lambda: client.ready)
-            with pytest.raises(RetryableError):
-                ask(client, KILL)
-        wait_until(lambda: client.failure)
-        with pytest.raises(ProcessFailed, match=r"died 2 times within 60 s.*SIGKILL"):
-            client.settled(0)
 
 
 def test_a_measured_micro_batch_holds_for_the_next_start() -> None:
@@ -240,14 +222,13 @@ class Bench:
         self.metrics = TeacherMetrics()
         self._known = set(pids())
         self.pool = PredictorPool(
-            configs, on_progress=self.progress.append, on_change=self._changed
+            configs,
+            on_progress=self.progress.append,
+            on_change=lambda: self.batcher.devices_changed(),
         )
         self.batcher = Batcher(self.pool, 8, BatchRule(), self.metrics)
         self.batcher.start()
         self.pool.start()
-
-    def _changed(self) -> None:
-        self.batcher.devices_changed()
 
     def pids(self) -> list[int]:
         return [pid for pid in pids() if pid not in self._known]
@@ -314,7 +295,8 @@ def test_predictors_that_keep_crashing_are_given_up(monkeypatch: pytest.MonkeyPa
         with pytest.raises(RetryableError):
             bench.ask(KILL)
         wait_until(lambda: bench.pool.failure)
-        assert isinstance(bench.pool.failure, ProcessFailed)
+        with pytest.raises(ProcessFailed, match="SIGKILL"):
+            bench.pool.settled(0)
         assert not bench.pool.ready
 
 

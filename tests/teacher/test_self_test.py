@@ -51,8 +51,8 @@ def full(value: float) -> Callable[[Array], Array]:
     return lambda x: np.full((len(x), 5), value, np.float32)
 
 
-def bias_only(x: Array) -> Array:
-    return np.tile(np.arange(5, dtype=np.float32), (len(x), 1))
+def out_of_memory(x: Array) -> Array:
+    raise RetryableError("out of memory")
 
 
 def same_for_all_classes(x: Array) -> Array:
@@ -85,10 +85,10 @@ def test_outputs_are_classified(function: Callable[[Array], Array], kind: str, d
     ("function", "words"),
     [
         (full(0.0), "output 'logits' is constant: .* 16 samples that differ.*--no-self-test"),
-        (bias_only, "is constant"),
         (same_for_all_classes, "output 'logits' is uniform: the same for all 5 classes"),
         (full(np.nan), "output 'logits' holds 20 values of 20 that are NaN.*--precision"),
         (lambda x: np.where(x.sum(-1, keepdims=True) > 1, np.inf, x @ WEIGHTS), "NaN or infinite"),
+        (out_of_memory, "out of memory"),
     ],
 )
 def test_a_broken_model_is_refused(function: Callable[[Array], Array], words: str) -> None:
@@ -107,17 +107,15 @@ def saturated(x: Array) -> Array:
     "function",
     [
         saturated,
-        lambda x: bias_only(x) + 1e-3 * (x @ WEIGHTS),
+        lambda x: np.arange(5, dtype=np.float32) + 1e-3 * (x @ WEIGHTS),
         lambda x: x @ WEIGHTS + np.array([100, 0, 0, 0, 0], np.float32),
         lambda x: 1e-3 * (x @ WEIGHTS),
     ],
     ids=["saturated", "nearly deaf", "one class", "untrained"],
 )
-@pytest.mark.parametrize("dtype", ["FP32", "FP16"])
-def test_unusual_models_pass(function: Callable[[Array], Array], dtype: str) -> None:
-    cast = np.float16 if dtype == "FP16" else np.float32
-    spec = replace(SPEC, outputs=(TensorSpec("logits", dtype, (-1, 5)),))
-    judged(logits_of(lambda x: function(x).astype(cast)), spec=spec)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_unusual_models_pass(function: Callable[[Array], Array], dtype: Any) -> None:
+    judged(logits_of(lambda x: function(x).astype(dtype)))
 
 
 PASSED = "self-test passed: finite, neither constant nor uniform"
@@ -158,14 +156,6 @@ def test_a_model_of_ids_gets_different_ids() -> None:
     table = np.random.default_rng(4).normal(size=(2, 5)).astype(np.float32)
     told = judged(lambda inputs: {"logits": table[inputs["ids"]].sum(axis=1)}, spec=spec)
     assert told == [PASSED]
-
-
-def test_a_model_that_fails_is_refused() -> None:
-    def fail(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        raise RetryableError("out of memory")
-
-    with pytest.raises(ModelError, match="the self-test failed: out of memory"):
-        judged(fail)
 
 
 def test_a_slow_model_is_judged_by_two_batches() -> None:
@@ -280,38 +270,32 @@ class Trap:
         return (pytest.fail, ("a canary was unpickled",))
 
 
-def test_pickles_are_refused_and_not_run(tmp_path: Path) -> None:
+def test_other_files_are_refused_and_pickles_not_run(tmp_path: Path) -> None:
     trap = np.array([Trap()], dtype=object)
     with (tmp_path / "trap.npz").open("wb") as file:
         np.savez(file, header=trap)
     (tmp_path / "trap.pkl").write_bytes(pickle.dumps(Trap()))
-    for name in ("trap.npz", "trap.pkl"):
+    np.savez(tmp_path / "other.npz", x=np.ones(3))
+    np.save(tmp_path / "single.npy", np.ones(3))
+    for name in ("trap.npz", "trap.pkl", "other.npz", "single.npy"):
         with pytest.raises(ModelError, match="is no canary"):
             Canary.load(tmp_path / name)
     with pytest.raises(UsageError, match="does not hold an array for each of"):
         load_samples(tmp_path / "trap.npz", ["header"])
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    CANARY.save(tmp_path / "whole")
-    whole = (tmp_path / "whole").read_bytes()
-    np.savez(tmp_path / "other.npz", x=np.ones(3))
-    np.save(tmp_path / "single.npy", np.ones(3))
-    contents = [b"", b"{}", whole[: len(whole) // 2], (tmp_path / "other.npz").read_bytes()]
-    contents.append((tmp_path / "single.npy").read_bytes())
-    for content in contents:
-        (tmp_path / "broken").write_bytes(content)
-        with pytest.raises(ModelError, match="is no canary"):
-            Canary.load(tmp_path / "broken")
-    with pytest.raises(ModelError, match=r"cannot read .*missing: No such file"):
-        Canary.load(tmp_path / "missing")
+    for load in (Canary.load, lambda missing: load_samples(missing, ["x"])):
+        with pytest.raises((ModelError, UsageError), match=r"cannot read .*missing"):
+            load(tmp_path / "missing")
 
 
 def test_damaged_files_raise_model_errors_only(tmp_path: Path) -> None:
-    """Any two bytes of it: a teacher must not end by a traceback of zlib."""
+    """Cut anywhere, or any two bytes changed: a teacher must not end by a traceback of zlib."""
     file, rng, refused = tmp_path / "canary", random.Random(1), 0
     CANARY.save(file)
     whole = file.read_bytes()
+    for at in rng.sample(range(len(whole)), 20):
+        file.write_bytes(whole[:at])
+        with pytest.raises(ModelError, match="is no canary"):
+            Canary.load(file)
     for _ in range(100):
         damaged = bytearray(whole)
         for _ in range(2):
@@ -356,5 +340,3 @@ def test_samples_are_named_after_inputs(tmp_path: Path) -> None:
     assert list(load_samples(file, ["x"])) == ["x"]
     with pytest.raises(UsageError, match="does not hold an array for each of"):
         load_samples(file, ["y"])
-    with pytest.raises(UsageError, match="cannot read"):
-        load_samples(tmp_path / "missing.npz", ["x"])

@@ -20,26 +20,10 @@ from edl.teacher.in_thread import in_thread
 from edl.tests.waiting import DEADLINE_S
 
 
-def begun(table: CallTable, *peers: str) -> list[Call]:
-    return [table.begin(peer) for peer in peers]
-
-
-@pytest.mark.parametrize(
-    ("peers", "refused", "words"),
-    [("aa", "a", "2 calls of one client"), ("abc", "d", "3 calls are open")],
-)
-def test_clients_have_a_limit_each_and_together(peers: str, refused: str, words: str) -> None:
-    table = CallTable(3, 2)
-    for call in begun(table, *peers):
-        table.received(call)
-    with pytest.raises(RateLimited, match=words):
-        table.begin(refused)
-
-
 def test_the_client_with_most_calls_without_a_request_makes_room() -> None:
     table = CallTable(4, 3)
     good = table.begin("good")
-    bad = begun(table, "bad", "bad", "bad")
+    bad = [table.begin("bad") for _ in range(3)]
     newcomer = table.begin("newcomer")
     assert bad[0].evicted
     assert not good.evicted
@@ -145,44 +129,6 @@ def test_cancelling_the_task_cancels_what_it_waits_for(steps: int) -> None:
         assert ended == ["cancelled"]
 
     asyncio.run(main())
-
-
-def test_a_cancelled_task_is_freed(no_garbage_collector: None) -> None:
-    class Held:
-        pass
-
-    async def work(held: Held, gate: asyncio.Future[None]) -> None:
-        await gate
-
-    async def main() -> None:
-        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        held = Held()
-        is_there = weakref.ref(held)
-        task = begin(work(held, gate))
-        del held
-        assert isinstance(task, asyncio.Task)
-        task.cancel()
-        await asyncio.wait([task])
-        del task
-        assert is_there() is None
-
-    asyncio.run(main())
-
-
-def test_a_task_that_never_runs_is_closed() -> None:
-    ended = []
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append("closed")
-
-    async def main() -> None:
-        assert isinstance(begin(work()), asyncio.Task)
-
-    asyncio.run(main())
-    assert ended == ["closed"]
 
 
 def test_a_cancelled_task_waits_for_its_thread() -> None:

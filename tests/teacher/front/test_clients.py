@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,6 @@ def test_concurrent_requests_get_their_own_labels(by: Transport) -> None:
     [
         ({"outputs": ("no",)}, None, RequestRefused, "unknown output 'no'"),
         ({"parameters": {"teacher_id": "t2"}}, None, WrongInstance, "'t2' was asked for; this is"),
-        ({"parameters": {"incarnation": "1"}}, None, WrongInstance, "'1' was asked for; this is"),
         ({"parameters": {"incarnation": 40}}, None, WrongInstance, "was asked for; this is"),
         ({}, RateLimited("every slot is taken", 0.12), RateLimited, "every slot is taken"),
         ({}, RateLimited("every slot is taken"), RateLimited, "every slot is taken"),
@@ -299,7 +298,7 @@ def test_a_teacher_that_ends_is_lost_at_once(by: Transport) -> None:
         held.release()
 
 
-def test_closing_a_client_ends_its_requests_and_leaves_nothing(by: Transport) -> None:
+def test_closing_a_client_abandons_its_requests_and_leaves_nothing(by: Transport) -> None:
     bench = by.server()
     client = by.connect(bench.address)
     held = bench.hold()
@@ -309,9 +308,33 @@ def test_closing_a_client_ends_its_requests_and_leaves_nothing(by: Transport) ->
         client.close()
         with pytest.raises(TeacherLost, match="closed"):
             asked.result(WAIT_S)
+    wait_until(lambda: bench.open_calls == bench.traffic.in_flight == 0)
+    assert bench.requests("abandoned") == 1
+    assert bench.labeller.released == 0
     held.release()
-    wait_until(lambda: bench.open_calls == 0)
+    wait_until(lambda: bench.labeller.released == 1)
     wait_until(lambda: not any(t.name == "edl-answers" for t in threading.enumerate()))
+
+
+def test_closing_a_client_cancels_its_request_that_waits_in_line(
+    by: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = by.server()
+    client = by.connect(bench.address)
+    in_line, came = Future[Any](), threading.Event()
+
+    def submit(*_: object) -> Future[Any]:
+        came.set()
+        return in_line
+
+    monkeypatch.setattr(bench.labeller, "submit", submit)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.double)
+        assert came.wait(WAIT_S)
+        client.close()
+        with pytest.raises(TeacherLost, match="closed"):
+            asked.result(WAIT_S)
+    wait_until(in_line.cancelled)
 
 
 def test_tokens_may_change_while_a_client_is_connected(

@@ -187,12 +187,12 @@ def test_a_body_without_memory_for_it_is_refused(
     assert infer(bench, rows()).status_code == 200
 
 
-@pytest.mark.parametrize("length", [10**9, -1, "x", ""])
-def test_a_wrong_header_length_is_refused(bench: Bench, length: object) -> None:
+def test_a_wrong_header_length_is_refused(bench: Bench) -> None:
     with Talk(bench) as talk:
-        reply = talk.ask(head(48, **{LENGTH: length}) + bytes(48))
-        assert (reply.status, reply.headers["edl-status"]) == (400, "INVALID_ARGUMENT")
-        assert LENGTH in reply.words()
+        for length in (10**9, -1, "x", ""):
+            reply = talk.ask(head(48, **{LENGTH: length}) + bytes(48))
+            assert (reply.status, reply.headers["edl-status"]) == (400, "INVALID_ARGUMENT")
+            assert LENGTH in reply.words()
         assert talk.ask(batch(X)).status == 200
 
 
@@ -330,17 +330,6 @@ def test_a_client_that_vanishes_with_its_head_leaves_nothing(bench: Bench) -> No
 
         connection.loop.call_soon_threadsafe(vanish)
         wait_until(lambda: began == [1] and bench.open_calls == 0)
-
-
-def test_a_client_that_vanishes_before_its_labels_abandons_them(bench: Bench) -> None:
-    held = bench.hold()
-    with Talk(bench) as talk:
-        talk.say(batch(X))
-        held.wait()
-    wait_until(lambda: bench.open_calls == 0)
-    assert bench.requests("abandoned") == 1
-    held.release()
-    wait_until(lambda: bench.labeller.released == 1)
 
 
 # --- a server that stops

@@ -43,15 +43,13 @@ def test_probes_and_metadata(bench: Bench) -> None:
     for path in ("/v2/models/resnet", "/v2/models/resnet/versions/1"):
         assert ask(bench, "GET", f"{path}/ready").status_code == 200
         assert ask(bench, "GET", path).json() == {
-            "name": "resnet",
-            "versions": ["1"],
-            "platform": "fake",
+            "name": "resnet", "versions": ["1"], "platform": "fake",
             "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
             "outputs": [
                 {"name": "sum", "datatype": "FP32", "shape": [-1]},
                 {"name": "double", "datatype": "FP32", "shape": [-1, 4]},
             ],
-        }
+        }  # fmt: skip
     index = ask(bench, "POST", "/v2/repository/index", json={"ready": True}).json()
     assert index == [{"name": "resnet", "version": "1", "state": "READY", "reason": ""}]
 
@@ -124,43 +122,37 @@ def test_statistics(bench: Bench) -> None:
     assert ask(bench, "GET", "/v2/models/stats").json()["model_stats"] == [model]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "words"),
-    [
-        ("POST", "/v2/models/vgg/infer", 400, "unknown model 'vgg'"),
-        ("POST", "/v2/models/resnet/versions/9/infer", 400, "unknown version '9'"),
-        ("POST", "/v2/models/resnet/infer/", 404, "Not Found"),
-        ("POST", "/v2/models/resnet", 405, "Method Not Allowed"),
-        ("POST", "/v2/nothing", 404, "Not Found"),
-        ("GET", "/v2/models/vgg", 404, "unknown model 'vgg'"),
-        ("GET", "/v2/models/vgg/ready", 404, "unknown model 'vgg'"),
-        ("GET", "/v2/models/vgg/stats", 404, "unknown model 'vgg'"),
-    ],
-)
-def test_unknown_paths_and_models(
-    bench: Bench, method: str, path: str, status: int, words: str
-) -> None:
-    body = {"json": rows()} if method == "POST" else {}
-    assert words in refused(ask(bench, method, path, **body), status)
-    assert bench.refused("malformed") == 1
+def test_unknown_paths_and_models(bench: Bench) -> None:
+    wrong = [
+        ("POST", "/vgg/infer", 400, "unknown model 'vgg'"),
+        ("POST", "/resnet/versions/9/infer", 400, "unknown version '9'"),
+        ("POST", "/resnet/infer/", 404, "Not Found"),
+        ("POST", "/resnet", 405, "Method Not Allowed"),
+        *(
+            ("GET", path, 404, "unknown model 'vgg'")
+            for path in ("/vgg", "/vgg/ready", "/vgg/stats")
+        ),
+    ]
+    for count, (method, path, status, words) in enumerate(wrong, start=1):
+        body = {"json": rows()} if method == "POST" else {}
+        assert words in refused(ask(bench, method, f"/v2/models{path}", **body), status)
+        assert bench.refused("malformed") == count
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (Overloaded("all 2 slots are taken", retry_after_s=2.1), 429),
-        (RetryableError("restarting"), 503),
-        (DeadlineExceeded("its deadline was over before its turn came"), 504),
-        (BadAnswer("NaN"), 500),
-        (WrongInstance("this is 't1'"), 412),
-    ],
-)
-def test_errors_of_the_model_become_statuses(bench: Bench, error: Exception, status: int) -> None:
-    bench.fail(error)
-    answer = infer(bench, rows())
-    assert refused(answer, status) == str(error)
-    # Whole seconds: there is no room yet after two.
-    assert answer.headers.get("retry-after") == ("3" if status == 429 else None)
+def test_errors_of_the_model_become_statuses(bench: Bench) -> None:
+    errors: dict[int, Exception] = {
+        429: Overloaded("all 2 slots are taken", retry_after_s=2.1),
+        503: RetryableError("restarting"),
+        504: DeadlineExceeded("its deadline was over before its turn came"),
+        500: BadAnswer("NaN"),
+        412: WrongInstance("this is 't1'"),
+    }
+    for status, error in errors.items():
+        bench.fail(error)
+        answer = infer(bench, rows())
+        assert refused(answer, status) == str(error)
+        # Whole seconds: there is no room yet after two.
+        assert answer.headers.get("retry-after") == ("3" if status == 429 else None)
 
 
 def test_a_port_in_use_is_named_by_its_option(bench: Bench, make: Make) -> None:

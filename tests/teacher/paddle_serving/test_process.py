@@ -139,6 +139,8 @@ def test_a_model_is_described(tmp_path: Path) -> None:
     assert model.paddle == "3.3.1"
     assert model.inputs == (TensorSpec("image", "UINT8", (-1, 3, 8, 8)),)
     assert model.outputs == (TensorSpec("y", "FP32", (-1, 10)), TensorSpec("z", "BF16", (-1,)))
+    with pytest.raises(UsageError, match="make serving-env"):
+        open_model(str(tmp_path), tmp_path / "nowhere" / "python")
 
 
 @pytest.mark.parametrize(
@@ -155,10 +157,3 @@ def test_a_model_that_cannot_be_served_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=words):
         opened(tmp_path, files, said)
-
-
-def test_a_missing_interpreter_is_refused(tmp_path: Path) -> None:
-    for name in FILES:
-        (tmp_path / name).write_text("")
-    with pytest.raises(UsageError, match="make serving-env"):
-        open_model(str(tmp_path), tmp_path / "nowhere" / "python")
