@@ -8,23 +8,53 @@ clocks. After every event it checks what must hold at every moment.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
 from math import exp
 from typing import Literal
 
 from edl.scheduler.backoff import delay_s
-from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, decide
+from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.rates import LowQuantile, RecentMedian
 from edl.scheduler.ratio import pooled_t_t
-from edl.tests.properties.virtual_time import VirtualTime, view_of
 
 BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10
 TICK_S, GRANT_S, TTL_S, RECONNECT_S = 0.05, 0.2, 3.0, 0.1
 
 Mishap = Literal["fail", "refuse"]
+
+
+class VirtualTime:
+    """Actions in the order of their times; of equal times, in the order in which they were planned.
+
+    Attributes:
+        now: virtual seconds since the beginning.
+        planned: how many actions there were to be so far.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.planned = 0
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        self.planned += 1
+        heappush(self._agenda, (self.now + seconds, self.planned, action))
+
+    def step(self) -> None:
+        self.now, _, action = heappop(self._agenda)
+        action()
+
+    def run(self, seconds: float) -> None:
+        """Let all happen that does within so much time; there is always more to come."""
+        end = self.now + seconds
+        while self._agenda[0][0] <= end:
+            self.step()
+        self.now = end
 
 
 @dataclass
@@ -133,12 +163,20 @@ class Mesh(VirtualTime):
     def decide(self) -> None:
         ledger = self.ledger
         times = [t.times.value for t in self.teachers.values() if t.times.value is not None]
-        view = view_of(
-            ledger,
+        view = FlowView(
+            volume_bytes=ledger.volume_bytes,
+            queued=ledger.queued,
+            unlabelled=ledger.unlabelled,
+            deliverable=ledger.deliverable,
+            windows=ledger.window_batches,
+            free_windows=ledger.free_windows,
+            idle=ledger.idle,
+            teachers=len(ledger.teachers),
             waiting=self.waiting,
             source_ended=self.source_is_empty,
             t_t_s=pooled_t_t(times) if times else None,
             t_s_s=self.steps.value,
+            batch_bytes=ledger.batch_bytes,
         )
         self.decision, self.memory = decide(view, self.memory, self.now, self.config)
         self.wants.append(self.decision.want)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from hypothesis import strategies as st
@@ -100,49 +101,30 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         name=students,
-        want=st.integers(0, 6),
-        least=st.integers(0, 3),
-        priority=st.integers(0, 1),
+        report=st.builds(
+            StudentReported,
+            st.just(""),
+            want=st.integers(0, 6),
+            holding=st.lists(teachers, max_size=4).map(tuple),
+            min=st.integers(0, 3),
+            priority=st.integers(0, 1),
+            urgent=st.booleans(),
+            unreachable=st.integers(0, 1),
+            host=st.sampled_from(HOSTS),
+        ),
         ratio=st.integers(0, 9),
-        unreachable=st.integers(0, 1),
-        urgent=st.booleans(),
-        holding=st.lists(teachers, max_size=4),
-        host=st.sampled_from(HOSTS),
     )
-    def a_student_reports(
-        self,
-        name: str,
-        want: int,
-        least: int,
-        priority: int,
-        ratio: int,
-        unreachable: int,
-        urgent: bool,
-        holding: list[str],
-        host: str,
-    ) -> None:
+    def a_student_reports(self, name: str, report: StudentReported, ratio: int) -> None:
         new = name not in self.state.students
-        measured = self.ratios[ratio % len(self.ratios)]
+        report = replace(report, student_id=name, unreachable=min(report.unreachable, report.want))
+        if (measured := self.ratios[ratio % len(self.ratios)]) is not None:
+            needed = max(1, -int(-measured // 1))
+            report = replace(report, needed=needed, t_t_s=0.01, t_s_s=0.01 / measured)
         if self.alike:
             least, priority = {"a": (1, 0), "b": (2, 1), "c": (1, 1)}[name[0]]
+            report = replace(report, min=least, priority=priority)
         self.now += 0.5
-        changes = self.see(
-            [
-                StudentReported(
-                    name,
-                    want,
-                    tuple(holding),
-                    least,
-                    priority,
-                    needed=0 if measured is None else max(1, -int(-measured // 1)),
-                    t_t_s=0.0 if measured is None else 0.01,
-                    t_s_s=0.0 if measured is None else 0.01 / measured,
-                    urgent=urgent,
-                    unreachable=min(unreachable, want),
-                    host=host,
-                )
-            ]
-        )
+        changes = self.see([report])
         assert not new or name in changes
 
     @precondition(lambda self: self.state.students)

@@ -9,12 +9,7 @@ from math import ceil, floor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.scheduler.autoscale import (
-    AutoscaleConfig,
-    AutoscaleMemory,
-    ServiceLoad,
-    decide,
-)
+from edl.scheduler.autoscale import AutoscaleConfig, AutoscaleMemory, ServiceLoad, decide
 from edl.scheduler.elastic import Pool
 from edl.scheduler.teacher_count import Wish, count_of, room_for
 

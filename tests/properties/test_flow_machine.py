@@ -210,7 +210,6 @@ class FlowMachine(RuleBasedStateMachine):
 
 TestFlowMachine = FlowMachine.TestCase
 
-
 CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
 T_S_S = 0.01
 RATIOS = st.floats(0.01, 60.0)
@@ -322,12 +321,7 @@ def test_a_throttled_student_shows_within_the_window(factor: float) -> None:
     assert figures.t_s_s == pytest.approx(factor * STEP_S / ROWS)
 
 
-@given(
-    st.integers(1, PULLS // 4),
-    st.integers(STEPS, 4 * PULLS),
-    SECONDS,
-    st.floats(0.0, 1.0),
-)
+@given(st.integers(1, PULLS // 4), st.integers(STEPS, 4 * PULLS), SECONDS, st.floats(0.0, 1.0))
 def test_a_slow_source_asks_for_no_teachers_however_it_bursts(
     burst: int, pulled: int, source_s: float, of_source: float
 ) -> None:

@@ -128,6 +128,8 @@ def test_every_batch_is_trained_once_in_order_with_labels_of_its_own(scenario: S
         for step in steps:
             assert labels[student.name, step.batch] == 1
             assert labelled_at[student.name, step.batch] <= step.began_s
+        spent_s = student.training_s + student.starved_s + student.source_wait_s
+        assert spent_s <= student.ended_s - student.began_s + 1e-6
     assert sum(group.batches for group in result.teachers) == BATCHES * len(result.students)
 
 
@@ -154,29 +156,6 @@ def test_a_device_works_on_one_request_on_each_lane_and_on_none_when_it_is_gone(
             assert 0 <= busy <= lanes[teacher.partition("/")[0]]
     for group in result.teachers:
         assert 0 <= group.utilization <= 1 + 1e-9
-
-
-@some
-@given(scenarios(jitter=0.0))
-def test_nobody_is_faster_than_the_slowest_of_what_it_needs(scenario: Scenario) -> None:
-    result = run(scenario)
-    (students,) = scenario.students
-    step_s = students.step_s(0.0, 0)
-    for student in result.students:
-        assert student.batches_per_s <= 1 / step_s * (1 + 1e-9)
-        if students.source_s:
-            assert student.batches_per_s <= 1 / students.source_s
-        waited_s = student.training_s + student.starved_s + student.source_wait_s
-        assert waited_s <= student.ended_s - student.began_s + 1e-6
-    together = sum(student.batches for student in result.students)
-    fastest = min([1.0, *(f.factor for f in scenario.faults if f.kind == "slow")]) ** len(
-        scenario.faults
-    )
-    rate = sum(
-        group.lanes / (fastest * group.device_s(0.0, ROWS)) * one.started
-        for group, one in zip(scenario.teachers, result.teachers, strict=True)
-    )
-    assert together <= rate * result.virtual_s * (1 + 1e-9)
 
 
 @few

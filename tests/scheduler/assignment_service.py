@@ -27,13 +27,6 @@ class Service:
         self.state, changes = reduce(self.state, events, self.now)
         return {change.student_id: change for change in changes}
 
-    def one_by_one(self, *events: AssignmentEvent) -> dict[str, Change]:
-        """Tell events one at a time; the last change of each student."""
-        changes: dict[str, Change] = {}
-        for event in events:
-            changes |= self.see(event)
-        return changes
-
     def wait(self, seconds: float) -> list[Change]:
         """Let time pass, ticking when the rule says that it is due."""
         changes: list[Change] = []

@@ -95,20 +95,15 @@ class TestAdmission:
     def test_final_refusal_ends_with_another_life(self, admission: Admission) -> None:
         admission.appeared(A, 0.0)
         admission.due(0.0)
-        admission.answered(A, "never", "no such protocol", 0.0)
-        assert not admission.appeared(A, 1.0)
-        assert admission.due(9999.0) == []
-        assert not admission.appeared(Identity("a", 2, "h:1"), 1.0)
-        assert admission.due(1.0) == [Identity("a", 2, "h:1")]
-
-    def test_refused_and_waiting_differ(self, admission: Admission) -> None:
-        admission.appeared(A, 0.0)
         assert not admission.is_refused("a")
         admission.answered(A, "never", "no such protocol", 0.0)
         assert admission.is_refused("a")
-        admission.appeared(Identity("a", 2, "h:1"), 1.0)
-        assert not admission.is_refused("a"), "another life"
+        assert not admission.appeared(A, 1.0)
+        assert admission.due(9999.0) == []
+        assert not admission.appeared(Identity("a", 2, "h:1"), 1.0)
+        assert not admission.is_refused("a")
         assert not admission.is_refused("b")
+        assert admission.due(1.0) == [Identity("a", 2, "h:1")]
 
     def test_lost_and_late_answers(self, admission: Admission) -> None:
         admission.appeared(A, 0.0)
@@ -159,8 +154,6 @@ class TestAdmission:
 
 
 PATIENCE = Patience(every_s=1.0, test_every_s=15.0, strikes=2, retry_s=10.0)
-
-
 FOUND: st.SearchStrategy[Found] = st.sampled_from(["well", "silent", "wrong"])
 
 
@@ -199,16 +192,13 @@ class TestHealthChecks:
         assert [number for number, (look, _) in enumerate(looks) if look == "test"] == [14, 29]
 
     @pytest.mark.parametrize("found", ["silent", "wrong"])
-    def test_failing_server_is_never_registered(self, found: Found) -> None:
+    def test_failing_server_is_tested_less_often(self, found: Found) -> None:
         case = Case()
-        waits = []
+        times = []
         for _ in range(30):
-            before = case.now
             assert case.look(found) == ("test", "stay")
-            waits.append(case.now - before)
-        assert waits[0] == 0.0
-        assert max(waits) <= PATIENCE.retry_s
-        assert sum(waits[-5:]) > sum(waits[1:6])
+            times.append(case.now)
+        assert times[-1] - times[-6] > times[5] - times[0]
 
     @given(st.lists(st.tuples(FOUND, st.floats(0, 60)), min_size=5, max_size=60), st.integers(1, 4))
     def test_laws(self, script: list[tuple[Found, float]], strikes: int) -> None:
@@ -232,11 +222,7 @@ class TestHealthChecks:
 
 
 NOW_MS = 1_700_000_000_000
-
-
 DAY_MS = 24 * 3600 * 1000
-
-
 times = st.integers(0, NOW_MS)
 
 
@@ -248,23 +234,16 @@ class TestLeadership:
         assert term > stored
         assert term > reported or reported > time_ms + DAY_MS
 
-    def test_terms_grow(self) -> None:
-        first = next_term(NOW_MS, 0, 0)
-        assert next_term(NOW_MS, first, 0) == first + 1
-        assert next_term(NOW_MS - 3_600_000, 0, NOW_MS) == NOW_MS + 1
+    def test_term_of_a_member_that_is_far_ahead_does_not_count(self) -> None:
         assert next_term(NOW_MS, 0, 1 << 62) == NOW_MS
         assert next_term(NOW_MS, 0, 1 << 62, NOW_MS + 5) == NOW_MS + 6, "it hides no other"
         assert not is_ahead((1 << 62, 0), (NOW_MS, 3), NOW_MS)
 
     @pytest.mark.parametrize(
         ("reported", "ahead"),
-        [
-            ((NOW_MS, 4), True),
-            ((NOW_MS, 3), False),
-            ((NOW_MS - 1, 9), False),
-            ((NOW_MS + 1, 0), True),
-        ],
-    )
+        [((NOW_MS, 4), True), ((NOW_MS, 3), False), ((NOW_MS - 1, 9), False),
+         ((NOW_MS + 1, 0), True)],
+    )  # fmt: skip
     def test_is_ahead(self, reported: tuple[int, int], ahead: bool) -> None:
         assert is_ahead(reported, (NOW_MS, 3), NOW_MS) == ahead
 

@@ -132,7 +132,6 @@ class TestReasons:
     @pytest.mark.parametrize(
         ("before", "event", "student", "reason"),
         [
-            ([*up("ab"), wants("a/0", 3)], up("c")[0], "a/0", "teacher c serves: 3 of 3 wanted"),
             (
                 [*up("abc"), wants("a/0", 9)],
                 wants("b/0", 2),
@@ -147,14 +146,6 @@ class TestReasons:
                 "teacher a was lost; teacher c was free: 2 of 2 wanted",
             ),
             (
-                [*up("ab"), wants("a/0", 2)],
-                TeacherDown("a", lost=True),
-                "a/0",
-                "teacher a was lost: 1 of 2 wanted, as 1 teacher serves 1 student",
-            ),
-            ([*up("ab"), wants("a/0", 1)], TeacherDraining("a"), "a/0", "teacher a drains"),
-            ([], wants("a/0", 2), "a/0", "a/0 wants 2: 0 of 2 wanted, as no teacher serves"),
-            (
                 [*up("abcd"), wants("a/0", 4), wants("b/0", 4)],
                 wants("a/0", 4, priority=1),
                 "a/0",
@@ -167,10 +158,10 @@ class TestReasons:
                 "student b/0 is to have at least 2",
             ),
             (
-                [*up("abcdefg", 100), wants("a/0", 3), wants("b/0", 3)],
-                TeacherUp("a", 1, 400.0),
+                [ContentPlanned("x"), *up("ab", content="x"), wants("a/0", 2)],
+                TeacherUp("a", 1, content_id="y"),
                 "a/0",
-                "teacher a is faster than was known; ",
+                "teacher a serves another content: 1 of 2",
             ),
             (
                 [*FAST, wants("a/0", 9), wants("b/0", 9)],
@@ -178,26 +169,12 @@ class TestReasons:
                 "a/0",
                 "teacher a is slower than was known; teacher f taken over",
             ),
-            (
-                [ContentPlanned("x"), *up("ab", content="x"), wants("a/0", 2)],
-                TeacherUp("a", 1, content_id="y"),
-                "a/0",
-                "teacher a serves another content: 1 of 2",
-            ),
         ],
     )
     def test_causes(
         self, before: list[AssignmentEvent], event: AssignmentEvent, student: str, reason: str
     ) -> None:
         assert reason in Service(*before).see(event)[student].reason
-
-    def test_teachers_shared_during_a_recovery(self) -> None:
-        service = Service(RecoveryBegan(), *up("abc"))
-        service.see(wants("a/0", 2, "ab"), wants("b/0", 1, "b"))
-        changes = service.see(RecoveryEnded())
-        assert "teacher b, shared during the recovery, left to b/0" in changes["a/0"].reason
-        assert "teacher c was free" in changes["a/0"].reason
-        assert set(changes) == {"a/0"}
 
 
 def on(content: str, epoch: int, want: int = 1, student: str = "a/0") -> StudentReported:

@@ -27,21 +27,10 @@ from .assignment_service import Service, measured, up, wants
 class TestSharing:
     @pytest.mark.parametrize(
         ("speed", "known", "power"),
-        [
-            (110, None, 1),
-            (149, None, 1),
-            (151, None, 2),
-            (390, None, 4),
-            (50, None, 0.5),
-            (26, None, 0.25),
-            (100 * CLASS_NOISE - 0.1, 1.0, 1),
-            (170, 1.0, 2),
-            (170, 2.0, 2),
-            (130, 2.0, 1),
-            (0, None, 1),
-            (0, 4.0, 4),
-        ],
-    )
+        [(110, None, 1), (149, None, 1), (151, None, 2), (390, None, 4), (50, None, 0.5),
+         (26, None, 0.25), (100 * CLASS_NOISE - 0.1, 1.0, 1), (170, 1.0, 2), (170, 2.0, 2),
+         (130, 2.0, 1), (0, None, 1), (0, 4.0, 4)],
+    )  # fmt: skip
     def test_power_class(self, speed: float, known: float | None, power: float) -> None:
         assert power_class(speed, 100.0, known) == power
         assert power_class(100.0, 0.0, known) == (known or 1)
@@ -79,13 +68,7 @@ class TestSharing:
         report = StudentReported("a/0", 4, needed=2, t_t_s=0.015, t_s_s=0.01)
         assert need_of(report, 1.0) == pytest.approx(3.5)
 
-    def test_slow_or_silent_teacher_is_replaced(self) -> None:
-        service = Service(*up("abcd", 100), wants("a/0", 2))
-        assert service.count("a/0") == 2
-        service.see(TeacherUp("a", 1, 95.0))
-        assert service.count("a/0") == 2
-        service.see(TeacherUp("a", 1, 25.0))
-        assert service.has("a/0") == "bc"
+    def test_unreachable_teacher_is_replaced_meanwhile(self) -> None:
         service = Service(*up("abc"), wants("a/0", 2))
         service.see(wants("a/0", 3, unreachable=1))
         assert service.count("a/0") == 3
@@ -265,19 +248,6 @@ class TestDebounce:
         steady = follow(begin(11), 10, False, 0.0)
         assert elapse(steady, DRIFT_S - 0.1).value == 11
         assert elapse(steady, DRIFT_S) == begin(10)
-
-    @pytest.mark.parametrize("seed", range(5))
-    @pytest.mark.parametrize("base", [2, 5, 12, 40])
-    def test_noise_moves_it_twice_at_most(self, base: int, seed: int) -> None:
-        noise = Random(seed)
-        steady = begin(round(base * noise.uniform(0.7, 1.3)))
-        moves = 0
-        for second in range(300):
-            wish = round(base * noise.uniform(0.7, 1.3))
-            latest = follow(steady, wish, False, second)
-            moves += latest.value != steady.value
-            steady = latest
-        assert moves <= 2
 
     @given(wishes)
     def test_value_is_within_the_reports(self, reports: list[tuple[int, bool, float]]) -> None:

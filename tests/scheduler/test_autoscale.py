@@ -28,7 +28,6 @@ CONFIG = AutoscaleConfig(
     max=10, freeze_s=10.0, up_after_s=4.0, down_after_s=20.0, idle_to_zero_s=30.0
 )
 
-
 #: One student that needs 2.5 teachers' time.
 STEADY = ServiceLoad(1, serving=3, wanted=3, t_t_s=0.05, demand_per_s=50.0)
 
@@ -70,7 +69,6 @@ class TestAutoscale:
         autoscaler = SimulatedAutoscaler()
         quick = replace(STEADY, wanted=6, starving=1, demand_per_s=110.0)
         assert autoscaler.run(quick, 1.0) == 6
-        assert "starves" in autoscaler.changes[0][1].reason
         autoscaler = SimulatedAutoscaler(count=4)
         assert autoscaler.run(replace(STEADY, starving=1, wanted=9, serving=2), 3.0) == 4
 
@@ -81,9 +79,6 @@ class TestAutoscale:
         assert (
             autoscaler.run(shared, 60.0, blocked=0.8) == 2
         )  # 1.5 teachers' time, and a quarter more
-        (_, told) = autoscaler.changes[-1]
-        assert told.count == 2
-        assert "fewer" in told.reason
 
     def test_starving_number_is_not_tried_again(self) -> None:
         autoscaler = SimulatedAutoscaler(count=8)
@@ -101,7 +96,6 @@ class TestAutoscale:
         assert autoscaler.run(STEADY, 1.0) == 3  # it was back in time
         assert autoscaler.run(empty, 32.0) == 0
         assert autoscaler.run(replace(STEADY, serving=0), 12.0) == 3
-        assert "no teacher" in autoscaler.changes[-1][1].reason
 
     def test_start_and_recovery_take_nothing_away(self) -> None:
         empty = ServiceLoad(0, serving=3, starting=1)
@@ -205,15 +199,9 @@ class TestHeadcount:
 class TestTeacherCount:
     @pytest.mark.parametrize(
         ("machine", "teaches", "held"),
-        [
-            ("counted", False, True),
-            ("counted", True, True),
-            ("none", True, True),
-            ("none", False, False),
-            ("closed", True, False),
-            ("silent", True, False),
-        ],
-    )
+        [("counted", False, True), ("counted", True, True), ("none", True, True),
+         ("none", False, False), ("closed", True, False), ("silent", True, False)],
+    )  # fmt: skip
     def test_what_holds_room(self, machine: Machine, teaches: bool, held: bool) -> None:
         pool = pool_of([{"cpu": 4.0}], [(machine, teaches, {"cpu": 3.0})])
         assert pool == Pool({"cpu": 4.0}, {"cpu": 3.0} if held else {})

@@ -230,15 +230,10 @@ class Case:
             case "heard of":
                 self.standing = outliers.heard_of(self.standing)
             case "failed" | "silent":
-                act = outliers.failed if what == "failed" else outliers.silent
+                act = getattr(outliers, what)
                 self.standing, step = act(self.standing, self.others, self.now, self.rng)
             case "wrong" | "lied" | "refused":
-                judge = {
-                    "wrong": outliers.wrong,
-                    "lied": outliers.lied,
-                    "refused": outliers.refused,
-                }[what]
-                self.standing, step = judge(self.standing, self.now, self.rng)
+                self.standing, step = getattr(outliers, what)(self.standing, self.now, self.rng)
             case _:
                 passed = {"probe passed": True, "probe failed": False}[what]
                 self.standing, step = outliers.probed(self.standing, passed, self.now, self.rng)

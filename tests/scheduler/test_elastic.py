@@ -55,37 +55,22 @@ def settled(pool: Pool, jobs: Sequence[ElasticJob], config: ElasticConfig = AT_O
 
 
 class TestOneJob:
-    @pytest.mark.parametrize(
-        ("reserved", "current", "max_load", "expected"),
-        [(0, 1, 1.0, 3), (2, 3, 1.0, 1), (1, 1, 1.0, 2), (0, 1, 0.8, 2), (0, 3, 0.8, 2)],
-    )
-    def test_gets_what_fits(
-        self, reserved: int, current: int, max_load: float, expected: int
-    ) -> None:
-        pool = Pool({"cpu": 3, "memory_mb": 1000}, {"cpu": reserved})
-        job = ElasticJob("a", 1, 3, nodes=current, needs={"cpu": 1, "memory_mb": 100})
-        config = ElasticConfig(freeze_s=0, max_load=max_load)
-        assert nodes(pool, job, config=config) == [expected]
-        missing = replace(job, nodes=0, needs={"cpu": 1.0, "a kind that no pool has": 1.0})
-        assert nodes(pool, missing) == [0]
-
     def test_base_resources_count(self) -> None:
         first = ElasticJob("first", 1, 2, nodes=2, needs={"cpu": 5}, base={"cpu": 3})
         second = replace(first, name="second", nodes=0, submitted_s=30)
         assert nodes(Pool({"cpu": 24}), first, second) == [2, 1]  # 13 and 8 of 24
         assert nodes(Pool({"cpu": 20}), first, second) == [1, 0]
+        assert nodes(Pool({"gpu": 9}), second) == [0], "a kind that the pool does not have"
 
     def test_frozen_job_does_not_grow(self) -> None:
         job, memory = ElasticJob("a", 1, 4, nodes=2), ElasticMemory({"a": 90.0})
         config = ElasticConfig(freeze_s=30)
-        frozen = ask(4, job, config=config, memory=memory, now=100)["a"]
-        assert (frozen.nodes, frozen.reason) == (2, "changed a moment ago; it may grow in 20 s")
+        assert ask(4, job, config=config, memory=memory, now=100)["a"].nodes == 2
         assert ask(4, job, config=config, memory=memory, now=120)["a"].nodes == 4
 
     def test_near_its_end_or_while_forming_a_job_does_not_grow(self) -> None:
         ends = ElasticJob("ends", 1, 4, nodes=2, progress=0.98)
-        declined = ask(4, ends)["ends"]
-        assert (declined.nodes, declined.reason) == (2, "98 % done: it does not grow any more")
+        assert nodes(4, ends) == [2]
         other, comes = ElasticJob("other", 1, 9, nodes=2), ElasticJob("x", 1, 1, submitted_s=9)
         assert nodes(4, ends, other, comes) == [2, 1, 0], "it gives last"
         assert nodes(4, ElasticJob("a", 1, 4, nodes=2, steady=False)) == [2]
@@ -114,27 +99,13 @@ class TestSeveralJobs:
         two = replace(comes, min_nodes=2, max_nodes=2)
         assert nodes(9, replace(half, submitted_s=5), most, two) == [4, 3, 0]
 
-    def test_waiting_job_gets_its_minimum_when_others_have_left(self) -> None:
-        running = ElasticJob("running", 1, 4, nodes=4)
-        comes = ElasticJob("comes", 2, 4, submitted_s=9)
-        now = ask(4, running, comes)
-        assert (now["running"].nodes, now["comes"].nodes) == (2, 0)
-        assert now["running"].reason == "gives 2 nodes to make room for comes"
-        assert now["comes"].reason == "waits for nodes that are leaving to make room"
-        assert nodes(4, replace(running, nodes=2, leaving=1), comes) == [2, 0]  # all or nothing
-        later = ask(4, replace(running, nodes=2), comes)
-        assert (later["running"].nodes, later["comes"].nodes) == (2, 2)
-        assert later["comes"].reason == "starts with 2 nodes"
-
     def test_freed_nodes_are_kept_for_the_waiting_job(self) -> None:
         greedy = ElasticJob("greedy", 1, 9, nodes=2)
         gives = ElasticJob("gives", 1, 9, nodes=2, leaving=1)
         comes = ElasticJob("comes", 2, 2, submitted_s=9)
         assert nodes(6, greedy, gives, comes) == [2, 2, 0]
         ends = ElasticJob("ends", 1, 3, nodes=1, leaving=2)
-        grows = ask(6, replace(greedy, name="grows"), ends)["grows"]
-        assert grows.nodes == 2, "it grows once, not step by step"
-        assert grows.reason == "grows as soon as nodes that are leaving have made room"
+        assert nodes(6, greedy, ends)[0] == 2, "it grows once, not step by step"
 
     def test_higher_priority_takes_nodes(self) -> None:
         low = ElasticJob("low", 1, 8, nodes=8)
@@ -149,16 +120,13 @@ class TestSeveralJobs:
     def test_jobs_make_room_for_online_services(self) -> None:
         first = ElasticJob("first", 1, 1, nodes=1)
         second = ElasticJob("second", 1, 2, nodes=2, submitted_s=1)
-        stopped = replace(second, nodes=0)
-        for reserved, jobs, counts, reason in (
-            (1, (first, second), [1, 1], "gives 1 node back to online services"),
-            (2, (first, second), [1, 0], "online services want back"),  # the last to come
-            (2, (first, stopped), [1, 0], "first and online services leave less"),
-            (3, (stopped,), [0], "waits for online services to give back: it needs 1 node at"),
-        ):
-            found = ask(Pool.of_slots(3, reserved=reserved), *jobs)
-            assert [found[job.name].nodes for job in jobs] == counts
-            assert reason in found["second"].reason
+        found = ask(Pool.of_slots(3, reserved=1), first, second)
+        assert (found["first"].nodes, found["second"].nodes) == (1, 1)
+        assert found["second"].reason == "gives 1 node back to online services"
+        found = ask(Pool.of_slots(1), second)
+        assert found["second"].reason == "gives 1 node back: the pool became smaller"
+        assert nodes(Pool.of_slots(3, reserved=2), first, second) == [1, 0], "the last to come"
+        assert nodes(Pool.of_slots(3, reserved=2), first, replace(second, nodes=0)) == [1, 0]
 
     def test_memory_of_changes_and_waiting_jobs(self) -> None:
         jobs = [ElasticJob("a", 1, 4, nodes=4), ElasticJob("b", 1, 1)]
@@ -232,7 +200,7 @@ class TestJobStates:
     def test_ending_of_a_node(self, code: int, told: bool, trains: bool, ending: Ending) -> None:
         assert ending_of(code, told, trains) == ending
 
-    def test_failures_are_retried_later_each_time_until_too_many(self) -> None:
+    def test_failures_are_retried_later_each_time(self) -> None:
         life, delays = Life(retries=50), []
         for _ in range(40):
             life = life.after("failed")
@@ -241,10 +209,6 @@ class TestJobStates:
         assert delays[:3] == [0.5, 1.0, 2.0]
         assert delays == sorted(delays)
         assert delays[-1] == 30.0
-        life = Life(retries=1).after("failed").after("failed")
-        assert life.broken
-        assert not life.grows
-        assert Life(retries=9).after("hopeless").broken
 
     @pytest.mark.parametrize(
         ("life", "asked", "count", "limits"),

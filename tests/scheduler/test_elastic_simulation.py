@@ -52,14 +52,6 @@ class TestSimulation:
         assert run.state == "succeeded"
         assert run.ended_s == pytest.approx(late_s + 33.1 / 3**0.7, abs=1e-3, rel=0)
 
-    def test_time_of_one_job(self) -> None:
-        found = simulate(slots(2), [SimulatedJob("a", 20, 1, 2, submitted_s=5, start_s=3)])
-        assert times(found) == [(8, 18)]
-        assert found.makespan_s() == 13
-        assert found.mean_pending_s() == 3
-        assert found.load("slots", 5, 18) == 1
-        assert found.load("slots", 0, 10) == 0.5
-
     def test_elastic_jobs_overlap(self) -> None:
         jobs = [
             SimulatedJob("A", 10, 1, 1),
@@ -71,6 +63,8 @@ class TestSimulation:
         assert times(elastic) == [(0, 10), (1, 11)]
         assert elastic.mean_pending_s() == 0
         assert gang.mean_pending_s() == 4.5
+        assert gang.makespan_s() == 15
+        assert gang.load("slots", 0, 15) == pytest.approx(2 / 3)
 
     def test_changes_cost_time(self) -> None:
         jobs = [SimulatedJob("A", 10, 1, 1), SimulatedJob("B", 30, 1, 2, reform_s=3, join_s=1)]
@@ -123,10 +117,8 @@ class TestSimulation:
         assert (kept.state, kept.restarts) == ("succeeded", 1)
         assert kept.lost_node_s == pytest.approx(5)
         assert kept.ended_s == pytest.approx(25 + 5 + 80)
-
-    def test_unrecoverable_failure_ends_the_job(self) -> None:
-        job = SimulatedJob("A", 100, 1, 1, failures=(Failure(25, recoverable=False),))
-        assert simulate(slots(1), [job]).runs[0].state == "failed"
+        hopeless = replace(job, failures=(Failure(25, recoverable=False),))
+        assert simulate(slots(1), [hopeless]).runs[0].state == "failed"
 
     def test_stopped_jobs_end(self) -> None:
         jobs = [SimulatedJob("A", 1e9, 2, 2, stop_s=50), SimulatedJob("B", 1, 1, 1, stop_s=40)]

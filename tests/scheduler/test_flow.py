@@ -10,10 +10,7 @@ import pytest
 from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
 
 TICK_S = 0.05
-
-
 CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
-
 
 #: One teacher of window 2, the buffer half full, the student busy with a batch.
 CALM = FlowView(
@@ -31,16 +28,9 @@ CALM = FlowView(
     t_s_s=None,
 )
 
-
 STARVED = CALM._replace(volume_bytes=0, deliverable=0, waiting=True)
-
-
 SOURCE_WAIT = STARVED._replace(queued=0, unlabelled=0, free_windows=2, idle=1)
-
-
 PAUSED = CALM._replace(volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
-
-
 FIVE_NEEDED: dict[str, Any] = {"t_t_s": 0.05, "t_s_s": 0.01}
 
 

@@ -28,11 +28,7 @@ from edl.scheduler.mesh_startup import (
 )
 
 RNG = random.Random(1)
-
-
 COORDINATOR = Part("c", "coordinator")
-
-
 SMALL = (COORDINATOR, Part("t", "teacher", "s"), Part("u", "student"))
 
 
@@ -174,14 +170,9 @@ class TestMeshStartup:
 
     @pytest.mark.parametrize(
         ("code", "trains", "phase"),
-        [
-            (0, True, "done"),
-            (0, False, "done"),
-            (1, True, "due"),
-            (2, True, "failed"),
-            (2, False, "due"),
-        ],
-    )
+        [(0, True, "done"), (0, False, "done"), (1, True, "due"), (2, True, "failed"),
+         (2, False, "due")],
+    )  # fmt: skip
     def test_a_student_that_ends(self, code: int, trains: bool, phase: str) -> None:
         parts = (COORDINATOR, Part("u", "student", trains=trains))
         assert end(after(mesh_of(parts), "c", "u"), "u", code).of("u").phase == phase

@@ -17,8 +17,6 @@ from edl.scheduler.shelving import FIRST_ANSWER_S, OFFLINE_AFTER_S, Standing, st
 from edl.scheduler.switching import AWAY_S, Advice, Step, Switch, advise, begin, look, resume
 
 pytestmark = pytest.mark.timeout(1800)  # seconds, for the nightly counts
-
-
 ON_OLD = Switch("old", 1, Advice("old", "", 1))
 
 
@@ -129,8 +127,6 @@ class SwitchMachine(RuleBasedStateMachine):
 
 
 TestSwitchMachine = SwitchMachine.TestCase
-
-
 TestSwitchMachine.settings = settings(max_examples=settings().max_examples, stateful_step_count=60)
 
 
@@ -151,15 +147,7 @@ class TestSwitching:
         state, step = advise(ON_OLD, Advice("", "", 1), 0.0)
         assert (state.told, step) == ("old", "follow")
 
-    def test_late_announcement_counts_for_the_next_epoch(self) -> None:
-        state, step = begin(ON_OLD, 2, 0.0)
-        assert step == "follow"
-        state, step = advise(state, Advice("old", "new", 1), 0.1)  # made before the epoch was told
-        assert (state.told, step) == ("old", "follow")
-        state, step = advise(state, Advice("new", "", 2), 0.2)  # and followed by the move
-        assert (state.told, step) == ("old", "stay")
-        state, step = begin(state, 3, 1.0)
-        assert (state.told, step) == ("new", "follow")
+    def test_move_that_comes_too_late_waits_while_an_old_teacher_answers(self) -> None:
         state, _ = advise(begin(ON_OLD, 2, 0.0)[0], Advice("old", "new", 1), 0.1)
         state, _ = advise(state, Advice("new", "", 2), 0.2)
         assert look(state, 1.0, None, usable=1)[1] == "stay"
@@ -264,8 +252,6 @@ class TestEviction:
 
 
 NAMES = st.text("abcdefgh0123456789:./", min_size=1, max_size=20)
-
-
 SERVERS = st.lists(NAMES, min_size=1, max_size=8, unique=True)
 
 

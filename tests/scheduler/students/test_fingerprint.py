@@ -9,12 +9,7 @@ from edl.scheduler.students.fingerprint import (
     since_checkpoint,
 )
 
-JOB = {
-    "seed": 0,
-    "rows": 240,
-    "optimizer": {"type": "SGD", "learning_rate": 0.1},
-    "epochs": 5,
-}
+JOB = {"seed": 0, "rows": 240, "optimizer": {"type": "SGD", "learning_rate": 0.1}, "epochs": 5}
 
 
 def test_each_field_is_told_with_both_values() -> None:

@@ -36,14 +36,8 @@ from edl.scheduler.students.world import (
 from edl.scheduler.students.world import decide as decide_from
 
 ANY = Limits(1, 4)
-
-
 STEPPING = Pace(stepped=True, left_s=1000.0, forming_s=5.0)
-
-
 OLD_S = 60.0
-
-
 EVENTS = ("join", "leave", "die", "fail", "step", "turn", "turn", "turn")
 
 
