@@ -37,20 +37,12 @@ def figures(
 ) -> tuple[Figures, ...]:
     """Five a second; one engine dies at each time of `engines`, and the next begins small."""
     told = []
-    for at_s in np.arange(0.0, SECONDS, 0.2):
-        life = sum(bool(at_s >= death) for death in engines)
-        age_s = at_s - max([death for death in engines if at_s >= death], default=0.0)
+    for at_s in map(float, np.arange(0.0, SECONDS, 0.2)):
+        deaths = [death for death in engines if at_s >= death]
         volume = int(MIB * (1 + at_s % 3))
-        told.append(
-            Figures(
-                float(at_s),
-                tuple(teachers),
-                100 + life,
-                volume,
-                trainer_bytes=50 * MIB + volume,
-                engine_bytes=60 * MIB + int(grows * age_s),
-            )
-        )
+        one = Figures(at_s, tuple(teachers), 100 + len(deaths), volume)
+        engine = 60 * MIB + int(grows * (at_s - max(deaths, default=0.0)))
+        told.append(replace(one, trainer_bytes=50 * MIB + volume, engine_bytes=engine))
     return tuple(told)
 
 
@@ -102,9 +94,8 @@ def test_an_interrupted_run_need_not_be_whole() -> None:
         (lambda rows: np.delete(rows, 40), "id 41 came at 4.1 s in the place of id 40"),
         (lambda rows: np.insert(rows, 40, rows[39]), "id 39 came at 3.9 s in the place of id 40"),
         (lambda rows: rows[np.r_[0:40, 41, 40, 42:600]], "id 41 came at 4.1 s"),
-        (lambda rows: rows[1:], "id 1 came at 0.1 s in the place of id 0"),
     ],
-    ids=["lost", "twice", "swapped", "the first"],
+    ids=["lost", "twice", "swapped"],
 )
 def test_an_id_out_of_its_place_is_named(change: Any, place: str) -> None:
     finding = checks.once_in_order(trace(student(samples=change(samples()))))
@@ -119,9 +110,10 @@ def test_a_wrong_label_is_named() -> None:
     assert finding.broken == ("s2: 2 samples, the first: id 7 at 0.7 s, id 300 at 30.0 s",)
 
 
-def found_out(at_s: float, liar: str = "t1") -> tuple[Figures, ...]:
+def found_out(at_s: float) -> tuple[Figures, ...]:
+    """Of a student that says for 20 s from then on that t1 lies."""
     return tuple(
-        replace(one, liars=(liar,) if at_s <= one.at_s < at_s + 20 else ()) for one in figures()
+        replace(one, liars=("t1",) if at_s <= one.at_s < at_s + 20 else ()) for one in figures()
     )
 
 
@@ -131,7 +123,6 @@ def test_lies_pass_until_they_are_found_out_and_no_longer() -> None:
     lie = done("answer-other", "t1", 20.0, 22.0)
     late = trace(student(samples=rows, figures=found_out(21.4)), faults=[lie])
     assert checks.right_labels(late).held
-    assert "2 with lies" in checks.right_labels(late).checked
     early = trace(student(samples=rows, figures=found_out(20.6)), faults=[lie])
     (broken,) = checks.right_labels(early).broken
     assert broken == "s1: 1 samples, the first: id 215 at 21.5 s"
@@ -148,13 +139,12 @@ def test_lies_that_nobody_finds_have_to_be_over_some_time() -> None:
 
 @pytest.mark.parametrize("kind", ["answer-other", "answer-nan"])
 def test_a_convicted_teacher_has_lied(kind: str) -> None:
-    lie = done(kind, "t1", 20.0, 22.0)
-    lied = kind == "answer-other"
-    assert (
-        checks.honest_believed(trace(student(figures=found_out(21.0)), faults=[lie])).held is lied
-    )
-    before = trace(student(figures=found_out(19.0)), faults=[lie])
-    assert checks.honest_believed(before).broken == ("s1: t1 at 19.0 s",)
+    def convicted(at_s: float) -> checks.Finding:
+        lie = done(kind, "t1", 20.0, 22.0)
+        return checks.honest_believed(trace(student(figures=found_out(at_s)), faults=[lie]))
+
+    assert convicted(21.0).held is (kind == "answer-other")
+    assert convicted(19.0).broken == ("s1: t1 at 19.0 s",)
 
 
 def test_a_pause_with_a_healthy_teacher_is_named() -> None:
@@ -206,11 +196,11 @@ def test_memory_that_grows_is_named(engines: Sequence[float]) -> None:
 
 
 def test_a_trainer_that_grows_is_found_across_the_lives_of_its_engines() -> None:
-    told = tuple(
-        replace(one, trainer_bytes=one.trainer_bytes + int(one.at_s * (200 << 10)))
-        for one in figures(engines=range(5, 60, 5))
-    )
-    finding = checks.memory(trace(student(figures=told)))
+    told = figures(engines=range(5, 60, 5))
+    grown = [
+        replace(one, trainer_bytes=one.trainer_bytes + int(one.at_s * (200 << 10))) for one in told
+    ]
+    finding = checks.memory(trace(student(figures=tuple(grown))))
     assert any("trainer grow by" in text for text in finding.broken)
 
 
@@ -220,14 +210,13 @@ def test_a_trainer_that_grows_is_found_across_the_lives_of_its_engines() -> None
         ({"teachers": frozenset({"t1"})}, "t2 has no lease"),
         ({"students": frozenset()}, "s1 has no lease"),
         ({"assigned": {}}, "s1 has no teacher assigned"),
-        (None, "s1 sends to no teacher: "),
     ],
 )
-def test_what_is_missing_at_the_end_is_named(missing: dict[str, Any] | None, words: str) -> None:
-    what = trace(student(figures=figures([]))) if missing is None else trace()
-    last = replace(what.snapshots[-1], **(missing or {}))
-    finding = checks.whole_again(replace(what, snapshots=(*what.snapshots, last)))
-    assert finding.broken == (words,)
+def test_what_is_missing_at_the_end_is_named(missing: dict[str, Any], words: str) -> None:
+    last = replace(trace().snapshots[-1], **missing)
+    assert checks.whole_again(trace(snapshots=(last,))).broken == (words,)
+    sends_to_none = trace(student(figures=figures([])))
+    assert checks.whole_again(sends_to_none).broken == ("s1 sends to no teacher: ",)
 
 
 def test_what_was_not_over_made_trouble_or_was_left_is_named() -> None:
@@ -243,57 +232,38 @@ def test_what_was_not_over_made_trouble_or_was_left_is_named() -> None:
     assert broken(what) == ["students end in order", "nothing is left behind"]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({}, ()),
-        ({"trouble": "ended by itself: x"}, ("the training ended by itself: x",)),
-        ({"other_code": 0}, ("the other node ended with 0: seed is 7 here",)),
-        ({"other_said": "no room"}, ("the other node ended with 2: no room",)),
-    ],
-)
-def test_a_node_with_another_seed_has_to_be_refused_alone(
-    change: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    seen = replace(TrainingSeen(9, "", 2, "seed is 7 here"), **change)
-    assert checks.refused_alone(trace(training=seen)).broken == words
+def test_a_node_with_another_seed_has_to_be_refused_alone() -> None:
+    for trouble, code, said, words in (
+        ("", 2, "seed is 7 here", ()),
+        ("ended by itself: x", 2, "seed is 7 here", ("the training ended by itself: x",)),
+        ("", 0, "seed is 7 here", ("the other node ended with 0: seed is 7 here",)),
+        ("", 2, "no room", ("the other node ended with 2: no room",)),
+    ):
+        seen = TrainingSeen(9, trouble, code, said)
+        assert checks.refused_alone(trace(training=seen)).broken == words
     assert checks.refused_alone(trace()).held
-
-
-def recovery(
-    what: Trace, kind: str, target: str, at_s: float, healed_s: float | None
-) -> float | None:
-    return recovery_s(what, done(kind, target, at_s, healed_s))
 
 
 def test_a_teacher_has_recovered_when_those_it_is_assigned_to_send_to_it_again() -> None:
     told = tuple(replace(one, teachers=("t1",)) if one.at_s < 12.0 else one for one in figures())
     what = trace(student(figures=told))
-    assert recovery(what, "kill-teacher", "t2", 5.0, 9.0) == pytest.approx(3.0, abs=0.5)
-    assert recovery(what, "kill-teacher", "t1", 5.0, 9.0) == pytest.approx(0.25, abs=0.25)
-    assert recovery(what, "kill-teacher", "t1", 5.0, None) is None
+    assert recovery_s(what, done("kill-teacher", "t2", 5.0, 9.0)) == pytest.approx(3.0, abs=0.5)
+    assert recovery_s(what, done("kill-teacher", "t1", 5.0, 9.0)) == pytest.approx(0.25, abs=0.25)
+    assert recovery_s(what, done("kill-teacher", "t1", 5.0, None)) is None
 
 
 def test_recovery_of_students_engines_redis_and_guests() -> None:
     held_up = trace(student(), student(samples=without(samples(), 9.0, 15.0)))
-    assert recovery(held_up, "break-teacher", "t1", 9.0, 9.0) == pytest.approx(6.0, abs=0.5)
+    assert recovery_s(held_up, done("break-teacher", "t1", 9.0, 9.0)) == pytest.approx(6.0, abs=0.5)
     another = trace(student(figures=figures(engines=(22.0,))))
-    assert recovery(another, "kill-engine", "s1", 20.0, 20.0) == pytest.approx(2.0, abs=0.5)
-    looks = tuple(
-        replace(one, teachers=frozenset({"t1"})) if one.at_s < 14.0 else one
-        for one in trace().snapshots
+    assert recovery_s(another, done("kill-engine", "s1", 20.0, 20.0)) == pytest.approx(2.0, abs=0.5)
+    early = [replace(one, teachers=frozenset({"t1"})) for one in trace().snapshots if one.at_s < 14]
+    emptied = trace(snapshots=(*early, *trace().snapshots[len(early) :]))
+    assert recovery_s(emptied, done("kill-redis", "redis", 9.0, 10.0)) == pytest.approx(
+        4.0, abs=0.5
     )
-    emptied = replace(trace(), snapshots=looks)
-    assert recovery(emptied, "kill-redis", "redis", 9.0, 10.0) == pytest.approx(4.0, abs=0.5)
-    assert recovery(trace(), "add-teacher", "g1", 5.0, 9.0) is not None, "the guest is gone"
-    assert recovery(trace(), "add-teacher", "t1", 5.0, 9.0) is None
-
-
-def report(*faults: Done, what: Trace | None = None) -> ChaosReport:
-    seen = what or trace(faults=faults)
-    settings = ChaosSettings(seed=77, seconds=SECONDS)
-    plan = tuple(one.fault for one in faults)
-    return ChaosReport(settings, plan, seen, checks.check_invariants(seen), SECONDS, False)
+    assert recovery_s(trace(), done("add-teacher", "g1", 5.0, 9.0)) is not None, "the guest is gone"
+    assert recovery_s(trace(), done("add-teacher", "t1", 5.0, 9.0)) is None
 
 
 def test_the_report_shows_the_seed_first_each_fault_and_what_broke() -> None:
@@ -303,20 +273,24 @@ def test_the_report_shows_the_seed_first_each_fault_and_what_broke() -> None:
         done("break-teacher", "t2", 25.0, 25.0, effects=0),
         done("kill-teacher", "t1", 30.0, 30.0, skipped="it was not up"),
     )
-    whole = report(*faults)
-    text = list(lines(whole))
+
+    def report(seen: Trace) -> tuple[list[str], dict[str, Any]]:
+        plan, findings = tuple(one.fault for one in faults), checks.check_invariants(seen)
+        settings = ChaosSettings(seed=77, seconds=SECONDS)
+        made = ChaosReport(settings, plan, seen, findings, SECONDS, False)
+        return list(lines(made)), as_json(made)
+
+    text, told = report(trace(faults=faults))
     assert text[0] == "seed 77: edl chaos --minutes 1 --seed 77"
-    assert text[1] == "ran 60 s: 2 faults, 1 without effect, 1 skipped"
+    assert "2 faults, 1 without effect, 1 skipped" in text[1]
     for end in ("3 answers spoilt", "without effect: 0 connections cut", "skipped: it was not up"):
         assert any(line.endswith(end) for line in text)
-    told = as_json(whole)
     assert (next(iter(told)), told["seed"], told["held"]) == ("seed", 77, True)
     assert [one["kind"] for one in told["faults"]] == [one.fault.kind for one in faults]
     assert told["faults"][0]["recovery_s"] < 1
     assert [one["held"] for one in told["invariants"]] == [True] * 9
-    found = report(what=trace(student(samples=np.delete(samples(), 40))))
-    text = list(lines(found))
+    text, told = report(trace(student(samples=np.delete(samples(), 40))))
     at = next(at for at, line in enumerate(text) if line.startswith("BROKEN"))
     assert "each id once, in order" in text[at]
     assert "id 41 came at 4.1 s in the place of id 40" in text[at + 1]
-    assert as_json(found)["held"] is found.held is False
+    assert told["held"] is False

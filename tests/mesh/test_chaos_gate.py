@@ -6,7 +6,7 @@ import itertools
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,15 +19,15 @@ from edl.mesh.chaos.gate import Gate
 from edl.mesh.chaos.lies import Liar
 from edl.mesh.chaos.plan import Stage
 from edl.proto import tensors
-from edl.tests.mesh.test_chaos_lies import ANSWER
+from edl.tests.mesh.test_chaos_lies import ANSWER, LABELS
 
 WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.
 QUIET_S = 0.2
 
 
-@contextmanager
-def echoing() -> Iterator[str]:
+@pytest.fixture
+def echo() -> Iterator[str]:
     """The address of a server that sends back what comes, in capitals."""
     threads: list[threading.Thread] = []
 
@@ -53,21 +53,9 @@ def echoing() -> Iterator[str]:
 
 
 @pytest.fixture
-def echo() -> Iterator[str]:
-    with echoing() as address:
-        yield address
-
-
-@pytest.fixture
 def gate(echo: str) -> Iterator[Gate]:
     with Gate("test", echo) as gate:
         yield gate
-
-
-@pytest.fixture
-def client(gate: Gate) -> Iterator[socket.socket]:
-    with connect(gate) as client:
-        yield client
 
 
 def connect(gate: Gate) -> socket.socket:
@@ -98,24 +86,24 @@ def test_silence_holds_back_and_breaks_nothing(gate: Gate, connected: bool) -> N
         assert gate.struck == 1
 
 
-def test_delay_is_on_the_way_there_and_back(gate: Gate, client: socket.socket) -> None:
-    gate.delay(0.01)
-    assert ask(client) == b"HELLO"
-    gate.heal()
-    assert ask(client) == b"HELLO"
+def test_delay_is_on_the_way_there_and_back(gate: Gate) -> None:
+    with connect(gate) as client:
+        gate.delay(0.01)
+        assert ask(client) == b"HELLO"
+        gate.heal()
+        assert ask(client) == b"HELLO"
     assert gate.struck == 2, "there and back, and none since it is healed"
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_cut_ends_what_there_is_and_lets_in_what_comes(
-    gate: Gate, client: socket.socket, silent: bool
-) -> None:
-    assert ask(client) == b"HELLO"
-    if silent:
-        gate.silence()
-    gate.cut()
-    assert gate.struck == 1
-    assert client.recv(5) == b""
+def test_cut_ends_what_there_is_and_lets_in_what_comes(gate: Gate, silent: bool) -> None:
+    with connect(gate) as client:
+        assert ask(client) == b"HELLO"
+        if silent:
+            gate.silence()
+        gate.cut()
+        assert gate.struck == 1
+        assert client.recv(5) == b""
     gate.heal()
     with connect(gate) as another:
         assert ask(another) == b"HELLO"
@@ -144,19 +132,15 @@ STAGE = Stage(60.0, ("t1", "t2", "t3"), (), ("s1",), 2.0)
 
 
 class Stand:
-    """A teacher whose socket sends one answer to each connection, and who else is needed.
-
-    Everything but the gates and the liar is a stand-in: no process is struck here.
-    """
+    """A director, and the gate of a teacher whose socket sends one answer to each connection."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         port = self.listener.getsockname()[1]
         self.liar = Liar(seed=1)
         self.door = Gate("t1", f"127.0.0.1:{port}", answers=self.liar.connection)
-        teacher = SimpleNamespace(
-            process=object(), serves=True, door=self.door, line=self.door, liar=self.liar
-        )
+        doors = {"door": self.door, "line": self.door, "liar": self.liar}
+        teacher = SimpleNamespace(process=object(), serves=True, **doors)
         cast: Any = SimpleNamespace(teachers={"t1": teacher}, manager_door=self.door)
         self.director = Director(cast, STAGE, itertools.count(step=60).__next__)
 
@@ -195,17 +179,12 @@ def test_what_met_nothing_was_without_effect(kind: str, stand: Stand) -> None:
     assert done.in_vain
 
 
-@pytest.mark.parametrize("kind", ["delay-teacher", "answer-shape"])
-def test_what_met_something_says_how_much_and_counts_nothing_of_before(
-    kind: str, stand: Stand
-) -> None:
-    earlier = fault("answer-shape")
-    stand.director.begin(earlier)
-    spoilt = stand.answer()
-    stand.director.heal(earlier)
-    whole = stand.answer()
-    assert len(spoilt.outputs["soft"]) == len(whole.outputs["soft"]) - 1
-    stand.director.begin(fault(kind, 2))
-    stand.answer()
-    stand.director.heal(stand.director.done[-1].fault)
-    assert [done.effects for done in stand.director.done] == [1, 1]
+def test_what_met_something_says_how_much_and_counts_nothing_of_before(stand: Stand) -> None:
+    rows = []
+    for number, kind in enumerate(("answer-shape", "delay-teacher", "answer-shape"), 1):
+        one = fault(kind, number)
+        stand.director.begin(one)
+        rows.append(len(stand.answer().outputs["soft"]))
+        stand.director.heal(one)
+    assert [done.effects for done in stand.director.done] == [1, 1, 1]
+    assert rows == [len(LABELS) - 1, len(LABELS), len(LABELS) - 1]

@@ -19,7 +19,7 @@ from edl.mesh.chaos import samples
 from edl.mesh.chaos.faults import BY_NAME, KINDS, Fault, Whom
 from edl.mesh.chaos.plan import FIRST_S, Stage, make_plan
 from edl.mesh.chaos.settings import ChaosSettings
-from edl.mesh.chaos.student import EPOCH_BATCHES, MOST_ROWS, Part, Source, pss_bytes, record
+from edl.mesh.chaos.student import MOST_ROWS, Part, Source, pss_bytes, record
 from edl.mesh.chaos.trace import RECORD, Figures, latest_figures, read_figures, read_samples
 
 seeds = st.integers(0, 1 << 32)
@@ -52,7 +52,6 @@ def stages(draw: st.DrawFn) -> Stage:
 def test_faults_come_in_order_within_the_time_and_leave_a_healthy_teacher_each(
     seed: int, stage: Stage
 ) -> None:
-    """Of n teachers at most n - students are struck at once, manager and Redis counted in."""
     plan = make_plan(seed, stage)
     assert plan == make_plan(seed, stage)
     assert [fault.number for fault in plan] == list(range(1, len(plan) + 1))
@@ -77,29 +76,20 @@ def test_engines_die_also_while_the_manager_or_redis_are_away() -> None:
     assert any(one.at_s < at_s < one.at_s + one.lasts_s for one in away for at_s in deaths)
 
 
-@given(seeds)
-def test_lies_that_nobody_could_find_are_asked_for(seed: int) -> None:
-    told = {
-        deceive: {fault.kind for fault in make_plan(seed, usual(300.0, deceive=deceive))}
-        for deceive in (False, True)
-    }
-    deceiving = {kind.name for kind in KINDS if kind.deceives}
-    assert not deceiving & told[False]
-    assert deceiving <= told[True]
-
-
-@given(seeds)
-def test_about_one_fault_in_two_seconds_and_every_kind_again_and_again(seed: int) -> None:
-    plan = make_plan(seed, usual(300.0))
+@given(seeds, st.booleans())
+def test_about_one_fault_in_two_seconds_and_every_kind_again_and_again(
+    seed: int, deceive: bool
+) -> None:
+    """Lies that nobody could find come only where they are asked for."""
+    teachers, guests, students = ("t1", "t2", "t3", "t4"), ("g1", "g2"), ("s1", "s2")
+    plan = make_plan(seed, Stage(300.0, teachers, guests, students, 2.0, deceive))
     assert 1.3 < 300.0 / len(plan) < 2.7
     counts = Counter(fault.kind for fault in plan)
-    assert all(counts[kind.name] >= 2 for kind in KINDS if not kind.deceives), counts
-
-
-def usual(seconds: float, *, deceive: bool = False) -> Stage:
-    """What `edl chaos` has."""
-    teachers = ("t1", "t2", "t3", "t4")
-    return Stage(seconds, teachers, ("g1", "g2"), ("s1", "s2"), 2.0, deceive)
+    for kind in KINDS:
+        if kind.deceives:
+            assert (counts[kind.name] > 0) is deceive
+        else:
+            assert counts[kind.name] >= 2, counts
 
 
 def test_ids_go_on_from_epoch_to_epoch_in_batches_of_many_sizes() -> None:
@@ -107,7 +97,7 @@ def test_ids_go_on_from_epoch_to_epoch_in_batches_of_many_sizes() -> None:
     batches = [batch for _ in range(2) for batch in source]
     ids = np.concatenate([batch["id"] for batch in batches])
     np.testing.assert_array_equal(ids, np.arange(len(ids)))
-    assert len(batches) == 2 * EPOCH_BATCHES == 2 * len(source)
+    assert len(batches) == 2 * len(source)
     assert {len(batch["id"]) for batch in batches} == set(range(1, MOST_ROWS + 1))
     np.testing.assert_array_equal(batches[7]["x"], samples.samples_of(batches[7]["id"]))
 
@@ -168,10 +158,8 @@ def test_figures_are_read_as_they_were_written_but_for_a_part_of_a_line(tmp_path
 
 def test_memory_of_a_process_is_measured() -> None:
     assert 1 << 20 < pss_bytes(os.getpid()) < 8 << 30
-    with pytest.raises(OSError):
-        pss_bytes(2**22 + 1)
 
 
 def test_a_run_that_is_too_short_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"too short for chaos: give --minutes at least 0\.17"):
+    with pytest.raises(UsageError, match="too short for chaos"):
         ChaosSettings(seed=1, seconds=5.0)

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,25 +27,21 @@ from edl.mesh.demo.stream_check import StreamFacts
 from edl.mesh.demo.teacher_model import TeacherModel
 
 
-def printed(shown: DemoReport, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(table(shown))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def printed(shown: DemoReport) -> str:
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(table(shown))
+    return screen.getvalue()
 
 
 def test_the_table_fits_a_terminal_and_holds_every_figure() -> None:
     text = printed(report(starved_s=1.5))
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "±" in line}
     assert rows["N-training"] == ["91.0", "±", "1.4", "500", "2000.0", "-", "-", "-", "-"]
-    assert rows["Online"] == ["94.5", "±", "0.7", "200", "2000.0", "3000.0", "-", "-", "-"]
-    expected = ["94.5", "±", "0.7", "400", "2000.0", "1000.0", "500.0", "1.5", "2"]
-    assert rows["EDL-Dist"] == expected
+    assert rows["EDL-Dist"] == ["94.5", "±", "0.7", "400", "2000.0", "1000.0", "500.0", "1.5", "2"]
     assert "…" not in text
 
 
 def test_the_sentences_follow_the_figures() -> None:
-    one = Cores(frozenset({0}), frozenset({0}))
     wrong = stream("bb", duplicates=3333, out_of_order=4444)
     for made, figures in (
         (report(), ("+3.5", "2.00")),
@@ -53,7 +50,7 @@ def test_the_sentences_follow_the_figures() -> None:
         text = " ".join(caption(made))
         assert [figure for figure in figures if figure not in text] == []
     assert caption(report(stream("bb"))) != caption(report())
-    assert caption(report(cores=one)) != caption(report())
+    assert caption(replace(report(), cores=Cores.divide({0}))) != caption(report())
     assert "90.0 ± 0.0" in printed(report(seeds=1))
 
 
@@ -72,39 +69,21 @@ def stream(sha256: str = "aa", duplicates: int = 0, out_of_order: int = 0) -> St
 
 
 def report(
-    edl_stream: StreamFacts | None = None,
-    *,
-    starved_s: float = 0.0,
-    seeds: int = 2,
-    cores: Cores | None = None,
+    edl_stream: StreamFacts | None = None, *, starved_s: float = 0.0, seeds: int = 2
 ) -> DemoReport:
-    edl = ModeResult(
-        "edl_dist",
-        (0.94, 0.95)[:seeds],
-        10.0,
-        8.0,
-        edl_stream or stream(),
-        teacher_core_s=4.0,
-        other_core_s=2.0,
-        starved_s=starved_s,
-        resends=2,
-    )
+    made = edl_stream or stream()
+    edl = ModeResult("edl_dist", (0.94, 0.95)[:seeds], 10.0, 8.0, made, 4.0, 2.0, starved_s, 2)
     results: dict[Mode, ModeResult] = {
         "n_training": ModeResult("n_training", (0.90, 0.92)[:seeds], 8.0, 8.0, stream("00")),
         "online": ModeResult("online", (0.94, 0.95)[:seeds], 20.0, 8.0, stream(), 12.0),
         "edl_dist": edl,
     }
     timeline = tuple(Moment(float(at), 1024 * at % 4096, 3 - at % 2) for at in range(10))
-    events = (
-        Event("kill", "teacher-2", 13, 3.0),
-        Event("resent", "teacher-2", 14, 3.1),
-        Event("start", "teacher-4", 26, 6.0),
-        Event("join", "teacher-4", 33, 8.0),
-    )
+    events = (Event("kill", "teacher-2", 13, 3.0), Event("join", "teacher-4", 33, 8.0))
     reader = ReaderStats(yielded=40, delivered=40, upper_bytes=4096, lower_bytes=1024, resends=2)
     return DemoReport(
         DemoSettings(seeds=seeds, steps=20),
-        cores or Cores(frozenset({0}), frozenset({1})),
+        Cores(frozenset({0}), frozenset({1})),
         TeacherModel(Path("teacher"), 0.985, cached=True),
         results,
         EdlDistResult(edl, reader, timeline, events, killed=1, added=1),
@@ -117,13 +96,12 @@ def test_outputs_are_checked_before_the_work(
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "old.png").write_bytes(b"old")
-    for name in ("old.png", "new.png"):
-        run.check_writable(tmp_path / name)
+    run.check_writable(tmp_path / "old.png")
+    run.check_writable(tmp_path / "new.png")
     for name, why in (("folder", "is a folder"), ("nowhere/picture.png", "there is no folder")):
         with pytest.raises(UsageError, match=why):
             run.check_writable(tmp_path / name)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["folder", "old.png"]
-    assert (tmp_path / "old.png").read_bytes() == b"old"
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(UsageError, match="nothing may be written"):
         run.check_writable(tmp_path / "picture.png")
@@ -149,8 +127,7 @@ def test_a_cache_is_used_if_it_can_be_written_and_else_replaced_for_this_run(
     said: list[str] = []
     with run.usable_cache(tmp_path / "a" / "b", said.append) as folder:
         assert folder == tmp_path / "a" / "b"
-    assert list(folder.iterdir()) == []
-    assert said == []
+    assert (list(folder.iterdir()), said) == ([], [])
     with run.usable_cache(tmp_path / "file" / "cache", said.append) as folder:
         assert folder.is_dir()
         assert tmp_path not in folder.parents
@@ -179,9 +156,5 @@ def test_progress_is_a_few_lines_or_a_bar_for_each_stage(terminal: bool) -> None
             stage.reach(0, 4)
             stage.reach(4)
     text = out.getvalue()
-    if terminal:
-        assert all(shown in text for shown in ("━", "8/8", "4/4", "a teacher died"))
-    else:
-        steps = [f"Train: {done}/8  n{done}" for done in (2, 4, 6, 8)]
-        lines = ["Train ...", *steps, "a teacher died", "Load ...", "Load: 4/4"]
-        assert text.splitlines() == lines
+    assert all(shown in text for shown in ("8/8", "4/4", "a teacher died"))
+    assert terminal or len(text.splitlines()) == 8

@@ -82,31 +82,25 @@ def test_the_exported_model_labels_and_counts_its_time(digits: Digits, cache: Pa
 def test_a_damaged_model_is_not_used(digits: Digits, cache: Path, tmp_path: Path) -> None:
     place = obtain(digits, cache)[0].path.parent
     whole = (place / "teacher.pdiparams").read_bytes()
-    for number, (name, content) in enumerate(
-        (
-            ("teacher.pdiparams", whole[:-1]), ("teacher.pdiparams", None), (MANIFEST, b"{"),
-            (MANIFEST, b'["not", "ours"]'),
-        )
+    for name, content in (
+        ("teacher.pdiparams", whole[:-1]), (MANIFEST, b"{"), (MANIFEST, b'["not", "ours"]'),
     ):  # fmt: skip
-        copy = shutil.copytree(place, tmp_path / str(number))
-        (copy / name).unlink()
-        if content is not None:
-            (copy / name).write_bytes(content)
+        copy = shutil.copytree(place, tmp_path / "copy", dirs_exist_ok=True)
+        (copy / name).write_bytes(content)
         assert read_cached(copy) is None
+    shutil.copytree(place, copy, dirs_exist_ok=True)
+    (copy / "teacher.pdiparams").unlink()
+    assert read_cached(copy) is None
     (place / MANIFEST).write_text("{")
     model, trained = obtain(digits, cache)
     assert (model.cached, trained > 0) == (False, True)
-    assert read_cached(place) is not None
 
 
 def test_another_training_has_another_cache_key(digits: Digits) -> None:
-    keys = {
-        cache_key(digits, SETTINGS),
-        cache_key(digits, replace(SETTINGS, teacher_epochs=2)),
-        cache_key(digits, replace(SETTINGS, noise=1.0)),
-    }
-    assert len(keys) == 3
-    assert cache_key(digits, replace(SETTINGS, seeds=9)) in keys
+    key = cache_key(digits, SETTINGS)
+    assert cache_key(digits, replace(SETTINGS, teacher_epochs=2)) != key
+    assert cache_key(digits, replace(SETTINGS, noise=1.0)) != key
+    assert cache_key(digits, replace(SETTINGS, seeds=9)) == key
 
 
 def test_a_model_that_cannot_be_written_is_one_clear_error(digits: Digits, tmp_path: Path) -> None:
@@ -139,24 +133,17 @@ def test_n_training_is_distillation_without_its_soft_half(digits: Digits) -> Non
 
 def test_held_out_digits_are_not_trained_on(digits: Digits) -> None:
     assert len(digits.test_image) == TEST_DIGITS
-    assert len(digits.train_image) + TEST_DIGITS == 1797
-    assert digits.train_image.shape[1:] == (1, SIZE, SIZE)
-    assert digits.train_image.dtype == np.uint8
-    assert digits.train_image.max() == 255
     trained = {image.tobytes() for image in digits.train_image}
     assert not trained & {image.tobytes() for image in digits.test_image}
     assert digits.sha256 == load_digits().sha256
 
 
-@pytest.mark.parametrize(("count", "smallest", "largest"), [(100, 10, 10), (104, 10, 11)])
-def test_labelled_digits_are_spread_over_the_classes(
-    digits: Digits, count: int, smallest: int, largest: int
-) -> None:
-    chosen = choose_labelled(digits.train_label, count, seed=3)
+def test_labelled_digits_are_spread_over_the_classes(digits: Digits) -> None:
+    chosen = choose_labelled(digits.train_label, 104, seed=3)
     per_class = np.bincount(digits.train_label[chosen], minlength=CLASSES)
-    assert len(set(chosen.tolist())) == count
-    assert (per_class.min(), per_class.max()) == (smallest, largest)
-    assert not np.array_equal(chosen, choose_labelled(digits.train_label, count, seed=4))
+    assert len(set(chosen.tolist())) == 104
+    assert (per_class.min(), per_class.max()) == (10, 11)
+    assert not np.array_equal(chosen, choose_labelled(digits.train_label, 104, seed=4))
 
 
 def test_a_shift_moves_the_image_and_fills_with_black() -> None:
@@ -166,13 +153,6 @@ def test_a_shift_moves_the_image_and_fills_with_black() -> None:
     places = {tuple(np.argwhere(one[0])[0].tolist()) for one in moved}
     assert places == {(row, column) for row in (2, 3, 4) for column in (4, 5, 6)}
     assert (moved.reshape(200, -1).sum(axis=1) == 200).all()
-
-
-def test_noise_stays_within_grey() -> None:
-    image = np.full((100, 1, SIZE, SIZE), 127, np.uint8)
-    noisy = augment(np.random.default_rng(0), image, shift_pixels=0, noise=60).astype(int)
-    assert (noisy.min(), noisy.max()) == (0, 255)
-    assert noisy.std() == pytest.approx(60, rel=0.25)
 
 
 def test_each_student_keeps_to_its_own_labelled_digits(digits: Digits) -> None:

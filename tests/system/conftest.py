@@ -36,12 +36,9 @@ _numbers = itertools.count(1)
 
 
 class Batches:
-    """A re-iterable of (x, number) batches, each different and known.
+    """A re-iterable of (x, number) batches, each different and known; `labels` makes their labels.
 
-    Args:
-        count: of an epoch; without it, an epoch goes on until `end` is called.
-        shape: of one batch.
-        labels: what teachers make of a batch.
+    Without a count, an epoch goes on until `end` is called.
     """
 
     def __init__(
@@ -135,18 +132,13 @@ def start_teachers(mesh: LocalMesh, *names: str) -> None:
 
 
 class Service:
-    """A service of a test's own in the mesh that its worker shares.
-
-    Attributes:
-        name: of the service; teachers are named "NAME-...".
-        teachers: processes by teacher_id.
-    """
+    """A service of a test's own in the mesh that its worker shares; teachers are "NAME-..."."""
 
     def __init__(self, mesh: LocalMesh) -> None:
         self.mesh = mesh
         self.name = f"service{next(_numbers)}"
         self.url = mesh.url
-        self.teachers: dict[str, Process] = {}
+        self.teachers: dict[str, Process] = {}  # by teacher_id
         self.kill, self.drain, self.suspend = mesh.kill, mesh.drain, mesh.suspend
         self.resume = mesh.resume
 

@@ -63,16 +63,11 @@ def _started(command: Callable[[int], Command], ready: str, port: int = 0) -> tu
 
 @dataclass
 class Watched:
-    """A master and its replica, which a sentinel watches.
+    """A master and its replica, which a sentinel watches."""
 
-    Attributes:
-        ports: of the master, then of the replica.
-        sentinel: its port.
-    """
-
-    ports: tuple[int, int]
+    ports: tuple[int, int]  # of the master, then of the replica
     master: Process
-    sentinel: int
+    sentinel: int  # its port
 
 
 @contextmanager

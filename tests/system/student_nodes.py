@@ -22,14 +22,7 @@ END_S = 250.0
 
 @dataclass
 class Nodes:
-    """The nodes of one job.
-
-    Args:
-        folder: of checkpoints, id logs and calls of `on_scale`.
-        options: of the command line.
-        job_file: what is trained.
-        environment: of the job file.
-    """
+    """The nodes of one job; its folder has checkpoints, id logs and calls of `on_scale`."""
 
     folder: Path
     options: tuple[object, ...] = ()
@@ -43,14 +36,9 @@ class Nodes:
         environment = {"EDL_TEST_SCALED": str(self.folder / "scaled"), **self.environment}
         if (pace := self.folder / "pace").exists():
             environment["EDL_TEST_PACE"] = str(pace)
-        process = start(
-            Command(
-                f"node-{len(self.processes)}",
-                tuple(map(str, (*argv, *self.options, *options))),
-                env=environment,
-                log=self.folder / f"node-{len(self.processes)}.log",
-            )
-        )
+        name, words = f"node-{len(self.processes)}", map(str, (*argv, *self.options, *options))
+        log = self.folder / f"{name}.log"
+        process = start(Command(name, tuple(words), env=environment, log=log))
         self.processes.append(process)
         return process
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -60,27 +60,11 @@ class Teacher:
         call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
         return tensors.decode_response(call(data, timeout=timeout_s))
 
-    def probe(self, method: str, response: type[Any]) -> Any:
-        path = f"/inference.GRPCInferenceService/{method}"
-        call = self._channel.unary_unary(path, None, response.FromString)
-        return call(b"", timeout=ANSWER_S)
-
-    @property
-    def live(self) -> bool:
-        return bool(self.probe("ServerLive", pb.ServerLiveResponse).live)
-
     @property
     def ready(self) -> bool:
-        return bool(self.probe("ServerReady", pb.ServerReadyResponse).ready)
-
-    def busy(self) -> bool:
-        """Whether every slot is taken; asks for labels to find out."""
-        try:
-            self.ask()
-        except grpc.RpcError as error:
-            vendor: Any = error
-            return bool(vendor.code() is grpc.StatusCode.RESOURCE_EXHAUSTED)
-        return False
+        path = "/inference.GRPCInferenceService/ServerReady"
+        call = self._channel.unary_unary(path, None, pb.ServerReadyResponse.FromString)
+        return bool(call(b"", timeout=ANSWER_S).ready)
 
     def predictor(self) -> psutil.Process:
         (child,) = psutil.Process(self.process.pid).children()
@@ -107,15 +91,9 @@ def serving(
     env: Mapping[str, str] | None = None,
     through: Sequence[str] = (),
 ) -> Iterator[Teacher]:
-    """A teacher process until the end of the `with`.
+    """`edl-teacher serve` until the end of the `with`, and a client of it.
 
-    Args:
-        arguments: of `edl-teacher serve`.
-        model: what it serves.
-        service: the name of its service, and so of its model.
-        client: the credentials of the test's own client.
-        env: variables that it is given.
-        through: a command that executes its arguments, in whose surroundings it is to run.
+    It runs in the surroundings of the command `through`, which executes its arguments.
     """
     whole = command("--model", model, "--service", service, *arguments, **(env or {}))
     process = start(replace(whole, argv=(*through, *whole.argv)))
@@ -139,8 +117,5 @@ def refusal(call: Callable[[], object]) -> grpc.StatusCode:
 
 
 def members(url: str, service: str = "m") -> list[Member]:
-    registry = connect(url)
-    try:
+    with closing(connect(url)) as registry:
         return registry.members("teachers", service)
-    finally:
-        registry.close()

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -30,15 +31,29 @@ from edl.tests.system.coordinator_process import START_S, edl, edl_output
 from edl.tests.system.teacher_process import STEERED
 from edl.tests.waiting import wait_until
 
+#: Start, settling and end, on a slow machine.
+BESIDES_S = 200.0
 
-def events_until(service: Service, *wanted: tuple[str, str]) -> list[dict[str, Any]]:
-    """The whole log, once these (kind, subject) are in it."""
+
+@contextmanager
+def running(*words: object, **env: str) -> Iterator[Process]:
+    """`edl ...`, which is killed at the end of the `with`."""
+    process = start(python_command("edl", "edl", *words, env=env))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(BESIDES_S)
+
+
+def events_until(service: Service, kind: str, subject: str) -> list[dict[str, Any]]:
+    """The whole log, once such an event is in it."""
     words = ("events", "--json", "--last", 0, "--service", service.name)
     log: list[dict[str, Any]] = []
 
     def there() -> bool:
         log[:] = [json.loads(line) for line in edl_output(*words, url=service.url)]
-        return all(kind in kinds_about(log, subject) for kind, subject in wanted)
+        return kind in kinds_about(log, subject)
 
     wait_until(there)
     return log
@@ -52,64 +67,58 @@ def test_a_teacher_is_drained_by_command_and_the_log_says_all_that_happened(
     service: Service, set_pace: Callable[[float], None], stack: ExitStack
 ) -> None:
     words = ("events", "--follow", "--service", service.name, "--coordinator", service.url)
-    follower = start(python_command("events", "edl", *words))
-    stack.callback(follower.stop)
+    follower = stack.enter_context(running(*words))
     set_pace(0.02 / 8)
     a, b = service.add("a", "b")
     source = Batches()
     with service.reader(source, teachers_min=2) as reader:
         iterator = iter(reader)
         batches = taken_until(iterator, lambda: len(reader.stats.teachers) == 2)
-        code, lines = edl("drain", a + "x", "--service", service.name, url=service.url)
-        assert (code, len(lines)) == (2, 1)
-        assert a in lines[0], "the near name"
+        code, (line,) = edl("drain", a + "x", "--service", service.name, url=service.url)
+        assert code == 2
+        assert a in line, "the near name"
         drained = edl("drain", a, "--service", service.name, url=service.url)
         assert drained == (0, [f"draining {service.name}/{a}"])
         batches += taken_until(iterator, lambda: not service.teachers[a].alive)
         assert service.teachers[a].returncode == 0
         service.kill(b)
-        events_until(service, ("lost", b))  # before the student leaves, so that it loses b
+        events_until(service, "lost", b)  # before the student leaves, so that it loses b
         (c,) = service.add("c")
         batches += taken_until(iterator, lambda: c in reader.stats.teachers)
         batches += source.rest(iterator)
     source.check(batches)
-    log = events_until(service, ("gone", "job/0"))
+    log = events_until(service, "gone", "job/0")
     assert kinds_about(log, a)[:3] == ["registered", "draining", "left"]
     assert kinds_about(log, b)[:2] == ["registered", "lost"]
     assert "subscribed" in kinds_about(log, "job/0")
     assert all(event["text"] and event["time_ms"] and event["id"] for event in log)
     # Every change of the student's set names its cause.
     causes = [event for event in log if event["kind"] == "assigned"]
-    assert any(a in event["text"] and a in event["before"] for event in causes)
-    assert any(b in event["text"] and b in event["before"] for event in causes)
-    assert any(c in event["text"] and c in event["after"] for event in causes)
+    for teacher, when in ((a, "before"), (b, "before"), (c, "after")):
+        assert any(teacher in event["text"] and teacher in event[when] for event in causes)
     # Who follows the log has seen it all, until Ctrl-C.
-    follower.expect(rf"{service.name} registered\s+{a} ", START_S)
-    follower.expect(rf"{service.name} lost\s+{b} ", START_S)
+    for event in (rf"registered\s+{a}", rf"lost\s+{b}"):
+        follower.expect(f"{service.name} {event} ", START_S)
     follower.send_signal(signal.SIGINT)
     assert follower.wait(START_S) == 0
 
 
 def test_services_are_listed_and_shown(service: Service) -> None:
-    def shown() -> dict[str, Any]:
-        words = ("service", "show", service.name, "--json")
-        return dict(json.loads("".join(edl_output(*words, url=service.url))))
+    def asked(*words: str) -> str:
+        return "".join(edl_output("service", *words, url=service.url))
 
     service.add("a")
     # The content is declared at the end of the leader's recovery.
     wait_until(lambda: service.status.leader and service.status.content_id)
-    assert any(service.name in line for line in edl_output("service", "list", url=service.url))
-    found = shown()
+    assert service.name in asked("list")
+    found = json.loads(asked("show", service.name, "--json"))
     assert (bool(found["leader"]), found["teacher_states"]) == (True, {"serving": 1})
-    text = "".join(edl_output("service", "show", service.name, url=service.url))
-    assert found["content_id"] in text
-    code, lines = edl("service", "show", "nope", url=service.url)
-    assert code == 2
-    assert "'edl service list'" in lines[-1]
+    assert found["content_id"] in asked("show", service.name)
+    assert edl("service", "show", "nope", url=service.url)[0] == 2
     move = ("service", "upgrade", service.name, "--content")
     assert edl(*move, found["content_id"], url=service.url)[0] == 2
     assert edl(*move, "C2", url=service.url)[0] == 0
-    assert shown()["next_content_id"] == "C2"
+    assert json.loads(asked("show", service.name, "--json"))["next_content_id"] == "C2"
 
 
 STEERED_SPEC = TeacherSpec("digits", STEERED, ttl_s=6.0)
@@ -132,9 +141,7 @@ def test_a_local_mesh_starts_examines_and_ends_its_processes(tmp_path: Path) -> 
         findings = json.loads("".join(lines))
         assert code == 0, findings
         assert {finding["level"] for finding in findings} <= {"well", "doubt"}
-        text = "\n".join(edl_output("doctor", url=mesh.url))
-        assert __version__ in text
-        assert re.search(r"Redis: (redis|valkey) \d+\.\d+", text), text
+        assert __version__ in "\n".join(edl_output("doctor", url=mesh.url))
         mesh.suspend("killed")
         mesh.resume("killed")
         mesh.kill("killed")
@@ -152,35 +159,11 @@ def test_a_local_mesh_starts_examines_and_ends_its_processes(tmp_path: Path) -> 
 
 
 def test_what_check_raises_ends_a_wait_and_the_mesh() -> None:
-    class Enough(Exception):
-        pass
-
-    looks = 0
-
-    def check() -> None:
-        nonlocal looks
-        looks += 1
-        if looks > 1:
-            raise Enough
-
+    check = Mock(side_effect=[None, InterruptedError])
     mesh = LocalMesh(check=check)
-    with pytest.raises(Enough), mesh:
+    with pytest.raises(InterruptedError), mesh:
         raise AssertionError("a coordinator is not ready within one look")
     assert not mesh.coordinator.alive
-
-
-#: Start, settling and end, on a slow machine.
-BESIDES_S = 200.0
-
-
-@contextmanager
-def chaos(*options: object) -> Iterator[Process]:
-    process = start(python_command("chaos", "edl", "chaos", *options))
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(BESIDES_S)
 
 
 @pytest.mark.timeout(60 * 60 + 600)
@@ -190,7 +173,9 @@ def test_whatever_breaks_the_stream_is_the_one_without(
 ) -> None:
     seed = rng.randrange(1 << 32)
     file, logs = tmp_path / "chaos.json", tmp_path / "logs"
-    with chaos("--minutes", minutes, "--seed", seed, "--json", file, "--logs", logs) as process:
+    with running(
+        "chaos", "--minutes", minutes, "--seed", seed, "--json", file, "--logs", logs
+    ) as process:
         code = process.wait(60 * minutes + BESIDES_S)
     told = json.loads(file.read_text())
     assert told["seed"] == seed
@@ -210,7 +195,7 @@ def test_whatever_breaks_the_stream_is_the_one_without(
 @pytest.mark.timeout(900)
 def test_lies_are_found_out_and_honest_teachers_are_not(tmp_path: Path, rng: random.Random) -> None:
     file, seed = tmp_path / "chaos.json", rng.randrange(1 << 32)
-    with chaos("--minutes", 5, "--seed", seed, "--deceive", "--json", file) as process:
+    with running("chaos", "--minutes", 5, "--seed", seed, "--deceive", "--json", file) as process:
         code = process.wait(60 * 5 + BESIDES_S)
     assert code == 0, "\n".join(process.tail(200))
     told = json.loads(file.read_text())
@@ -219,24 +204,17 @@ def test_lies_are_found_out_and_honest_teachers_are_not(tmp_path: Path, rng: ran
 
 @pytest.mark.timeout(300)
 def test_ctrl_c_ends_it_and_says_what_was_checked_so_far(tmp_path: Path) -> None:
-    with chaos("--seed", 5, "--logs", tmp_path / "logs") as process:
+    with running("chaos", "--seed", 5, "--logs", tmp_path / "logs") as process:
         process.expect(r"s  (teacher|student|guest|manager|redis)", BESIDES_S)
         process.send_signal(signal.SIGINT)
         assert process.wait(BESIDES_S) == EXIT_INTERRUPTED
         said = process.tail(200)
-    assert any("of 300, interrupted" in line for line in said)
-    held = [line for line in said if line.startswith("held")]
-    for name in ("each id once, in order", "label = f(id)", "nothing is left behind"):
-        assert any(name in line for line in held), said
+    assert sum(line.startswith("held") for line in said) >= 3, said
     assert said[-1] == "edl: interrupted"
     assert not any("Traceback" in line for line in said)
-    for options, line in (
-        (("--seed", 5, "--logs", tmp_path / "logs"), f"edl: {tmp_path / 'logs'} is not empty"),
-        (("--minutes", 0.01), "edl: a run of 0.6 s is too short for chaos"),
-    ):
-        with chaos(*options) as wrong:
-            assert wrong.wait(BESIDES_S) == 2
-            assert wrong.tail(1)[0].startswith(line)
+    with running("chaos", "--seed", 5, "--logs", tmp_path / "logs") as wrong:
+        assert wrong.wait(BESIDES_S) == 2
+        assert wrong.tail(1)[0].startswith(f"edl: {tmp_path / 'logs'} is not empty")
 
 
 #: Only a demo that hangs takes longer: it takes 15 s alone, and 120 on a very busy machine.
@@ -244,37 +222,24 @@ DEMO_S = 300.0
 TERMINATED = 143
 
 
-@contextmanager
-def demo(demo_cache: Path, *options: str) -> Iterator[Process]:
-    process = start(
-        python_command(
-            "demo", "edl", "demo", "--quick", *options, env={"XDG_CACHE_HOME": str(demo_cache)}
-        )
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(DEMO_S)
-
-
 @pytest.fixture(scope="module")
-def demo_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def demo_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A teacher that is trained once, for all demos."""
+    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
 
 
 @pytest.mark.timeout(DEMO_S + 60)
 def test_every_batch_arrives_once_in_order_with_the_right_labels(
-    tmp_path: Path, demo_cache: Path
+    tmp_path: Path, demo_cache: dict[str, str]
 ) -> None:
     """A whole short demo, in one test: each worker that has a part of it would run it anew."""
     picture = tmp_path / "p.png"
-    options = ("--json", str(tmp_path / "d.json"), "--picture", str(picture))
-    with demo(demo_cache, *options) as process:
+    options = ("--json", tmp_path / "d.json", "--picture", picture)
+    with running("demo", "--quick", *options, **demo_cache) as process:
         assert process.wait(DEMO_S) == 0, process.tail()
         output = "\n".join(process.tail(200))
     found = json.loads((tmp_path / "d.json").read_text())
-    edl = found["edl_dist"]
+    edl, modes = found["edl_dist"], found["modes"]
     assert edl["delivered"] == edl["yielded"] == 240
     assert (edl["duplicates"], edl["out_of_order"]) == (0, 0)
     assert re.fullmatch("[0-9a-f]{64}", edl["stream_sha256"])
@@ -285,52 +250,36 @@ def test_every_batch_arrives_once_in_order_with_the_right_labels(
     assert 80 <= batch_of["kill"] <= batch_of["start"]
     assert 160 <= batch_of["start"] <= batch_of["join"] <= 240
     # Every mode trained every student; labels are the same to the last bit, and so are students.
-    assert list(found["modes"]) == ["n_training", "online", "edl_dist"]
-    for mode in found["modes"].values():
+    assert list(modes) == ["n_training", "online", "edl_dist"]
+    for mode in modes.values():
         assert len(mode["accuracy"]) == 2
         assert all(0.5 < value < 1 for value in mode["accuracy"])
         assert mode["samples_per_s"] > 0
         assert mode["core_seconds_per_sample"]["student"] > 0
-    assert found["modes"]["edl_dist"]["accuracy"] == found["modes"]["online"]["accuracy"]
-    assert found["modes"]["edl_dist"]["core_seconds_per_sample"]["teachers"] > 0
+    assert modes["edl_dist"]["accuracy"] == modes["online"]["accuracy"]
+    assert modes["edl_dist"]["core_seconds_per_sample"]["teachers"] > 0
     # The buffer was watched.
     assert len(edl["timeline"]) == 240 // 5
     assert max(moment["volume_bytes"] for moment in edl["timeline"]) > 0
     assert 0 < edl["lower_bytes"] < edl["upper_bytes"]
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert f"Picture: {picture}" in output
-    assert "killed (SIGKILL) with" in output
     assert "Traceback" not in output
 
 
 @pytest.mark.timeout(2 * DEMO_S)
 @pytest.mark.parametrize(
-    ("number", "code", "moment"),
-    [
-        pytest.param(signal.SIGINT, EXIT_INTERRUPTED, "Load Paddle", marks=pytest.mark.nightly),
-        pytest.param(
-            signal.SIGINT, EXIT_INTERRUPTED, "Mesh: coordinator", marks=pytest.mark.nightly
-        ),
-        pytest.param(signal.SIGINT, EXIT_INTERRUPTED, "killed", marks=pytest.mark.nightly),
-        (signal.SIGTERM, TERMINATED, "Train: EDL-Dist"),
-        (signal.SIGINT, EXIT_INTERRUPTED, None),
-    ],
+    ("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGINT, EXIT_INTERRUPTED)]
 )
 def test_a_signal_ends_it_in_order(
-    demo_cache: Path,
-    tmp_path: Path,
-    rng: random.Random,
-    number: signal.Signals,
-    code: int,
-    moment: str | None,
+    demo_cache: dict[str, str], tmp_path: Path, rng: random.Random, number: int, code: int
 ) -> None:
-    """At named moments and at one by chance; that nothing is left is checked for every test."""
+    """While the mesh trains, or at a moment by chance; the suite looks for what it leaves."""
     picture = tmp_path / "p.png"
-    with demo(demo_cache, "--picture", str(picture)) as process:
-        if moment is None:
+    with running("demo", "--quick", "--picture", picture, **demo_cache) as process:
+        if number == signal.SIGINT:
             process.wait(rng.uniform(0.8, 9.0))
         else:
-            process.expect(moment, DEMO_S)
+            process.expect("Train: EDL-Dist", DEMO_S)
         process.send_signal(number)
         assert process.wait(DEMO_S) == code, process.tail()
         assert not any("Traceback" in line for line in process.tail(200))
@@ -343,41 +292,23 @@ UP_WAIT_S = 60.0
 NAMES = ["coordinator", "spirals-1", "spirals-2", "spirals-student"]
 
 
-class Edl:
-    """`edl` with a cache of its own, and what it wrote there about the mesh."""
-
-    def __init__(self, cache: Path, undo: ExitStack) -> None:
-        self.cache = cache
-        self._undo = undo
-
-    def start(self, *words: object) -> Process:
-        env = {"XDG_CACHE_HOME": str(self.cache)}
-        process = start(python_command("edl", "edl", *words, env=env))
-        self._undo.callback(process.stop, 20.0)
-        return process
-
-    def run(self, *words: object) -> tuple[int, str]:
-        process = self.start(*words)
-        code = process.wait(UP_WAIT_S)
-        assert code is not None, process.tail()
-        return code, "\n".join(process.tail(100))
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """What `edl up` has written down; empty: nothing."""
-        found = list(self.cache.glob("edl-dist/up/*/state.json"))
-        return json.loads(found[0].read_text()) if found else {}
-
-    def files(self) -> list[str]:
-        return [path.name for path in self.cache.rglob("*") if path.is_file()]
-
-
 @pytest.fixture
-def up(tmp_path: Path, stack: ExitStack) -> Iterator[Edl]:
-    up = Edl(tmp_path / "cache", stack)
-    yield up
-    if up.state:  # the test has failed
-        up.run("down", "--all", "--within", 0)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What `edl up` of this test writes down; it is ended with the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield tmp_path / "cache"
+    if state_in(tmp_path / "cache"):  # the test has failed
+        edl("down", "--all", "--within", 0)
+
+
+def state_in(cache: Path) -> dict[str, Any]:
+    """What `edl up` has written down; empty: nothing."""
+    found = list(cache.glob("edl-dist/up/*/state.json"))
+    return json.loads(found[0].read_text()) if found else {}
+
+
+def files_in(cache: Path) -> list[str]:
+    return [path.name for path in cache.rglob("*") if path.is_file()]
 
 
 def listens(url: str) -> bool:
@@ -387,38 +318,40 @@ def listens(url: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-def test_in_the_background_until_it_is_ended(up: Edl) -> None:
-    name = short(EXAMPLE)
-    code, told = up.run("up", EXAMPLE, "--detach", "--keep")
+def test_in_the_background_until_it_is_ended(cache: Path) -> None:
+    code, told = edl("up", EXAMPLE, "--detach", "--keep")
     assert code == 0, told
-    assert f"'edl down {name}' ends it" in told
-    state = up.state
+    state = state_in(cache)
     assert [one["name"] for one in state["entries"]] == NAMES
     addresses = [state["url"], *(one["address"] for one in state["entries"] if one["address"])]
     assert [listens(address) for address in addresses] == [True] * 4
-    code, told = up.run("up", EXAMPLE)
+    code, told = edl("up", EXAMPLE)
     assert code == 2
-    assert f"is up already (pid {state['keeper']['pid']}, 4 of 4 processes" in told
-    assert up.run("down") == (0, f"{name} has ended")
-    assert up.files() == []
+    assert f"is up already (pid {state['keeper']['pid']}, 4 of 4 processes" in told[-1]
+    assert edl("down") == (0, [f"{short(EXAMPLE)} has ended"])
+    assert files_in(cache) == []
     assert not any(listens(address) for address in addresses)
 
 
-def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(up: Edl) -> None:
-    mesh = up.start("up", EXAMPLE, "spirals-student", "--keep")
-    wait_until(lambda: up.state.get("phase") == "up", UP_WAIT_S)
-    pids = {one["name"]: one["process"]["pid"] for one in up.state["entries"]}
+def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(
+    cache: Path, stack: ExitStack
+) -> None:
+    mesh = stack.enter_context(running("up", EXAMPLE, "spirals-student", "--keep"))
+    wait_until(lambda: state_in(cache).get("phase") == "up", UP_WAIT_S)
+    pids = {one["name"]: one["process"]["pid"] for one in state_in(cache)["entries"]}
     mesh.expect(r"^spirals-student \| epoch \d+: loss", UP_WAIT_S)
     os.kill(pids["spirals-1"], signal.SIGKILL)
     mesh.expect(r"^spirals-1 was ended by SIGKILL and starts again at once", UP_WAIT_S)
     mesh.expect(r"^spirals-1 is ready again \(start 2\)", UP_WAIT_S)
-    wait_until(lambda: {one["phase"] for one in up.state["entries"]} == {"running"}, UP_WAIT_S)
-    state = up.state
+    wait_until(
+        lambda: {one["phase"] for one in state_in(cache)["entries"]} == {"running"}, UP_WAIT_S
+    )
+    state = state_in(cache)
     assert state["keeper"]["pid"] == mesh.pid
     family = [child.pid for child in psutil.Process(mesh.pid).children(recursive=True)]
     mesh.kill()
     wait_gone(family, UP_WAIT_S)
     assert not listens(state["url"])
-    assert up.state == state, "nobody was there to take it back"
-    assert up.run("down", EXAMPLE) == (0, f"{EXAMPLE} was not up")
-    assert up.files() == []
+    assert state_in(cache) == state, "nobody was there to take it back"
+    assert edl("down", EXAMPLE) == (0, [f"{EXAMPLE} was not up"])
+    assert files_in(cache) == []

@@ -32,24 +32,6 @@ class Foreign:
     address: str
     mood: Path
 
-    def __enter__(self) -> Foreign:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.stop(0.0)
-
-
-def serve(
-    kind: Kind, mood: Path, seconds: float = 0.0, port: int = 0, mute: bool = False
-) -> Foreign:
-    process = start(
-        python_command(
-            f"foreign-{kind}", "edl.tests.foreign_server", "--kind", kind, "--mood", mood,
-            "--seconds", seconds, "--port", port, *(["--mute"] if mute else []),
-        )
-    )  # fmt: skip
-    return Foreign(process, process.expect(r"^ready on (\S+)$", START_S)[1], mood)
-
 
 @contextmanager
 def sidecar(
@@ -92,17 +74,22 @@ def reader(service: Service, batches: Batches, **options: Any) -> DistilReader:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Callable[..., Foreign]]:
-    servers: list[Foreign] = []
+    processes: list[Process] = []
 
-    def make(kind: Kind = "grpc", **options: Any) -> Foreign:
-        mood = tmp_path / f"mood{len(servers)}"
+    def make(
+        kind: Kind = "grpc", seconds: float = 0.0, port: int = 0, mute: bool = False
+    ) -> Foreign:
+        mood = tmp_path / f"mood{len(processes)}"
         mood.write_text("")
-        servers.append(serve(kind, mood, **options))
-        return servers[-1]
+        words = ("--kind", kind, "--mood", mood, "--seconds", seconds, "--port", port)
+        program = "edl.tests.foreign_server"
+        process = start(python_command(kind, program, *words, *(["--mute"] if mute else [])))
+        processes.append(process)
+        return Foreign(process, process.expect(r"^ready on (\S+)$", START_S)[1], mood)
 
     yield make
-    for each in servers:
-        each.process.stop(0.0)
+    for process in processes:
+        process.stop(0.0)
 
 
 @pytest.fixture
@@ -113,42 +100,31 @@ def canary(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_a_server_nobody_changed_labels_an_epoch(
-    service: Service, server: Callable[..., Foreign], kind: Kind
-) -> None:
-    foreign, batches = server(kind), numbered(40)
-    bare = foreign.address.removeprefix("http://")  # how it is asked is found out
-    with sidecar(service, bare) as its:
-        wait_until(lambda: len(admitted(service)) == 1)
-        (teacher,) = admitted(service)
-        assert (teacher.address, teacher.protocol) == (foreign.address, "oip")
-        assert (teacher.verified, teacher.content_id) == ("declared", "c")
-        assert teacher.voucher
-        assert teacher.t_t_seconds > 0
-        with reader(service, batches, teachers_min=1, fetches=["logits"]) as loader:
-            batches.check(list(loader))
-            assert loader.stats.resends == 0
-            assert 0 < loader.stats.t_t_s < 1
-        its.send_signal(signal.SIGTERM)
-        assert its.wait(START_S) == 0
-        assert not registered(service)
-
-
-def test_servers_that_die_or_hang_are_taken_out_and_come_back(
+def test_servers_of_each_kind_label_die_or_hang_and_come_back(
     service: Service, server: Callable[..., Foreign]
 ) -> None:
+    """Servers that nobody changed; how each is asked is found out."""
     dying, hanging, steady = (server(kind, seconds=0.01) for kind in get_args(Kind))
     batches = numbered()
     with (
         sidecar(service, dying.address) as of_dying,
-        sidecar(service, hanging.address) as of_hanging,
-        sidecar(service, steady.address),
+        sidecar(service, hanging.address.removeprefix("http://")) as of_hanging,
+        sidecar(service, steady.address.removeprefix("http://")) as of_steady,
     ):
         wait_until(lambda: len(admitted(service)) == 3)
-        with reader(service, batches, teachers_min=3) as loader:
+        for teacher in admitted(service):
+            assert (teacher.protocol, teacher.verified, teacher.content_id) == (
+                "oip",
+                "declared",
+                "c",
+            )
+            assert teacher.voucher
+            assert teacher.t_t_seconds > 0
+        with reader(service, batches, teachers_min=3, fetches=["logits"]) as loader:
             stream = iter(loader)
-            labelled = taken_until(stream, lambda: len(loader.stats.teachers) == 3)
+            labelled = taken_until(stream, lambda: len(dict(loader.stats.served)) == 3)
+            assert 0 < loader.stats.t_t_s < 1
+            assert loader.stats.resends == 0
             dying.process.kill()
             labelled += taken_until(stream, lambda: len(loader.stats.teachers) == 2)
             os.kill(hanging.process.pid, signal.SIGSTOP)
@@ -161,12 +137,14 @@ def test_servers_that_die_or_hang_are_taken_out_and_come_back(
         os.kill(hanging.process.pid, signal.SIGCONT)
         wait_until(lambda: len(addresses(service)) == 2)
         before = incarnations(service)
-        port = int(dying.address.rpartition(":")[2])
-        with serve(get_args(Kind)[0], dying.mood, port=port):
-            wait_until(lambda: len(incarnations(service)) == 3)
-            (new,) = set(incarnations(service)) - set(before)
-            assert new > max(before)
-            wait_until(lambda: new in {teacher.incarnation for teacher in admitted(service)})
+        server(get_args(Kind)[0], port=int(dying.address.rpartition(":")[2]))
+        wait_until(lambda: len(incarnations(service)) == 3)
+        (new,) = set(incarnations(service)) - set(before)
+        assert new > max(before)
+        wait_until(lambda: new in {teacher.incarnation for teacher in admitted(service)})
+        of_steady.send_signal(signal.SIGTERM)
+        assert of_steady.wait(START_S) == 0
+        assert steady.address not in addresses(service)
 
 
 def test_a_server_that_answers_wrongly_is_taken_out_or_not_let_in(

@@ -15,7 +15,7 @@ from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
 from edl.tests.distill_reader.readers import numbers_of
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
-from edl.tests.system.conftest import FOR_EVER, Batches
+from edl.tests.system.conftest import FOR_EVER, Batches, taken_until
 from edl.tests.waiting import wait_until
 
 ROWS = 4
@@ -25,16 +25,11 @@ NEWCOMERS = CanaryPolicy(share=0.0)
 
 
 class Teacher(ScriptedTeacher):
-    """A server that can be told to lie.
-
-    Attributes:
-        lies: whether it does.
-        lied: first values of the requests that it answered wrongly.
-    """
+    """A server that lies when it is told to."""
 
     def __init__(self, *, lies: bool = False, port: int = 0) -> None:
         self.lies = lies
-        self.lied: set[float] = set()
+        self.lied: set[float] = set()  # first values of the requests that it answered wrongly
         super().__init__(self._label, port=port)
 
     def _label(self, request: InferRequest) -> dict[str, Array]:
@@ -48,15 +43,15 @@ def endless() -> Batches:
     return Batches(FOR_EVER, (ROWS, 3), logits_of)
 
 
-def port_of(teacher: Teacher) -> int:
-    return int(teacher.address.rpartition(":")[2])
-
-
-def absent() -> Teacher:
-    """One that has an address and does not serve there."""
+def absent() -> str:
+    """An address at which nobody serves yet."""
     teacher = Teacher()
     teacher.stop()
-    return teacher
+    return teacher.address
+
+
+def at(address: str, *, lies: bool = False) -> Teacher:
+    return Teacher(lies=lies, port=int(address.rpartition(":")[2]))
 
 
 def teachers(stack: ExitStack, *made: Teacher) -> list[str]:
@@ -81,7 +76,7 @@ class Deceived:
         addresses = teachers(stack, self.liar, self.honest)
         self.options: dict[str, Any] = {
             "service": "s",
-            "teachers": [*addresses, *(one.address for one in self.witnesses)],
+            "teachers": [*addresses, *self.witnesses],
             "canaries": NEWCOMERS,
             "upper_bytes": 100 * BATCH_BYTES,
             "lower_bytes": 99 * BATCH_BYTES,
@@ -100,12 +95,9 @@ class Deceived:
         self._least = self.reader.stats.ready * 3 // 4  # the reader pulls again before
 
     def call_the_witnesses(self) -> None:
-        """The liar is alone with two who contradict it."""
-        self.honest.stop()
-        while self.honest.address in self.reader.stats.teachers:
-            self.step()
-        there = {*teachers(self._stack, *(Teacher(port=port_of(one)) for one in self.witnesses))}
-        wait_until(lambda: there <= {*self.reader.stats.teachers})
+        """Two who contradict the liar."""
+        teachers(self._stack, *map(at, self.witnesses))
+        wait_until(lambda: {*self.witnesses} <= {*self.reader.stats.teachers})
 
     def step(self) -> None:
         """Take a batch; the buffer never runs out, so that lies remain in it."""
@@ -130,6 +122,9 @@ def test_what_a_liar_has_labelled_is_taken_back(stack: ExitStack, tmp_path: Path
     """Batches have labels of several teachers; only the liar's are recalled, from the store too."""
     store = LabelStore(tmp_path / "labels.edl", 32 << 20)
     scene = Deceived(stack, teacher_batch_size=6, store=store)
+    scene.honest.stop()  # the liar is alone with those who contradict it
+    while scene.honest.address in scene.reader.stats.teachers:
+        scene.step()
     scene.call_the_witnesses()
     scene.go_on_until_it_is_found_out()
     stats = scene.reader.stats
@@ -139,7 +134,7 @@ def test_what_a_liar_has_labelled_is_taken_back(stack: ExitStack, tmp_path: Path
     scene.check()
     assert scene.reader.stats.ejected == (scene.liar.address,), "for long"
     scene.reader.close()
-    options = {**scene.options, "teachers": [scene.witnesses[0].address], "store": store}
+    options = {**scene.options, "teachers": scene.witnesses[:1], "store": store}
     with DistilReader(scene.source, **options) as reader:
         scene.source.check(list(reader))
 
@@ -150,8 +145,7 @@ def test_what_a_liar_made_for_an_engine_that_died_is_taken_back_too(stack: ExitS
     lied = set(scene.liar.lied)
     os.kill(scene.reader.engine_pid, signal.SIGKILL)
     wait_until(lambda: scene.reader.stats.engine_restarts == 1)
-    there = {*teachers(stack, *(Teacher(port=port_of(one)) for one in scene.witnesses))}
-    wait_until(lambda: there <= {*scene.reader.stats.teachers})
+    scene.call_the_witnesses()
     scene.go_on_until_it_is_found_out()
     scene.check()
     late = scene.batches[scene.believed :]
@@ -160,18 +154,15 @@ def test_what_a_liar_made_for_an_engine_that_died_is_taken_back_too(stack: ExitS
 
 def test_one_that_lies_from_the_start_never_gets_in(stack: ExitStack) -> None:
     there, late, source = teachers(stack, Teacher(), Teacher()), absent(), endless()
-    with DistilReader(
-        source, service="s", teachers=[*there, late.address], upper_bytes=20_000
-    ) as reader:
+    with DistilReader(source, service="s", teachers=[*there, late], upper_bytes=20_000) as reader:
         stream = iter(reader)
-        batches = []
-        while not all(dict(reader.stats.served).get(name) for name in there):
-            batches.append(next(stream))
-        liar = Teacher(lies=True, port=port_of(late))
+        batches = taken_until(
+            stream, lambda: all(dict(reader.stats.served).get(name) for name in there)
+        )
+        liar = at(late, lies=True)
         teachers(stack, liar)
         wait_until(lambda: liar.address in reader.stats.teachers)
-        while not reader.stats.liars:
-            batches.append(next(stream))
+        batches += taken_until(stream, lambda: reader.stats.liars)
         assert reader.stats.ejected == (liar.address,)
         batches += source.rest(stream)
     assert numbers_of(batches) == list(range(source.count))

@@ -21,6 +21,7 @@ from edl.tests.faults import FaultProxy
 from edl.tests.system.conftest import SPEC, TTL_S, Batches, start_teachers, taken_until
 from edl.tests.waiting import DEADLINE_S
 
+pytestmark = pytest.mark.timeout(300)
 PACE_S = 0.02 / 8
 OPTIONS = ("--ttl", str(TTL_S), "--leader-ttl", "1.0")
 BOTH = {"a", "b"}
@@ -52,10 +53,8 @@ class Mesh(LocalMesh):
 
     def is_whole(self) -> bool:
         """Whether both teachers are there, and the student has them."""
-        found = self.service
-        return {teacher.teacher_id for teacher in found.teachers} == BOTH and [
-            set(student.assigned) for student in found.students
-        ] == [BOTH]
+        teachers = {teacher.teacher_id for teacher in self.service.teachers}
+        return teachers == BOTH and [{*one.assigned} for one in self.service.students] == [BOTH]
 
     def recoveries(self) -> int:
         """How many terms of leaders have come so far that they may take teachers away."""

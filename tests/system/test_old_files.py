@@ -1,8 +1,4 @@
-"""Files that commit af8215e wrote are read: a checkpoint, a reader's state, a label store.
-
-They are in `tests/files/af8215e`: samples are numbers from 0 to 39, `delivered` in the state are
-those that the reader had given out.
-"""
+"""Files that commit af8215e wrote, in `tests/files`, are read; samples are numbers from 0 to 39."""
 
 from __future__ import annotations
 
@@ -61,7 +57,7 @@ def test_a_state_of_a_reader(old: Path, teacher: ScriptedTeacher) -> None:
     with closing(reader(teacher.address)) as resumed:
         resumed.load_state_dict(told["state"])
         rest = ids_of(list(resumed))
-    assert sorted(told["delivered"] + rest) == list(range(COUNT))
+    assert sorted(told["delivered"] + rest) == list(range(COUNT)), "what had not been given out"
 
 
 def test_a_label_store(old: Path) -> None:

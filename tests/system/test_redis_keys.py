@@ -33,16 +33,14 @@ def test_no_teacher_key_without_a_deadline_at_any_moment(
     client: Any = stack.enter_context(Redis.from_url(url, decode_responses=True, protocol=2))
     program = "edl.tests.system.registering"
     killer = start(python_command("killer", program, url, kills, rng.randrange(2**32)))
-    try:
-        looks = 0
-        while killer.alive:
-            assert audit(client) == []
-            looks += 1
-        assert killer.wait() == 0, killer.tail()
-        assert f"killed {kills}" in killer.tail()
-    finally:
-        killer.stop()
+    stack.callback(killer.stop)
+    looks = 0
+    while killer.alive:
+        assert audit(client) == []
+        looks += 1
     assert looks > 0
+    assert killer.wait() == 0, killer.tail()
+    assert f"killed {kills}" in killer.tail()
     # Kills hit processes at work, not processes that are still starting.
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] > 2 * kills
     for pattern in ("edl:*:teacher:*", "edl:*:teachers"):  # the dead are gone by themselves
@@ -70,10 +68,8 @@ class Mesh:
         Members(self.coordinator.url, stack).teacher("t1", teacher.address)
         self.registry = connect(self.coordinator.url, timeout_s=DEADLINE_S)
         stack.callback(self.registry.close)
-        url = self.coordinator.url
-        self.client: Any = stack.enter_context(
-            Redis.from_url(url, decode_responses=True, protocol=2)
-        )
+        client = Redis.from_url(self.coordinator.url, decode_responses=True, protocol=2)
+        self.client: Any = stack.enter_context(client)
         self._stack = stack
 
     def train(self, ending: str) -> Process:
@@ -83,18 +79,16 @@ class Mesh:
         self._stack.callback(trainer.stop)
         return trainer
 
-    def keys_of(self, ending: str) -> list[str]:
-        """What there is of its student: its lease, its facts, its teachers."""
+    def keys_of(self, ending: str) -> int:
+        """How many there are of its student: its lease, its facts, its teachers."""
         redis, student = self.client, student_of(ending)
-        there = {
-            "lease": redis.zscore(keys.leases("students", SERVICE), student),
-            "facts": redis.exists(keys.facts("students", SERVICE, student)) or None,
-            "teachers": redis.hget(keys.assignment(SERVICE), student),
-        }
-        return [name for name, value in there.items() if value is not None]
+        lease = redis.zscore(keys.leases("students", SERVICE), student)
+        facts = redis.exists(keys.facts("students", SERVICE, student)) or None
+        teachers = redis.hget(keys.assignment(SERVICE), student)
+        return sum(one is not None for one in (lease, facts, teachers))
 
     def is_rid_of(self, ending: str) -> bool:
-        return not self.keys_of(ending)
+        return self.keys_of(ending) == 0
 
     def log_of(self, ending: str) -> list[str]:
         """What the mesh's log says of its student."""
@@ -114,7 +108,7 @@ def test_whatever_ends_a_training_gives_its_lease_and_its_teachers_back_at_once(
     for ending, trainer in trainers.items():
         told = trainer.expect(r"descendants (.+)", START_S).group(1)
         if ending in SIGNALS:
-            assert mesh.keys_of(ending) == ["lease", "facts", "teachers"]
+            assert mesh.keys_of(ending) == 3
             trainer.send_signal(SIGNALS[ending])
         assert trainer.wait(BOUND_S) == EXIT_CODES[ending], trainer.tail(50)
         wait_until(partial(mesh.is_rid_of, ending), BOUND_S)
@@ -129,7 +123,7 @@ def test_what_is_killed_with_its_engine_is_gone_with_its_lease(stack: ExitStack)
     mesh, ending = Mesh(SHORT_TTL_S, stack), "killed with all"
     trainer = mesh.train(ending)
     trainer.expect(r"descendants (.+)", START_S)
-    assert mesh.keys_of(ending) == ["lease", "facts", "teachers"]
+    assert mesh.keys_of(ending) == 3
     family = [psutil.Process(trainer.pid), *psutil.Process(trainer.pid).children()]
     for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody sees another one die, and takes leave
         for process in family:

@@ -42,72 +42,38 @@ def redis() -> Iterator[tuple[str, psutil.Process]]:
 
 
 @pytest.mark.timeout(300)
-def test_a_mistake_is_named_and_missing_teachers_are_awaited(
+def test_missing_teachers_are_awaited_until_ctrl_c(
     tmp_path: Path, redis: tuple[str, psutil.Process]
 ) -> None:
-    with closing(Nodes(tmp_path, ("--epochs", 1))) as nodes:
-
-        def start(name: str, lines: str, *options: object) -> Process:
-            nodes.job_file = tmp_path / f"job_{name}.py"
-            nodes.job_file.write_text(f"{JOB_FILE.read_text()}\n\n{lines}")
-            return nodes.start(*options)
-
-        mistake = start("model", RAISES)
-        waits = start("service", ASKS, "--coordinator", redis[0])
-        assert mistake.wait(END_S) == 2, "\n".join(mistake.tail(50))
-        last = mistake.tail(1)[0]
-        assert last.startswith("edl: ")
-        assert "in model(): ValueError: not today" in last
-        assert "job_model.py, line " in last
-        waits.expect(r"0 of 0 teachers live", START_S)
-        waits.send_signal(signal.SIGINT)
-        assert waits.wait(END_S) == 128 + signal.SIGINT
-
-
-ROWS, EPOCHS = 480, 8
-#: Longer than a busy machine may hold a rank up.
-HANG_S = 6.0
-#: Of 480 rows a step of 12: what a job without any death comes to is far below.
-WELL_TRAINED = 0.01
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Nodes]:
-    """A node of two ranks."""
-    options = ("--ranks-per-node", 2, "--epochs", EPOCHS, "--save-every-steps", 15)
-    environment = {"EDL_TEST_ROWS": str(ROWS)}
-    with closing(Nodes(tmp_path, (*options, "--hang", HANG_S), environment=environment)) as nodes:
-        yield nodes
-
-
-def disturb(nodes: Nodes, rng: random.Random, signals: list[signal.Signals]) -> None:
-    """Send rank 1 each signal at a random step, and see the next step in time."""
-    nodes.pace(0.02)
-    node = nodes.start()
-    for generation, number in enumerate(signals, 1):
-        nodes.reach(generation, rng.randrange(1, 40))
-        os.kill(nodes.rank(1, node), number)
-        nodes.reach(generation + 1)
-    nodes.pace(0.0)
-    nodes.end()
-    check_each_once(nodes.ids, nodes.restored(), ROWS, EPOCHS)
-    said = "\n".join(node.tail(1000))
-    assert len(nodes.restored()) == len(signals) + 1, said
-    error = re.findall(r"^finished at step \d+  error (\S+)", said, re.MULTILINE)
-    assert float(error[0]) < WELL_TRAINED
+    job_file = tmp_path / "job.py"
+    job_file.write_text(f"{JOB_FILE.read_text()}\n\n{ASKS}")
+    with closing(Nodes(tmp_path, ("--epochs", 1), job_file)) as nodes:
+        node = nodes.start("--coordinator", redis[0])
+        node.expect(r"0 of 0 teachers live", START_S)
+        node.send_signal(signal.SIGINT)
+        assert node.wait(END_S) == 128 + signal.SIGINT
 
 
 @pytest.mark.timeout(300)
-def test_a_kill_and_a_hang(pair: Nodes, rng: random.Random) -> None:
-    disturb(pair, rng, [signal.SIGKILL, signal.SIGSTOP])
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("turn", range(10))
-def test_fifty_kills(pair: Nodes, rng: random.Random, turn: int) -> None:
-    pair.options = (*pair.options, "--seed", turn)
-    disturb(pair, rng, [signal.SIGKILL] * 5)
+def test_a_kill_and_a_hang(tmp_path: Path, rng: random.Random) -> None:
+    """Of a rank of two, each at a random step; the next step comes in time."""
+    rows, epochs, hang_s = 480, 8, 6.0  # longer than a busy machine may hold a rank up
+    options = ("--ranks-per-node", 2, "--epochs", epochs, "--save-every-steps", 15)
+    environment = {"EDL_TEST_ROWS": str(rows)}
+    with closing(Nodes(tmp_path, (*options, "--hang", hang_s), environment=environment)) as nodes:
+        nodes.pace(0.02)
+        node = nodes.start()
+        for generation, number in enumerate([signal.SIGKILL, signal.SIGSTOP], 1):
+            nodes.reach(generation, rng.randrange(1, 40))
+            os.kill(nodes.rank(1, node), number)
+            nodes.reach(generation + 1)
+        nodes.pace(0.0)
+        nodes.end()
+        check_each_once(nodes.ids, nodes.restored(), rows, epochs)
+        said = "\n".join(node.tail(1000))
+        assert len(nodes.restored()) == 3, said
+    error = re.findall(r"^finished at step \d+  error (\S+)", said, re.MULTILINE)
+    assert float(error[0]) < 0.01, "what a job without any death comes to is far below"
 
 
 BATCH = 12
@@ -177,7 +143,7 @@ def test_nodes_come_and_go_and_redis_is_away(
     assert "ranks by generation: 1 -> 2 -> 3 -> 2 -> 1" in shown
     newest = Repository(str(elastic.folder / "checkpoints")).newest_valid()
     assert newest is not None
-    assert any(f"finished at step {newest.step}" in line for line in c.tail(1000))
+    assert f"finished at step {newest.step}" in "\n".join(c.tail(1000))
 
 
 @pytest.mark.timeout(400)
@@ -203,7 +169,9 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
         (typo, "in model(): ValueError: not today"),
     ):
         assert node.wait(END_S) == 2, "\n".join(node.tail(50))
-        assert told in node.tail(1)[0]
+        last = node.tail(1)[0]
+        assert last.startswith("edl: ")
+        assert told in last
     assert a.alive
     elastic.pace(0.0)
     elastic.processes = [a]
@@ -244,16 +212,3 @@ def test_an_accepted_change_of_the_seed_begins_the_epoch_anew(tmp_path: Path) ->
         nodes.start(*seed, "--accept-change", "seed")
         nodes.end()
         check_each_once(nodes.ids, {1: 5}, rows, 1)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-def test_twelve_ranks_form_a_world(elastic: Nodes) -> None:
-    elastic.environment = {"EDL_TEST_ROWS": "2400"}
-    elastic.options = (*elastic.options, "--nodes", "3", "--ranks-per-node", 4, "--epochs", 2)
-    for _ in range(3):
-        elastic.start("--total-batch", 48)
-    elastic.end()
-    check_each_once(elastic.ids, {1: 0}, 2400, 2)
-    ranks = {line["rank"] for line in surviving(elastic.ids, {1: 0})}
-    assert ranks == set(range(12))

@@ -1,19 +1,14 @@
-"""A teacher process with bad clients, a crashing predictor, or no memory.
-
-Good clients are served meanwhile, and it leaks nothing.
-"""
+"""A teacher with bad clients, a crashing predictor or no memory serves on and leaks nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import json
-import os
 import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,7 +20,6 @@ import pytest
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.security import open_channel
-from edl.supervise import Command, start
 from edl.tests.faults import FaultProxy
 from edl.tests.proto import raw_http2
 from edl.tests.system.teacher_process import ANSWER_S, START_S, Teacher, refusal, serving
@@ -66,9 +60,7 @@ def test_cut_uploads_crashes_and_nan_leak_nothing_and_harm_no_good_client(times:
                 assert attempt(teacher, rows(NAN)) == (Code.INTERNAL, None)
             else:
                 upload_http(teacher)
-                answer = over_http(teacher, rows(NAN))
-                assert answer.status_code == 500
-                assert "'twice' holds 4 values of 12 that are NaN" in answer.json()["error"]
+                assert over_http(teacher, rows(NAN)).status_code == 500
             crash(teacher, over)
 
         def harm_often() -> None:
@@ -83,10 +75,13 @@ def test_cut_uploads_crashes_and_nan_leak_nothing_and_harm_no_good_client(times:
                 harm_often()
         assert codes[Code.ABORTED] < 4 * times, codes
         wait_until(lambda: metric(teacher, "edl_teacher_in_flight_requests") == 0)
-        assert metric(teacher, 'edl_teacher_refused_total{reason="malformed"}') == 0
-        assert metric(teacher, "edl_teacher_predictor_restarts_total") == times
-        assert metric(teacher, 'edl_teacher_output_errors_total{output="twice"}') == times
-        assert metric(teacher, 'edl_teacher_requests_total{outcome="bad_answer"}') == times
+        for sample, count in (
+            ('refused_total{reason="malformed"}', 0),
+            ("predictor_restarts_total", times),
+            ('output_errors_total{output="twice"}', times),
+            ('requests_total{outcome="bad_answer"}', times),
+        ):
+            assert metric(teacher, f"edl_teacher_{sample}") == count, sample
         serves(teacher)
 
 
@@ -128,9 +123,7 @@ def crash(teacher: Teacher, over: str) -> None:
     """Kill a predictor by a request, and wait until another one is ready."""
     loaded = loads(teacher)
     if over == "http":
-        answer = over_http(teacher, rows(KILL))
-        assert answer.status_code == 503, answer.text
-        assert "the predictor ended" in answer.json()["error"]
+        assert over_http(teacher, rows(KILL)).status_code == 503
     else:  # ABORTED where it was merged with another client's: either may be to blame
         assert refusal(lambda: teacher.ask(KILL)) in (Code.DATA_LOSS, Code.ABORTED)
     wait_until(lambda: loads(teacher) > loaded and teacher.ready, START_S)
@@ -193,50 +186,8 @@ def web_address(teacher: Teacher) -> str:
     return found[1]
 
 
-#: With a /dev/shm of its own, of 1 MiB, which the test reaches through /proc.
-SMALL_SHM = (
-    "unshare", "--user", "--map-root-user", "--mount", "bash", "-c",
-    'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "bash",
-)  # fmt: skip
 #: With files, and so shared memory, of 16 MiB at most.
 SMALL_FILES = ("bash", "-c", 'ulimit -f 16384; exec "$@"', "bash")
-
-
-@pytest.fixture
-def namespaces() -> None:
-    """Skip where the system allows no mounts of our own; CI has to."""
-    tried = start(Command("mount", (*SMALL_SHM, "true")))
-    try:
-        if tried.wait(ANSWER_S) != 0 and os.environ.get("CI") != "true":
-            pytest.skip(f"no namespaces for us here: {' '.join(tried.tail(1))}")
-    finally:
-        tried.stop()
-
-
-@contextmanager
-def filled(folder: Path) -> Iterator[None]:
-    """No page of the file system is left."""
-    filler = folder / "filler"
-    free = os.statvfs(folder)
-    filler.write_bytes(bytes(free.f_bavail * free.f_bsize))
-    with pytest.raises(OSError, match="No space left"):
-        (folder / "one more").write_bytes(bytes(1))
-    (folder / "one more").unlink()
-    try:
-        yield
-    finally:
-        filler.unlink()
-
-
-@pytest.mark.usefixtures("namespaces")
-def test_a_predictor_starts_though_dev_shm_is_full() -> None:
-    """Its memory has no name, and is in no file system."""
-    with serving(through=SMALL_SHM) as teacher:
-        folder = Path(f"/proc/{teacher.process.pid}/root/dev/shm")
-        serves(teacher)
-        with filled(folder), nothing_leaks(teacher, MORE_THREADS):
-            crash(teacher, "grpc")
-            serves(teacher)
 
 
 @pytest.mark.parametrize("times", [40, full(300)])
@@ -245,26 +196,22 @@ def test_no_memory_for_a_batch_or_for_its_labels(times: int) -> None:
     model = "edl.tests.teacher.functions:widening"
     with serving(model=model, through=SMALL_FILES) as teacher:
         small = np.arange(12, dtype=np.uint8).reshape(3, 4)
-        inputs_too_large = np.ones((13, 1 << 20), np.uint8)
-        labels_too_large = np.ones((4, 1 << 20), np.uint8)
+        too_large = {
+            "request": np.ones((13, 1 << 20), np.uint8),
+            "labels": np.ones((4, 1 << 20), np.uint8),
+        }
 
-        def ask() -> None:
-            assert "no shared memory for the request" in refused(teacher, inputs_too_large)
-            assert "no shared memory for the labels" in refused(teacher, labels_too_large)
-            wide = teacher.infer({"x": small}).outputs["wide"]
-            np.testing.assert_array_equal(wide, small.astype(np.float32))
-
-        for _ in range(times // 2):
-            ask()
-        with nothing_leaks(teacher, MORE_THREADS):
+        def ask_often() -> None:
             for _ in range(times // 2):
-                ask()
+                for what, x in too_large.items():
+                    refused = pytest.raises(grpc.RpcError, match=f"no shared memory for the {what}")
+                    with refused as caught:
+                        teacher.infer({"x": x})
+                    error: Any = caught.value
+                    assert error.code() is Code.ABORTED, "another attempt may succeed"
+                wide = teacher.infer({"x": small}).outputs["wide"]
+                np.testing.assert_array_equal(wide, small.astype(np.float32))
 
-
-def refused(teacher: Teacher, x: Any) -> str:
-    """The details of a refusal that allows another attempt."""
-    with pytest.raises(grpc.RpcError) as caught:
-        teacher.infer({"x": x})
-    error: Any = caught.value
-    assert error.code() is Code.ABORTED
-    return str(error.details())
+        ask_often()
+        with nothing_leaks(teacher, MORE_THREADS):
+            ask_often()

@@ -9,9 +9,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import httpx
@@ -42,39 +42,20 @@ def rows(order: float = 0.0, about: float = 0.5, count: int = 3) -> Array:
     return x
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """Resources of a teacher and its predictors; `segments` are descriptors of shared memory."""
-
-    processes: int
-    threads: int
-    descriptors: int
-    segments: int
-    resident_bytes: int
-
-    @classmethod
-    def of(cls, teacher: Teacher) -> Self:
-        top = psutil.Process(teacher.process.pid)
-        processes = [top, *top.children(recursive=True)]
-        links = [link for process in processes for link in _links(process.pid)]
-        return cls(
-            len(processes),
-            sum(process.num_threads() for process in processes),
-            len(links),
-            sum(link.startswith(("/memfd:", "/dev/shm/")) for link in links),
-            sum(process.memory_info().rss for process in processes),
-        )
-
-    def beyond(self, before: Footprint, threads: int) -> str:
-        """Describe what grew since `before`; empty: nothing."""
-        more = {
-            "processes": self.processes - before.processes,
-            "threads": self.threads - before.threads - threads,
-            "descriptors": self.descriptors - before.descriptors,
-            "segments": self.segments - before.segments,
-            "MiB": (self.resident_bytes - before.resident_bytes - LEAK_BYTES) >> 20,
+def footprint(teacher: Teacher) -> Counter[str]:
+    """What a teacher and its predictors hold."""
+    top = psutil.Process(teacher.process.pid)
+    processes = [top, *top.children(recursive=True)]
+    links = [link for process in processes for link in _links(process.pid)]
+    return Counter(
+        {
+            "processes": len(processes),
+            "threads": sum(process.num_threads() for process in processes),
+            "descriptors": len(links),
+            "shared memory": sum(link.startswith(("/memfd:", "/dev/shm/")) for link in links),
+            "bytes": sum(process.memory_info().rss for process in processes),
         }
-        return ", ".join(f"{count} {what} more" for what, count in more.items() if count > 0)
+    )
 
 
 @contextmanager
@@ -85,12 +66,12 @@ def nothing_leaks(teacher: Teacher, threads: int = 0) -> Iterator[None]:
         teacher: has answered before.
         threads: that its pools may start meanwhile and keep.
     """
-    before = Footprint.of(teacher)
+    allowed = footprint(teacher) + Counter(threads=threads, bytes=LEAK_BYTES)
     yield
     deadline = time.monotonic() + WAIT_S
     while True:
         with contextlib.suppress(psutil.Error, OSError):  # a process ended while it was looked at
-            leaked = Footprint.of(teacher).beyond(before, threads)
+            leaked = footprint(teacher) - allowed
             if not leaked:
                 return
             assert time.monotonic() < deadline, f"left behind: {leaked}"
@@ -105,29 +86,25 @@ def labelled_throughout(teacher: Teacher, *allowed: Code) -> Iterator[Counter[Co
     """
     codes: Counter[Code] = Counter()
     over, rng = threading.Event(), random.Random(7)
-    wrong = ""
 
     def work() -> None:
-        nonlocal wrong
-        while not over.is_set() and not wrong:
+        while not over.is_set():
             x = rows(rng.random(), rng.random(), rng.randrange(1, 9))
             code, labels = attempt(teacher, x)
             codes[code] += 1
             if code is Code.OK:
-                assert labels is not None
-                wrong = "" if np.array_equal(labels, x * 2) else f"{labels} for {x}"
-            elif code not in allowed:
-                wrong = f"a good client was answered {code}"
+                np.testing.assert_array_equal(labels, x * 2)
+            else:
+                assert code in allowed
             over.wait(_PAUSE_S)
 
-    thread = threading.Thread(target=work, name="good-client")
-    thread.start()
-    try:
-        yield codes
-    finally:
-        over.set()
-        thread.join()
-    assert not wrong, wrong
+    with ThreadPoolExecutor(1) as pool:
+        client = pool.submit(work)
+        try:
+            yield codes
+        finally:
+            over.set()
+            client.result()
     assert codes[Code.OK] > 0, codes
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,32 +25,29 @@ WORKS = "sh -c 'echo up; while :; do sleep 0.05; done'"
 
 
 class Running:
-    """A runner in a thread of its own."""
+    """A runner in a thread of its own, until the end of the `with`."""
 
-    def __init__(self, queue: MemoryQueue, fleet: Fleet) -> None:
+    def __init__(self, queue: MemoryQueue, folder: Path, ttl_s: float = 30.0) -> None:
         self.stop = Stop()
         self.error: EdlError | None = None
+        fleet = Fleet("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
         self._runner = FleetRunner(queue, MemoryBoard(), fleet)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.request()
+        self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive()
 
     def _run(self) -> None:
         try:
             self._runner.run(self.stop)
         except EdlError as error:
             self.error = error
-
-
-@contextmanager
-def running(queue: MemoryQueue, folder: Path, ttl_s: float = 30.0) -> Iterator[Running]:
-    fleet = Fleet("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
-    found = Running(queue, fleet)
-    try:
-        yield found
-    finally:
-        found.stop.request()
-        found.thread.join(DEADLINE_S)
-        assert not found.thread.is_alive()
 
 
 def submit(queue: MemoryQueue, folder: Path, name: str, command: str, **more: int) -> None:
@@ -77,6 +72,11 @@ def job(queue: MemoryQueue, name: str) -> QueuedJob:
     return next(job for job in queue.jobs() if job.name == name)
 
 
+def outputs(folder: Path) -> list[str]:
+    """What each node has printed."""
+    return [log.read_text() for log in sorted(folder.glob("fleet/*/node-*.log"))]
+
+
 def reaches(queue: MemoryQueue, name: str, state: str) -> Progress:
     wait_until(lambda: job(queue, name).progress.state == state)
     return job(queue, name).progress
@@ -89,7 +89,7 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
     queue.wish("a", Wish(nodes=1))
     for name in waiting:
         submit(queue, tmp_path, name, WORKS, min_nodes=3, max_nodes=3)
-    with running(queue, tmp_path):
+    with Running(queue, tmp_path):
         reaches(queue, "a", "running")
         wait_until(lambda: bool(queue.lines("a")))
         wait_until(lambda: "3" in job(queue, "w").progress.reason)
@@ -100,8 +100,7 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
         assert [one.name for one in queue.jobs()] == ["a", *waiting]
         queue.wish("a", Wish(stop=True))
         reaches(queue, "a", "stopped")
-    up = [file.read_text() for file in tmp_path.glob("fleet/*/node-*.log")]
-    assert up == ["up\n"], "the node that ran went on"
+    assert outputs(tmp_path) == ["up\n"], "the node that ran went on"
 
 
 def test_another_job_of_the_same_name_begins_when_the_lost_ones_nodes_have_left(
@@ -109,34 +108,32 @@ def test_another_job_of_the_same_name_begins_when_the_lost_ones_nodes_have_left(
 ) -> None:
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", WORKS)
-    with running(queue, tmp_path):
+    with Running(queue, tmp_path):
         reaches(queue, "a", "running")
         wait_until(lambda: bool(queue.lines("a")))
         put_another(queue, tmp_path, 1)  # the user was quicker than the runner
         reaches(queue, "a", "succeeded")
-    logs = sorted((tmp_path / "fleet").glob("a-*/node-1.log"))
-    assert [log.read_text() for log in logs] == ["up\n", "another\n"]
+    assert outputs(tmp_path) == ["up\n", "another\n"]
 
 
 def test_an_older_copy_of_the_queue_ends_nothing_that_runs(tmp_path: Path) -> None:
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", WORKS)
-    with running(queue, tmp_path):
+    with Running(queue, tmp_path):
         reaches(queue, "a", "running")
         wait_until(lambda: bool(queue.lines("a")))
         put_another(queue, tmp_path, -3_600_000)  # what it had written down an hour before
         reaches(queue, "a", "running")
         queue.wish("a", Wish(stop=True))
         reaches(queue, "a", "stopped")
-    up = [file.read_text() for file in tmp_path.glob("fleet/*/node-*.log")]
-    assert up == ["up\n"]
+    assert outputs(tmp_path) == ["up\n"]
 
 
 def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = MemoryQueue()
     submit(queue, tmp_path, "a", WORKS)
     submit(queue, tmp_path, "b", "sh -c 'while ! test -e go; do sleep 0.02; done; echo done'")
-    with running(queue, tmp_path) as runner:
+    with Running(queue, tmp_path) as runner:
         reaches(queue, "a", "running")
         reaches(queue, "b", "running")
         asked = threading.Semaphore(0)
@@ -169,7 +166,7 @@ def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path
         return queue.take("r-2", {}, 86_400.0)
 
     submit(queue, tmp_path, "a", WORKS)
-    with running(queue, tmp_path) as runner:
+    with Running(queue, tmp_path) as runner:
         reaches(queue, "a", "running")
         wait_until(taken)
         runner.thread.join(DEADLINE_S)
@@ -190,7 +187,7 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
 
     slow = "trap 'echo leaves; while ! test -e go; do sleep 0.02; done; exit' TERM"
     submit(queue, tmp_path, "a", f'sh -c "{slow}; echo up; while :; do sleep 0.02; done"')
-    with running(queue, tmp_path, ttl_s=0.5) as runner:
+    with Running(queue, tmp_path, ttl_s=0.5) as runner:
         wait_until(lambda: bool(queue.lines("a")))
         runner.stop.request()
         log = next((tmp_path / "fleet").glob("a-*/node-1.log"))
@@ -213,7 +210,7 @@ def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
     submit(queue, tmp_path, "none", "no-such-program --x", retries=0)
     assert queue.submit("old", {"name": "old", "image": "x:1"})
     submit(queue, tmp_path / "gone", "folder", "true", retries=0)
-    with running(queue, tmp_path):
+    with Running(queue, tmp_path):
         assert "no program 'no-such-program'" in reaches(queue, "none", "failed").reason
         assert "submit it anew" in reaches(queue, "old", "failed").reason
         assert "gone" in reaches(queue, "folder", "failed").reason

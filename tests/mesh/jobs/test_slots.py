@@ -33,22 +33,22 @@ def test_slots_have_equal_parts_of_the_cores_and_share_none(cores: set[int], slo
     divided = divide(cores, slots)
     assert len(divided) == slots
     assert {len(part) for part in divided} == {len(cores) // slots}
-    all_of_them = [core for part in divided for core in part]
-    assert len(set(all_of_them)) == len(all_of_them)
-    assert set(all_of_them) <= cores
+    shared = set[int]().union(*divided)
+    assert len(shared) == slots * (len(cores) // slots)
+    assert shared <= cores
 
 
 def test_free_slots_are_kept_for_the_first_that_asked() -> None:
     slots = Slots(((),) * 4, taken={0, 2})
-    assert slots.keep(asked(web=1, api=2)) == ["web"]
-    assert slots.kept == {"web": [1], "api": [3]}
-    assert slots.free == []
-    assert slots.short(asked(web=1, api=2))
+    both = asked(web=1, api=2)
+    assert slots.keep(both) == ["web"]
+    assert (slots.kept, slots.free) == ({"web": [1], "api": [3]}, [])
+    assert slots.short(both)
     slots.taken.discard(2)
-    assert slots.keep(asked(web=1, api=2)) == ["api"]
+    assert slots.keep(both) == ["api"]
     assert slots.kept == {"web": [1], "api": [3, 2]}
-    assert slots.keep(asked(web=1, api=2)) == [], "said once"
-    assert not slots.short(asked(web=1, api=2))
+    assert slots.keep(both) == [], "said once"
+    assert not slots.short(both)
     slots.keep(asked(api=1))
     assert (slots.kept, slots.free) == ({"api": [3]}, [1, 2])
     slots.keep([])
@@ -79,8 +79,8 @@ class FakeProcess:
         return self.returncode is None
 
     def send_signal(self, number: int) -> None:
-        if number == 15 and self.alive and not self._stubborn:
-            self.returncode = -15
+        if self.alive and not self._stubborn:
+            self.returncode = -number
 
     def kill(self) -> None:
         self.returncode = -9 if self.alive else self.returncode
@@ -196,16 +196,17 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
         assert world.carrying.slots.taken == set()
 
 
-def world_with_nodes(patch: pytest.MonkeyPatch, least: int, more: int) -> World:
+def world_with_nodes(patch: pytest.MonkeyPatch, most: int) -> tuple[World, Account]:
+    """A job of one node or more."""
     world = World("elastic", lambda: False)
     patch.setattr(crew, "start", world.start)
-    world.submit(least, more, 3)
+    world.submit(1, most - 1, 3)
     world.turn()
-    return world
+    return world, world.accounts[0]
 
 
 def test_a_node_that_ends_while_it_is_looked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    (account,) = world_with_nodes(monkeypatch, 1, 0).accounts
+    _, account = world_with_nodes(monkeypatch, 1)
     asked = iter([True, False, False])
     monkeypatch.setattr(FakeProcess, "alive", property(lambda process: next(asked)))
     assert len(account.crew.turn(0.0)) + len(account.crew.nodes) == 1
@@ -214,8 +215,7 @@ def test_a_node_that_ends_while_it_is_looked_for_is_found(monkeypatch: pytest.Mo
 def test_a_node_that_ended_before_it_was_told_to_leave_has_not_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = world_with_nodes(monkeypatch, 1, 1)
-    (account,) = world.accounts
+    world, account = world_with_nodes(monkeypatch, 2)
     world.nodes()[1].returncode = 1
     account.job = replace(account.job, wish=Wish(nodes=1))
     world.now_s += 10.0  # it may be changed again
@@ -225,22 +225,17 @@ def test_a_node_that_ended_before_it_was_told_to_leave_has_not_left(
     assert len(account.crew.nodes) == 1
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [(0, "a node has ended well; the last ones"), (1, "a node is started again: ")],
-)
-def test_the_reason_says_what_follows_from_the_end_of_a_node(
-    monkeypatch: pytest.MonkeyPatch, code: int, reason: str
+def test_the_reason_says_that_the_last_nodes_end_when_one_has_ended_well(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = world_with_nodes(monkeypatch, 1, 1)
-    world.nodes()[1].returncode = code
+    world, account = world_with_nodes(monkeypatch, 2)
+    world.nodes()[1].returncode = 0
     world.carrying.reap(world.accounts, world.now_s)
-    assert world.accounts[0].progress(0).reason.startswith(reason)
+    assert account.progress(0).reason.startswith("a node has ended well")
 
 
 def test_a_job_that_is_done_as_its_fleet_ends_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = world_with_nodes(monkeypatch, 1, 0)
-    (account,) = world.accounts
+    world, account = world_with_nodes(monkeypatch, 1)
     world.nodes()[0].returncode = 0
     world.carrying.close(world.accounts)
     assert account.progress(0).state == "succeeded"
@@ -257,22 +252,18 @@ def board_with(body: dict[str, Any], *reports: dict[str, Any]) -> MemoryBoard:
 
 
 def test_the_rank_that_is_furthest_counts() -> None:
-    board = board_with({"nodes": ["n1"]}, {"step": 30, "steps": 120}, {"step": 60, "steps": 120})
-    assert look(board, "ctr", 1) == Sight(0.5, steady=True, step=60, steps=120)
-
-
-def test_a_training_whose_length_is_not_known() -> None:
+    ranks = [{"step": 30, "steps": 120}, {"step": 60, "steps": 120}]
+    assert look(board_with({"nodes": ["n1"]}, *ranks), "ctr", 1) == Sight(0.5, True, 60, 120)
     assert look(board_with({"nodes": []}, {"step": 30}), "ctr", 1) == Sight(None, False, 30, 0)
 
 
 @pytest.mark.parametrize("odd", ["x", -1, None, [], {}, 1.5, float("nan"), float("inf"), 10**400])
 def test_odd_reports_of_ranks_spoil_nothing(odd: Any) -> None:
-    world: dict[str, Any] = {"nodes": ["n1"]}
-    rank: dict[str, Any] = {"step": 30, "steps": 120}
-    assert look(board_with({"nodes": odd}, rank), "ctr", 1).step == 30
-    assert not look(board_with({"nodes": odd}, rank), "ctr", 1).steady
+    rank = {"step": 30, "steps": 120}
+    found = look(board_with({"nodes": odd}, rank), "ctr", 1)
+    assert (found.step, found.steady) == (30, False)
     for facts in ({"step": odd, "steps": 120}, {"step": 1, "steps": odd}):
-        found = look(board_with(world, facts, rank), "ctr", 1)
+        found = look(board_with({"nodes": ["n1"]}, facts, rank), "ctr", 1)
         assert found.steady
         assert found.progress is not None
         assert 0 <= found.progress <= 1

@@ -56,10 +56,9 @@ def test_objects_are_created_changed_and_deleted(cluster: Cluster, client: Clien
     with pytest.raises(ObjectExists, match="already exists"):
         client.create(CONFIG_MAP, {"metadata": {"name": "a"}})
     client.patch(CONFIG_MAP, "a", {"data": {"k": "v"}})
+    first = made["metadata"]["resourceVersion"]
     with pytest.raises(ObjectChanged, match="modified"):
-        client.patch(
-            CONFIG_MAP, "a", {"data": None}, resource_version=made["metadata"]["resourceVersion"]
-        )
+        client.patch(CONFIG_MAP, "a", {"data": None}, resource_version=first)
     assert [one["metadata"]["name"] for one in client.list(CONFIG_MAP, "x=1")] == ["a"]
     assert client.list(CONFIG_MAP, "x=2") == []
     with pytest.raises(ManifestRefused, match=r"metadata\.uid.*immutable"):
@@ -86,8 +85,6 @@ def test_long_lists_come_in_pages(client: Client, monkeypatch: pytest.MonkeyPatc
 
 
 def test_kubeconfigs_that_do_not_work(cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no Kubernetes to talk to"):
-        connect(tmp_path / "missing")
     for what, change, error in (
         ("clusters", {"cluster": {"server": "http://127.0.0.1:1"}}, KubernetesUnavailable),
         ("users", {"user": {"token": "wrong"}}, Unauthenticated),
@@ -142,8 +139,7 @@ def test_an_incomplete_refusal_is_no_answer() -> None:
     ("text", "number"),
     [
         ("500m", 0.5), ("2", 2), (3, 3), ("0.1", 0.1), ("2Gi", 2**31), ("1G", 1e9), ("1E3", 1000),
-        ("1e3", 1000), ("128974848", 128974848), ("129M", 129e6), ("100n", 1e-7), ("1Ei", 2**60),
-        ("1E", 1e18), (" 4 ", 4), ("-1", -1),
+        ("1e3", 1000), ("100n", 1e-7), ("1Ei", 2**60), ("1E", 1e18), (" 4 ", 4), ("-1", -1),
     ],
 )  # fmt: skip
 def test_quantities(text: str | int, number: float) -> None:
@@ -162,8 +158,5 @@ def test_what_is_no_quantity(text: str) -> None:
 def test_times_come_back(seconds: float) -> None:
     assert seconds_of(rfc3339(seconds)) == pytest.approx(seconds, abs=2e-6)
     assert seconds_of(rfc3339_s(seconds)) == int(seconds)
-
-
-def test_what_is_no_time() -> None:
     with pytest.raises(UsageError, match="no time"):
         seconds_of("yesterday")

