@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, get_args
 
 from ...errors import UsageError
-from .kl import SoftLabelIs, kl_divergence
+from ...proto.forms import SoftLabelIs
+from .kl import kl_divergence
 from .tensors import check_hard_label, check_logits, weighted
 
 if TYPE_CHECKING:

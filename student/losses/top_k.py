@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError
-from .kl import SoftLabelIs, logarithm
+from ...proto.forms import SoftLabelIs
+from .kl import logarithm
 from .tensors import check_logits, is_integer
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from edl import __version__
 from edl.coordinator.registry import Registry, connect
 from edl.coordinator.registry.memory_registry import MemoryRegistry
 from edl.errors import LeaseSuperseded
+from edl.lifecycle import Stop
 from edl.teacher import drain as draining
 from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.drain import drain
@@ -123,5 +124,5 @@ def test_a_requested_drain_is_heard_by_the_heartbeat(teacher: Teacher) -> None:
 
 
 def test_incarnations_follow_the_clock_of_the_registry() -> None:
-    assert new_incarnation(MemoryRegistry(clock=lambda: 7.25)) == 7250
-    assert new_incarnation(None) > 7250
+    assert new_incarnation(MemoryRegistry(clock=lambda: 7.25), Stop()) == 7250
+    assert new_incarnation(None, Stop()) > 7250
