@@ -119,13 +119,17 @@ def test_what_is_not_settled_is_not_remembered(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("folder", ["", "file"])
-def test_without_a_usable_folder_nothing_is_remembered(tmp_path: Path, folder: str) -> None:
+def test_without_a_usable_folder_nothing_is_remembered(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("{}")
-    run = Run(folder and tmp_path / folder)
-    run.measure(0.05, SETTLED_STEPS)
+    run = Run("")
     run.memory.look("c", 1.0)
     run.memory.close("c")
+    config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(tmp_path / "file"))
+    memory = Remembering(config, run.inbox, run.governor)
+    memory.start()
+    run.measure(0.05, SETTLED_STEPS)
+    memory.look("c", 1.0)
+    memory.close("c")
     assert run.want() == 5
 
 
