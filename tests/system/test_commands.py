@@ -297,7 +297,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """What `edl up` of this test writes down; it is ended with the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield tmp_path / "cache"
-    if state_in(tmp_path / "cache"):  # the test has failed
+    if state := state_in(tmp_path / "cache"):  # the test has failed
+        print(json.dumps(state))
+        for log in tmp_path.rglob("*.log"):
+            print(log.name, log.read_text(), sep="\n")
         edl("down", "--all", "--within", 0)
 
 
