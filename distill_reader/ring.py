@@ -30,13 +30,14 @@ class Leases:
     """The records of an arena that somebody views, and those whose last view is gone.
 
     Views end wherever the garbage collector runs, which may be inside any of our own calls: so all
-    this goes without a lock.
+    this goes without a lock. It also runs no Python code then: an exception of a signal handler,
+    as of Ctrl-C, would be raised in that code, and Python ignores those of such callbacks.
     """
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._open: dict[int, _Lease] = {}
-        self._over: deque[int] = deque()
+        self._over: deque[weakref.ref[Array]] = deque()
 
     def views(self, record: Record) -> list[Array]:
         """The arrays of `record`, without a copy; it is over when the last view is gone."""
@@ -44,7 +45,7 @@ class Leases:
         # and of every view that a user makes of those, so that it lives exactly as long as they do.
         start = record.offset
         whole = self._arena.memory(start, record.nbytes)
-        lease = self._open[start] = _Lease(whole, self._end)
+        lease = self._open[start] = _Lease(whole, self._over.append)
         lease.offset = start
         return [
             np.ndarray(ref.shape, dtype_named(ref.dtype), whole, ref.offset - start)
@@ -59,12 +60,11 @@ class Leases:
         """Offsets of records to give back, each once; any thread may ask, several at a time too."""
         with suppress(IndexError):
             while True:
-                yield self._over.popleft()
-
-    def _end(self, lease: weakref.ref[Array]) -> None:
-        assert isinstance(lease, _Lease)
-        del self._open[lease.offset]
-        self._over.append(lease.offset)
+                lease = self._over.popleft()
+                assert isinstance(lease, _Lease)
+                if self._open.get(lease.offset) is lease:  # else it was revoked
+                    del self._open[lease.offset]
+                    yield lease.offset
 
 
 class Ring:
