@@ -197,7 +197,7 @@ def test_a_reservation_takes_slots_back_also_from_who_does_not_leave(world: Worl
 SERVICE = "paced"
 MOST = 2
 #: Of a batch. A slow student needs one such teacher, a quick one any number.
-TEACHER_S, SLOW_S, QUICK_S = 0.08, 0.5, 0.0
+TEACHER_S, SLOW_S, QUICK_S = 0.16, 0.5, 0.0
 
 
 def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
@@ -241,6 +241,7 @@ def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
     assert max(running) <= MOST
     log = registry.events(SERVICE)
     assert [one for one in log if one.kind == "lost"] == [], "a teacher has not drained"
-    assert [one.text.split()[0] for one in log if one.kind == "scaled"] == ["1", "2", "1", "0"]
+    numbers = "".join(one.text.split()[0] for one in log if one.kind == "scaled")
+    assert re.fullmatch("1(21)+0", numbers), "a stall may look like another change of speed"
     fleet.send_signal(signal.SIGINT)
     assert fleet.wait(60.0) == EXIT_INTERRUPTED, fleet.tail()
