@@ -12,6 +12,7 @@ EdlError
 │   └── ObjectMissing       Kubernetes has no such object
 ├── UnavailableError      something outside is not reachable now           exit code 69
 │   ├── RegistryUnavailable Redis does not answer
+│   │   └── StartCancelled    the process was told to end while it waited for Redis
 │   ├── CoordinatorUnavailable  no service manager answers
 │   ├── AddressInUse        another process listens there
 │   ├── StoreUnavailable    a label store cannot be read or written now
@@ -116,6 +117,10 @@ class RegistryUnavailable(UnavailableError):
     def __init__(self, message: str = "", timed_out: bool = False) -> None:
         super().__init__(message)
         self.timed_out = timed_out
+
+
+class StartCancelled(RegistryUnavailable):
+    """A process that waited for Redis at its start was told to end."""
 
 
 class CoordinatorUnavailable(UnavailableError):

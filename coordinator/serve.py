@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from .. import __version__
-from ..errors import AddressInUse, ProcessFailed, RegistryUnavailable, UsageError
+from ..errors import AddressInUse, ProcessFailed, StartCancelled, UsageError
 from ..lifecycle import Stop
 from ..metrics import MetricsServer, split_listen
 from ..proto.security import (
@@ -114,11 +114,8 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
     """
     check_free(config.host, config.port)
     _warn(config)
-    try:
+    with suppress(StartCancelled):
         _serve(config, stop, announce)
-    except RegistryUnavailable:
-        if not stop.requested:  # else it was told to end while it waited for Redis
-            raise
 
 
 def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]) -> None:

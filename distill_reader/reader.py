@@ -67,8 +67,9 @@ class DistilReader:
         temperature: have the teacher send softmax(logits / temperature) in place of logits; for
             every output, or by output.
         soft_label_is: state that the model gives "logits" or "probabilities"; for every output, or
-            by output. A teacher that publishes another kind is a UsageError. By default nothing is
-            stated, and labels of several services are averaged by what their teachers publish.
+            by output. A teacher that publishes a kind that does not fit is a UsageError; where a
+            `temperature` is set nothing is checked. By default nothing is stated, and labels of
+            several services are averaged by what their teachers publish.
         expand_labels: soft labels come out as dense float32 in whichever form they travelled: what
             top-k has left out shares its mass evenly. False: as they travelled, top-k as three
             arrays, values, indices (int64) and tail mass.

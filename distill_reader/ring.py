@@ -30,8 +30,9 @@ class Leases:
     """The records of an arena that somebody views, and those whose last view is gone.
 
     Views end wherever the garbage collector runs, which may be inside any of our own calls: so all
-    this goes without a lock. It also runs no Python code then: an exception of a signal handler,
-    as of Ctrl-C, would be raised in that code, and Python ignores those of such callbacks.
+    this goes without a lock. The callback of a weak reference is a method of a C type: a signal
+    handler could run inside a Python callback, and Python ignores exceptions raised there, so
+    Ctrl-C would be lost.
     """
 
     def __init__(self, arena: Arena) -> None:

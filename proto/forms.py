@@ -42,9 +42,9 @@ OutputKind = Literal["logits", "probabilities", "log-probabilities", "other"]
 Parameter = bool | int | float | str
 
 OUTPUT_KINDS: Final[tuple[OutputKind, ...]] = get_args(OutputKind)
-#: What a user may state that a model gives.
+#: Kinds that a user may declare with `soft_label_is`.
 SoftLabelIs = Literal["logits", "probabilities"]
-#: Kinds of outputs that fit it: log p is a valid vector of logits.
+#: Published kinds that fit each of them; log-probabilities are valid logits.
 FITTING_KINDS: Final[Mapping[SoftLabelIs, tuple[OutputKind, ...]]] = {
     "logits": ("logits", "log-probabilities"),
     "probabilities": ("probabilities",),

@@ -130,7 +130,7 @@ def look(
     now: float,
     rng: RandomLike,
 ) -> tuple[dict[str, Standing], tuple[str, ...]]:
-    """A look has found some teachers silent, in the pool or on trial.
+    """Judge teachers by whether this look found them silent, those on trial included.
 
     Args:
         standings: of all that were looked at, in the order in which they are judged.

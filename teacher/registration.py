@@ -92,10 +92,13 @@ def kinds_fact(kinds: Mapping[str, str]) -> str:
 
 
 def new_incarnation(registry: Registry | None, stop: Stop) -> int:
-    """Greater than those of earlier starts, by the one clock of all who may start under an id.
+    """Return the start time in ms, by Redis's clock, or the local one without a registry.
+
+    Later starts under the same id get greater numbers.
 
     Raises:
-        RegistryUnavailable: Redis does not answer, also when `stop` is requested meanwhile.
+        RegistryUnavailable: Redis does not answer.
+        StartCancelled: it does not, and `stop` was requested.
     """
     if registry is None:
         return time.time_ns() // 1_000_000

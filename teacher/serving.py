@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from ..coordinator.registry import Registry, connect
 from ..coordinator.registry.keys import check_member, check_service
-from ..errors import RegistryUnavailable
+from ..errors import StartCancelled
 from ..lifecycle import Stop
 from .advertise import advertised
 from .backends.open import check_model
@@ -50,16 +50,11 @@ def serve(
     check_cores(config.devices)
     with ExitStack() as leaving:
         registry = _registry(config, leaving)
-        try:
-            teacher = Teacher(config, stop, registry, on_progress)
-            leaving.callback(teacher.close)
-            ready = teacher.enter() if teacher.load() else ""
-        except RegistryUnavailable:
-            if stop.requested:  # it was told to end while it waited for Redis
-                return
-            raise
-        if ready:
-            on_ready(ready)
+        leaving.enter_context(suppress(StartCancelled))
+        teacher = Teacher(config, stop, registry, on_progress)
+        leaving.callback(teacher.close)
+        if teacher.load():
+            on_ready(teacher.enter())
             stop.wait()
             teacher.leave()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from ...errors import RegistryUnavailable, UsageError
+from ...errors import RegistryUnavailable, StartCancelled, UsageError
 from .noted import concerns_managers
 from .records import (
     Beat,
@@ -294,15 +294,18 @@ def with_patience(call: Callable[[], _T], stop: Stop, attempts: int = START_ATTE
         attempts: how often; each takes up to twice the timeout of the connection, 2 s by default.
 
     Raises:
-        RegistryUnavailable: Redis cannot be reached, or gave no answer to any attempt made.
+        RegistryUnavailable: Redis cannot be reached, or did not answer any attempt.
+        StartCancelled: it did not answer, and `stop` was requested.
     """
-    for _ in range(attempts - 1):
+    while True:
+        attempts -= 1
         try:
             return call()
         except RegistryUnavailable as error:
-            if stop.requested or not error.timed_out:
+            if stop.requested:
+                raise StartCancelled(str(error)) from None
+            if not (attempts and error.timed_out):
                 raise
-    return call()
 
 
 def connect(url: str, timeout_s: float = 1.0) -> Registry:

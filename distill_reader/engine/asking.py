@@ -114,9 +114,11 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: Found) -> str:
 
 
 def _contradiction(spec: TensorSpec, form: Form | None, stated: SoftLabelIs | None) -> str:
-    """In words, that the user and the teacher state different kinds; empty: they do not."""
-    softmax = form is not None and form.temperature is not None  # the teacher applies it
-    if stated is None or softmax or not spec.kind or spec.kind in FITTING_KINDS[stated]:
+    """How `soft_label_is` contradicts the kind that the teacher publishes; empty: it does not."""
+    teacher_applies_softmax = form is not None and form.temperature is not None
+    if stated is None or teacher_applies_softmax:
+        return ""
+    if not spec.kind or spec.kind in FITTING_KINDS[stated]:
         return ""
     return (
         f"output {spec.name!r} is {spec.kind}, and soft_label_is says {stated}: leave it out, or"

@@ -47,11 +47,11 @@ def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) ->
         return True
     if kind == "other":
         raise UsageError(
-            f"output {name!r} is neither logits nor probabilities by its teachers, so it cannot be"
-            " averaged: name another output by fetches, or start the teachers with --output-kind"
+            f"output {name!r} cannot be averaged, as its teachers publish that it is neither logits"
+            " nor probabilities: name another by fetches, or start them with --output-kind"
         )
     if form is not None and form.k:
-        return False  # of probabilities their logarithms travel
+        return False  # top-k of probabilities arrives as logarithms
     return (forms.stated_kind(name) or kind or kind_of([label])) == "probabilities"
 
 

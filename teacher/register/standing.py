@@ -68,7 +68,7 @@ class Standing:
         served: what students are told of its model.
         voucher: answers managers for as long as the place is held.
         registry: where it is.
-        stop: the wish to end: a registry that does not answer is not asked again then.
+        stop: once it is requested, calls that Redis does not answer are not repeated.
         on_superseded: somebody else has registered under the same id.
         on_drain: an administrator wants it to leave.
     """

@@ -233,7 +233,7 @@ def test_probabilities_are_not_taken_for_logits(stated: dict[str, str]) -> None:
     np.testing.assert_allclose(mixed[0], given, rtol=1e-5)
 
 
-def test_logarithms_of_probabilities_travel_as_top_k() -> None:
+def test_top_k_of_probabilities_is_averaged_as_logarithms() -> None:
     """Whatever is stated of the model, what comes is logits then."""
     given, mixed = np.array([[0.25, 0.75]], np.float32), [np.ones((1, 2), np.float32)]
     forms = LabelForms.given("topk:1", None, True, "probabilities")
@@ -243,7 +243,7 @@ def test_logarithms_of_probabilities_travel_as_top_k() -> None:
 
 def test_sigmoid_outputs_are_not_averaged() -> None:
     given, mixed = np.array([[0.25, 0.25]], np.float32), [np.ones((1, 2), np.float32)]
-    with pytest.raises(UsageError, match="output 'y' is neither logits nor probabilities"):
+    with pytest.raises(UsageError, match="output 'y' cannot be averaged"):
         mixed_into(mixed, [(1.0, {"y": given})], AS_GIVEN, [{"y": "other"}])
 
 

@@ -7,6 +7,8 @@ import errno
 import logging
 import os
 import resource
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,15 +178,40 @@ def test_a_disk_without_enough_room(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [path.name for path in tmp_path.iterdir()] == [older.name]
 
 
+NOBODY = 65534
+
+
+def test_a_place_without_rights() -> None:
+    folder = Path(tempfile.mkdtemp())  # which others reach too, as those of pytest are not
+    folder.chmod(0o555)
+    as_root = os.geteuid() == 0
+    try:
+        if as_root:
+            os.seteuid(NOBODY)
+        with pytest.raises(CheckpointUnavailable, match="Permission denied") as told:
+            Repository(str(folder / "job")).save(contents_of(1))
+        assert not told.value.full
+    finally:
+        if as_root:
+            os.seteuid(0)
+        shutil.rmtree(folder)
+
+
 def no_space(*_: object) -> int:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.fixture
+def place() -> Iterator[str]:
+    """A place in memory, empty again afterwards."""
+    yield "memory://full"
+    clear_memory()
+
+
 def test_training_goes_on_while_the_place_is_full(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The older checkpoint stays, the newest snapshot is written as soon as there is room."""
-    place = "memory://full"
     with persisting(Repository(place)) as (persister, writer):
         writer.write(contents_of(1))
         assert persister.persist_now(DEADLINE_S) is not None
@@ -201,7 +228,6 @@ def test_training_goes_on_while_the_place_is_full(
         wait_until(lambda: not persister.trouble)  # by a retry: nobody asks
     assert newest_step(place) == 3
     check(open_checkpoint(place))
-    clear_memory()
 
 
 @pytest.fixture
