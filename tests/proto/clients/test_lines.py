@@ -111,6 +111,19 @@ def test_request_is_resent_in_the_time_there_is_when_its_kept_connection_ends() 
     assert kept.deadlines[1:] == fresh.deadlines
 
 
+def test_closed_connection_is_not_used() -> None:
+    def expires(message: bytes) -> bytes:
+        raise DeadlineExceeded("too late")
+
+    opener = Opener(echo, echo)
+    lines = Lines(opener, 1)
+    call(lines, b"a")
+    opener.lines[0].is_open = False
+    opener.lines[0].behave = expires  # would be raised
+    assert bytes(call(lines, b"b")) == b"b"
+    assert opener.lines[0].ended.is_set()
+
+
 def test_error_of_a_fresh_connection_is_raised() -> None:
     opener = Opener(ends, echo, ends)
     lines = Lines(opener, 1)
