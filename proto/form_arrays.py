@@ -19,6 +19,8 @@ _DTYPES = {
 }
 _FLOATS = ("FP16", "FP32", "FP64", "BF16")
 _HALF_MAX = float(np.finfo(np.float16).max)
+#: So far from 1 may probabilities sum that were rounded to 16 bits, whatever dtype they have now.
+SUM_TOLERANCE = 2e-2
 #: Stands for a probability of 0, which has no logarithm.
 _LEAST = np.finfo(np.float32).tiny
 
@@ -73,12 +75,11 @@ def kind_of(arrays: Sequence[Array]) -> OutputKind:
     if not all(a.ndim > 1 and a.shape[-1] > 1 and a.dtype.kind in "fV" for a in arrays):
         return "other"
     rows = np.concatenate([a.reshape(-1, a.shape[-1]).astype(np.float64) for a in arrays])
-    tolerance = 2e-2 if min(a.dtype.itemsize for a in arrays) == 2 else 1e-3  # of rounded numbers
     if not len(rows):
         return "other"
-    if rows.min() >= 0 and rows.max() <= 1 + tolerance:
-        return "probabilities" if _sum_to_1(rows, tolerance) else "other"
-    if rows.max() <= tolerance and _sum_to_1(np.exp(rows), tolerance):
+    if rows.min() >= 0 and rows.max() <= 1 + SUM_TOLERANCE:
+        return "probabilities" if _sum_to_1(rows) else "other"
+    if rows.max() <= SUM_TOLERANCE and _sum_to_1(np.exp(rows)):
         return "log-probabilities"
     return "logits"
 
@@ -92,8 +93,8 @@ def kind_by_values(array: Array, form: Form) -> str:
     return "probabilities" if matters and kind_of([array]) == "probabilities" else ""
 
 
-def _sum_to_1(rows: Array, tolerance: float) -> bool:
-    return bool(np.all(np.abs(rows.sum(axis=-1) - 1) <= tolerance))
+def _sum_to_1(rows: Array) -> bool:
+    return bool(np.all(np.abs(rows.sum(axis=-1) - 1) <= SUM_TOLERANCE))
 
 
 def encode(name: str, array: Array, form: Form, kind: str = "") -> dict[str, Array]:

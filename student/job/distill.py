@@ -152,7 +152,7 @@ class Distill:
         """
         if self.teacher_temperature is not None or not isinstance(self.service, str):
             return "probabilities"
-        return "logits" if self.top_k else self.soft_label_is
+        return "logits" if self._main_form().startswith("topk:") else self.soft_label_is
 
     @property
     def label_names(self) -> tuple[str, ...]:

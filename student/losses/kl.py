@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...proto.form_arrays import SUM_TOLERANCE
 from ...proto.forms import SoftLabelIs
 from .tensors import check_logits, check_soft_label
 
@@ -45,7 +46,7 @@ def kl_divergence(
     with paddle.no_grad():
         teacher = soft_label.astype(student_logits.dtype)
         if soft_label_is is None:
-            teacher = as_logits(teacher, soft_label.dtype)
+            teacher = as_logits(teacher)
         elif soft_label_is == "probabilities":
             teacher = logarithm(teacher)
         log_p = F.log_softmax(teacher / (temperature / soft_label_temperature), axis=-1)
@@ -54,21 +55,19 @@ def kl_divergence(
     return (p * (log_p - log_q)).sum(axis=-1).mean()
 
 
-def as_logits(soft_label: Any, made_in: Any) -> Any:
+def as_logits(soft_label: Any) -> Any:
     """Soft labels as logits: of probabilities their logarithm, others as given.
 
-    They are probabilities if no number is negative and each row sums to 1. It is decided on the
-    device, which nothing has to wait for.
+    They are probabilities if no number is negative and each row sums to 1, as far as numbers of 16
+    bits can. It is decided on the device, which nothing has to wait for.
 
     Args:
         soft_label: float [N, ..., C].
-        made_in: the dtype that they came in, whose rounding is allowed for.
     """
     import paddle
 
-    tolerance = 2e-2 if "16" in str(made_in) else 1e-3
     off = (soft_label.astype("float32").sum(axis=-1) - 1).abs().max()
-    known = paddle.logical_and(soft_label.min() >= 0, off <= tolerance)
+    known = paddle.logical_and(soft_label.min() >= 0, off <= SUM_TOLERANCE)
     return paddle.where(known.broadcast_to(soft_label.shape), logarithm(soft_label), soft_label)
 
 

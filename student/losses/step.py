@@ -132,7 +132,7 @@ class StepLoss:
         if distill.loss == "mse":
             (label,) = labels
             if distill.labels_are is None:
-                label = as_logits(label, label.dtype)
+                label = as_logits(label)
             return logits_mse(logits, label), 1.0
         if distill.loss == "topk":
             values, indices, tail = labels

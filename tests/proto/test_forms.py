@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from edl.errors import RequestRefused, UsageError, WireError
 from edl.proto import tensors
 from edl.proto.datatypes import Array
-from edl.proto.form_arrays import check_parts, decode, encode, softmax, top_k
+from edl.proto.form_arrays import check_parts, decode, encode, kind_of, softmax, top_k
 from edl.proto.forms import Form
 
 TOP_3 = Form(None, 3)
@@ -229,6 +230,12 @@ def test_top_k_of_probabilities_are_logits() -> None:
     events = np.concatenate([parts["y.values"], parts["y.tail"][..., np.newaxis]], axis=-1)
     kept = np.take_along_axis(given, parts["y.indices"].astype(int), -1)
     np.testing.assert_allclose(exact_softmax(events, 1.0)[..., :5], kept, rtol=5e-3)
+
+
+def test_probabilities_that_were_rounded_to_16_bits_are_recognised_in_any_dtype() -> None:
+    p = softmax(4 * np.random.default_rng(5).normal(size=(64, 1000)).astype(np.float32), 1.0)
+    rounded = p.astype(ml_dtypes.bfloat16)
+    assert kind_of([rounded]) == kind_of([rounded.astype(np.float32)]) == "probabilities"
 
 
 def test_a_temperature_of_a_sigmoid_is_refused() -> None:

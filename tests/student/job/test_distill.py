@@ -46,6 +46,8 @@ def test_labels_are_classified_by_values_unless_probabilities_are_certain() -> N
     assert Distill("teachers").labels_are is None
     assert Distill("teachers", teacher_temperature=2).labels_are == "probabilities"
     assert Distill({"a": 0.5, "b": 0.5}).labels_are == "probabilities"
+    top_k = Distill("teachers", label_form="topk:3", soft_label_is="probabilities")
+    assert top_k.labels_are == "logits", "logarithms of probabilities travel"
 
 
 def test_weights_of_services_follow_the_labels() -> None:

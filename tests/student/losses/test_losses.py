@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,7 +15,7 @@ from edl.scheduler.students.weights import Linear, Steps
 from edl.student import Distill, DistillLoss, Hint
 from edl.student.losses import smoothed_cross_entropy
 from edl.student.losses.features import feature_l2
-from edl.student.losses.kl import kl_divergence
+from edl.student.losses.kl import as_logits, kl_divergence
 from edl.student.losses.mse import logits_mse
 from edl.student.losses.projectors import PROJECTOR, detach_projectors
 from edl.student.losses.step import StepLoss
@@ -107,6 +108,15 @@ def test_probabilities_give_the_loss_of_their_logits_also_where_nobody_says_what
     found = value_and_gradient(paddle, loss, student, hard, as_given(teacher))
     assert found[0] == pytest.approx(expected[0], 1e-10)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-12)
+
+
+def test_probabilities_that_travelled_in_16_bits_are_recognised(paddle: Any) -> None:
+    """They arrive as float32, and their rows do not quite sum to 1."""
+    given = softmax(4 * np.random.default_rng(5).normal(size=(64, 1000)))
+    rounded = given.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert np.abs(rounded.sum(axis=-1) - 1).max() > 1e-3
+    found = as_logits(paddle.to_tensor(rounded)).numpy()
+    np.testing.assert_allclose(found, np.log(rounded), rtol=1e-5)
 
 
 def test_probabilities_of_exactly_zero_are_finite(paddle: Any) -> None:
