@@ -73,7 +73,7 @@ class Distill:
             the first of `fetches`, else the only one that comes.
         student_output: which of the student's outputs are its logits; None: what the model returns,
             or the first of a tuple or list, or "logits" of a dict.
-        soft_label_is: what the teachers' model gives, an error if they publish another kind; None:
+        soft_label_is: what the model gives; an error if teachers publish what does not fit. None:
             probabilities if labels look so, else logits. Top-k labels without `teacher_temperature`
             arrive as logits.
         teacher_temperature: have teachers send softmax(logits / this); None: what the model gives.

@@ -280,8 +280,11 @@ def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None
     source = Batches(20)
     began = time.monotonic()
     with reader_of(source, teacher, trace=path) as reader:
-        for _ in reader:
+        batches = []
+        for batch in reader:
+            batches.append(batch)
             time.sleep(step_s)
+    check_epoch(source, batches)
     events = checked_events(path)
     times = [event["ts"] for event in events if event["ph"] != "M"]
     assert began * 1e6 <= min(times) <= max(times) <= time.monotonic() * 1e6
@@ -317,9 +320,12 @@ def test_a_run_from_source_to_step(teacher: ScriptedTeacher, path: Path) -> None
 
 
 def test_pauses_are_drawn_with_their_reason(teacher: ScriptedTeacher, path: Path) -> None:
-    with reader_of(Batches(40), teacher, trace=path, upper_bytes=1000) as reader:
-        for _ in reader:
+    source, batches = Batches(40), []
+    with reader_of(source, teacher, trace=path, upper_bytes=1000) as reader:
+        for batch in reader:
+            batches.append(batch)
             wait_until(lambda: reader.stats.blocked_s > 0)
+    check_epoch(source, batches)
     events = checked_events(path)
     pauses = slices(events, "source: pauses")
     assert pauses

@@ -128,7 +128,7 @@ class Fleet:
         assert self.nodes[-1].outcome == Outcome("finished", STEPS, {"accuracy": 0.5})
 
     def refuses(self, node: Node, *says: str) -> None:
-        """A node has ended, alone, with a usage error that says so."""
+        """Wait until `node` ends with a UsageError that has each of `says`, and forget it."""
         node.thread.join(DEADLINE_S)
         assert isinstance(node.error, UsageError)
         for part in says:
