@@ -48,7 +48,11 @@ class Crew:
         """
         self._resting.discard(name)
         self.standings.probed(name, now)
-        return replace(self.speeds.joined(name, now, most_rows), on_trial=on_trial)
+        return replace(
+            self.speeds.joined(name, now, most_rows),
+            on_trial=on_trial,
+            has_labelled=name in self.standings.labellers,
+        )
 
     def answered(self, name: str, done: Done, in_flight: int, now: float) -> list[ev.Event]:
         """A teacher has sent labels, when it had so many requests."""

@@ -23,11 +23,13 @@ class Standings:
     Attributes:
         ejections: so far, by cause.
         readmissions: how many of the ejected were let in again, so far.
+        labellers: teachers that have labelled something, also over a connection that was lost.
     """
 
     def __init__(self) -> None:
         self.ejections: Counter[Cause] = Counter()
         self.readmissions = 0
+        self.labellers: set[str] = set()
         self._standings: dict[str, Standing] = {}
 
     @property
@@ -38,6 +40,7 @@ class Standings:
 
     def answered(self, name: str, now: float) -> None:
         """It has sent labels that passed their checks."""
+        self.labellers.add(name)
         self._standings[name] = outliers.answered(self._of(name), now)
 
     def failed(self, name: str, others: int, now: float) -> bool:
@@ -82,6 +85,7 @@ class Standings:
     def keep(self, names: Collection[str]) -> None:
         """Forget all others: who comes back under their names may be another machine."""
         self._standings = {name: one for name, one in self._standings.items() if name in names}
+        self.labellers.intersection_update(names)
 
     def _of(self, name: str) -> Standing:
         return self._standings.get(name, _NEW)

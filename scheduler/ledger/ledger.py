@@ -215,7 +215,8 @@ class Ledger(Figures):
         self, teacher: Teacher, request: Request, reason: str, *, is_crash: bool = False
     ) -> None:
         """Find the batch to blame, or see to it that the next time it can be found."""
-        unlabelled = [b for b in request.batches if b.stage is UNLABELLED]
+        # A batch with gaps has several spans in a request, and is refused once.
+        unlabelled = dict.fromkeys(b for b in request.batches if b.stage is UNLABELLED)
         if request.joined:
             for batch in unlabelled:
                 batch.alone = True

@@ -26,13 +26,15 @@ def join(tables: Tables, event: TeacherJoined) -> None:
     teacher = tables.teachers.get(event.teacher)
     if teacher is None:
         tables.joined += 1
-        teacher = Teacher(event.teacher, tables.joined, event.window)
+        teacher = Teacher(
+            event.teacher, tables.joined, event.window, labels=event.has_labelled
+        )
         tables.teachers[teacher.name] = teacher
     teacher.window, teacher.most_rows = event.window, event.most_rows
     teacher.on_trial = event.on_trial
     teacher.revoked = teacher.resting = False
     teacher.refused = 0
-    tables.forget_refusals(teacher.name)
+    tables.forget_refusals(teacher.name, crashes=False)
     if event.seconds_per_row is not None:
         teacher.seconds_per_row = event.seconds_per_row
     tables.refresh(teacher)
@@ -62,7 +64,7 @@ def lose(tables: Tables, event: TeacherLost) -> None:
     """A teacher is gone: the rows that nobody else has go to the front."""
     if (teacher := tables.teachers.pop(event.teacher, None)) is not None:
         tables.open.pop(teacher.name, None)
-        tables.forget_refusals(teacher.name)
+        tables.forget_refusals(teacher.name, crashes=True)
         for request in teacher.in_flight.values():
             tables.give_up(request, teacher)
 

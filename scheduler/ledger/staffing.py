@@ -16,6 +16,7 @@ class TeacherJoined:
             as near to it as what waits allows. None: a request is what one batch lacks.
         seconds_per_row: its measured device time for one row; None where nothing is known.
         on_trial: it gets only copies that a `Hedge` names it for, until `Readmitted`.
+        has_labelled: it labelled something before its connection was lost.
     """
 
     teacher: str
@@ -23,6 +24,7 @@ class TeacherJoined:
     most_rows: int | None = None
     seconds_per_row: float | None = None
     on_trial: bool = False
+    has_labelled: bool = False
 
     def __post_init__(self) -> None:
         _require_window(self.teacher, self.window)

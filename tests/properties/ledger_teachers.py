@@ -22,16 +22,31 @@ seldom = st.sampled_from([False, False, False, True])  # what undoes much of wha
 class LedgerTeachers(RuleBasedStateMachine):
     world: World
 
-    @rule(name=names, window=windows, most=sizes, seconds=speeds, trial=st.booleans())
+    @rule(
+        name=names,
+        window=windows,
+        most=sizes,
+        seconds=speeds,
+        trial=st.booleans(),
+        labelled=st.booleans(),
+    )
     def a_teacher_joins(
-        self, name: str, window: int, most: int | None, seconds: float | None, trial: bool
+        self,
+        name: str,
+        window: int,
+        most: int | None,
+        seconds: float | None,
+        trial: bool,
+        labelled: bool = False,
     ) -> None:
-        worker = self.world.workers.setdefault(name, Worker(window))
+        """`labelled`: over a connection that was lost, if there is none."""
+        worker = self.world.workers.setdefault(name, Worker(window, labels=labelled))
         worker.window, worker.most_rows = window, most
         worker.revoked = worker.resting = False
         worker.on_trial = trial and window == 2  # less often than not
-        self.world.forgive(name)
-        self.world.tell(ev.TeacherJoined(name, window, most, seconds, worker.on_trial))
+        self.world.forgive(name, crashes=False)
+        trial = worker.on_trial
+        self.world.tell(ev.TeacherJoined(name, window, most, seconds, trial, labelled))
 
     @rule(teachers=st.sampled_from([0, 0, 1, 3]))
     def so_many_are_awaited(self, teachers: int) -> None:
@@ -43,7 +58,7 @@ class LedgerTeachers(RuleBasedStateMachine):
         if not now:
             return
         worker = self.world.workers.pop(name, Worker(1))
-        self.world.forgive(name)
+        self.world.forgive(name, crashes=True)
         for request in worker.requests:
             self.world.gives_up(name, request)
             self.world.ghosts.append((name, request))

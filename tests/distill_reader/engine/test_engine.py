@@ -26,7 +26,7 @@ from edl.distill_reader.engine.speeds import Speeds
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.words import waiting_for
 from edl.distill_reader.store import LabelStore
-from edl.errors import BadAnswer, PredictorCrashed, RequestRefused, RetryableError
+from edl.errors import BadAnswer, PredictorCrashed, RequestRefused, RetryableError, TeacherLost
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.switching import Advice
@@ -84,6 +84,16 @@ def test_a_batch_that_crashes_predictors_is_poison() -> None:
             (name,) = (one for one in "abcd" if bench.jobs(one))
             bench.fail(name, PredictorCrashed("the predictor ended in mid-request"))
         assert bench.told("poison")[0]["number"] == 4
+
+
+def test_the_last_batch_is_poison_where_its_teachers_have_reconnected(bench: Bench) -> None:
+    """None of them has labelled anything over its present connection."""
+    bench.answer_all("a")
+    bench.batch(2)
+    bench.fail("a", TeacherLost("connection reset"), 2)
+    bench.outcome("a", Ready(("x",)))
+    bench.fail("a", RequestRefused("bad shape"), 2)
+    assert bench.told("poison")[0]["number"] == 2
 
 
 def test_a_refusing_teacher_that_is_put_right_goes_on(bench: Bench) -> None:

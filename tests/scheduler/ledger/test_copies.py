@@ -174,6 +174,32 @@ class TestRefusals:
             ]
         assert after(ledger, ev.Failed("a", 4, "it died")) == [ev.Poison(1, ("a: it died",))]
 
+    def test_a_crash_counts_once_however_many_gaps_the_batch_has(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0), answer("a", 1))
+        gaps = ((0, 1), (2, 3), (4, 5))
+        (send,) = after(ledger, ev.Queued(1, 10, 100, missing=gaps))
+        assert isinstance(send, ev.Send)
+        assert len(send.spans) == 3
+        assert after(ledger, ev.Failed("a", 2, "it died")) == []
+
+    def test_what_follows_is_asked_of_a_lone_teacher_that_its_first_batch_crashes(self) -> None:
+        """Once that labels something, the batch is to blame."""
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0, 1))
+        for request in (1, 2, 3):
+            after(ledger, ev.Failed("a", request, "it died"))
+            (send,) = after(ledger, ev.TeacherJoined("a", 1))
+            assert isinstance(send, ev.Send)
+        assert send.spans == whole(1)
+        assert ev.Poison(0, ("a: it died",)) in after(ledger, answer("a", send.request))
+
+    def test_a_teacher_that_labelled_before_it_was_lost_is_believed_when_it_refuses(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0), answer("a", 1), ev.TeacherLost("a"))
+        after(ledger, ev.TeacherJoined("a", 1, has_labelled=True), *queued(1))
+        assert after(ledger, ev.Refused("a", 2, "bad")) == [ev.Poison(1, ("a: bad",))]
+
     def test_a_crash_elsewhere_is_tried_by_the_others_first(self) -> None:
         ledger = Ledger()
         after(ledger, ev.TeacherJoined("a", 1), ev.TeacherJoined("b", 1), *queued(0, 1))
