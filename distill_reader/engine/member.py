@@ -296,8 +296,9 @@ class Member:
         """
         name, now = link.peer.teacher_id, time.monotonic()
         self.crew.refused(name, now)
+        self.pool.mark_useless(name)
         self.pool.probe(name, self.crew.pause_s(name, now), f"does not fit: {words}")
-        if not (self.ledger.sent or self.ledger.teachers or self.pool.awaited):
+        if self.pool.all_useless and not self.ledger.sent:
             self._on_failed_for_good(errors.UsageError(f"teacher {name}: {words}"))
 
     def _count_awaited(self) -> None:

@@ -64,6 +64,11 @@ class Pool:
         return (len(without & self._wanted.keys()) if without else 0) + len(self._barred)
 
     @property
+    def all_useless(self) -> bool:
+        """Whether each teacher that the roster names has answered with something but labels."""
+        return bool(self._wanted) and self._wanted.keys() <= self._useless
+
+    @property
     def found(self) -> list[Found]:
         """The models of our teachers that have answered a probe and say what they take."""
         models = [link.found for link in self._links.values() if not link.peer.foreign]

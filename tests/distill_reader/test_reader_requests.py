@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from edl.errors import NoTeacherAvailable, PoisonBatch, RateLimited, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch, reader_of
+from edl.tests.distill_reader.readers import ROWS, Batches, check_epoch, kept_port, reader_of
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher, label, logits_of
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -219,6 +220,27 @@ def test_settings_that_the_model_contradicts_are_a_usage_error(
     ):
         list(reader)
     assert teacher.requests == second.requests == 0
+
+
+def test_a_teacher_that_fits_and_comes_later_is_waited_for(teacher: ScriptedTeacher) -> None:
+    """The other one does not fit, and is probed again until then."""
+    teacher.outputs = {"embedding": CLASSES}
+    probes: list[None] = []
+    teacher.is_ready = lambda: not probes.append(None)
+    source = Batches(3)
+    with (
+        kept_port() as port,
+        reader_of(source, teacher, f"127.0.0.1:{port}", fetches=["logits"]) as reader,
+        ThreadPoolExecutor() as pool,
+    ):
+        epoch = pool.submit(list, reader)
+        wait_until(lambda: len(probes) > 1 or epoch.done())
+        fitting = ScriptedTeacher(port=port)
+        try:
+            check_epoch(source, epoch.result(DEADLINE_S))
+        finally:
+            fitting.stop()
+    assert teacher.requests == 0
 
 
 @pytest.mark.parametrize(
