@@ -26,9 +26,7 @@ def join(tables: Tables, event: TeacherJoined) -> None:
     teacher = tables.teachers.get(event.teacher)
     if teacher is None:
         tables.joined += 1
-        teacher = Teacher(
-            event.teacher, tables.joined, event.window, labels=event.has_labelled
-        )
+        teacher = Teacher(event.teacher, tables.joined, event.window, labels=event.has_labelled)
         tables.teachers[teacher.name] = teacher
     teacher.window, teacher.most_rows = event.window, event.most_rows
     teacher.on_trial = event.on_trial

@@ -90,7 +90,8 @@ class World:
         number: from 1.
         nodes: in the order of their ranks.
         origin: the checkpoint that it begins with; None: it begins at step 0.
-        keeper: the node that has to write this checkpoint from its memory; empty: it is written.
+        keeper: the node that has to write this checkpoint from its memory; empty: it is written,
+            and has joined the history.
         failures: that are remembered of the generations before.
         barred: nodes that are left out for good.
         reason: why it was formed.
@@ -195,8 +196,9 @@ def decide(
             may have run out because nobody could prolong them.
     """
     if not settled and world is not None:
-        known = {one.node for one in members}
-        if missing := [node for node in world.nodes if node not in known]:
+        known = {"", *(one.node for one in members)}
+        needed = dict.fromkeys((*world.nodes, world.keeper))
+        if missing := [node for node in needed if node not in known]:
             return Keep(f"waiting for {', '.join(missing)}: the job board was away")
     if world is None:
         return _form(limits, World(0, ()), members, saved, "the job begins")
@@ -214,6 +216,9 @@ def decide(
         return Recall(world.number, False, "the job board had lost its memory")
     if gone := [one.node for one in own if one.leaving]:
         return Recall(world.number, False, f"node {gone[0]} leaves")
+    if world.keeper and world.keeper not in alive:
+        why = f"node {world.keeper} is gone, which had the checkpoint of step {world.restored}"
+        return Recall(world.number, False, why)
     if any(_has_ended(one, world.number) for one in own):
         return Keep(f"waiting until the ranks of {', '.join(busy)} have ended")
     return _grow(limits, world, members, pace)

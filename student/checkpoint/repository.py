@@ -137,6 +137,7 @@ class Repository:
         self.provenance = Provenance()
         #: What this process found damaged, by name: it must not push a whole one out.
         self._damaged: dict[str, str] = {}
+        self._missing: set[str] = set()  # names of checkpoints that it has warned of
 
     @property
     def url(self) -> str:
@@ -260,6 +261,7 @@ class Repository:
         if history.newest is not None:
             self.mark(history.newest)
         listed = self.list()
+        self._warn_if_missing(history.newest, listed)
         last = next((one.name for one in listed if one.counts), "")
         for one in listed:
             if one.counts or one.problem:
@@ -272,6 +274,19 @@ class Repository:
         if valid is not None and known is not None and valid.name == known.name:
             return valid
         return self.newest_valid(history.dropped)
+
+    def _warn_if_missing(self, newest: Entry | None, listed: Sequence[Checkpoint]) -> None:
+        """Say once that the newest checkpoint of the history is not here."""
+        if newest is None or newest.name in self._missing:
+            return
+        if all(one.name != newest.name for one in listed):
+            self._missing.add(newest.name)
+            log.warning(
+                "the newest checkpoint of this job, %s of step %d, is not in %s: training goes on"
+                " from an older one, or from the beginning. If nobody has removed it, other nodes"
+                " have saved elsewhere: all need a --checkpoint that they share",
+                *(newest.name, newest.step, self.url),
+            )
 
     def list(self) -> Sequence[Checkpoint]:
         """All checkpoints, the newest first; only manifests and lengths of files are looked at.
@@ -436,7 +451,12 @@ class Repository:
         except CheckpointDamaged as error:
             step = step_of(name)
             assert step is not None  # `names` has seen to it
-            return Checkpoint(name, self._files.location(name), step, problem=str(error))
+            sequence = 0
+            with contextlib.suppress(CheckpointDamaged):
+                sequence = joined.sequence if (joined := self._joined(name)) else 0
+            return Checkpoint(
+                name, self._files.location(name), step, problem=str(error), sequence=sequence
+            )
         except FileNotFoundError:
             return None
         problem = self._damaged.get(name, "")
@@ -462,16 +482,23 @@ class Repository:
         manifest, digest = Manifest.unpack(packed), digest_of(packed)
         if manifest.step != step_of(name):
             raise CheckpointDamaged(f"{MANIFEST} is of step {manifest.step}")
-        if generation_of(name) is None:
-            return manifest, digest, 0
-        try:
-            with self._files.reading(name, JOINED) as file:
-                joined = Joined.unpack(file.read())
-        except FileNotFoundError:
+        if generation_of(name) is None or (joined := self._joined(name)) is None:
             return manifest, digest, 0
         if joined.digest != digest:
             raise CheckpointDamaged(f"{JOINED} is of another {MANIFEST}")
         return manifest, digest, joined.sequence
+
+    def _joined(self, name: str) -> Joined | None:
+        """A checkpoint's place in the history, as its folder has it; None: it has none.
+
+        Raises:
+            CheckpointDamaged: the file is not whole.
+        """
+        try:
+            with self._files.reading(name, JOINED) as file:
+                return Joined.unpack(file.read())
+        except FileNotFoundError:
+            return None
 
     def _checkpoint(
         self, name: str, manifest: Manifest, digest: str, sequence: int = 0, problem: str = ""

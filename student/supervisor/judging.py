@@ -47,12 +47,12 @@ class Judge:
         self._repository, self._patience_s = repository, patience_s
         self._look: _Look | None = None
 
-    def newest(self, generation: int, history: History | None = None) -> Newest | None:
+    def newest(self, generation: int, history: History) -> Newest | None:
         """The newest valid checkpoint; None: it is being read.
 
         Args:
             generation: that has ended; what was read for another one does not count.
-            history: as the board has it; None: nothing is asked of it, and nothing is noted.
+            history: as the board has it.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
@@ -66,7 +66,7 @@ class Judge:
         look.taken = True
         if look.error is not None:
             raise look.error
-        return Newest(look.found, history or History())
+        return Newest(look.found, history)
 
 
 class _Look:
@@ -75,7 +75,7 @@ class _Look:
     def __init__(
         self,
         repository: Repository,
-        asked: tuple[int, History | None],
+        asked: tuple[int, History],
         known: Checkpoint | None,
     ) -> None:
         self.asked = asked
@@ -90,10 +90,7 @@ class _Look:
     def _run(self, repository: Repository) -> None:
         generation, history = self.asked
         try:
-            if history is None:
-                self.found = repository.newest_valid()
-            else:
-                self.found = repository.newest_of(history, generation or None, self.found)
+            self.found = repository.newest_of(history, generation or None, self.found)
         except Exception as error:
             self.error = error
         finally:

@@ -80,7 +80,7 @@ class Leading:
         if view.outcome is not None:
             return
         pace = self._pace(view, generation, now_s)
-        world = None if generation is None else generation.world
+        world = None if generation is None else _as_written(generation)
         members = [
             view.facts[node.node_id].member(node, now_s - self._since_s[node.node_id])
             for node in view.nodes
@@ -204,6 +204,17 @@ class Leading:
 
     def _note(self, kind: str, generation: int, **more: Any) -> None:
         self._board.note(self._job, {"kind": kind, "generation": generation, **more})
+
+
+def _as_written(generation: Generation) -> World:
+    """The world; without its keeper once what that had to write has joined the history.
+
+    It is the first that this generation adds to it.
+    """
+    newest = generation.history.newest
+    if newest is not None and newest.generation >= generation.number:
+        return replace(generation.world, keeper="")
+    return generation.world
 
 
 def _result(view: View) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from ...scheduler.students.fingerprint import (
     since_checkpoint,
 )
 from ...scheduler.students.ladder import Failure
+from ...scheduler.students.saving import History
 from ...scheduler.students.world import Limits, expected_fingerprint, has_members
 from ..checkpoint import Checkpoint
 from ..settings import TrainSettings
@@ -26,6 +27,7 @@ from ..words import FromRank, Order, Progress, Ready, Saved, Scaled
 from .asking import Desk
 from .crew import Crew, Rank, inspect
 from .facts import Generation
+from .judging import Newest
 from .keeping import Keeping
 from .last import check_room, write_last
 from .leading import Leading, Orders
@@ -107,16 +109,13 @@ class Supervisor:
             self._seat.tell(
                 host=self._host, endpoints=free_endpoints(self._host, self._settings.ranks_per_node)
             )
-            self._keeping.judge.newest(0)  # which says at once what is wrong
+            self._newest(self._seat.look())  # which says at once what is wrong
             fingerprint = self._inspect(stop)
             if fingerprint is None:
                 return Outcome("left")
             self._fingerprint = fingerprint
-            while (newest := self._keeping.judge.newest(0)) is None:
-                if stop.requested:
-                    return Outcome("left")
-                self._teller.waiting("the newest checkpoint to be verified")
-            self._check_settings(self._seat.look(), newest.checkpoint)
+            if not self._check_settings(self._seat.look(), stop):
+                return Outcome("left")
             self._seat.tell(fingerprint=fingerprint)
             self._seat.start()
             self._seat.note({"kind": "joined", "generation": 0, "node": self._node})
@@ -135,12 +134,33 @@ class Supervisor:
         crew = Crew([order], desk, self._teller.line, self._means.module, self._means.environment)
         return inspect(crew, self._settings.hang_s, self._teller.heard, stop)
 
-    def _check_settings(self, view: View, newest: Checkpoint | None) -> None:
-        """Raise UsageError where this node's settings are not those of the job."""
+    def _check_settings(self, view: View, stop: Stop) -> bool:
+        """Raise UsageError where this node's settings are not those of the job.
+
+        Of a job that no node trains: those of the checkpoint that it goes on from.
+
+        Returns:
+            False: `stop` was requested.
+        """
         self._check_fits_job(view)
-        world = view.generation.world if view.generation else None
-        if newest is None or (world is not None and has_members(world, view.members)):
-            return
+        if view.generation is not None and has_members(view.generation.world, view.members):
+            return True
+        while (newest := self._newest(view)) is None:
+            if stop.requested:
+                return False
+            self._teller.waiting("the newest checkpoint to be verified")
+        if newest.checkpoint is not None:
+            self._check_fits_checkpoint(newest.checkpoint)
+        return True
+
+    def _newest(self, view: View) -> Newest | None:
+        """The checkpoint that the next generation begins with; None: it is being verified."""
+        generation = view.generation
+        if generation is None:
+            return self._keeping.judge.newest(0, History())
+        return self._keeping.judge.newest(generation.number, generation.history)
+
+    def _check_fits_checkpoint(self, newest: Checkpoint) -> None:
         saved, accepted = newest.provenance.fingerprint, self._settings.accept_changes
         if not saved:
             log.warning(

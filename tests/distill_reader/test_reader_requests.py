@@ -225,8 +225,13 @@ def test_settings_that_the_model_contradicts_are_a_usage_error(
 def test_a_teacher_that_fits_and_comes_later_is_waited_for(teacher: ScriptedTeacher) -> None:
     """The other one does not fit, and is probed again until then."""
     teacher.outputs = {"embedding": CLASSES}
-    probes: list[None] = []
-    teacher.is_ready = lambda: not probes.append(None)
+    probes: list[bool] = []
+
+    def is_ready() -> bool:
+        probes.append(True)
+        return True
+
+    teacher.is_ready = is_ready
     source = Batches(3)
     with (
         kept_port() as port,

@@ -14,6 +14,7 @@ from edl.errors import CheckpointUnavailable, GenerationSuperseded, RegistryUnav
 from edl.scheduler.students.saving import History, due_beside
 from edl.student.checkpoint import Repository
 from edl.student.checkpoint.cli import app
+from edl.student.checkpoint.manifest import MANIFEST
 from edl.student.supervisor.fencing import BoardFence
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import (
@@ -165,6 +166,33 @@ def test_an_emptied_board_takes_up_the_history_of_the_place(training: Training) 
     assert training.save(fence, 30).sequence == 3
     other = Training(training.url)
     assert other.begin().after.startswith("step-000000000030")
+
+
+def test_a_newest_checkpoint_that_is_missing_is_named(
+    training: Training, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where each node has a folder of its own, and another one leads now."""
+    training.save(training.begin(), 10)
+    elsewhere = Repository(str(tmp_path / "own"))
+    history, newest = training.look()
+    assert newest is not None
+    for _ in range(2):
+        assert elsewhere.newest_of(history, training.generation) is None
+    (warning,) = caplog.messages
+    assert newest.name in warning
+    assert elsewhere.url in warning
+
+
+def test_a_checkpoint_with_a_damaged_manifest_keeps_its_place(tmp_path: Path) -> None:
+    """It stays to be looked into until as many whole ones are newer as are kept."""
+    training = Training(str(tmp_path))
+    fence = training.begin()
+    damaged = training.save(fence, 10, 20, 30)
+    (tmp_path / damaged.name / MANIFEST).write_text("{}")
+    training.save(fence, 40)
+    assert training.counting() == [40, 30, 20]
+    training.save(fence, 50)
+    assert training.counting() == [50, 40]
 
 
 def test_what_continues_something_else_is_not_taken(training: Training) -> None:

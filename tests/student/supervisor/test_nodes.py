@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edl.coordinator.jobs.board import Facts
 from edl.coordinator.jobs.memory_board import MemoryBoard
-from edl.errors import CheckpointUnavailable, EdlError, UsageError
+from edl.errors import CheckpointUnavailable, EdlError, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
-from edl.student.checkpoint import Contents, Repository
+from edl.student.checkpoint import Checkpoint, Contents, Repository
 from edl.student.checkpoint.manifest import Provenance
 from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
@@ -245,6 +246,40 @@ def test_a_stopped_job_leaves_a_checkpoint_and_continues_later(fleet: Fleet) -> 
     assert [(one["old"], one["new"]) for one in fleet.events("scaled")] == [(2, 1)]
 
 
+def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next world began with that save, and is formed again: it lies on the disk."""
+    write = Repository.write
+
+    def write_slowly(*args: Any) -> Checkpoint:
+        wait_until(lambda: fleet.generation() >= 2)
+        return write(*args)
+
+    class Failing(MemoryBoard):
+        def replace_history(self, job: str, generation: int, known: Facts, history: Facts) -> bool:
+            if generation == 2:
+                raise RegistryUnavailable("timed out")
+            return super().replace_history(job, generation, known, history)
+
+    monkeypatch.setattr(Repository, "write", write_slowly)
+    fleet.board = Failing()
+    fleet.settings = {"nodes": (1, 1), "save_every_steps": None, "save_overhead": 0.0}
+    fleet.job = BEFORE_THE_END
+    node = fleet.start("a")
+    fleet.reach(12)
+    fleet.start("b")
+    wait_until(lambda: len(fleet.board.nodes(JOB)) == 2)
+    node.stop.request()
+    wait_until(lambda: fleet.generation() == 3)
+    fleet.open_gate()
+    fleet.finished()
+    second, third = fleet.events("generation")[1:]
+    assert (second["nodes"], third["nodes"]) == (["b"], ["b"])
+    assert second["restored"] == third["restored"] >= 12
+    assert "node a is gone, which had" in fleet.events("recall")[-1]["why"]
+
+
 def test_a_place_that_takes_no_checkpoint_is_one_clear_error(fleet: Fleet) -> None:
     fleet.settings = {"checkpoint": str(fleet.folder / "checkpoints" / "deeper")}
     (fleet.folder / "checkpoints").write_text("a file where a folder should be")
@@ -379,6 +414,18 @@ def test_a_changed_setting_is_refused_on_resume_unless_it_is_accepted(fleet: Fle
     told = provenance(place)
     assert told.fingerprint == {"seed": 0, "total_batch": 12}
     assert told.accepted == ({"step": step, "field": "total_batch", "before": 4, "after": 12},)
+
+
+def test_a_checkpoint_that_has_not_joined_the_history_is_held_against_the_settings(
+    fleet: Fleet,
+) -> None:
+    """As the board was away when it was saved; the job goes on from it."""
+    fleet.settings = {"save_every_steps": None, "save_overhead": 0.0}
+    (note,) = left_behind(fleet).glob("*/JOINED.json")
+    note.unlink()
+    fleet.board.board = MemoryBoard()
+    fleet.settings = {"total_batch": 12}
+    fleet.refuses(fleet.start("b"), "total_batch is 12 here and 4 in the checkpoint")
 
 
 def test_a_checkpoint_without_a_fingerprint_is_resumed_with_a_warning(
