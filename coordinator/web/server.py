@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -13,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...errors import UsageError
 from ...metrics import split_listen
-from ...proto.security import Gate, TlsFiles, is_loopback, reloading_context
+from ...proto.security import Acceptor, Gate, TlsFiles, is_loopback, reloading_context
 from ..config import bound, join_address
 from .access import Access
 from .app import make_app
@@ -70,10 +71,21 @@ class WebServer:
         self._feed = Feed(source)
         access = Access(known, guarded=known is not None and not local)
         app = make_app(source, access, self._feed, local=local)
-        self._server = uvicorn.Server(_config(app, tls))
+        config = _config(app)
+        self._server = uvicorn.Server(config)
+        state = self._server.server_state
         self._scheme = "http" if tls is None else "https"
+        context = None if tls is None else reloading_context(tls)
         self._socket = bound(host, port, "--http")
         self._socket.listen(_BACKLOG)
+        self._acceptor = Acceptor(
+            self._socket,
+            partial(_Connection, config=config, server_state=state, app_state={}),
+            context,
+            most=_MAX_CONNECTIONS,
+            standing=lambda: len(state.connections),
+            make_room=lambda: _end_silent(state.connections),
+        )
         self._thread = threading.Thread(target=self._run, name="edl-page", daemon=True)
 
     @property
@@ -100,9 +112,11 @@ class WebServer:
 
     async def _serve(self) -> None:
         feeding = asyncio.create_task(self._feed.run())
-        serving = asyncio.create_task(self._server.serve([self._socket]))
+        serving = asyncio.create_task(self._server.serve([]))  # the acceptor listens
+        self._acceptor.start()
         while not self._server.should_exit and not serving.done():
             await asyncio.sleep(0.1)
+        self._acceptor.close()
         feeding.cancel()  # ends the streams, which the server waits for
         with contextlib.suppress(asyncio.CancelledError):
             await feeding
@@ -116,15 +130,27 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
         self.loop.call_later(_REQUEST_S, self._end_if_silent)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has made no request yet."""
+        return self.cycle is None and not self.transport.is_closing()
+
     def _end_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+        if self.is_silent:
             self.transport.close()
 
 
-def _config(app: Any, tls: TlsFiles | None) -> uvicorn.Config:
+def _end_silent(connections: set[Any]) -> bool:
+    """End a connection that has made no request; False: there is none."""
+    silent = next((one for one in connections if one.is_silent), None)
+    if silent is not None:
+        silent.transport.abort()
+    return silent is not None
+
+
+def _config(app: Any) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=_Connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -132,12 +158,9 @@ def _config(app: Any, tls: TlsFiles | None) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_MAX_CONNECTIONS,
         h11_max_incomplete_event_size=_MAX_HEAD,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=_GRACE_S,
     )
     config.load()
-    if tls is not None:
-        config.ssl = reloading_context(tls)  # uvicorn's own would keep its first certificate
     return config

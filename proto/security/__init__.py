@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .accepting import Acceptor
     from .credentials import ClientSecurity, ServerSecurity, TlsFiles
     from .dial import open_channel
     from .exposure import check_exposure, is_loopback
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROLES",
+    "Acceptor",
     "Caller",
     "ClientSecurity",
     "Gate",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Acceptor": ".accepting",
     "Caller": ".gate",
     "check_exposure": ".exposure",
     "ClientSecurity": ".credentials",

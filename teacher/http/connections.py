@@ -23,8 +23,6 @@ from .heads import END, MAX_BYTES, Head, head_of, may_begin
 
 #: Seconds that a connection may be without a request that is being answered.
 _IDLE_S: Final = 10.0
-#: Connections at once; for one more, the one goes that has been idle for longest.
-_MAX_CONNECTIONS: Final = 1024
 #: Of requests behind the one that is being answered; more is left to the socket.
 _AHEAD_BYTES: Final = 64 << 10
 
@@ -150,8 +148,6 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._certificate = _common_name(transport)
         if self._certificate is not None:
             self.app_state = {**self.app_state, CERTIFICATE: self._certificate}
-        if len(self.connections) > _MAX_CONNECTIONS:
-            _end_longest_idle(self.connections)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -208,10 +204,12 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._watching = self.loop.call_later(left_s, self._watch)
 
 
-def _end_longest_idle(open_: set[Any]) -> None:
+def end_longest_idle(open_: set[Any]) -> bool:
+    """End the connection that has been idle for longest; False: none is."""
     idle = [one for one in open_ if one.idle_since is not None and not one.transport.is_closing()]
     if idle:
         min(idle, key=lambda one: one.idle_since).transport.abort()
+    return bool(idle)
 
 
 def _common_name(transport: Any) -> str | None:

@@ -12,14 +12,14 @@ import uvicorn
 from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
 from ...proto.http_offer import new_mark
-from ...proto.security import Gate, is_loopback, reloading_context
+from ...proto.security import Acceptor, Gate, is_loopback, reloading_context
 from ..config import ServerConfig
 from ..front.calls import CallTable
 from ..metrics import TeacherMetrics
 from ..servicer import Servicer
 from .app import Api
 from .callers import Callers
-from .connections import Connection
+from .connections import Connection, end_longest_idle
 from .exchange import Desk
 from .guard import Guard
 from .heads import MAX_BYTES
@@ -27,6 +27,8 @@ from .inference import Inference
 from .logged import Logged
 
 _BACKLOG: Final = 128
+#: Connections at once; for one more, the one goes that has been idle for longest.
+_MAX_CONNECTIONS: Final = 1024
 _KEEP_ALIVE_S: Final = 5
 #: Until what is left after a stop is cut off.
 _LAST_S: Final = 0.2
@@ -65,12 +67,30 @@ class HttpServer:
         api = Api(config, servicer, callers, metrics, self._inference, self.mark)
         desk = Desk(config, guard, callers, infer_calls, self._inference, api.count)
         app = Logged(guard.around(api.app()))
-        self._server = uvicorn.Server(
-            _config(app, partial(Connection, desk, api.malformed), config)
-        )
-        self._scheme = "https" if self._server.config.ssl else "http"
+        served = _config(app)
+        self._server = uvicorn.Server(served)
+        state = self._server.server_state
+        tls = None
+        if config.security is not None and config.security.tls is not None:
+            tls = reloading_context(config.security.tls, ask_clients=True)
+        self._scheme = "https" if tls else "http"
         self._socket = bound(host, port, "--http")
         self._socket.listen(_BACKLOG)
+        self._acceptor = Acceptor(
+            self._socket,
+            partial(
+                Connection,
+                desk,
+                api.malformed,
+                config=served,
+                server_state=state,
+                app_state={},
+            ),
+            tls,
+            most=_MAX_CONNECTIONS,
+            standing=lambda: len(state.connections),
+            make_room=lambda: end_longest_idle(state.connections),
+        )
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -86,12 +106,13 @@ class HttpServer:
 
     async def start(self) -> None:
         """Answer from now on."""
-        self._serving = asyncio.create_task(self._server.serve([self._socket]))
+        self._serving = asyncio.create_task(self._server.serve([]))  # the acceptor listens
+        self._acceptor.start()
 
     async def stop(self, grace_s: float) -> None:
         """Take nothing new, wait up to `grace_s` for what is being answered, close."""
+        self._acceptor.close()
         if self._serving is None:
-            self._socket.close()
             return
         self._server.config.timeout_graceful_shutdown = max(grace_s, _LAST_S)  # type: ignore[assignment]
         self._server.should_exit = True
@@ -102,10 +123,9 @@ class HttpServer:
         await asyncio.sleep(0)  # in which they are closed
 
 
-def _config(app: Any, connection: Any, config: ServerConfig) -> uvicorn.Config:
+def _config(app: Any) -> uvicorn.Config:
     served = uvicorn.Config(
         app,
-        http=connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -117,6 +137,4 @@ def _config(app: Any, connection: Any, config: ServerConfig) -> uvicorn.Config:
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
     served.load()
-    if config.security is not None and config.security.tls is not None:
-        served.ssl = reloading_context(config.security.tls, ask_clients=True)
     return served

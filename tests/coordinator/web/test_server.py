@@ -20,7 +20,7 @@ from edl.coordinator.web import feed, server
 from edl.coordinator.web.server import WebServer
 from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import Gate, TlsFiles
+from edl.proto.security import Gate, TlsFiles, accepting
 
 from .conftest import ADMIN, VIEWER, bearer, get, make_gate, messages, post
 from .scripted_mesh import ScriptedMesh
@@ -242,6 +242,20 @@ def certify(folder: Path, host: str = "127.0.0.1") -> ssl.SSLContext:
     (folder / "key.new").replace(folder / "key.pem")
     (folder / "cert.new").replace(folder / "cert.pem")
     return ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+
+
+def test_a_handshake_has_a_deadline(
+    script: ScriptedMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.05)
+    certify(tmp_path)
+    page = WebServer(script, "0", tls=TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem"))
+    url = page.start()
+    try:
+        with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), 5) as silent:
+            assert silent.recv(1) == b""
+    finally:
+        page.stop()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

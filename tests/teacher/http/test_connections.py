@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 from edl.proto.arena import Array
-from edl.proto.security import ServerSecurity
-from edl.teacher.http import connections, heads, inference
+from edl.proto.security import ServerSecurity, accepting
+from edl.teacher.http import heads, inference
+from edl.teacher.http import server as http_server
 from edl.teacher.http.bodies import Body
 from edl.teacher.http.connections import Connection
-from edl.tests.proto.security.authority import write_secret
+from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.bench_http import INFER, LENGTH, ask, infer, refused, rows
 from edl.tests.teacher.http.talk import GET, Talk, batch, head, numbers
@@ -266,8 +267,18 @@ def test_an_idle_connection_is_closed(bench: Bench) -> None:
         assert talk.is_over()
 
 
-def test_the_longest_idle_makes_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 3)
+def test_a_handshake_has_a_deadline(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.05)
+    bench = make(security=ServerSecurity(Authority(tmp_path).issue("server")))
+    with Talk(bench) as talk:
+        assert talk.is_over()
+
+
+def test_the_longest_idle_makes_room(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
+    bench = make()
     with ExitStack() as opened:
         idle = [opened.enter_context(Talk(bench)) for _ in range(3)]
         for talk in idle:

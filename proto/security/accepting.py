@@ -1,0 +1,106 @@
+"""Accepts connections in an event loop: so many at once, and each has to do its TLS in time.
+
+asyncio's own servers take in connections without a limit, and wait a minute for each handshake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a TLS handshake may take.
+HANDSHAKE_S: Final = 10.0
+#: Handshakes at once; each has buffers of some 100 KB. For one more, the oldest is ended.
+HANDSHAKES: Final = 256
+#: Between two attempts to accept while the system does not let us.
+_PAUSE_S: Final = 0.1
+
+
+class Acceptor:
+    """Lives in one event loop.
+
+    Args:
+        listener: bound and listening; closed by `close`.
+        protocol: made for each connection, once its handshake is done.
+        tls: None: connections are plain.
+        most: connections at once, those included whose handshake is not done.
+        standing: how many of them have a protocol now.
+        make_room: ends one of these, as `most` is reached; False: none may be ended, and the new
+            connection is closed.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+        *,
+        most: int,
+        standing: Callable[[], int],
+        make_room: Callable[[], bool],
+    ) -> None:
+        self._listener = listener
+        self._protocol = protocol
+        self._tls = tls
+        self._most = most
+        self._standing = standing
+        self._make_room = make_room
+        self._begun: dict[asyncio.Task[None], None] = {}  # handshakes, the oldest first
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Accept from now on."""
+        self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Accept no more, end handshakes, close the listener. Connections that stand stay."""
+        for task in (self._accepting, *self._begun):
+            if task is not None:
+                task.cancel()
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        refused = False
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # no descriptors left, or the peer is gone already
+                if not refused:
+                    log.warning("no connection can be accepted now: %s", error)
+                refused = True
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            refused = False
+            if not self._has_room():
+                connection.close()
+                continue
+            task = loop.create_task(self._begin(connection))
+            self._begun[task] = None
+            task.add_done_callback(lambda done: self._begun.pop(done, None))
+
+    def _has_room(self) -> bool:
+        """Whether one more may come, after one has been ended for it if need be."""
+        full = len(self._begun) + self._standing() >= self._most
+        if self._begun and (full or len(self._begun) >= HANDSHAKES):
+            oldest = next(iter(self._begun))
+            del self._begun[oldest]
+            oldest.cancel()
+            return True
+        return not full or self._make_room()
+
+    async def _begin(self, connection: socket.socket) -> None:
+        limit_s = None if self._tls is None else HANDSHAKE_S
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit_s
+            )
+        except OSError as error:
+            log.debug("a connection was not made: %s", error)
