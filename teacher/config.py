@@ -134,6 +134,7 @@ class ServerConfig:
         max_message_bytes: of one request or answer.
         max_calls: open at once, those included that have not sent their request yet.
         max_calls_per_peer: of one caller at one address.
+        request_bytes: of requests that are being received or answered at once.
         receive_s: seconds that a request may take to arrive, from the beginning of its call.
         security: certificates, and tokens that are let in; None: nobody is asked who calls.
         http: "HOST:PORT", or "PORT" on loopback, for the protocol over HTTP; None: gRPC only.
@@ -145,6 +146,7 @@ class ServerConfig:
     max_message_bytes: int = 256 << 20
     max_calls: int = 256
     max_calls_per_peer: int = 64
+    request_bytes: int = 16 << 30
     receive_s: float = 10.0
     security: ServerSecurity | None = None
     http: str | None = None
@@ -157,10 +159,20 @@ class ServerConfig:
                 f"a server that takes no calls serves nobody: got {self.max_calls} in all and "
                 f"{self.max_calls_per_peer} of one client"
             )
+        if self.request_bytes < self.max_message_bytes:
+            raise UsageError(
+                f"{self.request_bytes >> 20} MiB for requests are less than one of the largest has:"
+                f" {self.max_message_bytes >> 20} MiB"
+            )
         if not 0.1 <= self.receive_s <= 3600:
             raise UsageError(
                 f"a request takes 0.1 to 3600 seconds to arrive, not {self.receive_s:g}"
             )
+
+    @property
+    def request_bytes_per_peer(self) -> int:
+        """What one caller at one address may have of these: a quarter, or one request."""
+        return max(self.request_bytes // 4, self.max_message_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,6 +328,17 @@ MaxCallsPerPeer = Annotated[
         help="The same for one caller at one address.",
     ),
 ]
+RequestMemoryMib = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        envvar="EDL_REQUEST_MEMORY_MIB",
+        rich_help_panel=_SOCKET,
+        help="Memory for requests that are being received or answered, in MiB; one caller at one "
+        "address gets a quarter. A call of gRPC counts with --max-message-mib until its request "
+        "is there.",
+    ),
+]
 ReceiveTimeout = Annotated[
     float,
     typer.Option(

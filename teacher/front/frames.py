@@ -30,6 +30,14 @@ class Frames:
         """Whether nothing is held, not even a part of a message."""
         return self._begin == self._end
 
+    @property
+    def announced(self) -> int:
+        """Bytes of the message that comes; 0: its length is not there yet."""
+        if self._end < self._begin + LENGTH.size:
+            return 0
+        (nbytes,) = LENGTH.unpack_from(self._held, self._begin)
+        return int(nbytes)
+
     def room(self) -> memoryview:
         """Where the next bytes are to be put, at least one."""
         if self._end == len(self._held):
@@ -61,10 +69,9 @@ class Frames:
         Raises:
             TooLarge: it is longer than may be.
         """
-        behind = self._begin + LENGTH.size
+        behind, nbytes = self._begin + LENGTH.size, self.announced
         if self._end < behind:
             return None
-        (nbytes,) = LENGTH.unpack_from(self._held, self._begin)
         if nbytes > self._most_bytes:
             raise TooLarge(
                 f"a request is larger than max ({nbytes} vs. {self._most_bytes}): split the batch"

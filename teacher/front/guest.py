@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from typing import Any, Final, Protocol
 
-from ...errors import EdlError
+from ...errors import EdlError, RateLimited
 from ...proto.doors import LENGTH, TICKET_BYTES, WELCOME
 from ...proto.stream_answers import AT_ONCE, failed
 from ..config import ServerConfig
@@ -155,9 +155,12 @@ class Guest(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Do what can be done now."""
         while self._has_room():
+            assert self._call is not None
             try:
                 data = self._frames.message()
-            except TooLarge as error:
+                if data is None and (nbytes := self._frames.announced) != self._call.nbytes:
+                    self._calls.announced(self._call, nbytes)
+            except (TooLarge, RateLimited) as error:
                 self._host.refused(error)
                 self._refuse(error)
                 break

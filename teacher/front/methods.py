@@ -33,7 +33,7 @@ from ..refusals import TOO_LARGE, TooLarge, reason_of
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
 from .callers import Callers, Shown
-from .calls import Call, CallTable
+from .calls import NO_ROOM, Call, CallTable
 from .door import Door
 from .streams import Streams
 
@@ -83,10 +83,10 @@ class Methods:
         self._servicer = servicer
         self._callers = Callers(gate)
         self._metrics = metrics
-        limits = (config.max_calls, config.max_calls_per_peer)
+        self._max_message_bytes = config.max_message_bytes
         # Apart, so that batches which fill the one leave room for questions in the other.
-        self.infer_calls, self._named_calls = CallTable(*limits), CallTable(*limits)
-        self.streams = Streams(self.infer_calls, self._count)
+        self.infer_calls, self._named_calls = CallTable.of(config), CallTable.of(config)
+        self.streams = Streams(self.infer_calls, config, self._count)
         self.door = Door(
             self._callers,
             self.infer_calls,
@@ -231,8 +231,8 @@ class Methods:
             visitor = admit(context)
             call = calls.begin(visitor.owner)
             try:
-                data = await self._request(context, call, entry)
-                calls.received(call)
+                data = await self._request(context, call, calls, entry)
+                calls.received(call, len(data))
                 entry.received(len(data))
                 return await answer(data, visitor, _deadline_s(context), entry)
             finally:
@@ -262,15 +262,20 @@ class Methods:
     def _known(self, context: _Context) -> Visitor:
         return self._callers.known(Shown.by(context))
 
-    async def _request(self, context: _Context, call: Call, entry: Entry) -> bytes:
+    async def _request(
+        self, context: _Context, call: Call, calls: CallTable, entry: Entry
+    ) -> bytes:
         """The bytes of the request, within the time that there is for them."""
         try:
             async with asyncio.timeout(self._receive_s) as limit:
                 call.on_evicted = lambda: _expire(limit)
+                await calls.expect(call, self._max_message_bytes)
                 data = await context.read()
         except TimeoutError:
             if call.evicted:
                 raise RateLimited("a call that sent nothing was ended for another one") from None
+            if not call.nbytes:
+                raise RateLimited(NO_ROOM) from None
             raise RetryableError(
                 f"the request did not come within {self._receive_s:g} s of its call"
             ) from None

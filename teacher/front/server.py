@@ -33,6 +33,8 @@ _MAX_METADATA_BYTES: Final = 8192
 #: A connection on which nothing comes is asked for a sign of life, and ended without one.
 _KEEPALIVE_MS: Final = 20_000
 _KEEPALIVE_TIMEOUT_MS: Final = 10_000
+#: A connection without a call is closed after so long; its client opens another one when it asks.
+_IDLE_MS: Final = 300_000
 #: For TLS and the first frames of a connection.
 _HANDSHAKE_MS: Final = 10_000
 #: Between two looks for shared memory whose callers are gone.
@@ -163,6 +165,7 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", 2 * _MAX_METADATA_BYTES),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),  # its name in newer releases

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from ...errors import EdlError, RateLimited, TeacherLost
 from ...proto.stream_answers import AT_ONCE, FAREWELL
+from ..config import ServerConfig
 from ..refusals import TooLarge
 from ..shared_memory.visitors import Visitor
 from .answering import Infer, answer
-from .calls import Call, CallTable
+from .calls import NO_ROOM, Call, CallTable
 
 
 class Conversation(Protocol):
@@ -40,11 +41,15 @@ class Streams:
 
     Args:
         calls: where streams have their places, among other calls.
+        config: the limits.
         refused: told of each request that is not answered.
     """
 
-    def __init__(self, calls: CallTable, refused: Callable[[EdlError], None]) -> None:
+    def __init__(
+        self, calls: CallTable, config: ServerConfig, refused: Callable[[EdlError], None]
+    ) -> None:
         self._calls = calls
+        self._max_message_bytes, self._receive_s = config.max_message_bytes, config.receive_s
         self._refused = refused
         self._open: set[_Stream] = set()
         self._leaving = False
@@ -57,11 +62,12 @@ class Streams:
             RateLimited: there is no room for it, or it had to make room.
             TeacherLost: this teacher takes leave.
         """
-        call = self._calls.begin(visitor.owner)
+        call = self._calls.begin(visitor.owner, is_stream=True)
         stream = _Stream(context, call, self._calls, infer, self._refused)
         self._open.add(stream)
         try:
             if not self._leaving:
+                await self._wait_for_room(call)
                 await stream.serve()
         finally:
             self._open.discard(stream)
@@ -69,6 +75,14 @@ class Streams:
             call.on_evicted = _nothing  # or the call and its stream would know each other
         if self._leaving:
             raise TeacherLost("this teacher takes leave: go on with another one")
+
+    async def _wait_for_room(self, call: Call) -> None:
+        """It keeps room for one request as long as it is open."""
+        try:
+            async with asyncio.timeout(self._receive_s):
+                await self._calls.expect(call, self._max_message_bytes)
+        except TimeoutError:
+            raise RateLimited(NO_ROOM) from None
 
     def leave(self, receive_s: float) -> None:
         """Each stream ends once what it has sent is answered.

@@ -62,7 +62,7 @@ class Api:
         self._callers = callers
         self._metrics = metrics
         self._inference = inference
-        self._named_calls = CallTable(config.max_calls, config.max_calls_per_peer)
+        self._named_calls = CallTable.of(config)
 
     def app(self) -> Starlette:
         """The application."""

@@ -126,21 +126,23 @@ async def read_body(
     Raises:
         TooLarge: it is, or says that it is going to be.
         RetryableError: it did not come in time.
-        RateLimited: the call had to make room for another one.
+        RateLimited: there is no room for it, or the call had to make room for another one.
         WrongKind: it is compressed.
         starlette's ClientDisconnect: nobody waits for an answer any more.
     """
     if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
         raise WrongKind(f"bodies are taken as they are, not with Content-Encoding {coding:.40}")
-    announced = request.headers.get("content-length", "0")
-    if announced.isdigit():
-        check_size(int(announced[:20]), most_bytes)
+    length = request.headers.get("content-length", "")
+    announced = int(length[:20]) if length.isdigit() else most_bytes
+    check_size(announced, most_bytes)
+    calls.announced(call, announced)
     body = bytearray()
     async with in_time(calls, call, within_s):
         async for piece in request.stream():
             if len(body) + len(piece) > most_bytes:
                 raise _too_large("more", most_bytes)
             body += piece
+    calls.received(call, len(body))
     return memoryview(body).toreadonly()
 
 

@@ -104,6 +104,7 @@ class Exchange:
         self._visitor: Visitor = desk.callers.known(authorization, certificate, address, "student")
         self._call = desk.calls.begin(self._visitor.owner)
         check_size(nbytes, desk.config.max_message_bytes)
+        desk.calls.announced(self._call, nbytes)
         said = headers.get(_HEAD_LENGTH, "")
         aligned_at = int(said) if said.isascii() and said.isdigit() and len(said) < 12 else 0
         try:

@@ -19,9 +19,12 @@ from edl.teacher.front.frames import Frames
 from edl.teacher.in_thread import in_thread
 from edl.tests.waiting import DEADLINE_S
 
+#: Bytes, where they do not matter.
+MOST = 1 << 30
+
 
 def test_the_client_with_most_calls_without_a_request_makes_room() -> None:
-    table = CallTable(4, 3)
+    table = CallTable(4, 3, MOST, MOST)
     good = table.begin("good")
     bad = [table.begin("bad") for _ in range(3)]
     newcomer = table.begin("newcomer")
@@ -30,12 +33,54 @@ def test_the_client_with_most_calls_without_a_request_makes_room() -> None:
     assert not newcomer.evicted
 
 
+def waits(table: CallTable, call: Call, nbytes: int) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(table.expect(call, nbytes))
+
+
+def test_a_request_waits_for_room_for_its_bytes() -> None:
+    """In the share of its client, and in all."""
+
+    async def run() -> None:
+        table = CallTable(9, 9, 30, 20)
+        first, second, other = (table.begin(peer) for peer in ("a", "a", "b"))
+        await table.expect(first, 20)
+        task = waits(table, second, 1)
+        await asyncio.sleep(0)
+        assert not task.done(), "the share of its client is full"
+        table.announced(other, 10)
+        with pytest.raises(RateLimited, match="try again later"):
+            table.announced(table.begin("c"), 1)
+        table.received(first, 5)
+        await asyncio.wait_for(task, DEADLINE_S)
+        table.announced(table.begin("c"), 14)
+
+    asyncio.run(run())
+
+
+def test_an_idle_stream_makes_room_for_bytes() -> None:
+    """The oldest one, of the client whose share is full, or of the one that has most of them."""
+
+    async def run() -> None:
+        table = CallTable(9, 9, 50, 30)
+        streams = [table.begin("a", is_stream=True) for _ in range(3)]
+        lone = table.begin("b", is_stream=True)
+        for stream in (*streams, lone):
+            await table.expect(stream, 10)
+        table.received(streams[0])
+        await table.expect(table.begin("a"), 10)
+        assert [one.evicted for one in streams] == [False, True, False]
+        await table.expect(table.begin("c"), 20)
+        assert [one.evicted for one in (*streams, lone)] == [False, True, True, False]
+
+    asyncio.run(run())
+
+
 class Peer(str):
     """One that a weak reference may be had of."""
 
 
 def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
-    table, peers = CallTable(12, 5), [Peer(name) for name in "abcd"]
+    table, peers = CallTable(12, 5, MOST, MOST), [Peer(name) for name in "abcd"]
     held: list[Call] = []
     for _ in range(5000):
         action = rng.random()
@@ -45,7 +90,7 @@ def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
             except RateLimited:
                 assert not any(call.evicted for call in held)
         elif held and action < 0.7:
-            table.received(rng.choice(held))
+            table.received(rng.choice(held), rng.randrange(100))
         elif held:
             table.end(held.pop(rng.randrange(len(held))))
         for call in [call for call in held if call.evicted]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from edl.errors import RequestRefused, RetryableError
+from edl.errors import RateLimited, RequestRefused, RetryableError
 from edl.proto import inference_pb2 as pb
 from edl.proto import stream_answers, tensors
 from edl.proto.clients import Request, door_line, oip_grpc
@@ -150,6 +150,22 @@ def test_a_request_over_the_limit_is_refused_unread(bench: Bench, client: RawCli
             stream_answers.read(received(connection))
         assert received(connection) == b""
     assert bench.refused("too_large") == 1
+
+
+def test_requests_have_a_budget(make: Make) -> None:
+    """What the length announces counts, though little of it has come."""
+    bench = make(request_bytes=1 << 20)
+    request = frame(bench.request())
+    with closing(RawClient(bench)) as client:
+        with client.enter(request + LENGTH.pack(1 << 20)) as half:
+            answer(half)
+            with client.enter(request[:-1]) as other:
+                with pytest.raises(RateLimited, match="fill the memory"):
+                    stream_answers.read(received(other))
+                assert received(other) == b""
+        wait_until(lambda: bench.open_calls == 0)
+        with client.enter(request) as other:
+            answer(other)
 
 
 def test_a_client_that_reads_no_answers_is_cut_off(bench: Bench, client: RawClient) -> None:

@@ -19,6 +19,7 @@ from edl.proto import tensors
 from edl.proto.security.instance import verify
 from edl.proto.security.sturdy import aio_server
 from edl.proto.status import from_status
+from edl.teacher.front import server
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.fakes import SPEC, array
 from edl.tests.waiting import wait_until
@@ -238,6 +239,15 @@ def test_the_oldest_half_open_call_is_evicted_for_a_new_one(make: Make, method: 
             bench.infer()
             assert live(bench)
         assert bench.refused("rate_limited") >= 8
+
+
+def test_an_idle_connection_is_closed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_IDLE_MS", 100)
+    bench, states = make(), list[grpc.ChannelConnectivity]()
+    bench.channel.subscribe(states.append)
+    bench.infer()
+    wait_until(lambda: states[-1:] == [grpc.ChannelConnectivity.IDLE])
+    bench.infer()
 
 
 # --- its end

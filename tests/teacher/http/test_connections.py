@@ -7,12 +7,13 @@ import json
 import socket
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -23,8 +24,9 @@ from edl.teacher.http import server as http_server
 from edl.teacher.http.bodies import Body
 from edl.teacher.http.connections import Connection
 from edl.tests.proto.security.authority import Authority, write_secret
-from edl.tests.teacher.bench import WAIT_S, Bench, Make
+from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make
 from edl.tests.teacher.bench_http import INFER, LENGTH, ask, infer, refused, rows
+from edl.tests.teacher.front.test_streams import GrpcStream
 from edl.tests.teacher.http.talk import GET, Talk, batch, head, numbers
 from edl.tests.waiting import wait_until
 
@@ -257,6 +259,48 @@ def test_the_oldest_call_that_owes_its_body_makes_room(make: Make) -> None:
             more = half.socket.recv(4096)
             assert more
             answer += more
+
+
+def test_bodies_have_a_budget(make: Make, kept: list[int]) -> None:
+    bench = make(slots=4, max_message_bytes=40_000, request_bytes=40_000)
+    held, request = bench.hold(), batch(X)
+    with ExitStack() as opened:
+        first, second, third = (opened.enter_context(Talk(bench)) for _ in range(3))
+        for talk in (first, second):
+            talk.say(request)
+            held.wait()
+        reply = third.ask(request)
+        assert (reply.status, "fill the memory" in reply.words()) == (429, True)
+        assert len(kept) == 2
+        held.release()
+        assert first.hear().status == second.hear().status == 200
+        assert third.ask(request).status == 200
+
+
+def test_a_call_of_grpc_counts_with_the_largest_request(make: Make) -> None:
+    """Until its request is there; an idle stream does not keep others from asking."""
+    bench = make(request_bytes=1 << 20)
+    over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait(WAIT_S)
+        yield from ()
+
+    method = f"/{SERVICE}/ModelInfer"
+    call: Any = bench.channel.stream_unary(method, None, None).future(nothing(), timeout=WAIT_S)
+    try:
+        wait_until(lambda: bench.open_calls == 1)
+        assert "fill the memory" in refused(infer(bench, rows()), 429)
+    finally:
+        over.set()
+        call.cancel()
+    wait_until(lambda: bench.open_calls == 0)
+    with closing(GrpcStream(bench)) as stream:
+        stream.put(bench.request())
+        stream.next()
+        assert infer(bench, rows()).status_code == 200
+        with pytest.raises(grpc.RpcError):
+            stream.next()
 
 
 def test_an_idle_connection_is_closed(bench: Bench) -> None:
