@@ -9,6 +9,7 @@ which are in other states when it ends.
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import sys
 import threading
@@ -38,8 +39,9 @@ EXIT_CODES = {
 }
 SIGNALS = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL}
 COUNT, BATCH = 64, 2
-#: The sample at which the data set breaks; behind the first batches, whatever is read ahead.
+#: The sample at which the data set waits until the descendants are told, and may break.
 BROKEN = 40
+TOLD = multiprocessing.get_context("fork").Event()
 
 
 class Broken(Exception):
@@ -58,8 +60,10 @@ class BreakingSamples(Samples):
         self.epoch = epoch
 
     def __getitem__(self, index: int) -> Any:
-        if self.breaks and (self.epoch, index) == (2, BROKEN):
-            raise Broken("of the source itself")
+        if (self.epoch, index) == (2, BROKEN):
+            TOLD.wait()
+            if self.breaks:
+                raise Broken("of the source itself")
         return super().__getitem__(index)
 
 
@@ -114,6 +118,7 @@ def main(ending: str, where: str, source: str, folder: str = "") -> None:
     others = readers_in_other_states(where, Path(folder)) if folder else []
     told = [child.pid for child in psutil.Process().children(recursive=True)]
     print("descendants", *told, flush=True)
+    TOLD.set()
     match ending:
         case "raises":
             raise RuntimeError("of the training loop itself")
