@@ -137,6 +137,7 @@ class ServerConfig:
         request_bytes: of requests that are being received or answered at once.
         receive_s: seconds that a request may take to arrive, from the beginning of its call.
         security: certificates, and tokens that are let in; None: nobody is asked who calls.
+        allow_system_shm: callers on this host may register named shared memory.
         http: "HOST:PORT", or "PORT" on loopback, for the protocol over HTTP; None: gRPC only.
     """
 
@@ -149,6 +150,7 @@ class ServerConfig:
     request_bytes: int = 16 << 30
     receive_s: float = 10.0
     security: ServerSecurity | None = None
+    allow_system_shm: bool = False
     http: str | None = None
 
     def __post_init__(self) -> None:

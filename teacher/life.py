@@ -69,7 +69,10 @@ class Teacher:
             self._identity,
             self._batcher,
             self._traffic,
-            SharedMemory(RegionLimits(place_bytes=config.server.max_message_bytes)),
+            SharedMemory(
+                RegionLimits(place_bytes=config.server.max_message_bytes),
+                system=config.server.allow_system_shm,
+            ),
         )
         self._server = Server(config.server, servicer, gate, self._metrics, self._server_ended)
         try:

@@ -339,6 +339,16 @@ RequestMemoryMib = Annotated[
         "is there.",
     ),
 ]
+AllowSystemShm = Annotated[
+    bool,
+    typer.Option(
+        "--allow-system-shm",
+        envvar="EDL_ALLOW_SYSTEM_SHM",
+        rich_help_panel=_SOCKET,
+        help="Let callers on this host register named shared memory (/dev/shm/edl-*), as clients "
+        "of Triton do. Readers do not need it.",
+    ),
+]
 ReceiveTimeout = Annotated[
     float,
     typer.Option(

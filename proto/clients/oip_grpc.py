@@ -105,14 +105,20 @@ class OipGrpcClient:
     def infer(
         self, request: Request, timeout_s: float, places: Mapping[str, Place] | None = None
     ) -> Answer:
-        """As of `Client`; inputs that have one of `places` stay where they are."""
+        """As of `Client`; inputs that have one of `places` stay where they are.
+
+        Raises:
+            Shut: with `places`, the server cannot be reached by its Unix socket: it takes them by
+                no other way.
+        """
         until_s = time.monotonic() + timeout_s
         if not places and (http := self._http) is not None:
             with contextlib.suppress(Shut):
                 return http.infer(_timed(request, timeout_s), until_s)
         message = self.message(request, _left_s(until_s), places or {})
         try:
-            return answer_of(self._carry(message, until_s, bool(places)))
+            carry = self._carry_near if places else self._carry
+            return answer_of(carry(message, until_s))
         except WireError as error:
             raise BadAnswer(str(error)) from None
 
@@ -173,9 +179,11 @@ class OipGrpcClient:
         self._streams.close()
         self._channel.close()
 
-    def _carry(self, message: bytes, until_s: float, near: bool) -> bytes | memoryview:
-        """The response to a request, serialised both; one that is `near` may go by the door."""
-        if near and (door := self._door) is not None:
+    def _carry_near(self, message: bytes, until_s: float) -> bytes | memoryview:
+        """The response to a request with places, by the door."""
+        for _ in range(2):
+            if (door := self._door) is None:
+                break
             try:
                 return stream_answers.read(door.call(message, until_s))
             except OSError as error:
@@ -184,6 +192,12 @@ class OipGrpcClient:
             except AccessError:  # what was shown when it was opened counts no more
                 self._door = None
                 self._ask_for_door(_left_s(until_s))
+                if self._door is None:
+                    raise
+        raise Shut("there is no Unix socket of the server")
+
+    def _carry(self, message: bytes, until_s: float) -> bytes | memoryview:
+        """The response to a request, serialised both."""
         if self._by_stream:
             try:
                 return stream_answers.read(self._streams.call(message, until_s))

@@ -36,6 +36,7 @@ from ..places import Place
 from ..prepared import Prepared, is_led
 from ..stacked import Input, Stacked
 from .client import Answer, Found, Request
+from .http_way import Shut
 from .near_line import NearLine
 from .oip_grpc import OipGrpcClient
 
@@ -88,6 +89,9 @@ class SameHostClient:
             return self._inner.infer(request, _left_s(until_s))
         try:
             answer = self._inner.infer(request, _left_s(until_s), places)
+        except Shut as error:
+            self._missed(next(iter(places.values())).region, error)
+            return self._inner.infer(request, _left_s(until_s))
         except TeacherLost:
             self._lost = True
             raise
@@ -202,8 +206,8 @@ class SameHostClient:
         except EdlError:
             return False
 
-    def _missed(self, region: str, error: EdlError) -> None:
-        """The server has done by bytes what it could not by places in `region`."""
+    def _missed(self, region: str, error: Exception) -> None:
+        """The server does by bytes what it could not by places in `region`."""
         with self._lock:
             if self._region is not None and self._region.name == region:
                 self._region = None  # to be registered again

@@ -24,11 +24,13 @@ class Shown:
         metadata: of the call.
         identities: of its connection.
         peer: where that comes from.
+        uid: the user behind the Unix socket that it is used by; None: it is used by TCP.
     """
 
     metadata: Iterable[tuple[str, str | bytes]] | None
     identities: Mapping[str, Any] | None
     peer: str
+    uid: int | None = None
 
     @classmethod
     def by(cls, context: _Context) -> Shown:
@@ -71,4 +73,4 @@ class Callers:
         caller = self._gate.admit(shown.metadata, shown.identities, shown.peer)
         if role:
             self._gate.require(caller, role)
-        return Visitor.of_peer(caller.principal, shown.peer)
+        return Visitor.of_peer(caller.principal, shown.peer, shown.uid)

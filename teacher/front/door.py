@@ -14,6 +14,7 @@ import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -106,11 +107,12 @@ class Door:
         self._strangers.add(guest)
         return True
 
-    def let_in(self, guest: Guest, ticket: str) -> tuple[str, Infer] | None:
+    def let_in(self, guest: Guest, ticket: str, connection: Any) -> tuple[str, Infer] | None:
         self._strangers.discard(guest)
-        shown = next((mine[ticket] for mine in self._shown.values() if ticket in mine), None)
-        if shown is None:
+        found = next((mine[ticket] for mine in self._shown.values() if ticket in mine), None)
+        if found is None:
             return None
+        shown = replace(found, uid=user_behind(connection))
         try:
             visitor = self._callers.student(shown)
         except AccessError as error:

@@ -38,7 +38,7 @@ class Host(Protocol):
     def knocked(self, guest: Guest, connection: Any) -> bool:
         """Somebody is there, who has shown nothing yet; False: to be sent away."""
 
-    def let_in(self, guest: Guest, ticket: str) -> tuple[str, Infer] | None:
+    def let_in(self, guest: Guest, ticket: str, connection: Any) -> tuple[str, Infer] | None:
         """A ticket is shown: whose it is, and what answers its bearer's requests.
 
         Returns:
@@ -139,7 +139,9 @@ class Guest(asyncio.BufferedProtocol):
         if self._over or (said := self._frames.take(TICKET_BYTES)) is None:
             return
         self._done_in_time()
-        if (found := self._host.let_in(self, said.decode("ascii", "replace"))) is None:
+        connection = self._transport.get_extra_info("socket")
+        found = self._host.let_in(self, said.decode("ascii", "replace"), connection)
+        if found is None:
             self.abort()
             return
         owner, self._infer = found

@@ -11,6 +11,7 @@ from typing import Final
 from ...errors import RateLimited, RequestRefused
 from ...proto.datatypes import shown
 from ...proto.places import Place
+from .objects import is_lent
 from .segment import Segment
 from .visitors import Visitor
 
@@ -46,14 +47,26 @@ class Region:
 
 
 class SharedMemory:
-    """The regions of one teacher's callers; any thread may use them."""
+    """The regions of one teacher's callers; any thread may use them.
+
+    Memory that a reader lends is read for callers by the Unix socket alone, where the kernel says
+    which user they are. Of a connection by TCP that is found out from a list of the system.
+
+    Args:
+        limits: how much is kept open.
+        system: named objects of `/dev/shm` may be registered, by TCP too.
+        clock: seconds, monotonic.
+    """
 
     def __init__(
         self,
         limits: RegionLimits = RegionLimits(),
+        *,
+        system: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
+        self._system = system
         self._clock = clock
         self._lock = threading.Lock()
         self._regions: dict[str, dict[str, Region]] = {}  # owner -> name -> region
@@ -63,7 +76,7 @@ class SharedMemory:
 
         Raises:
             RequestRefused: the caller is elsewhere, the name is taken or impossible, or the object
-                is not for it.
+                is not for it. Whether a lent one is, its use shows.
             RateLimited: it has as many regions as it may, or all callers have.
         """
         if not visitor.is_here():
@@ -73,7 +86,14 @@ class SharedMemory:
             )
         if not 0 < len(name) <= _MAX_NAME:
             raise RequestRefused(f"a region's name has 1 to {_MAX_NAME} characters: {shown(name)}")
-        segment = Segment(key, offset, nbytes, visitor.uid())
+        if not (self._system or is_lent(key)):
+            raise RequestRefused(
+                "this teacher takes no named shared memory: send tensors in the request, or start"
+                " it with --allow-system-shm"
+            )
+        segment = Segment(key, offset, nbytes)
+        if not segment.lent:
+            segment.check_user(visitor.listed_uid())
         self.sweep()
         with self._lock:
             mine = self._regions.get(visitor.owner, {})
@@ -145,7 +165,12 @@ class SharedMemory:
             if region is None:
                 raise self._unknown(place.region)
             region.used_s = self._clock()
-            return region.segment
+            segment = region.segment
+        if segment.lent:
+            if visitor.uid is None:
+                raise RequestRefused("lent memory is read for callers by the Unix socket alone")
+            segment.check_user(visitor.uid)
+        return segment
 
     def _unknown(self, name: str) -> RequestRefused:
         return RequestRefused(f"no region {shown(name)} of this caller is registered here")

@@ -34,26 +34,26 @@ class Segment:
         key: the object's name, as `open_object` takes it.
         offset: where the piece begins in it, in bytes.
         nbytes: of the piece.
-        uid: the user to whom the object must belong; 0 may have anybody's.
+
+    Attributes:
+        lent: it is memory of one of our readers, in which places change hands.
+        uid: the user to whom the object belongs.
 
     Raises:
-        RequestRefused: there is no such object, it is not for this caller, or it is too small.
+        RequestRefused: there is no such object, or it is too small.
     """
 
-    __slots__ = ("_fd", "_lent", "_mapped", "key", "nbytes", "offset")
+    __slots__ = ("_fd", "_mapped", "key", "lent", "nbytes", "offset", "uid")
 
-    def __init__(self, key: str, offset: int, nbytes: int, uid: int) -> None:
+    def __init__(self, key: str, offset: int, nbytes: int) -> None:
         self._fd = -1
         self.key, self.offset, self.nbytes = key, offset, nbytes
-        self._lent = is_lent(key)
+        self.lent = is_lent(key)
         self._fd = open_object(key)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
             raise RequestRefused(f"{shown(key)} is no shared-memory object")
-        if uid not in (0, found.st_uid):
-            raise RequestRefused(
-                f"{shown(key)} belongs to user {found.st_uid}; this is for user {uid}"
-            )
+        self.uid = found.st_uid
         if nbytes < 1 or offset + nbytes > found.st_size:
             raise RequestRefused(
                 f"bytes {offset} to {offset + nbytes} are no piece of {shown(key)}, which has "
@@ -69,6 +69,13 @@ class Segment:
     def unlinked(self) -> bool:
         """Whether its name is gone, so that it lives by its users only."""
         return os.fstat(self._fd).st_nlink == 0
+
+    def check_user(self, uid: int) -> None:
+        """Raises RequestRefused where the object is not for this user; root may have any."""
+        if uid not in (0, self.uid):
+            raise RequestRefused(
+                f"{shown(self.key)} belongs to user {self.uid}; this is for user {uid}"
+            )
 
     def read(self, place: Place) -> memoryview:
         """A copy of what lies at `place`.
@@ -113,7 +120,7 @@ class Segment:
             RetryableError: the place belongs to another request by now, or somebody is about to
                 take it; or there is no memory behind it.
         """
-        if self._lent:
+        if self.lent:
             raise RequestRefused(
                 f"region {shown(place.region)} is lent memory, which is only read: name no place "
                 "in it for an output, which then comes in the answer"
@@ -139,7 +146,7 @@ class Segment:
 
     def _start(self, place: Place) -> int:
         """Where `place` begins in the object, which is as large as it has to be."""
-        if self._lent and place.generation is None:
+        if self.lent and place.generation is None:
             raise RequestRefused(
                 f"region {shown(place.region)} is lent memory: a place in it is named with its "
                 f"{GENERATION}"

@@ -29,16 +29,18 @@ class Visitor:
         principal: what is equal for calls with the same authority.
         host: the caller's IP address.
         port: its port.
+        uid: the user behind its Unix socket, as the kernel says; None: it comes by TCP.
     """
 
     principal: str
     host: str
     port: int
+    uid: int | None = None
 
     @classmethod
-    def of_peer(cls, principal: str, peer: str) -> Self:
+    def of_peer(cls, principal: str, peer: str, uid: int | None = None) -> Self:
         """The caller that gRPC calls `peer`: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000"."""
-        return cls(principal, *_host_and_port(peer))
+        return cls(principal, *_host_and_port(peer), uid)
 
     @property
     def address(self) -> str:
@@ -62,26 +64,28 @@ class Visitor:
                 return False
         return True
 
-    def uid(self) -> int:
-        """The user that its connection belongs to; ours where the system lists none.
+    def listed_uid(self) -> int:
+        """The user that its TCP connection belongs to; ours where the system lists none.
 
         Raises:
             RequestRefused: it lists some, and not this one: it stands no more, half of it is
-                closed, or it comes from elsewhere behind an address of this host.
+                closed, or it comes from elsewhere behind an address of this host. Or users share
+                its address and port, each with another peer.
         """
-        listed = False
+        listed, found = False, set[int]()
         if (address := _plain(self.host)) is not None:
             forms = {_as_listed(address, self.port), _as_listed(_mapped(address), self.port)}
             for table in _TABLES:
                 with contextlib.suppress(OSError):  # no such table here
                     text = table.read_text()
                     listed = True
-                    if (uid := _find(text, forms)) is not None:
-                        return uid
+                    found |= _users_of(text, forms)
+        if len(found) == 1:
+            return found.pop()
         if listed:  # to take it for ours would open our memory to whoever hides
             raise RequestRefused(
-                f"no user of this host has the connection from {self.address}: send tensors in the"
-                " request"
+                f"it is not clear which user of this host has the connection from {self.address}:"
+                " send tensors in the request"
             )
         return os.geteuid()
 
@@ -124,9 +128,7 @@ def _as_listed(address: _Address, port: int) -> str:
     return f"{b''.join(word[::-1] for word in words).hex().upper()}:{port:04X}"
 
 
-def _find(table: str, local: set[str]) -> int | None:
-    for line in table.splitlines()[1:]:
-        columns = line.split()
-        if columns[1] in local and columns[3] == _ESTABLISHED:
-            return int(columns[7])
-    return None
+def _users_of(table: str, local: set[str]) -> set[int]:
+    """Those that have connections from one of these addresses."""
+    lines = (line.split() for line in table.splitlines()[1:])
+    return {int(one[7]) for one in lines if one[1] in local and one[3] == _ESTABLISHED}

@@ -26,7 +26,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     model = str(export(folder))
     image = np.random.default_rng(3).standard_normal((13, 1, 8, 8), dtype=np.float32)
     np.savez(folder / "in.npz", image=image)
-    flags = ("--model", model, "--service", "net", "--http", "0")
+    flags = ("--model", model, "--service", "net", "--http", "0", "--allow-system-shm")
     teacher = start(python_command("teacher", "edl.teacher", "serve", *flags))
     try:
         http = teacher.expect(r"HTTP on http://(\S+)/v2$", START_S)[1]

@@ -17,6 +17,7 @@ from edl.teacher.front.server import Server
 from edl.teacher.identity import Identity
 from edl.teacher.metrics import TeacherMetrics
 from edl.teacher.servicer import Servicer
+from edl.teacher.shared_memory.regions import SharedMemory
 from edl.teacher.traffic import Traffic
 from edl.tests.teacher.fakes import FakeLabeller, array
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -40,9 +41,10 @@ class Bench:
         self._skipped_s = 0.0
         self.metrics = TeacherMetrics()
         self.traffic = Traffic(on_labelled=self.metrics.labelled)
+        memory = SharedMemory(system=config.get("allow_system_shm", False))
         self.server = Server(
             ServerConfig(**{"slots": 2, "max_message_bytes": 1 << 20, **config}),
-            Servicer(self.identity, self.labeller, self.traffic),
+            Servicer(self.identity, self.labeller, self.traffic, memory),
             Gate(config.get("security"), self.metrics.refused),
             self.metrics,
             on_ended,

@@ -52,7 +52,7 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> None:
     assert result.exit_code == 0, result.output
 
 
-SERVER = ServerConfig("127.0.0.1", 0, 4, 256 << 20, 256, 64, 16 << 30, 10.0, None, "127.0.0.1:0")
+SERVER = ServerConfig(slots=4, http="127.0.0.1:0")
 DEFAULT = TeacherConfig("f", PredictorConfig("m:f", "cpu", 1, 8, ()), SERVER, ttl_s=6.0, grace_s=30)
 DEVICES = (Device("cpu", (0, 1)), Device("cpu", (3, 5)), Device("gpu:0"))
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array, Record
 from edl.proto.clients import Answer, Request
+from edl.proto.clients.http_way import Shut
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.datatypes import to_bytes
 from edl.proto.doors import LENGTH, WELCOME, Invitation
@@ -42,7 +43,7 @@ class Lender:
 
 
 class LocalClient(Lender):
-    """A client that puts each batch into its memory, and asks by the local listener."""
+    """A client that puts each batch into its memory, and asks by the local listener, if it can."""
 
     def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
         super().__init__()
@@ -53,7 +54,10 @@ class LocalClient(Lender):
         lying, place, record = self.put(whole(request.inputs["x"]))
         try:
             request = request._replace(inputs={"x": lying})
-            return self.client.infer(request, timeout_s, {"x": place})
+            try:
+                return self.client.infer(request, timeout_s, {"x": place})
+            except Shut:
+                return self.client.infer(request, timeout_s)
         finally:
             self.arena.free(record.offset)
 

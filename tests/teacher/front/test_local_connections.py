@@ -16,7 +16,7 @@ import pytest
 from edl.errors import RateLimited, RequestRefused, RetryableError
 from edl.proto import inference_pb2 as pb
 from edl.proto import stream_answers, tensors
-from edl.proto.clients import Request, door_line, oip_grpc
+from edl.proto.clients import Request, door_line
 from edl.proto.doors import LENGTH, TICKET_BYTES, Invitation
 from edl.proto.places import Place
 from edl.proto.security import ServerSecurity
@@ -106,29 +106,6 @@ def test_an_impostor_at_the_socket_gets_no_ticket(
         monkeypatch.setattr(Invitation, "ticket", property(lambda _: pytest.fail("it was sent")))
         assert is_labelled(client)  # by gRPC
     wait_until(lambda: bench.open_calls == 0)
-
-
-def test_a_client_that_cannot_connect_uses_grpc(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Requests that are on their way meanwhile are answered."""
-
-    def refuse(_: Invitation) -> Any:
-        raise ConnectionRefusedError("nobody is there")
-
-    bench = make(slots=8)
-    held = bench.hold()
-    with closing(LocalClient(bench.address)) as client, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(is_labelled, client)
-        held.wait()
-        bench.heal()
-        with monkeypatch.context() as patch:
-            patch.setattr(oip_grpc, "DoorLine", refuse)
-            assert is_labelled(client)
-        held.release()
-        assert first.result(WAIT_S)
-        assert is_labelled(client)
-        assert bench.open_calls == 1, "the listener is not tried again"
 
 
 # --- requests and answers

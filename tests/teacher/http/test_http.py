@@ -83,8 +83,8 @@ def test_labels_in_json(bench: Bench) -> None:
     assert bench.count("edl_teacher_sent_bytes_total") == len(answer.content)
 
 
-def test_tensors_in_shared_memory(bench: Bench) -> None:
-    x = array(3, 4)
+def test_tensors_in_shared_memory(make: Make) -> None:
+    x, bench = array(3, 4), make(allow_system_shm=True)
     path = "/v2/systemsharedmemory/region/batch"
     with shared(4096) as owned:
         owned.put(x.tobytes(), 64)

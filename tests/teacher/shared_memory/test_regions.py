@@ -6,9 +6,12 @@ import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
@@ -18,6 +21,7 @@ from edl.teacher.shared_memory.objects import FOLDER
 from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
 from edl.teacher.shared_memory.segment import Segment
 from edl.teacher.shared_memory.visitors import Visitor
+from edl.tests.teacher.front.local import Lender
 from edl.tests.teacher.segments import Object, shared
 
 HERE = Visitor("anyone", "127.0.0.1", 1)
@@ -33,7 +37,7 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def memory(no_table: None) -> SharedMemory:
-    return SharedMemory(RegionLimits(regions=3, nbytes=1 << 20, regions_in_all=4))
+    return SharedMemory(RegionLimits(regions=3, nbytes=1 << 20, regions_in_all=4), system=True)
 
 
 @pytest.fixture
@@ -80,10 +84,31 @@ def test_other_files_are_refused(memory: SharedMemory, owned: Object, kind: str)
 
 
 def test_memory_of_another_user_is_refused(owned: Object) -> None:
-    Segment(owned.key, 0, 8, os.geteuid())
-    Segment(owned.key, 0, 8, 0)
-    with pytest.raises(RequestRefused, match=f"belongs to user {os.geteuid()}; this is for user"):
-        Segment(owned.key, 0, 8, os.geteuid() + 1)
+    segment, ours = Segment(owned.key, 0, 8), os.geteuid()
+    for uid in (ours, 0):
+        segment.check_user(uid)
+    with pytest.raises(RequestRefused, match=f"belongs to user {ours}; this is for user"):
+        segment.check_user(ours + 1)
+
+
+def test_lent_memory_is_for_its_user_by_the_unix_socket() -> None:
+    memory, ours = SharedMemory(), os.geteuid()
+    with closing(Lender()) as lender:
+        _, place, _ = lender.put(np.arange(12))
+        arena = lender.arena
+        memory.register(HERE, lender.region, arena.key, offset=0, nbytes=arena.size_bytes)
+        assert len(memory.read(replace(HERE, uid=ours), place)) == 96
+        with pytest.raises(RequestRefused, match="by the Unix socket alone"):
+            memory.read(HERE, place)
+        with pytest.raises(RequestRefused, match=f"belongs to user {ours}"):
+            memory.read(replace(HERE, uid=ours + 1), place)
+        with pytest.raises(RequestRefused, match="is lent memory, which is only read"):
+            memory.write(replace(HERE, uid=ours), place, memoryview(b"labels"))
+
+
+def test_named_memory_is_refused_unless_it_is_allowed(owned: Object) -> None:
+    with pytest.raises(RequestRefused, match="start it with --allow-system-shm"):
+        register(SharedMemory(), owned)
 
 
 def test_a_client_on_another_host_is_refused(memory: SharedMemory, owned: Object) -> None:
@@ -175,7 +200,7 @@ def test_a_region_that_is_truncated_while_it_is_copied_is_refused(
 
 def test_an_unlinked_region_is_dropped_when_it_is_idle(owned: Object, no_table: None) -> None:
     now = 0.0
-    memory = SharedMemory(RegionLimits(idle_s=60.0), clock=lambda: now)
+    memory = SharedMemory(RegionLimits(idle_s=60.0), system=True, clock=lambda: now)
     register(memory, owned, "gone")
     with shared(4096) as kept:
         register(memory, kept, "kept")
@@ -296,14 +321,14 @@ def test_the_user_of_a_connection_is_known(
         with socket.create_connection(where) as caller, server.accept()[0]:
             monkeypatch.setattr(os, "geteuid", lambda: -1)  # what it must not fall back to
             visitor = Visitor("ann", host, caller.getsockname()[1])
-            assert visitor.uid() == ours
+            assert visitor.listed_uid() == ours
             with socket.socket(family) as unconnected:
                 unconnected.bind((host, 0))
-                with pytest.raises(RequestRefused, match="no user of this host"):
-                    Visitor("ann", host, unconnected.getsockname()[1]).uid()
+                with pytest.raises(RequestRefused, match="not clear which user"):
+                    Visitor("ann", host, unconnected.getsockname()[1]).listed_uid()
             caller.shutdown(socket.SHUT_WR)  # nobody's, as the system lists it from now on
-            with pytest.raises(RequestRefused, match="no user of this host"):
-                visitor.uid()
+            with pytest.raises(RequestRefused, match="not clear which user"):
+                visitor.listed_uid()
 
 
 def test_the_user_is_that_of_the_established_connection(tmp_path: Path) -> None:
@@ -316,9 +341,14 @@ def test_the_user_is_that_of_the_established_connection(tmp_path: Path) -> None:
     (tmp_path / "tcp").write_text(table)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(visitors, "_TABLES", (tmp_path / "none", tmp_path / "tcp"))
-        assert Visitor("ann", "127.0.0.1", 5000).uid() == 3
-        assert Visitor("ann", "::ffff:127.0.0.1", 80).uid() == 2
+        assert Visitor("ann", "127.0.0.1", 5000).listed_uid() == 3
+        assert Visitor("ann", "::ffff:127.0.0.1", 80).listed_uid() == 2
+        # Another user may have the same address and port, if it has another peer.
+        other = "   3: 0100007F:1388 0200007F:0051 01 00000000:00000000 00:00000000 00000000   4\n"
+        (tmp_path / "tcp").write_text(table + other)
+        with pytest.raises(RequestRefused, match="not clear which user"):
+            Visitor("ann", "127.0.0.1", 5000).listed_uid()
 
 
 def test_without_a_table_it_is_our_own_user(no_table: None) -> None:
-    assert Visitor("ann", "127.0.0.1", 1).uid() == os.geteuid()
+    assert Visitor("ann", "127.0.0.1", 1).listed_uid() == os.geteuid()
