@@ -253,6 +253,10 @@ class RequestRefused(TeacherError):
     """The teacher will never answer this request: the request itself is wrong."""
 
 
+class InputsOverwritten(TeacherError):
+    """The memory of a request's batch was used again before it was sent: the batch is over."""
+
+
 class LeaseSuperseded(EdlError):
     """A newer incarnation holds the same name; the older one has to end."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import numpy as np
@@ -71,6 +71,10 @@ class LentArena(Arena):
     def generation(self, ref: ArrayRef) -> int:
         """The number of the array at `ref`; another one than it was where its memory was freed."""
         return self._generation(ref.offset)
+
+    def are_current(self, stamps: Iterable[tuple[int, int]]) -> bool:
+        """Whether arrays at these offsets still have these generations; any thread may ask."""
+        return all(self._generation(offset) == number for offset, number in stamps)
 
     def lent(self, memory: memoryview) -> Lent | None:
         """Where an array of `get` lies, or a run of its rows, by its bytes; and its generation.

@@ -32,7 +32,14 @@ class Wording:
     def request(self, job: Job) -> Request:
         """What is sent."""
         number = str(job.request)
-        return Request(job.inputs, self.outputs, number, self.parameters, self.output_parameters)
+        return Request(
+            job.inputs,
+            self.outputs,
+            number,
+            self.parameters,
+            self.output_parameters,
+            job.is_current,
+        )
 
 
 def wording_of(job: Job, peer: Peer, found: Found) -> Wording:

@@ -26,10 +26,12 @@ class Cut(NamedTuple):
     Attributes:
         inputs: by the inputs of its model: views of the ring's memory, no copy.
         lent: where they lie, if each lies in one piece that may be read there; else empty.
+        stamps: of the arrays that they are views of: where each lies, and its generation.
     """
 
     inputs: dict[str, Input]
     lent: dict[str, Lent]
+    stamps: tuple[tuple[int, int], ...]
 
 
 class Cutter:
@@ -65,16 +67,21 @@ class Cutter:
         if len(spans) == 1:
             return self._in_one_piece(spans[0], inputs)
         pieces: dict[str, list[Array]] = {}
+        stamps: list[tuple[int, int]] = []
         for span in spans:
-            for name, value in self._in_one_piece(span, inputs).inputs.items():
+            cut = self._in_one_piece(span, inputs)
+            stamps += cut.stamps
+            for name, value in cut.inputs.items():
                 pieces.setdefault(name, []).extend(pieces_of(value))
-        return Cut({name: Stacked(tuple(each)) for name, each in pieces.items()}, {})
+        stacked: dict[str, Input] = {name: Stacked(tuple(each)) for name, each in pieces.items()}
+        return Cut(stacked, {}, tuple(stamps))
 
     def _in_one_piece(self, span: Span, inputs: tuple[str, ...]) -> Cut:
         number, start, stop = span
         batch, ring = self._batches[number], self._ring
         whole = batch.is_all_of(span)
-        cut = Cut({}, {})
+        found, lent = dict[str, Input](), dict[str, Lent]()
+        stamps = []
         for name, key in self._fed_with(batch, inputs).items():
             ref = batch.fields[key]
             array = ring.get(ref)
@@ -82,10 +89,12 @@ class Cutter:
             if not whole:
                 offset += start * array.nbytes // max(len(array), 1)
                 array = array[start:stop]
-            cut.inputs[name] = array
-            if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and (stamp := ring.generation(ref)):
-                cut.lent[name] = Lent(offset, stamp, ref.offset - GENERATION_BYTES)
-        return cut if len(cut.lent) == len(cut.inputs) else Cut(cut.inputs, {})
+            found[name] = array
+            stamp = ring.generation(ref)
+            stamps.append((ref.offset, stamp))
+            if array.nbytes and ref.dtype[0] != _BIG_ENDIAN and stamp:
+                lent[name] = Lent(offset, stamp, ref.offset - GENERATION_BYTES)
+        return Cut(found, lent if len(lent) == len(found) else {}, tuple(stamps))
 
     def _fed_with(self, batch: Batch, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
         """By which field each input is fed, of batches that have these."""

@@ -6,7 +6,7 @@ dataclass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -20,6 +20,10 @@ from ..label_forms import AS_GIVEN, LabelForms
 from ..store.rows import Row
 
 _NOWHERE: Final[Mapping[str, Lent]] = MappingProxyType({})
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Job(NamedTuple):
         forms: in which form each output is wanted.
         asked_at: when that was decided, by the monotonic clock.
         lent: where those inputs lie that need not be sent, as far as that is known already.
+        is_current: whether the memory of the inputs is still that of these rows.
     """
 
     request: int
@@ -59,6 +64,7 @@ class Job(NamedTuple):
     forms: LabelForms = AS_GIVEN
     asked_at: float = 0.0
     lent: Mapping[str, Lent] = _NOWHERE
+    is_current: Callable[[], bool] = _always
 
     @property
     def rows(self) -> int:

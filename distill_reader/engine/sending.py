@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from ...errors import UsageError
 from ...proto.clients.fitting import misfit
@@ -36,6 +37,7 @@ class Sending:
         self, config: ReaderConfig, batches: Batches, ring: LentArena, pool: Pool, speeds: Speeds
     ) -> None:
         self._config = config
+        self._ring = ring
         self._cutter = Cutter(batches, ring, config.feeds)
         self._pool = pool
         self._speeds = speeds
@@ -55,17 +57,27 @@ class Sending:
         config, link = self._config, self._pool.link(send.teacher)
         if send.attempt > 1:
             log.info("%s go to %s, attempt %d", _shown(send.spans), send.teacher, send.attempt)
-        inputs, lent = self._cutter.cut(send.spans, link.inputs)
+        inputs, lent, stamps = self._cutter.cut(send.spans, link.inputs)
         if self._first is None:
             self._first = send.spans[0].batch
         if send.spans[0].batch == self._first:
             self._check(inputs)
         if in_own_memory:
-            inputs, lent = own_copies(inputs), {}
+            inputs, lent, stamps = own_copies(inputs), {}, ()
         now, samples = time.monotonic(), samples_of(inputs.values())
         self._speeds.sent(send.teacher, send.request, now)
         link.send(
-            Job(send.request, send.spans, inputs, config.fetches, samples, config.labels, now, lent)
+            Job(
+                send.request,
+                send.spans,
+                inputs,
+                config.fetches,
+                samples,
+                config.labels,
+                now,
+                lent,
+                partial(self._ring.are_current, stamps),
+            )
         )
 
     def _check(self, inputs: Mapping[str, Input]) -> None:

@@ -125,6 +125,8 @@ class Teachers:
         name, now = link.peer.teacher_id, time.monotonic()
         self._crew.speeds.ended(name, job.request)
         match error:
+            case errors.InputsOverwritten():
+                self._tell(ev.Cancelled(name, job.request))
             case errors.BadAnswer() if is_void:
                 # Of an epoch that was left: its memory may have been used again while it was sent.
                 self._tell(ev.Cancelled(name, job.request))

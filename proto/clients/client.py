@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
+from ...errors import InputsOverwritten
 from ..datatypes import Array
 from ..specs import TensorSpec
 from ..stacked import Input
@@ -16,6 +17,10 @@ from ..tensors import Parameter
 CONFIGURED: Final = "model_configuration"
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Request(NamedTuple):
         parameters: named values beside the tensors; a server that knows none ignores them, and so
             may a protocol that has no place for them.
         output_parameters: the same for single outputs, by their names.
+        is_current: whether the inputs have not changed; asked once they are sent, or copied.
     """
 
     inputs: Mapping[str, Input]
@@ -51,6 +57,12 @@ class Request(NamedTuple):
     request_id: str = ""
     parameters: Mapping[str, Parameter] = _NOTHING
     output_parameters: Mapping[str, Mapping[str, Parameter]] = _NOTHING
+    is_current: Callable[[], bool] = _always
+
+    def check(self) -> None:
+        """Raise InputsOverwritten where the inputs have changed."""
+        if not self.is_current():
+            raise InputsOverwritten("the batch was over before it was sent")
 
 
 @dataclass(frozen=True, slots=True)

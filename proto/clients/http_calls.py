@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ...errors import DeadlineExceeded, TeacherLost
 from ..security.http_dial import HttpDial
@@ -32,8 +33,11 @@ class HttpCalls:
         until_s: float,
         body: Sequence[Buffer] = (),
         headers: Mapping[str, str] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> Reply:
         """Ask, and wait for the answer until then, on the monotonic clock.
+
+        `check` is called once the body is sent, and raises InputsOverwritten if that has changed.
 
         Raises:
             DeadlineExceeded: it did not come in time.
@@ -42,7 +46,10 @@ class HttpCalls:
             UsageError: the token can be read no more.
         """
         said = {**self._dial.headers(), **(headers or {})}
-        return self._lines.call(HttpRequest(method, self._dial.path + path, said, body), until_s)
+        request = HttpRequest(method, self._dial.path + path, said, body)
+        if check is not None:
+            request = replace(request, check=check)
+        return self._lines.call(request, until_s)
 
     def prepare(self, until_s: float) -> None:
         """Have a line open; raises as `call` does."""

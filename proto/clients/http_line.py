@@ -69,6 +69,7 @@ class HttpLine(SocketLine[HttpRequest, Reply]):
         with suppress(ConnectionError):  # one that refuses a body may not wait for its end
             self._send([request.head(self._host), *request.body], until_s)
             sent = True
+            request.check()
         came = self._head(until_s)
         head, _, begun = came.partition(_HEAD_ENDS)
         if len(came) == len(head) or (plain := PlainHead.read(head)) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -20,6 +20,10 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,12}")
 _BODILESS: Final = (204, 304)
 
 
+def _nothing() -> None:
+    """Of a body that does not change."""
+
+
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
     """What is asked.
@@ -28,13 +32,15 @@ class HttpRequest:
         method: of HTTP.
         target: the path.
         headers: what stands in the head beside `Host` and `Content-Length`.
-        body: what the body is made of, in order; none of it must change meanwhile.
+        body: what the body is made of, in order.
+        check: called once all of it is sent; raises InputsOverwritten where it changed meanwhile.
     """
 
     method: str
     target: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Sequence[Buffer] = ()
+    check: Callable[[], None] = _nothing
 
     def head(self, host: str) -> bytes:
         """All before the body, to be sent to `host`."""

@@ -92,7 +92,7 @@ class HttpWay:
             raise Shut("it is not open")
         headers, body = body_of(request, binary=True)
         try:
-            reply = self._calls.call("POST", self._path, until_s, body, headers)
+            reply = self._calls.call("POST", self._path, until_s, body, headers, request.check)
         except DeadlineExceeded:
             raise
         except (TeacherLost, Shut) as error:

@@ -127,7 +127,7 @@ class OipGrpcClient:
         if self._by_stream or self._door is not None:  # of which the deadline is no request's
             request = _timed(request, timeout_s)
         try:
-            return tensors.encode_request(
+            message = tensors.encode_request(
                 model_name=self._model,
                 inputs=request.inputs,
                 outputs=request.outputs,
@@ -138,6 +138,9 @@ class OipGrpcClient:
             )
         except WireError as error:  # what cannot be sent here can be sent nowhere
             raise RequestRefused(f"it cannot be sent: {error}") from None
+        if not places:  # else the server looks whether what lies there is current
+            request.check()
+        return message
 
     def near_line(self) -> NearLine | None:
         """A line by the server's door for requests whose inputs stay; None: there is no door."""

@@ -88,7 +88,9 @@ class OipHttpClient:
 
     def _ask(self, request: Request, until_s: float, *, binary: bool) -> Reply:
         headers, body = body_of(request, binary=binary)
-        return self._calls.call("POST", f"{self._path}/infer", until_s, body, headers)
+        return self._calls.call(
+            "POST", f"{self._path}/infer", until_s, body, headers, request.check
+        )
 
 
 def _told(reply: Reply, name: str) -> Any:

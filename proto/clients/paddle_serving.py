@@ -61,6 +61,7 @@ class PipelineClient:
         with _writing():
             log_id = _log_id(request)
             message = pipeline.encode_request(self._model, all_whole(request.inputs), log_id)
+        request.check()
         reply = self._connection.call(message, timeout_s)
         with _reading():
             return _answer(request, pipeline.decode_response(reply))
@@ -92,6 +93,7 @@ class GeneralModelClient:
             log_id = _log_id(request)
             inputs = all_whole(request.inputs)
             message = general_model.encode_request(inputs, request.outputs, log_id)
+        request.check()
         reply = self._connection.call(message, timeout_s)
         with _reading():
             return _answer(request, general_model.decode_response(reply))

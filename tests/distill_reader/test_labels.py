@@ -167,7 +167,7 @@ def test_labels_of_another_shape_than_the_other_rows_have_are_refused(world: Wor
 def test_a_request_is_views_of_the_ring(world: World) -> None:
     both = (Span(0, 2, 4), Span(1, 0, 1))
     cutter = Cutter(world.batches, world.ring, ())
-    inputs, lent = cutter.cut(both, ("x",))
+    inputs, lent, stamps = cutter.cut(both, ("x",))
     assert isinstance(inputs["x"], Stacked)
     assert samples_of(inputs.values()) == 3
     expected = np.concatenate([world.inputs[0][2:4], world.inputs[1][:1]])
@@ -176,11 +176,14 @@ def test_a_request_is_views_of_the_ring(world: World) -> None:
     one = cutter.cut((Span(0, 1, 3),), ("x",)).inputs["x"]
     assert not isinstance(one, Stacked)
     assert one.base is not None, "nothing was copied"
+    assert world.ring.are_current(stamps)
+    world.ring.free(world.records[1].offset)
+    assert not world.ring.are_current(stamps), "the second one is over"
 
 
 @pytest.mark.parametrize("span", [Span(0, 0, 4), Span(0, 1, 3), Span(1, 3, 4)])
 def test_where_a_piece_lies_is_said_as_the_ring_says_it(world: World, span: Span) -> None:
-    inputs, lent = Cutter(world.batches, world.ring, ()).cut((span,), ("x",))
+    inputs, lent, _ = Cutter(world.batches, world.ring, ()).cut((span,), ("x",))
     x = inputs["x"]
     assert isinstance(x, np.ndarray)
     assert lent == {"x": world.ring.lent(to_bytes(x))}

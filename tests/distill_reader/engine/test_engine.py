@@ -26,7 +26,14 @@ from edl.distill_reader.engine.speeds import Speeds
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.words import waiting_for
 from edl.distill_reader.store import LabelStore
-from edl.errors import BadAnswer, PredictorCrashed, RequestRefused, RetryableError, TeacherLost
+from edl.errors import (
+    BadAnswer,
+    InputsOverwritten,
+    PredictorCrashed,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+)
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.switching import Advice
@@ -94,6 +101,12 @@ def test_the_last_batch_is_poison_where_its_teachers_have_reconnected(bench: Ben
     bench.outcome("a", Ready(("x",)))
     bench.fail("a", RequestRefused("bad shape"), 2)
     assert bench.told("poison")[0]["number"] == 2
+
+
+def test_a_batch_that_is_over_before_it_was_sent_says_nothing_of_its_teacher(bench: Bench) -> None:
+    bench.fail("a", InputsOverwritten("the batch was over before it was sent"), 0)
+    assert bench.member.ledger.usable == 1
+    assert bench.batches_at("a") == [1, 0]
 
 
 def test_a_refusing_teacher_that_is_put_right_goes_on(bench: Bench) -> None:

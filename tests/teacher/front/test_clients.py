@@ -21,6 +21,7 @@ import pytest
 from edl.errors import (
     DeadlineExceeded,
     EdlError,
+    InputsOverwritten,
     RateLimited,
     RequestRefused,
     RetryableError,
@@ -195,6 +196,17 @@ def test_errors_are_those_of_a_call(
     bench.heal()
     assert client.is_answered()
     wait_until(lambda: bench.open_calls == by.connections)  # an error ends no connection
+
+
+def test_a_batch_that_changes_while_it_is_sent_is_not_answered(by: Transport) -> None:
+    """What lies in shared memory the server looks at itself."""
+    client = by.connect(by.server().address)
+    if by.name == "local":
+        assert client.ask(is_current=lambda: False)
+    else:
+        with pytest.raises(InputsOverwritten):
+            client.ask(is_current=lambda: False)
+    assert client.is_answered()
 
 
 def test_an_unexpected_error_is_retryable(by: Transport) -> None:
