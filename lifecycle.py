@@ -1,4 +1,4 @@
-"""How a program of ours begins and ends: logging, signals, periodic work, the exit code."""
+"""How a program of ours begins and ends: signals, periodic work, the exit code."""
 
 from __future__ import annotations
 
@@ -31,29 +31,12 @@ log = logging.getLogger(__name__)
 #: kernel may hand a signal to any thread. So a main thread that waits must look up now and then.
 LOOK_UP_S = 0.25
 
-#: Libraries whose debug records tell of each call, and nothing of what is asked for.
-_TALKATIVE = ("grpc", "asyncio")
-
 #: Where the hard limit is none.
 _MOST_DESCRIPTORS = 1 << 16
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
-
-
-def configure_logging(verbose: bool = False) -> None:
-    """One line per record on stderr; only command lines call this.
-
-    Args:
-        verbose: show debug records of ours, and the tracebacks of exceptions.
-    """
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s", verbose))
-    level = logging.DEBUG if verbose else logging.INFO
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.INFO)
 
 
 def open_all_descriptors() -> None:
@@ -66,25 +49,6 @@ def open_all_descriptors() -> None:
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
     with contextlib.suppress(OSError, ValueError):  # a system with one more limit behind this
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-class _OneLine(logging.Formatter):
-    def __init__(self, layout: str, tracebacks: bool) -> None:
-        super().__init__(layout)
-        self._tracebacks = tracebacks
-
-    def format(self, record: logging.LogRecord) -> str:
-        if self._tracebacks:
-            return super().format(record)
-        line = self.formatMessage(self._with_message(record))
-        if record.exc_info and record.exc_info[1] is not None:
-            line += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
-        return line.replace("\n", " | ")
-
-    def _with_message(self, record: logging.LogRecord) -> logging.LogRecord:
-        record.message = record.getMessage()
-        record.asctime = self.formatTime(record)
-        return record
 
 
 class Stop:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..lifecycle import configure_logging, open_all_descriptors, run_cli, stop_on_signals
+from ..lifecycle import open_all_descriptors, run_cli, stop_on_signals
+from ..logs import configure_logging
 from ..proto.security import options as credentials
 from ..scheduler.autoscale_values import AutoscaleConfig
 from ..supervise import end_with_parent
@@ -53,6 +54,7 @@ def serve(
     teacher_price: options.TeacherPrice = _USUAL.price_per_teacher_hour,
     cost_ceiling: options.CostCeiling = None,
     verbose: options.Verbose = False,
+    log_format: options.LogFormat = "text",
 ) -> None:
     """Run a service manager, and a Redis unless one is named, until SIGTERM or Ctrl-C.
 

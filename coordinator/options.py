@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from ..logs import FORMAT_VARIABLE
+
+
+def _for_children(log_format: str) -> str:
+    """Processes of ours read the format from their environment."""
+    os.environ[FORMAT_VARIABLE] = log_format
+    return log_format
+
 
 _LISTENING = "Where it listens"
 _LEASES = "Leases"
@@ -188,4 +198,13 @@ CostCeiling = Annotated[
         rich_help_panel=_SCALING,
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records, show tracebacks.")]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option(
+        "--log-format",
+        envvar=FORMAT_VARIABLE,
+        callback=_for_children,
+        help="How this process, and those that it starts, write log records to stderr.",
+    ),
+]

@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import inf
 
-from .. import errors
+from .. import errors, logs
 from ..proto.arena import Arena, ArrayRef, Record
 from ..proto.channel import Channel, Message
 from ..supervise import Process, own_fd, python_command, start
@@ -186,7 +186,8 @@ class EngineClient:
             fds = (fd, self._ring.arena.fd, labels.fd)
             try:
                 process = start(
-                    python_command("engine", "edl.distill_reader.engine", *fds, pass_fds=fds)
+                    python_command("engine", "edl.distill_reader.engine", *fds, pass_fds=fds),
+                    echo=logs.relay(),
                 )
             finally:
                 os.close(fd)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..lifecycle import configure_logging, stop_on_signals
+from ..coordinator.options import LogFormat, Verbose
+from ..lifecycle import stop_on_signals
+from ..logs import configure_logging, log_as
 from ..scheduler.students.saving import OVERHEAD
 from ..supervise import end_with_parent
 from . import options
@@ -66,7 +68,8 @@ def train(
     events: options.Events = None,
     id_log: options.IdLog = None,
     dry_run: options.DryRun = False,
-    verbose: options.Verbose = False,
+    verbose: Verbose = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Train JOB.py: this command is one node; start it on others for them to join.
 
@@ -114,6 +117,7 @@ def train(
             typer.echo(line)
         return
     configure_logging(verbose)
+    log_as(job=settings.job)
     outcome = _supervise(settings, start, host)
     figures = "".join(f"  {name} {value:.6g}" for name, value in outcome.metrics.items())
     typer.echo(f"{outcome.kind} at step {outcome.step}{figures}")

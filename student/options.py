@@ -182,7 +182,6 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print what would be done; no rank is started."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records and tracebacks.")]
 From = Annotated[
     str,
     typer.Option(

@@ -1,4 +1,4 @@
-"""The access log: a line of JSON at debug level for each call, by whichever protocol it came.
+"""The access log: a debug record of named values for each call, by whichever protocol it came.
 
 Neither credentials nor what stands in tensors is in it. While debug records are not wanted, a call
 costs one look at the log's level.
@@ -7,13 +7,13 @@ costs one look at the log's level.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from ..logs import Fields
 from ..proto.status import to_status
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class _Line(Entry):
             "protocol": protocol,
             "method": method[:_MAX_TEXT],
             "model": None,
-            "request_id": None,
+            "request": None,
             "peer": peer,
             "status": None,
             "samples": None,
@@ -84,7 +84,7 @@ class _Line(Entry):
     def asked(self, model: str, request_id: str | None = None) -> None:
         self._said["model"] = model[:_MAX_TEXT]
         if request_id is not None:
-            self._said["request_id"] = request_id[:_MAX_TEXT]
+            self._said["request"] = request_id[:_MAX_TEXT]
 
     def labelled(self, samples: int, queue_s: float, compute_s: float) -> None:
         self._said.update(samples=samples, queue_s=_short(queue_s), compute_s=_short(compute_s))
@@ -106,7 +106,7 @@ class _Line(Entry):
     ) -> None:
         status = _status_of(error) if self._status is None else self._status
         duration_s = _short(time.perf_counter() - self._began)
-        log.debug("%s", json.dumps({**self._said, "status": status, "duration_s": duration_s}))
+        log.debug(Fields({**self._said, "status": status, "duration_s": duration_s}))
 
     def _add(self, name: str, nbytes: int) -> None:
         before = self._said[name]

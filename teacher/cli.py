@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from .. import supervise
+from ..coordinator.options import LogFormat, Verbose
 from ..errors import UsageError
-from ..lifecycle import configure_logging, open_all_descriptors, run_cli, stop_on_signals
+from ..lifecycle import open_all_descriptors, run_cli, stop_on_signals
+from ..logs import configure_logging
 from ..proto.security import options as credentials
 from . import options
 from .model_cli import bench, fingerprint
@@ -78,7 +80,8 @@ def serve(
     tls_key: credentials.TlsKey = None,
     tls_ca: credentials.TlsCa = None,
     tokens: credentials.Tokens = None,
-    verbose: options.Verbose = False,
+    verbose: Verbose = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """The command; `options.SERVE` says what it does."""
     supervise.end_with_parent()

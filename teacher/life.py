@@ -10,6 +10,7 @@ from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, with_patience
 from ..errors import EdlError, ProcessFailed
 from ..lifecycle import Stop
+from ..logs import log_as
 from ..metrics import MetricsServer
 from ..proto.security import Gate
 from .advertise import advertised
@@ -78,6 +79,7 @@ class Teacher:
         try:
             self._address = advertised(config, self._server.port)
             self._identity.teacher_id = config.teacher_id or self._address
+            log_as(service=config.service, teacher=self._identity.teacher_id)
             self._metrics.watch(self._view)
             self._serve_metrics(gate)
         except BaseException:

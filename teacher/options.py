@@ -377,4 +377,3 @@ MetricsListen = Annotated[
         "--tokens it wants one of a viewer or an admin.",
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records, show tracebacks.")]

@@ -17,6 +17,7 @@ from functools import partial
 
 from .. import supervise
 from ..errors import BadAnswer, EdlError, ModelError, RequestRefused, RetryableError
+from ..logs import configure_logging
 from ..proto.allocator import tune_allocator
 from ..proto.arena import Arena
 from ..proto.channel import Channel, Message
@@ -118,6 +119,7 @@ def main() -> int | str:
     parser.add_argument("--outputs", type=int, required=True, help="that of the outputs")
     parser.add_argument("--config", required=True, help="PredictorConfig as JSON")
     given = parser.parse_args()
+    configure_logging()
     config = PredictorConfig.from_json(json.loads(given.config))
     if config.cores:
         os.sched_setaffinity(0, config.cores)  # before a framework starts threads of its own

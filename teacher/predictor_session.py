@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import supervise
 from ..errors import EdlError, RetryableError
+from ..logs import relay
 from ..proto.arena import Arena, Array, Record
 from ..proto.channel import Channel, Message
 from . import jobs
@@ -82,7 +83,7 @@ class PredictorSession:
         self._ended = False
         try:
             fds = (child_end, self._inputs.fd, self._outputs.fd)
-            self.process = supervise.start(_command(config, *fds))
+            self.process = supervise.start(_command(config, *fds), echo=relay())
         except BaseException:
             self.close()
             raise

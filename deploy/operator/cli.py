@@ -6,7 +6,7 @@ import logging
 
 import typer
 
-from ...coordinator.options import Verbose
+from ...coordinator.options import LogFormat, Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ...scheduler.elastic import ElasticConfig
 from . import options
@@ -43,6 +43,7 @@ def run(
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
     verbose: Verbose = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Make TeacherServices and DistillJobs true until SIGTERM or Ctrl-C.
 
@@ -52,7 +53,8 @@ def run(
     they have made goes on without them.
     """
     from ...coordinator.ops.options import quiet_grpc
-    from ...lifecycle import configure_logging, stop_on_signals
+    from ...lifecycle import stop_on_signals
+    from ...logs import configure_logging
     from ...mesh.kubernetes.client import ALL_NAMESPACES, connect
     from .run import RunConfig
     from .run import run as run_operator

@@ -22,7 +22,7 @@ GARBAGE = 20_000
 def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     end_with_parent(ORPHAN_GRACE_S)
     # Behind that: these take a second to load, in which the trainer may die.
-    from ...lifecycle import configure_logging
+    from ...logs import configure_logging, log_as
     from ...proto.allocator import tune_allocator
     from ...proto.arena import Arena
     from ...proto.channel import Channel
@@ -37,6 +37,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     first = channel.receive()
     if first is not None:
         config = ReaderConfig.from_json(first["config"])
+        log_as(job=config.job, student=config.student_id)
         engine = Engine(config, channel, LentArena.attach(ring_fd), Arena.attach(labels_fd))
         signal.signal(signal.SIGTERM, lambda *_: engine.stop())  # so that teachers are given back
         # What is here stays: not to be looked at again with every few batches' worth of objects.

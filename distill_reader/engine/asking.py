@@ -31,11 +31,10 @@ class Wording:
 
     def request(self, job: Job) -> Request:
         """What is sent."""
-        number = str(job.request)
         return Request(
             job.inputs,
             self.outputs,
-            number,
+            job.name,
             self.parameters,
             self.output_parameters,
             job.is_current,

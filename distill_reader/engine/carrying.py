@@ -6,6 +6,7 @@ in the order in which it gave them.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from .sending import Sending
 
 if TYPE_CHECKING:
     from .member import Member
+
+log = logging.getLogger(__name__)
 
 
 class Carrying:
@@ -67,6 +70,8 @@ class Carrying:
                     assert member.shelf is not None
                     member.shelf.look_again(self._batches[number], time.monotonic())
                 case ev.Deliver(number):
+                    if log.isEnabledFor(logging.DEBUG):
+                        log.debug("batch %d has its labels", number, extra={"batches": [number]})
                     self._says.labelled(member, number)
                 case ev.Poison(number, reasons):
                     self._poison(number, reasons)

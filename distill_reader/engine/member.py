@@ -318,6 +318,9 @@ class Member:
             self._on_broke(link, done.job, error)
             return
         name, job = link.peer.teacher_id, done.job
+        if log.isEnabledFor(logging.DEBUG):
+            about = {"service": self.config.service, **job.about(name)}
+            log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
         self.pool.has_labelled(name)
         self.governor.figures.answer(name, done.device_s, job.samples)
         self._says.answered(self, name, done)
@@ -340,5 +343,8 @@ class Member:
             self._teachers.revoked(name)
 
     def _on_broke(self, link: TeacherLink, job: Job, error: errors.EdlError) -> None:
+        name = link.peer.teacher_id
+        about = {"service": self.config.service, **job.about(name)}
+        log.debug("%s does not label a request: %s", name, error, extra=about)
         is_void = any(span.batch not in self._batches for span in job.spans)
         self._teachers.broke(link, job, error, is_void)

@@ -54,6 +54,7 @@ class Job(NamedTuple):
         asked_at: when that was decided, by the monotonic clock.
         lent: where those inputs lie that need not be sent, as far as that is known already.
         is_current: whether the memory of the inputs is still that of these rows.
+        student: who asks: "JOB/RANK".
     """
 
     request: int
@@ -65,6 +66,17 @@ class Job(NamedTuple):
     asked_at: float = 0.0
     lent: Mapping[str, Lent] = _NOWHERE
     is_current: Callable[[], bool] = _always
+    student: str = ""
+
+    @property
+    def name(self) -> str:
+        """By which teachers and logs know the request."""
+        return f"{self.student}#{self.request}"
+
+    def about(self, teacher: str) -> dict[str, object]:
+        """What log records of it say, by `logs.KEYS`."""
+        numbers = sorted({span.batch for span in self.spans})
+        return {"teacher": teacher, "request": self.name, "batches": numbers}
 
     @property
     def rows(self) -> int:

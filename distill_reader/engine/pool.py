@@ -203,7 +203,7 @@ class Pool:
             if (link := links.pop(name, None)) is not None:
                 link.close()
                 self.last_trouble = f"teacher {name} was lost: {why}"
-                log.warning("%s", self.last_trouble)
+                log.warning("%s", self.last_trouble, extra={"teacher": name})
 
     def probe(self, name: str, pause_s: float, why: str) -> None:
         """A teacher is out of the pool: it is in again once it answers, after this pause."""

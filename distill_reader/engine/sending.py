@@ -55,8 +55,6 @@ class Sending:
                 another dtype or shape than every teacher says that its model takes.
         """
         config, link = self._config, self._pool.link(send.teacher)
-        if send.attempt > 1:
-            log.info("%s go to %s, attempt %d", _shown(send.spans), send.teacher, send.attempt)
         inputs, lent, stamps = self._cutter.cut(send.spans, link.inputs)
         if self._first is None:
             self._first = send.spans[0].batch
@@ -66,19 +64,24 @@ class Sending:
             inputs, lent, stamps = own_copies(inputs), {}, ()
         now, samples = time.monotonic(), samples_of(inputs.values())
         self._speeds.sent(send.teacher, send.request, now)
-        link.send(
-            Job(
-                send.request,
-                send.spans,
-                inputs,
-                config.fetches,
-                samples,
-                config.labels,
-                now,
-                lent,
-                partial(self._ring.are_current, stamps),
-            )
+        job = Job(
+            send.request,
+            send.spans,
+            inputs,
+            config.fetches,
+            samples,
+            config.labels,
+            now,
+            lent,
+            partial(self._ring.are_current, stamps),
+            config.student_id,
         )
+        level = logging.INFO if send.attempt > 1 else logging.DEBUG
+        if log.isEnabledFor(level):
+            words, shown = "%s go to %s, attempt %d", _shown(send.spans)
+            about = {"service": config.service, **job.about(send.teacher)}
+            log.log(level, words, shown, send.teacher, send.attempt, extra=about)
+        link.send(job)
 
     def _check(self, inputs: Mapping[str, Input]) -> None:
         """Raise UsageError where no model is one for what the settings make of a batch."""

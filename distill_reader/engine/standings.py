@@ -80,7 +80,7 @@ class Standings:
         self._standings[name], step = outliers.probed(self._of(name), True, now, random)
         if step == "readmit":
             self.readmissions += 1
-            log.info("teacher %s is asked again", name)
+            log.info("teacher %s is asked again", name, extra={"teacher": name})
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all others: who comes back under their names may be another machine."""
@@ -101,4 +101,5 @@ class Standings:
         """It has been ejected."""
         if (cause := self._standings[name].cause) is not None:
             self.ejections[cause] += 1
-            log.warning("teacher %s is ejected: it %s", name, outliers.IN_WORDS[cause])
+            words = outliers.IN_WORDS[cause]
+            log.warning("teacher %s is ejected: it %s", name, words, extra={"teacher": name})

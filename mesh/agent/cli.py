@@ -11,9 +11,10 @@ from typing import Annotated, Final
 import typer
 
 from ...coordinator.config import DEFAULT_URL
-from ...coordinator.options import Verbose
+from ...coordinator.options import LogFormat, Verbose
 from ...errors import UsageError
-from ...lifecycle import configure_logging, stop_on_signals
+from ...lifecycle import stop_on_signals
+from ...logs import configure_logging
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, Tokens
 from ...supervise import end_with_parent
 
@@ -142,6 +143,7 @@ def agent(
     tokens: Tokens = None,
     logs: Logs = None,
     verbose: Verbose = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Lend this machine to the mesh: it registers, and gets the teacher that a service lacks.
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from ...distill_reader import CanaryPolicy, DistilReader
 from ...errors import EdlError
-from ...lifecycle import Periodic, Stop, configure_logging, stop_on_signals
+from ...lifecycle import Periodic, Stop, stop_on_signals
+from ...logs import configure_logging
 from ...proto.arena import Array
 from ...supervise import end_with_parent
 from .samples import INPUT, OUTPUT, digests_of, samples_of

@@ -12,7 +12,7 @@ import typer
 
 from ...coordinator.config import DEFAULT_TTL_S, DEFAULT_URL
 from ...coordinator.ops.options import Coordinator, quiet_grpc
-from ...coordinator.options import Verbose
+from ...coordinator.options import LogFormat, Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ...supervise import end_with_parent
 
@@ -54,6 +54,7 @@ def local(
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
     verbose: Verbose = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Run teachers of a service on this machine: as many as the coordinator desires.
 
@@ -64,7 +65,8 @@ def local(
     from contextlib import ExitStack
 
     from ...coordinator.registry.keys import check_member, check_service
-    from ...lifecycle import configure_logging, open_all_descriptors, stop_on_signals
+    from ...lifecycle import open_all_descriptors, stop_on_signals
+    from ...logs import configure_logging
     from ..cores import available_cores
     from ..local import TeacherSpec
     from .asking import FLEET, Asking

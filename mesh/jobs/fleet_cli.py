@@ -12,7 +12,7 @@ import typer
 
 from ...coordinator.config import DEFAULT_URL
 from ...coordinator.ops.options import Coordinator
-from ...coordinator.options import Verbose
+from ...coordinator.options import LogFormat, Verbose
 from ...supervise import end_with_parent
 from .options import Queue
 
@@ -69,6 +69,7 @@ def jobs(
     queue: Queue = "main",
     coordinator: Coordinator = DEFAULT_URL,
     verbose: Verbose = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Run the jobs of a queue on this machine: start their nodes, grow, shrink and end them.
 
@@ -79,7 +80,8 @@ def jobs(
 
     from ...coordinator.jobs import open_board
     from ...coordinator.queue import open_queue
-    from ...lifecycle import configure_logging, open_all_descriptors, stop_on_signals
+    from ...lifecycle import open_all_descriptors, stop_on_signals
+    from ...logs import configure_logging
     from ...scheduler.elastic import ElasticConfig
     from ..cores import available_cores
     from .fleet import Fleet

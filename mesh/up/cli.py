@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...coordinator.options import Verbose
+from ...coordinator.options import LogFormat, Verbose
 
 if TYPE_CHECKING:
     from ...lifecycle import Stop
@@ -47,6 +47,7 @@ def up(
         bool, typer.Option("--dry-run", help="Print the commands; start nothing.")
     ] = False,
     verbose: Verbose = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Start a mesh: its coordinator, then teachers, then students; and keep it.
 
@@ -54,7 +55,8 @@ def up(
     well. Ctrl-C lets students leave at a safe point, then teachers, then the coordinator; a second
     one ends all at once. When this process is killed, all of it ends, too.
     """
-    from ...lifecycle import configure_logging, open_all_descriptors, stop_on_signals
+    from ...lifecycle import open_all_descriptors, stop_on_signals
+    from ...logs import configure_logging
     from ...supervise import end_with_parent
     from .members import lines
 

@@ -140,7 +140,7 @@ def _answer(request: Request, outputs: dict[str, Array]) -> Answer:
 
 
 def _log_id(request: Request) -> int:
-    said = request.request_id
+    said = request.request_id.rpartition("#")[2]
     return int(said) if said.isascii() and said.isdigit() and len(said) <= _LOG_ID_DIGITS else 0
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from ... import supervise
-from ...lifecycle import configure_logging, stop_on_signals
+from ...coordinator.options import LogFormat, Verbose
+from ...lifecycle import stop_on_signals
+from ...logs import configure_logging
 from ...proto.security import options as credentials
 from . import options
 
@@ -43,7 +45,8 @@ def register(
     tls_ca: credentials.TlsCa = None,
     tokens: credentials.Tokens = None,
     token_file: credentials.TokenFile = None,
-    verbose: options.Verbose = False,
+    verbose: Verbose = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """The command; `options.REGISTER` says what it does."""
     supervise.end_with_parent()

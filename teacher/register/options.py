@@ -195,4 +195,3 @@ Insecure = Annotated[
         "connections that are not encrypted.",
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records, show tracebacks.")]

@@ -40,7 +40,7 @@ class Engines:
         self.heard: list[dict[str, Any]] = []
         self._ends: list[tuple[Channel, Arena]] = []
 
-    def start(self, command: Command) -> Engines:
+    def start(self, command: Command, *, echo: object = None) -> Engines:
         channel, _, labels = (os.dup(fd) for fd in command.pass_fds)
         self._ends.append((Channel.attach(channel), Arena.attach(labels)))
         return self

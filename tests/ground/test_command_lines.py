@@ -168,30 +168,6 @@ def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
     assert process.tail() == ["200 200"]
 
 
-def test_log_records_take_one_line_each() -> None:
-    code = """
-        import logging, sys
-        from edl.lifecycle import configure_logging
-        configure_logging("verbose" in sys.argv)
-        log = logging.getLogger("edl.x")
-        log.debug("detail")
-        for library in ("grpc._cython.cygrpc", "asyncio"):
-            logging.getLogger(library).debug("chatter")
-        try:
-            raise ValueError("two" + chr(10) + "lines")
-        except ValueError:
-            log.exception("it %s", "failed")
-    """
-    terse, verbose = (start(python(code, *argv)) for argv in ((), ("verbose",)))
-    terse.wait(WAIT_S)
-    (line,) = terse.tail()
-    assert line.endswith("ERROR edl.x: it failed (ValueError: two | lines)")
-    verbose.wait(WAIT_S)
-    assert verbose.tail()[0].endswith("DEBUG edl.x: detail")
-    assert not any("chatter" in line for line in verbose.tail())
-    assert "Traceback (most recent call last):" in verbose.tail()
-
-
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_command_line_prints_whole_lines(stream: str) -> None:
     code = """

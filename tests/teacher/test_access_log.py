@@ -22,7 +22,7 @@ from edl.tests.teacher.fakes import array
 from edl.tests.waiting import wait_until
 
 FIELDS = [
-    *("protocol", "method", "model", "request_id", "peer", "status", "samples"),
+    *("protocol", "method", "model", "request", "peer", "status", "samples"),
     *("queue_s", "compute_s", "received_bytes", "sent_bytes", "duration_s"),
 ]
 TOKEN = "a-token-that-nobody-may-read"
@@ -76,7 +76,7 @@ def test_a_request(bench: Bench, lines: AccessLog, protocol: str) -> None:
     assert 0 <= line.pop("queue_s") <= line.pop("duration_s") < WAIT_S
     assert 0 <= line.pop("compute_s") <= 0.004, "what the model says that it took, at most"
     assert line == {
-        "protocol": protocol, "method": method, "model": "resnet", "request_id": "17",
+        "protocol": protocol, "method": method, "model": "resnet", "request": "17",
         "samples": 3, "received_bytes": len(sent), "sent_bytes": len(answer),
     }  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_requests_of_a_stream_and_its_end(bench: Bench, lines: AccessLog) -> Non
     assert len(answers) == 2
     lines.last(3)
     *of_requests, end = lines()
-    found = {line["request_id"]: line for line in of_requests}
+    found = {line["request"]: line for line in of_requests}
     assert set(found) == {"1", "2"}
     assert found["2"]["samples"] == 2
     assert found["2"]["received_bytes"] == len(requests[1])
@@ -115,13 +115,13 @@ def test_probes_and_metadata(bench: Bench, lines: AccessLog) -> None:
     lines.last(9)
     models = ["resnet", "resnet", "vgg", "resnet", "resnet", "vgg", None]
     assert [line["model"] for line in lines()] == [None, None, *models]
-    assert {line["request_id"] for line in lines()} == {None}
+    assert {line["request"] for line in lines()} == {None}
 
 
 def test_statuses_of_refused_requests(bench: Bench, lines: AccessLog) -> None:
     refusal(bench.infer, model_name="vgg", request_id="r")
     line = lines.last()
-    assert (line["status"], line["model"], line["request_id"]) == ("INVALID_ARGUMENT", "vgg", "r")
+    assert (line["status"], line["model"], line["request"]) == ("INVALID_ARGUMENT", "vgg", "r")
     assert (line["samples"], line["queue_s"], line["sent_bytes"]) == (None, None, 0)
     bench.fail(BadAnswer("NaN", "double"))
     asked: list[tuple[Callable[[], object], object]] = [
@@ -170,7 +170,7 @@ def test_credentials_and_tensors_are_not_logged(
 def test_text_of_the_client_is_cut_and_escaped(bench: Bench, lines: AccessLog) -> None:
     refusal(bench.infer, model_name="a\nb" * 1000, request_id="\u2028" + "x" * 1000)
     line = lines.last()
-    assert (len(line["model"]), len(line["request_id"])) == (200, 200)
+    assert (len(line["model"]), len(line["request"])) == (200, 200)
     assert lines.texts()[0].isascii()
     assert "\n" not in lines.texts()[0]
 

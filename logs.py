@@ -1,0 +1,118 @@
+"""What a process of ours logs: a line for each record, on stderr, as text or as JSON.
+
+Records may name what they are of: `log.info(..., extra={"teacher": name})` with a key of `KEYS`.
+As JSON each has these, and what the process is (`log_as`), as fields of their own, so that one
+batch can be followed from its student through its teachers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+#: "text" or "json"; processes that this one starts inherit it.
+FORMAT_VARIABLE: Final = "EDL_LOG_FORMAT"
+#: "debug", "info", ...: what is logged where no command line says so, as by a reader's engine.
+LEVEL_VARIABLE: Final = "EDL_LOG_LEVEL"
+#: What a record may be of. A request is "STUDENT#NUMBER" of the student that asked, batches are
+#: numbers, both as the student counts.
+KEYS: Final = ("job", "student", "service", "teacher", "request", "batches")
+
+#: Libraries whose debug records tell of each call, and nothing of what is asked for.
+_TALKATIVE: Final = ("grpc", "asyncio")
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_own: dict[str, str] = {}
+
+
+class Fields(dict[str, object]):
+    """A record that is nothing but named values: `log.debug(Fields(...))`."""
+
+    def __str__(self) -> str:
+        return json.dumps(self)
+
+
+def configure_logging(verbose: bool = False) -> None:
+    """Log to stderr; only the mains of processes call this.
+
+    Args:
+        verbose: show debug records of ours, and the tracebacks of exceptions.
+    """
+    level = logging.DEBUG if verbose else _level()
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(tracebacks=level <= logging.DEBUG))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
+def formatter(*, tracebacks: bool) -> logging.Formatter:
+    """The one that the environment asks for."""
+    if os.environ.get(FORMAT_VARIABLE) == "json":
+        return _Json(tracebacks)
+    return _OneLine(tracebacks)
+
+
+def relay() -> Callable[[str], None] | None:
+    """What passes the log of a child on to stderr, if the environment asks for logs; else None."""
+    if LEVEL_VARIABLE in os.environ or os.environ.get(FORMAT_VARIABLE) == "json":
+        return lambda line: print(line, file=sys.stderr, flush=True)
+    return None
+
+
+def log_as(**own: str) -> None:
+    """What this process is, by `KEYS`: each record of JSON says so from now on."""
+    _own.update(own)
+
+
+def _level() -> int:
+    level = logging.getLevelName(os.environ.get(LEVEL_VARIABLE, "info").upper())
+    return level if isinstance(level, int) else logging.INFO
+
+
+def _error_of(record: logging.LogRecord) -> str:
+    """The exception of a record in one line; empty: it has none."""
+    error = record.exc_info[1] if record.exc_info else None
+    return "" if error is None else f"{type(error).__name__}: {error}"
+
+
+class _OneLine(logging.Formatter):
+    def __init__(self, tracebacks: bool) -> None:
+        super().__init__(_TEXT)
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        if self._tracebacks:
+            return super().format(record)
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record)
+        line = self.formatMessage(record)
+        if error := _error_of(record):
+            line += f" ({error})"
+        return line.replace("\n", " | ")
+
+
+class _Json(logging.Formatter):
+    def __init__(self, tracebacks: bool) -> None:
+        super().__init__()
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        said: dict[str, object] = {"time": at, "level": record.levelname, "logger": record.name}
+        said |= _own
+        said |= {key: getattr(record, key) for key in KEYS if hasattr(record, key)}
+        if isinstance(record.msg, Fields):
+            said |= record.msg
+        else:
+            said["message"] = record.getMessage()
+        if error := _error_of(record):
+            said["error"] = error
+            if self._tracebacks and record.exc_info:
+                said["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(said, default=str)

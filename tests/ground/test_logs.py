@@ -1,0 +1,116 @@
+"""Log records are one line each, as text or as JSON, and say what they are of."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from edl.commands import command_line
+from edl.logs import FORMAT_VARIABLE, LEVEL_VARIABLE
+from edl.supervise import Process, python_command, start
+from edl.tests.ground.programs import WAIT_S, python
+
+PROGRAM = """
+    import logging, sys
+    from edl.logs import Fields, configure_logging, log_as
+    configure_logging("verbose" in sys.argv)
+    log_as(job="digits")
+    log = logging.getLogger("edl.x")
+    log.debug("detail")
+    for library in ("grpc._cython.cygrpc", "asyncio"):
+        logging.getLogger(library).debug("chatter")
+    log.info("asked", extra={"teacher": "t1", "batches": [5]})
+    log.info(Fields(status="OK", samples=3))
+    try:
+        raise ValueError("two" + chr(10) + "lines")
+    except ValueError:
+        log.exception("it %s", "failed")
+"""
+
+
+def logged(*argv: str, **env: str) -> list[str]:
+    process = start(python(PROGRAM, *argv, env=env))
+    process.wait(WAIT_S)
+    return process.tail()
+
+
+def test_text_is_one_line_for_each_record() -> None:
+    asked, fields, failed = logged()
+    assert asked.endswith("INFO edl.x: asked")
+    assert fields.endswith('INFO edl.x: {"status": "OK", "samples": 3}')
+    assert failed.endswith("ERROR edl.x: it failed (ValueError: two | lines)")
+    assert logged("verbose")[0].endswith("DEBUG edl.x: detail")
+
+
+def test_json_has_what_a_record_is_of_in_fields_of_their_own() -> None:
+    asked, fields, failed = map(json.loads, logged(**{FORMAT_VARIABLE: "json"}))
+    assert asked.pop("time").endswith("+00:00")
+    about = {"level": "INFO", "logger": "edl.x", "job": "digits"}
+    assert asked == {**about, "teacher": "t1", "batches": [5], "message": "asked"}
+    assert fields["status"] == "OK"
+    assert failed["error"] == "ValueError: two\nlines"
+    assert "traceback" not in failed
+    verbose = [json.loads(line) for line in logged("verbose", **{FORMAT_VARIABLE: "json"})]
+    assert verbose[0]["message"] == "detail"
+    assert "Traceback" in verbose[-1]["traceback"]
+
+
+@pytest.mark.parametrize(("level", "count"), [("debug", 4), ("WARNING", 1), ("nonsense", 3)])
+def test_the_level_comes_from_the_environment(level: str, count: int) -> None:
+    lines = logged(**{LEVEL_VARIABLE: level, FORMAT_VARIABLE: "json"})
+    assert len(lines) == count
+
+
+def test_who_logs_debug_records_logs_json_too() -> None:
+    def options(command: Any) -> Iterator[set[str]]:
+        if hasattr(command, "commands"):
+            for one in command.commands.values():
+                yield from options(one)
+        else:
+            yield {name for parameter in command.params for name in parameter.opts}
+
+    found = list(options(typer.main.get_command(command_line())))
+    assert sum("--verbose" in names for names in found) >= 8
+    for names in found:
+        assert ("--verbose" in names) == ("--log-format" in names), names
+
+
+STUDENT = """
+    import numpy as np
+    from edl.distill_reader import DistilReader
+    batches = [(np.ones((2, 4), np.float32),)] * 3
+    with DistilReader(batches, service="s", teachers=[{address!r}], job="digits") as reader:
+        for _ in reader:
+            pass
+"""
+
+
+@pytest.mark.system
+def test_a_batch_can_be_followed_from_its_student_to_a_teacher() -> None:
+    env = {FORMAT_VARIABLE: "json", LEVEL_VARIABLE: "debug"}
+    model = "edl.tests.teacher.functions:steered"
+    words = ("serve", "--model", model, "--service", "s", "--teacher-id", "t1")
+    teacher = start(python_command("teacher", "edl.teacher", *words, env=env))
+    try:
+        address = teacher.expect(r"^teacher ready: t1 s on (\S+)$", WAIT_S).group(1)
+        student = start(python(STUDENT.format(address=address), env=env))
+        assert student.wait(WAIT_S) == 0
+        asked = [one for one in records(student) if one.get("batches") == [1]]
+        (request,) = {one["request"] for one in asked if "request" in one}
+        assert {one["student"] for one in asked} == {"digits/0"}
+        assert asked[-1]["message"] == "batch 1 has its labels"
+    finally:
+        teacher.send_signal(signal.SIGTERM)
+        teacher.wait(WAIT_S)
+        teacher.stop()
+    (answered,) = (one for one in records(teacher) if one.get("request") == request)
+    assert (answered["teacher"], answered["status"], answered["samples"]) == ("t1", "OK", 2)
+
+
+def records(process: Process) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in process.tail(500) if line.startswith("{")]
