@@ -16,8 +16,11 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a TLS handshake may take.
 HANDSHAKE_S: Final = 10.0
-#: Handshakes at once; each has buffers of some 100 KB. For one more, the oldest is ended.
-HANDSHAKES: Final = 256
+#: Connections at once whose handshake is not done; for one more, the oldest is ended. asyncio has
+#: 256 KiB for each of TLS from its first byte on.
+HANDSHAKES: Final = 128
+#: What is left of it at least for what has begun.
+_LEAST_S: Final = 0.01
 #: Between two attempts to accept while the system does not let us.
 _PAUSE_S: Final = 0.1
 
@@ -97,10 +100,35 @@ class Acceptor:
         return not full or self._make_room()
 
     async def _begin(self, connection: socket.socket) -> None:
-        limit_s = None if self._tls is None else HANDSHAKE_S
+        loop, limit_s = asyncio.get_running_loop(), None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
+            if self._tls is not None:
+                began = loop.time()
+                async with asyncio.timeout(HANDSHAKE_S):
+                    await _readable(connection)
+                limit_s = max(began + HANDSHAKE_S - loop.time(), _LEAST_S)
+            await loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit_s
             )
-        except OSError as error:
+        except OSError as error:  # a TimeoutError is one
+            connection.close()
             log.debug("a connection was not made: %s", error)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Wait until something has come; it costs nothing but the socket until then."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def came() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(connection, came)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(connection)

@@ -27,8 +27,10 @@ from .inference import Inference
 from .logged import Logged
 
 _BACKLOG: Final = 128
-#: Connections at once; for one more, the one goes that has been idle for longest.
+#: Connections at once; for one more, the one goes that has been idle for longest. asyncio has 256
+#: KiB for each of TLS.
 _MAX_CONNECTIONS: Final = 1024
+_MAX_TLS_CONNECTIONS: Final = 256
 _KEEP_ALIVE_S: Final = 5
 #: Until what is left after a stop is cut off.
 _LAST_S: Final = 0.2
@@ -87,7 +89,7 @@ class HttpServer:
                 app_state={},
             ),
             tls,
-            most=_MAX_CONNECTIONS,
+            most=_MAX_TLS_CONNECTIONS if tls else _MAX_CONNECTIONS,
             standing=lambda: len(state.connections),
             make_room=lambda: end_longest_idle(state.connections),
         )

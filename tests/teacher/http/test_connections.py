@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import socket
+import ssl
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -318,6 +320,24 @@ def test_a_handshake_has_a_deadline(
     bench = make(security=ServerSecurity(Authority(tmp_path).issue("server")))
     with Talk(bench) as talk:
         assert talk.is_over()
+
+
+def test_a_connection_of_tls_is_freed_when_it_ends(
+    make: Make, tmp_path: Path, no_garbage_collector: None
+) -> None:
+    """Its memory is 256 KiB."""
+    files = Authority(tmp_path).issue("server")
+    tokens = write_secret(tmp_path / "tokens", "student:resnet s3cret\n")
+    bench = make(security=ServerSecurity(replace(files, ca=None), tokens_file=tokens))
+    context = ssl.create_default_context(cafile=str(files.ca))
+    for token, status in (("s3cret", 200), ("guessed", 401)):
+        with (
+            Talk(bench) as talk,
+            context.wrap_socket(talk.socket, server_hostname="localhost") as tls,
+        ):
+            talk.socket = tls
+            assert talk.ask(batch(X, Authorization=f"Bearer {token}")).status == status
+        wait_until(partial(lambda one: not served(one), talk))
 
 
 def test_the_longest_idle_makes_room(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Clients that mean ill, for `edl bench hostile`."""

@@ -1,0 +1,187 @@
+"""A teacher's answers to a good client, alone and while others attack every port of a mesh.
+
+A manager with its page and a teacher with TLS, tokens, HTTP and metrics; one client that has
+batches labelled all the time. Then, for as long again, other clients hold thousands of connections
+and handshakes, send half requests, impossible lengths, random bytes and frames, guess tokens, and
+name memory of others. They run at the lowest priority, as on machines of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+import psutil
+
+from .. import deploy
+from ..errors import EdlError, UsageError
+from ..mesh.local import TEACHER_READY
+from ..proto.clients import Request
+from ..proto.clients.oip_grpc import OipGrpcClient
+from ..proto.security import ClientSecurity, TlsFiles
+from ..supervise import python_command, start
+from .attacking import attacks
+from .children import Child
+from .report import Goal, Report, Row
+from .teaching.models import FEATURES
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "bench"
+MODEL: Final = "edl.benchmarks.teaching.models:cheap"
+ROWS: Final = 32
+#: The p99 under attack, of that alone.
+LATER: Final = 3.0
+#: What the memory of teacher and manager may grow by, from the first third of the attack on.
+GROWTH_BYTES: Final = 64 << 20
+_READY_S: Final = 60.0
+_ANSWER_S: Final = 10.0
+_PAUSE_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What the good client saw.
+
+    Attributes:
+        latencies_s: of each answer.
+        failures: requests without one.
+        memory: bytes of teacher and manager, again and again.
+    """
+
+    latencies_s: Sequence[float]
+    failures: int
+    memory: Sequence[int]
+
+    @property
+    def p99_s(self) -> float:
+        return float(np.quantile(self.latencies_s, 0.99))
+
+
+def run(quick: bool, seconds: float | None = None) -> Report:
+    """Both phases.
+
+    Args:
+        quick: half a minute each.
+        seconds: of each phase; None: ten minutes.
+
+    Raises:
+        UsageError: there is no openssl, which makes the certificates.
+    """
+    phase_s = seconds or (30.0 if quick else 600.0)
+    if shutil.which("openssl") is None:
+        raise UsageError("this benchmark makes certificates by openssl 3, which is not installed")
+    with ExitStack() as ending:
+        folder = Path(ending.enter_context(TemporaryDirectory()))
+        mesh = Mesh(ending, folder)
+        log.info("the good client alone, for %g s", phase_s)
+        alone = mesh.measure(phase_s)
+        child = Child(ending, "attackers", attacks.__name__)
+        child.ask("attack", ports=mesh.ports, token=mesh.token, model=SERVICE, tls=True)
+        log.info("while others attack, for %g s", phase_s)
+        attacked = mesh.measure(phase_s)
+        acts = child.ask("counts")["of"]
+    rows: list[Row] = [_row("alone", alone), _row("attacked", attacked)]
+    third = len(attacked.memory) // 3
+    growth = max(attacked.memory[-third:]) - max(attacked.memory[:third])
+    log.info("acts of attackers: %s", ", ".join(f"{n} x {name}" for name, n in acts.items()))
+    later = attacked.p99_s / alone.p99_s
+    goals = [
+        Goal.judge("p99 under attack, of that alone", later, "<=", LATER),
+        Goal.judge("requests without an answer", attacked.failures, "==", 0),
+        Goal.judge("growth of memory under attack, bytes", growth, "<=", GROWTH_BYTES),
+        Goal.judge("kinds of attack that were not made", [*acts.values()].count(0), "==", 0),
+    ]
+    return Report(rows, goals)
+
+
+class Mesh:
+    """The manager, the teacher and the good client.
+
+    Attributes:
+        ports: of everything that listens: name -> (host, port).
+        token: of the good client, which an attacker has, too.
+    """
+
+    def __init__(self, ending: ExitStack, folder: Path) -> None:
+        script = Path(deploy.__file__).parent / "tls" / "certificates.sh"
+        for made in ("ca .", "manager . head 127.0.0.1 localhost"):
+            command = ("sh", str(script), *made.split())
+            subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        self.token = secrets.token_hex()
+        tokens = folder / "tokens"
+        tokens.touch(0o600)
+        tokens.write_text(f"student:{SERVICE} {self.token}\nviewer:probe {secrets.token_hex()}\n")
+        files = ("--tls-cert", str(folder / "head.pem"), "--tls-key", str(folder / "head.key"))
+        access = (*files, "--tokens", str(tokens), "--metrics-listen", "0")
+        serve = ("coordinator", "serve", "--redis-port", "0", "--http", "0")
+        manager = start(python_command("manager", "edl", *serve, *access))
+        ending.callback(manager.stop)
+        page = manager.expect(r"page of the mesh is at https?://127.0.0.1:(\d+)/", _READY_S)
+        told = manager.expect(r"coordinator ready: \S+ manager (\S+):(\d+)", _READY_S)
+        teaching = ("serve", "--model", MODEL, "--service", SERVICE, "--http", "0")
+        teacher = start(python_command("teacher", "edl.teacher", *teaching, *access))
+        ending.callback(teacher.stop)
+        metrics = teacher.expect(r"metrics on http://127.0.0.1:(\d+)/", _READY_S)
+        http = teacher.expect(r"HTTP on https://127.0.0.1:(\d+)/", _READY_S)
+        ready = teacher.expect(TEACHER_READY, _READY_S)
+        address = ready[3]
+        self.ports = {
+            "page": ("127.0.0.1", int(page[1])),
+            "manager": (told[1], int(told[2])),
+            "http": ("127.0.0.1", int(http[1])),
+            "grpc": ("127.0.0.1", int(address.rpartition(":")[2])),
+            "metrics": ("127.0.0.1", int(metrics[1])),
+        }
+        own = folder / "token"
+        own.touch(0o600)
+        own.write_text(self.token)
+        security = ClientSecurity(TlsFiles(ca=folder / "ca.pem"), own)
+        self._client = OipGrpcClient(f"localhost:{self.ports['grpc'][1]}", SERVICE, security)
+        ending.callback(self._client.close)
+        self._client.probe(_READY_S)
+        self._watched = [psutil.Process(one.pid) for one in (manager, teacher)]
+
+    def measure(self, seconds: float) -> Phase:
+        """Have batches labelled for so long."""
+        latencies, failures, memory = list[float](), 0, list[int]()
+        request = Request({"x": np.zeros((ROWS, FEATURES), np.float32)})
+        until = time.monotonic() + seconds
+        while (began := time.monotonic()) < until:
+            try:
+                self._client.infer(request, _ANSWER_S)
+                latencies.append(time.monotonic() - began)
+            except EdlError as error:
+                log.info("the good client was not answered: %s", error)
+                failures += 1
+            if len(latencies) % 50 == 1:
+                memory.append(sum(map(_bytes_of, self._watched)))
+            time.sleep(_PAUSE_S)
+        return Phase(latencies, failures, memory)
+
+
+def _bytes_of(process: psutil.Process) -> int:
+    """What it and its children hold by themselves."""
+    every = [process, *process.children(recursive=True)]
+    return sum(one.memory_full_info().uss for one in every)
+
+
+def _row(name: str, phase: Phase) -> Row:
+    return {
+        "phase": name,
+        "answers": len(phase.latencies_s),
+        "failures": phase.failures,
+        "median_ms": 1000 * float(np.median(phase.latencies_s)),
+        "p99_ms": 1000 * phase.p99_s,
+        "memory_mib": max(phase.memory) / (1 << 20),
+    }
