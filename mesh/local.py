@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ..errors import ProcessFailed, UsageError
-from ..supervise import Process, python_command, start, stop_all
+from ..supervise import Command, Process, python_command, start, stop_all
 
 COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
 TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"
@@ -40,12 +40,26 @@ class TeacherSpec:
     grace_s: float = 5.0
     options: tuple[str, ...] = ()
 
-    def arguments(self, teacher_id: str, coordinator: str) -> list[str]:
-        """Command line of one teacher, behind the program's name."""
+    def command(
+        self,
+        teacher_id: str,
+        coordinator: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Command:
+        """What starts one teacher.
+
+        Args:
+            teacher_id: its name.
+            coordinator: Redis URL, which it reads in its environment: it may hold a password, and
+                every user of a machine may read command lines.
+            env: further variables.
+            more: further fields of the command.
+        """
         flags = {
             "--model": self.model,
             "--service": self.service,
-            "--coordinator": coordinator,
             "--teacher-id": teacher_id,
             "--threads": self.threads,
             "--micro-batch": self.micro_batch,
@@ -53,7 +67,9 @@ class TeacherSpec:
             "--grace": self.grace_s,
         }
         pairs = [str(word) for pair in flags.items() for word in pair]
-        return ["teacher", "serve", *pairs, *self.options]
+        words = ("teacher", "serve", *pairs, *self.options)
+        told = {"EDL_COORDINATOR": coordinator, **(env or {})}
+        return python_command(teacher_id, "edl", *words, env=told, **more)
 
 
 class LocalMesh:
@@ -129,8 +145,9 @@ class LocalMesh:
 
     def start(self) -> None:
         """Start the coordinator and wait until it serves. Raises ProcessFailed."""
-        bring = ("--redis", self._redis) if self._redis else ("--redis-port", "0")
-        ready = self._start_manager("coordinator", *bring, *self._coordinator_options)
+        own = () if self._redis else ("--redis-port", "0")
+        options = (*own, *self._coordinator_options)
+        ready = self._start_manager("coordinator", self._redis or "", *options)
         self._url = self._redis or ready[0]
 
     def add_manager(self, name: str, *options: str, redis: str | None = None) -> str:
@@ -143,11 +160,13 @@ class LocalMesh:
         """
         if name in self._managers:
             raise UsageError(f"this mesh has a manager {name!r} already")
-        bring = ("--redis", redis or self._url)
-        return self._start_manager(name, *bring, *self._coordinator_options, *options)[1]
+        words = (*self._coordinator_options, *options)
+        return self._start_manager(name, redis or self._url, *words)[1]
 
-    def _start_manager(self, name: str, *options: str) -> tuple[str, ...]:
-        manager = self._managers[name] = self._spawn(name, "coordinator", "serve", *options)
+    def _start_manager(self, name: str, redis: str, *options: str) -> tuple[str, ...]:
+        words = ("coordinator", "serve", *options)
+        command = python_command(name, "edl", *words, env={"EDL_REDIS": redis}, log=self._log(name))
+        manager = self._managers[name] = start(command)
         ready = self._wait_for(manager, COORDINATOR_READY)
         self._manager_addresses[name] = ready[1]
         return ready
@@ -161,7 +180,7 @@ class LocalMesh:
         """
         if teacher_id in self._teachers:
             raise UsageError(f"this mesh has a teacher {teacher_id!r} already")
-        process = self._spawn(teacher_id, *spec.arguments(teacher_id, self._url))
+        process = start(spec.command(teacher_id, self._url, log=self._log(teacher_id)))
         self._teachers[teacher_id] = process
         return process
 
@@ -202,9 +221,8 @@ class LocalMesh:
                 if manager.alive:
                     manager.stop(grace_s)
 
-    def _spawn(self, name: str, *arguments: str) -> Process:
-        log = None if self._log_dir is None else self._log_dir / f"{name}.log"
-        return start(python_command(name, "edl", *arguments, log=log))
+    def _log(self, name: str) -> Path | None:
+        return None if self._log_dir is None else self._log_dir / f"{name}.log"
 
     def _wait_for(self, process: Process, pattern: str) -> tuple[str, ...]:
         """The groups of a line of output, as soon as it is there."""

@@ -65,6 +65,11 @@ def masked(url: str) -> str:
     return re.split("[?#]", shown, maxsplit=1)[0]
 
 
+def holds_password(url: str) -> bool:
+    """Whether a password stands in the URL itself, which may not be valid."""
+    return re.search(r"//[^@/?]*:[^@]*@|[?&](sentinel_)?password=", url) is not None
+
+
 def parse(url: str) -> RedisUrl:
     """Take a URL apart.
 

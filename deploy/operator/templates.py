@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ...coordinator.registry.redis_url import holds_password
 from ...errors import UsageError
 from ...mesh.kubernetes.resources import GROUP, Object, quantity
 
@@ -53,6 +54,22 @@ def _merged_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
         whole = key != "containers" or one[name] not in known
         known[one[name]] = one if whole else merged(known[one[name]], one)
     return list(known.values())
+
+
+def check_coordinator(container: Object) -> bool:
+    """Whether a container is told the Redis URL of the mesh by a variable.
+
+    Raises:
+        UsageError: in plain text it holds a password, which all that may read pods would see.
+    """
+    told = [one for one in container.get("env") or () if one["name"] == "EDL_COORDINATOR"]
+    if any(holds_password(str(one.get("value", ""))) for one in told):
+        raise UsageError(
+            "the Redis URL of the mesh holds a password, which its pods would show: mount a Secret"
+            " by spec.podTemplate and name its file in the URL as ?password_file=FILE, or have the"
+            " template take EDL_COORDINATOR from a Secret"
+        )
+    return bool(told)
 
 
 def literal(word: str) -> str:

@@ -236,10 +236,9 @@ class Cast:
                 *("--http", str(http.port)),
             ),
         )
-        command = python_command(
+        command = spec.command(
             name,
-            "edl",
-            *spec.arguments(name, f"redis://{line.address}"),
+            f"redis://{line.address}",
             log=self._folder / f"{name}.log",
             env={REFUSES: "1"} if name in self._settings.refusing_names else {},
         )

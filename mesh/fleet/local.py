@@ -15,7 +15,7 @@ from typing import Final
 from ...errors import ProcessFailed, UsageError
 from ...lifecycle import Stop
 from ...scheduler.headcount import Deaths, Hand, Moves, died, moves, wanted
-from ...supervise import Command, Process, describe_exit, python_command, start, stop_all
+from ...supervise import Command, Process, describe_exit, start, stop_all
 from ..local import TEACHER_READY, TeacherSpec
 
 log = logging.getLogger(__name__)
@@ -59,8 +59,7 @@ class LocalFleet:
     def command(self, name: str) -> Command:
         """What starts the teacher of this name."""
         log_file = None if self.log_dir is None else self.log_dir / f"{name}.log"
-        arguments = self.teacher.arguments(name, self.coordinator)
-        return python_command(name, "edl", *arguments, log=log_file)
+        return self.teacher.command(name, self.coordinator, log=log_file)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import re
+import secrets
+import shlex
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -17,8 +19,10 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
+import redis
 
 from edl import __version__
+from edl.benchmarks.pacing.teachers import CHEAP, paced
 from edl.coordinator import fetch_status
 from edl.errors import ProcessFailed, UsageError
 from edl.interrupts import EXIT_INTERRUPTED
@@ -28,6 +32,7 @@ from edl.supervise import Process, python_command, start
 from edl.tests.ground.programs import wait_gone
 from edl.tests.system.conftest import Batches, Service, taken_until
 from edl.tests.system.coordinator_process import START_S, edl, edl_output
+from edl.tests.system.redis_servers import redis_server
 from edl.tests.system.teacher_process import STEERED
 from edl.tests.waiting import wait_until
 
@@ -358,3 +363,50 @@ def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(
     assert state_in(cache) == state, "nobody was there to take it back"
     assert edl("down", EXAMPLE) == (0, [f"{EXAMPLE} was not up"])
     assert files_in(cache) == []
+
+
+STUDENT = """
+import os
+from edl.benchmarks.pacing import FOR_EVER, Repeated, batch
+from edl.distill_reader import DistilReader
+
+source = Repeated(batch(), count=FOR_EVER)
+with DistilReader(source, service="auto", coordinator=os.environ["EDL_COORDINATOR"]) as reader:
+    for number, _ in enumerate(reader, 1):
+        print(f"labelled {number}", flush=True)
+"""
+
+
+def test_no_command_line_of_a_mesh_shows_the_password_of_redis(
+    cache: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    password = secrets.token_hex(16)
+    _, port = stack.enter_context(redis_server())
+    with redis.Redis(port=port, protocol=2) as client:
+        client.config_set("requirepass", password)
+    (tmp_path / "student.py").write_text(STUDENT)
+    options = f"options: --ttl 6 {shlex.join(('--micro-batch', '8', *paced(0.05)))}"
+    mesh_file = tmp_path / "mesh.yaml"
+    mesh_file.write_text(
+        f"coordinator: {{redis: 'redis://:{password}@127.0.0.1:{port}', options: --ttl 6}}\n"
+        "services:\n"
+        f"  fixed: {{model: '{CHEAP}', {options}}}\n"
+        f"  auto: {{model: '{CHEAP}', teachers: auto, max_teachers: 1, {options}}}\n"
+        "students: {student: {command: python student.py}}\n"
+    )
+    mesh = stack.enter_context(running("up", mesh_file, "student"))
+    mesh.expect(r"^student \| labelled \d+", UP_WAIT_S)
+    family = psutil.Process(mesh.pid).children(recursive=True)
+    lines = [" ".join(one.cmdline()) for one in family]
+    for part in ("coordinator serve", "--service fixed", "fleet local", "--service auto --teacher",
+                 "student.py", "edl.distill_reader.engine"):  # fmt: skip
+        assert any(part in line for line in lines), f"{part} is not among {lines}"
+    told = [one for one in psutil.process_iter() if password in " ".join(_command_line(one))]
+    assert told == []
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended
+        return []

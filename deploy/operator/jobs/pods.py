@@ -9,7 +9,7 @@ from ....errors import UsageError
 from ....mesh.jobs.spec import JobSpec
 from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
 from ..capacity import checked_requests_of
-from ..templates import USER, literal, merged
+from ..templates import USER, check_coordinator, literal, merged
 
 #: Where a volume claim of checkpoints is found; without one it is the pod's own.
 CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
@@ -153,7 +153,7 @@ def _check_reach(job: Object, pod_spec: Object) -> None:
         UsageError: they would not.
     """
     own = next(one for one in pod_spec["containers"] if one["name"] == NODE_CONTAINER)
-    told = any(one["name"] == "EDL_COORDINATOR" for one in own["env"]) or own.get("envFrom")
+    told = check_coordinator(own) or own.get("envFrom")
     if job["spec"].get("train") and not told:
         raise UsageError(
             "its nodes meet in the mesh's Redis: name it as spec.coordinator, or start the operator"
@@ -178,7 +178,6 @@ def _program(job: Object) -> dict[str, list[str]]:
     words = shlex.split(described.train)
     argv = ["student", "train", *(literal(word) for word in words)]
     argv += ["--job", described.name, "--nodes", f"{described.min_nodes}:{described.max_nodes}"]
-    argv += ["--coordinator", "$(EDL_COORDINATOR)"]  # so that a template may take it from a Secret
     if not any(word.split("=")[0] == "--checkpoint" for word in words):
         # Another job of this name, later, begins at its beginning.
         own = f"{described.name}-{job['metadata']['uid'][:8]}"

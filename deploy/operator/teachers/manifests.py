@@ -16,7 +16,7 @@ from ....mesh.kubernetes.resources import (
     owner_reference,
     quantity,
 )
-from ..templates import USER, literal, merged
+from ..templates import USER, check_coordinator, literal, merged
 from .spot import spot_fields
 
 CONTAINER: Final = "teacher"
@@ -164,9 +164,10 @@ def _check_reach(container: Object) -> None:
     Raises:
         UsageError: it would end at once, or nobody would find it.
     """
+    told = check_coordinator(container)
     if container.get("envFrom"):
         return  # whatever it has from there
-    if not any(one["name"] == "EDL_COORDINATOR" for one in container.get("env") or ()):
+    if not told:
         raise UsageError(
             "spec.coordinator: teachers register in the mesh's Redis: name it, or start the"
             " operator with --coordinator"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ....coordinator.jobs.board import Facts
+from ....coordinator.registry.redis_url import holds_password
 from ....errors import UsageError
 from ...kubernetes.resources import DISTILL_JOB, GPU, Object
 from ..spec import JobSpec
@@ -38,7 +39,8 @@ def to_resource(spec: JobSpec, namespace: str = "", coordinator: str = "") -> Ob
         coordinator: Redis URL that its nodes are told; empty: the operator's.
 
     Raises:
-        UsageError: its name cannot be one on a cluster, or it names no image.
+        UsageError: its name cannot be one on a cluster, it names no image, or a password stands in
+            the URL.
     """
     if not NAME.fullmatch(spec.name):
         raise UsageError(
@@ -49,6 +51,12 @@ def to_resource(spec: JobSpec, namespace: str = "", coordinator: str = "") -> Ob
         raise UsageError(
             "image: a job on Kubernetes names the image that its nodes run, with what it trains in"
             " it: docs/elastic-jobs.md shows one"
+        )
+    if holds_password(coordinator):
+        raise UsageError(
+            "--coordinator: the URL holds a password, which the resource would show: have a Secret"
+            " mounted in the job's pods (docs/operator.md), and name its file in the URL as"
+            " ?password_file=FILE"
         )
     said: Object = {theirs: getattr(spec, ours) for theirs, ours in _KEYS.items()}
     said["graceSeconds"] = math.ceil(spec.grace_s)  # pods have whole seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import kubernetes_validate
@@ -13,11 +14,12 @@ from edl.deploy.operator.jobs.observe import wanted_of
 from edl.deploy.operator.jobs.pods import needs_of, pod_of, tolerations_of
 from edl.deploy.operator.jobs.seeing import seen
 from edl.deploy.operator.jobs.status import ledger_of, status_of
+from edl.deploy.operator.teachers.manifests import deployment_of
 from edl.errors import UsageError
 from edl.mesh.kubernetes.resources import Object, seconds_of
 from edl.scheduler.job_pods import JobSeen, Ledger, Orders, PodsConfig, decide_pods
 from edl.tests.deploy.command_lines import check
-from edl.tests.deploy.operator.teachers_world import JUNK, POD_SPECS
+from edl.tests.deploy.operator.teachers_world import JUNK, POD_SPECS, SPEC
 
 REDIS = "redis://head:6379"
 READY = {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -40,6 +42,14 @@ def valid_pod(resource: Object, node: int = 1, redis: str | None = REDIS) -> Obj
     return pod
 
 
+def teachers_at(url: str) -> Object:
+    """The Deployment of a TeacherService whose Redis is at `url`."""
+    defaults = {"minReplicas": 0, "port": 8500, "graceSeconds": 30}
+    spec = {**SPEC, **defaults, "coordinator": url}
+    resource = {**job(), "kind": "TeacherService", "spec": spec}
+    return deployment_of(resource, 1, None)
+
+
 def container(pod: Object) -> Object:
     found: Object = pod["spec"]["containers"][0]
     return found
@@ -57,7 +67,6 @@ def test_a_node_of_a_training() -> None:
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "12345678-9abc"
     assert container(pod)["args"] == [
         "student", "train", "job.py", "--epochs", "3", "--job", "ctr", "--nodes", "1:4",
-        "--coordinator", "$(EDL_COORDINATOR)",
         "--checkpoint", "/var/lib/edl/checkpoints/ctr-12345678",
     ]  # fmt: skip
     check(["edl", *container(pod)["args"]], {"EDL_COORDINATOR": REDIS})
@@ -154,6 +163,29 @@ def test_a_training_needs_a_coordinator() -> None:
     with pytest.raises(UsageError, match=r"spec\.coordinator"):
         pod_of(job(), 1, None)
     assert env_of(valid_pod(job(coordinator=REDIS), redis=None))["EDL_COORDINATOR"] == REDIS
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cret@head",
+        "rediss://user:s3cret@head:1/2?ssl_ca_certs=/ca.pem",
+        "redis://head?password=s3cret",
+        "redis+sentinel://a,b/mesh?sentinel_password=s3cret",
+    ],
+)
+@pytest.mark.parametrize("make", [lambda url: pod_of(job(), 1, url), teachers_at])
+def test_a_password_of_redis_is_in_no_pod_but_by_a_secret(
+    make: Callable[[str], Object], url: str
+) -> None:
+    with pytest.raises(UsageError, match=r"password.*Secret") as refused:
+        make(url)
+    assert "s3cret" not in str(refused.value)
+    make("redis://user@head?password_file=/etc/edl/redis/password")
+    secret = {"secretKeyRef": {"name": "redis", "key": "url"}}
+    env = [{"name": "EDL_COORDINATOR", "valueFrom": secret}]
+    template = {"spec": {"containers": [{"name": "node", "env": env}]}}
+    assert "s3cret" not in str(valid_pod(job(podTemplate=template), redis=url))
 
 
 MACHINES = Machines({"m": {}}, frozenset())

@@ -79,6 +79,14 @@ def test_parts_of_a_second_of_grace_are_a_whole_one() -> None:
     assert to_resource(spec)["spec"]["graceSeconds"] == 1
 
 
+def test_a_password_does_not_go_into_a_resource() -> None:
+    spec = JobSpec("a", command="x", image="i")
+    with pytest.raises(UsageError, match="password") as refused:
+        to_resource(spec, coordinator="redis://:s3cret@head")
+    assert "s3cret" not in str(refused.value)
+    to_resource(spec, coordinator="redis://edl-student@head?password_file=/etc/edl/redis/password")
+
+
 def test_what_stands_in_a_file_and_is_left_out_is_said() -> None:
     def comments(**more: Any) -> int:
         lines = list(manifest(JobSpec("a", command="x", image="i", **more), Where(True)))
