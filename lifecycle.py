@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .errors import EdlError
 from .interrupts import EXIT_INTERRUPTED, raise_again
-from .standard_streams import write_whole_lines
+from .standard_streams import visible, write_whole_lines
 
 if TYPE_CHECKING:
     import typer
@@ -194,7 +194,7 @@ def run_cli(app: typer.Typer | Callable[[], typer.Typer], *, name: str = "edl") 
         code, line = _describe(error)
         if debug:
             traceback.print_exception(error)
-        print(f"{name}: {' '.join(line.splitlines())}", file=sys.stderr, flush=True)
+        print(f"{name}: {visible(' '.join(line.splitlines()))}", file=sys.stderr, flush=True)
         sys.exit(code)
 
 

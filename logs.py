@@ -15,6 +15,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from .standard_streams import visible
+
 #: "text" or "json"; processes that this one starts inherit it.
 FORMAT_VARIABLE: Final = "EDL_LOG_FORMAT"
 #: "debug", "info", ...: what is logged where no command line says so, as by a reader's engine.
@@ -88,13 +90,13 @@ class _OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         if self._tracebacks:
-            return super().format(record)
+            return visible(super().format(record))
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
         line = self.formatMessage(record)
         if error := _error_of(record):
             line += f" ({error})"
-        return line.replace("\n", " | ")
+        return visible(line.replace("\n", " | "))
 
 
 class _Json(logging.Formatter):

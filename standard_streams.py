@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+from typing import Final
+
+#: What terminals obey rather than show, but for tabs and ends of lines.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def visible(text: str) -> str:
+    r"""The text with each control character as \x1b and the like, so that it steers no terminal.
+
+    For what others wrote: logs, events, names and messages from the network.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def hold_standard_fds() -> None:

@@ -8,6 +8,7 @@ import typer
 
 from ...errors import UsageError
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
+from ...standard_streams import visible
 from ..config import DEFAULT_URL
 from .options import Coordinator, Json, Service, console, quiet_grpc
 
@@ -45,7 +46,7 @@ def drain(
         security=client_security(tls_ca, tls_cert, tls_key, token_file),
     )
     for name in asked:
-        typer.echo(f"draining {name}")
+        typer.echo(visible(f"draining {name}"))
 
 
 def events(

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...standard_streams import visible
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterable
+
+    from rich.console import Console, RenderableType
 
 _PLAIN_WIDTH = 160  # of what goes to a file or a pipe
 
@@ -18,11 +22,22 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough for a file."""
-    from rich.console import Console
+    """Where tables go: as wide as the terminal, or wide enough for a file.
 
-    found = Console()
-    return found if found.is_terminal else Console(width=_PLAIN_WIDTH)
+    What others wrote into them steers no terminal.
+    """
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+
+    class Harmless(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for one in super().render(renderable, options):
+                yield one if one.control else Segment(visible(one.text), one.style)
+
+    found = Harmless()
+    return found if found.is_terminal else Harmless(width=_PLAIN_WIDTH)
 
 
 def quiet_grpc() -> None:

@@ -12,6 +12,7 @@ import typer
 from ...coordinator.config import DEFAULT_URL
 from ...coordinator.ops.options import Coordinator, Json, console
 from ...errors import UsageError
+from ...standard_streams import visible
 from .options import Context, Kubeconfig, Name, On, Queue
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def logs(
         found = backend.find(name)
         try:
             for line in backend.log_lines(found, follow):
-                print(line, flush=True)
+                print(visible(line), flush=True)
         except KeyboardInterrupt:
             if not follow:  # which is ended in no other way
                 raise
@@ -192,7 +193,7 @@ def events(
         if json:
             print(format_.dumps({"at_ms": event.at_ms, **event.body}))
         else:
-            typer.echo(event_line(event))
+            typer.echo(visible(event_line(event)))
 
 
 @app.command()

@@ -15,6 +15,7 @@ from rich.text import Text
 from ...coordinator.registry.redis_url import masked
 from ...errors import UsageError
 from ...scheduler.mesh_startup import Standing
+from ...standard_streams import visible
 from . import wording
 from .runner import Running, View
 
@@ -72,7 +73,7 @@ class Plain:
 
     def heard(self, name: str, line: str) -> None:
         if (told := self._follow.prefixed(name, line)) is not None:
-            self.say(told)
+            self.say(visible(told))
 
 
 class Terminal(Plain):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...scheduler.students.ladder import Failure
+from ...standard_streams import visible
 from ..show import Display
 from ..words import Failed, FromRank, Progress, Ready, Scaled
 from .crew import Rank
@@ -68,8 +69,8 @@ class Teller:
         self._display.line(f"[{rank}] {text}")
 
     def say(self, text: str) -> None:
-        """A line of the supervisor itself."""
-        self._display.line(text)
+        """A line of the supervisor itself; other nodes may have had their say in it."""
+        self._display.line(visible(text))
 
     def close(self) -> None:
         """Nothing follows."""
@@ -85,6 +86,6 @@ class ToDisplay(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._display.line(self.format(record))
+            self._display.line(visible(self.format(record)))
         except Exception:
             self.handleError(record)

@@ -201,6 +201,16 @@ def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
     assert (again["state"], again["asked_to_stop"], again["failures"]) == ("creating", False, 0)
 
 
+def test_what_nodes_print_steers_no_terminal(stage: Stage, edl: Said) -> None:
+    edl("submit", edl.file("a"))
+    stage.prints("a", 1, "a\x1b[2Jb\tc\x9bd\re")
+    assert edl("logs", "a") == "node 1 | a\\x1b[2Jb\tc\\x9bd\\x0de\n"
+    stage.happens("a", "Scaled: to \x1b]0;x\x07 nodes")
+    assert r"a: Scaled: to \x1b]0;x\x07 nodes" in edl("events")
+    stage.becomes("a", Progress("failed", reason="\x1bc"))
+    assert "\x1b" not in edl("list")
+
+
 def test_what_nodes_print_and_what_happens(stage: Stage, edl: Said) -> None:
     edl("submit", edl.file("a"))
     edl("submit", edl.file("b"))

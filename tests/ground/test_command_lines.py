@@ -28,6 +28,10 @@ CLI = """
         raise RegistryUnavailable("Redis at redis://x does not answer")
 
     @app.command()
+    def steer() -> None:
+        raise RegistryUnavailable("a teacher says: \\x1b[2J")
+
+    @app.command()
     def crash() -> None:
         raise ValueError("two")
 
@@ -65,6 +69,7 @@ def run(*args: str, **env: str) -> Process:
     [
         (["good"], 0, "good"),
         (["fail"], 69, "edl: Redis at redis://x does not answer"),
+        (["steer"], 69, r"edl: a teacher says: \x1b[2J"),
         (["crash"], 1, "edl: ValueError: two (EDL_DEBUG=1 shows where)"),
         (["lost"], 1, "edl: BrokenPipeError: the peer has gone (EDL_DEBUG=1 shows where)"),
         (["check"], 1, None),

@@ -25,6 +25,7 @@ PROGRAM = """
     for library in ("grpc._cython.cygrpc", "asyncio"):
         logging.getLogger(library).debug("chatter")
     log.info("asked", extra={"teacher": "t1", "batches": [5]})
+    log.info("it says %s", "\\x1b[2J")
     log.info(Fields(status="OK", samples=3))
     try:
         raise ValueError("two" + chr(10) + "lines")
@@ -40,18 +41,20 @@ def logged(*argv: str, **env: str) -> list[str]:
 
 
 def test_text_is_one_line_for_each_record() -> None:
-    asked, fields, failed = logged()
+    asked, steering, fields, failed = logged()
     assert asked.endswith("INFO edl.x: asked")
+    assert steering.endswith(r"INFO edl.x: it says \x1b[2J")
     assert fields.endswith('INFO edl.x: {"status": "OK", "samples": 3}')
     assert failed.endswith("ERROR edl.x: it failed (ValueError: two | lines)")
     assert logged("verbose")[0].endswith("DEBUG edl.x: detail")
 
 
 def test_json_has_what_a_record_is_of_in_fields_of_their_own() -> None:
-    asked, fields, failed = map(json.loads, logged(**{FORMAT_VARIABLE: "json"}))
+    asked, steering, fields, failed = map(json.loads, logged(**{FORMAT_VARIABLE: "json"}))
     assert asked.pop("time").endswith("+00:00")
     about = {"level": "INFO", "logger": "edl.x", "job": "digits"}
     assert asked == {**about, "teacher": "t1", "batches": [5], "message": "asked"}
+    assert steering["message"] == "it says \x1b[2J"
     assert fields["status"] == "OK"
     assert failed["error"] == "ValueError: two\nlines"
     assert "traceback" not in failed
@@ -60,7 +63,7 @@ def test_json_has_what_a_record_is_of_in_fields_of_their_own() -> None:
     assert "Traceback" in verbose[-1]["traceback"]
 
 
-@pytest.mark.parametrize(("level", "count"), [("debug", 4), ("WARNING", 1), ("nonsense", 3)])
+@pytest.mark.parametrize(("level", "count"), [("debug", 5), ("WARNING", 1), ("nonsense", 4)])
 def test_the_level_comes_from_the_environment(level: str, count: int) -> None:
     lines = logged(**{LEVEL_VARIABLE: level, FORMAT_VARIABLE: "json"})
     assert len(lines) == count

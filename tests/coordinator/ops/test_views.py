@@ -8,15 +8,19 @@ from typing import Any, get_args
 
 import pytest
 from rich.console import Console, RenderableType
+from typer.testing import CliRunner
 
+from edl.commands import command_line
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.coordinator.ops import event_lines, jobs_view, queue_view, service_view
 from edl.coordinator.ops.status_view import render, to_json, volume_bar
 from edl.coordinator.queue import Progress
 from edl.coordinator.queue.memory_board import MemoryQueue
+from edl.coordinator.registry.records import LogEntry
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.job_states import State
 from edl.scheduler.outliers import IN_WORDS, Cause
+from edl.tests.coordinator.scripted_manager import served
 
 
 def printed(what: RenderableType, width: int = 160) -> str:
@@ -53,6 +57,23 @@ def mesh() -> pb.MeshStatus:
         samples_per_second=1234.5, leader="127.0.0.1:4000",
     )  # fmt: skip
     return pb.MeshStatus(services=[service], managers=["127.0.0.1:4000"], redis_time_ms=123)
+
+
+def test_what_others_wrote_steers_no_terminal(mesh: pb.MeshStatus) -> None:
+    evil, harmless = "\x1b]0;owned\x07", r"\x1b]0;"
+    mesh.services[0].teachers[0].teacher_id = mesh.services[0].leader = evil
+    with served() as manager:
+        manager.manager.mesh = mesh
+        token = "leads"
+        epoch = manager.registry.lead("digits", token, 60.0).epoch
+        event = LogEntry(kind="lost", subject=evil, text=evil)
+        assert manager.registry.write("digits", token, epoch, epoch, {}, [event])
+        status, show = ("status", "--service", "digits"), ("service", "show", "digits")
+        for words in (("events",), status, show):
+            argv = [*words, "--coordinator", manager.url]
+            told = CliRunner().invoke(command_line(words[0]), argv, catch_exceptions=False).output
+            assert harmless in told
+            assert set(told) & {"\x1b", "\x07"} == set(), words
 
 
 @pytest.mark.parametrize("width", [80, 160])

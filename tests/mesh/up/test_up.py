@@ -141,9 +141,9 @@ def test_a_terminal_has_a_table_with_a_row_for_each_process_below_the_lines(tmp_
     terminal = Console(width=100, force_terminal=True, file=screen, record=True)
     with opened(terminal, "mesh.yaml", Follow([], {"u": "u"}), said.append) as display:
         display.show(view)
-        display.heard("u", "[b] epoch 3")
+        display.heard("u", "[b] epoch 3\x1b[2J")
     text = screen.getvalue()
-    assert "u | [b] epoch 3" in text
+    assert r"u | [b] epoch 3\x1b[2J" in text
     assert text.index("epoch 3") < text.rindex("coordinator")
     rows = terminal.export_text().rstrip().splitlines()[-3:]
     assert [row.split()[:2] for row in rows] == [

@@ -124,6 +124,16 @@ def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: Seat) -> No
     assert board.outcome(JOB) is None
 
 
+def test_what_other_nodes_tell_steers_no_terminal() -> None:
+    lines: list[str] = []
+    teller = Teller(Plain(lines.append))
+    teller.leader_says("waits for \x1b[2Jb")
+    world = replace(World(2, ("a",), None, ""), reason="\x1b[2J")
+    teller.generation(Generation(world, (Place("a", ("h:1",)),)), ours=True)
+    assert lines[0] == r"waits for \x1b[2Jb"
+    assert "\x1b" not in "".join(lines)
+
+
 # --- what ranks ask
 
 
