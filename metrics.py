@@ -23,8 +23,11 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a client may take to send its request, and to take the answer.
 _CLIENT_S: Final = 5.0
-#: Scrapes at once; whoever comes on top of them is turned away.
+#: Scrapes at once; one more is answered 503.
 _CLIENTS: Final = 16
+#: Connections that have asked for no metrics (yet), health checks among them: one more closes the
+#: oldest, so that those that say nothing keep nobody out.
+_WAITING: Final = 32
 _HOST: Final = "127.0.0.1"
 #: Whether the process lives, and whether it can do its work: for who keeps it running.
 LIVE: Final = "/health/live"
@@ -36,7 +39,7 @@ class MetricsServer:
 
     It listens on this machine only, unless that is asked for: metrics hold no secrets, but they
     tell how a mesh is built. Requests that are no HTTP, slow clients and too many of them cost
-    nothing but their own connection.
+    nothing but their own connection: health is answered however many scrape, or say nothing.
 
     `/health/live` answers 200, `/health/ready` 200 or 503. They tell nothing else, and ask for no
     token: who keeps a process running, as a kubelet, has none, nor a certificate for other ports.
@@ -118,10 +121,11 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
     """One thread for each connection, a bounded number of them, all known so that all can end."""
 
     daemon_threads = False  # so that `server_close` waits for them
-    request_queue_size = _CLIENTS
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, handler: type[MetricsHandler]) -> None:
-        self._open: dict[socket.socket, float] = {}  # -> since when
+        self._waiting: dict[socket.socket, None] = {}  # the oldest first
+        self._scraping: dict[socket.socket, float] = {}  # -> since when
         self._lock = threading.Lock()
         try:
             self.address_family, _, _, _, address = socket.getaddrinfo(
@@ -142,23 +146,34 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._waiting) >= _WAITING:
+                oldest = next(iter(self._waiting))
+                del self._waiting[oldest]
+                _shut(oldest)
+            self._waiting[request] = None
+        request.settimeout(_CLIENT_S)
+        super().process_request(request, client_address)
+
+    def begins_scrape(self, request: socket.socket) -> bool:
+        """Whether there is room for one more; then this connection is one."""
         now = time.monotonic()
         with self._lock:
-            free = len(self._open) < _CLIENTS
-            overdue = [s for s, since in self._open.items() if now - since > _CLIENT_S]
-            if free:
-                self._open[request] = now
-        if free:
-            request.settimeout(_CLIENT_S)
-            super().process_request(request, client_address)
-        else:  # make room for the next: each of these sends a byte now and then, to stay
-            self.shutdown_request(request)
-            for connection in overdue:
-                _shut(connection)
+            if request not in self._waiting:  # it had to make room
+                return False
+            if len(self._scraping) < _CLIENTS:
+                del self._waiting[request]
+                self._scraping[request] = now
+                return True
+            for connection, since in self._scraping.items():  # that read a byte now and then
+                if now - since > _CLIENT_S:
+                    _shut(connection)
+            return False
 
     def close_request(self, request: Any) -> None:
         with self._lock:
-            self._open.pop(request, None)
+            self._waiting.pop(request, None)
+            self._scraping.pop(request, None)
         super().close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -167,7 +182,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
     def end(self) -> None:
         """Close the listener, then every connection, and wait for their threads."""
         with self._lock:
-            still_open = list(self._open)
+            still_open = [*self._waiting, *self._scraping]
         for connection in still_open:
             _shut(connection)
         self.server_close()
@@ -187,12 +202,16 @@ def _handler(
 ) -> type[MetricsHandler]:
     class Handler(MetricsHandler):
         server_version, sys_version = "edl", ""
+        server: _Server
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path in (LIVE, READY):
                 well = path == LIVE or ready()
                 self._send(200 if well else 503, b"", "Cache-Control", "no-store")
+                return
+            if not self.server.begins_scrape(self.connection):
+                self._send(503, b"", "Retry-After", "1")
                 return
             kind, _, token = self.headers.get("Authorization", "").partition(" ")
             try:

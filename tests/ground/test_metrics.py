@@ -6,7 +6,9 @@ import http.client
 import random
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from threading import Event, Semaphore
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Metric
@@ -15,6 +17,7 @@ from prometheus_client.registry import Collector
 from edl import metrics
 from edl.errors import AddressInUse, Unauthenticated, UsageError
 from edl.metrics import MetricsServer, split_listen
+from edl.tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -144,6 +147,42 @@ def test_silent_clients_are_many_only_for_a_while(
         for connection in silent:  # those that came on top at once, the others when time is up
             assert connection.recv(1) == b""
         monkeypatch.setattr(metrics, "_CLIENT_S", 20.0)
+        assert scrape(server)[0] == 200
+
+
+def test_idle_connections_take_no_room_from_those_that_ask(server: MetricsServer) -> None:
+    with ExitStack() as open_sockets:
+        for _ in range(40):
+            idle = open_sockets.enter_context(open_socket(server))
+            idle.sendall(b"GET /health/live HTTP/1.1\r\n")
+        assert scrape(server, path="/health/live")[0] == 200
+        assert scrape(server)[0] == 200
+
+
+def test_scrapes_that_do_not_end_leave_room_for_health(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_CLIENTS", 2)
+    collecting, go_on = Semaphore(0), Event()
+
+    class Slow(Collector):
+        def collect(self) -> Iterator[Metric]:
+            collecting.release()
+            go_on.wait(DEADLINE_S)
+            return iter(())
+
+    with (
+        closing(MetricsServer("0", registry)) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        registry.register(Slow())
+        scrapes = [pool.submit(scrape, server) for _ in range(2)]
+        for _ in scrapes:
+            assert collecting.acquire(timeout=DEADLINE_S)
+        assert scrape(server)[0] == 503
+        assert [scrape(server, path=path)[0] for path in (metrics.LIVE, metrics.READY)] == [200] * 2
+        go_on.set()
+        assert [one.result()[0] for one in scrapes] == [200] * 2
         assert scrape(server)[0] == 200
 
 
