@@ -15,6 +15,7 @@ from ...errors import (
     EdlError,
     Forbidden,
     RateLimited,
+    Unauthenticated,
     UsageError,
     VersionMismatch,
     WireError,
@@ -35,9 +36,14 @@ class _RefusedByGate(Forbidden):
     """One that the gate has counted."""
 
 
+class _Withdrawn(Unauthenticated):
+    """The same, of a credential that was good when the call began."""
+
+
 #: What each refusal is counted as; the nearest class counts. Other errors are no refusals.
 _REASONS: Final[dict[type[BaseException], str]] = {
     _RefusedByGate: "",
+    _Withdrawn: "",
     AccessError: "forbidden",
     VersionMismatch: "version",
     WireError: "malformed",
@@ -65,12 +71,22 @@ class Door:
     async def admit(self, context: Context, role: str) -> Caller:
         """Who calls, which is at least a `role`; ends the call otherwise, before it is read."""
         try:
-            caller = self._gate.admit(
-                context.invocation_metadata() or (), context.auth_context(), context.peer()
-            )
-            self._gate.require(caller, role)
+            return self._caller(context, role)
         except AccessError as error:
             await self._abort(context, error)
+
+    def check_still(self, context: Context, role: str) -> None:
+        """Raises Unauthenticated when the credential of an admitted call was withdrawn since."""
+        try:
+            self._caller(context, role)
+        except AccessError as error:
+            raise _Withdrawn(str(error)) from None
+
+    def _caller(self, context: Context, role: str) -> Caller:
+        caller = self._gate.admit(
+            context.invocation_metadata() or (), context.auth_context(), context.peer()
+        )
+        self._gate.require(caller, role)
         return caller
 
     def check_own(self, caller: Caller, student_id: str) -> None:

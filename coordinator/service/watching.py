@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from typing import Final
 
 from ...errors import RetryableError, WireError
 from ...proto import coordinator_pb2 as pb
@@ -15,6 +16,9 @@ from ..registry import Registry, keys
 from .calls import in_thread
 from .door import Context, Door, parsed
 from .log_tail import LogTail, Said, in_order
+
+#: Seconds within which a watcher whose credential was withdrawn hears nothing more.
+_CHECK_S: Final = 1.0
 
 
 class Watching:
@@ -67,7 +71,12 @@ class Watching:
                 service: keys.event_place(entry.id) for service, entry in past
             }  # the last counts
             while True:
-                service, entry = await listener.next()
+                self._door.check_still(context, "viewer")
+                try:
+                    async with asyncio.timeout(_CHECK_S):
+                        service, entry = await listener.next()
+                except TimeoutError:
+                    continue
                 if keys.event_place(entry.id) > sent.get(service, begin):
                     sent[service] = keys.event_place(entry.id)
                     await self._write(context, [(service, entry)])

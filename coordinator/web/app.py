@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +15,10 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...errors import (
+    AccessError,
     EdlError,
     Forbidden,
     RateLimited,
@@ -65,11 +67,9 @@ def make_app(source: Source, access: Access, feed: Feed, *, local: bool) -> ASGI
         return JSONResponse(access.describe(_authorization(request)))
 
     def look(request: Request) -> Response:
-        access.check_view(_authorization(request))
-        feed.check_room()
-        return EventSourceResponse(
-            _stream(feed), ping=_PING_S, send_timeout=_SEND_S, cleanup_timeout=1.0
-        )
+        check = partial(access.check_view, _authorization(request))
+        check()
+        return _FeedResponse(feed, check)
 
     async def drain(request: Request) -> Response:
         access.check_drain(_authorization(request))
@@ -105,9 +105,32 @@ def _in_loop(answer: Any) -> Any:
     return endpoint
 
 
-async def _stream(feed: Feed) -> AsyncIterator[ServerSentEvent]:
-    async with contextlib.aclosing(feed.messages()) as messages:
+class _FeedResponse(Response):
+    """The feed of one page, which has its place from the first byte to the last.
+
+    Args:
+        feed: what is sent.
+        check: raises AccessError once the page may look no more.
+    """
+
+    def __init__(self, feed: Feed, check: Callable[[], None]) -> None:
+        super().__init__()
+        self._feed = feed
+        self._check = check
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._feed.viewing() as messages:
+            stream = EventSourceResponse(
+                self._events(messages), ping=_PING_S, send_timeout=_SEND_S, cleanup_timeout=1.0
+            )
+            await stream(scope, receive, send)
+
+    async def _events(self, messages: AsyncIterator[str]) -> AsyncIterator[ServerSentEvent]:
         async for message in messages:
+            try:
+                self._check()
+            except AccessError:
+                return  # the page asks again, and is told why
             yield ServerSentEvent(message, event="mesh", sep="\n")
 
 

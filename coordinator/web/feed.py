@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -67,33 +67,31 @@ class Feed:
             for viewer in self._viewers | self._new:
                 viewer.put_nowait(None)
 
-    async def messages(self) -> AsyncGenerator[str, None]:
-        """What one page is told: the whole mesh first, then changes; each a JSON object.
+    @contextmanager
+    def viewing(self) -> Iterator[AsyncIterator[str]]:
+        """The place of one page, and what the page is told while it has it.
+
+        That is the whole mesh first, then changes; each a JSON object.
 
         Raises:
-            RateLimited: too many look already. It is raised by `check_room`, before any message.
+            RateLimited: too many look already.
         """
-        viewer: asyncio.Queue[str | None] = asyncio.Queue()
-        with self._viewing(viewer):
-            while not self._ended and (message := await viewer.get()) is not None:
-                yield message
-
-    def check_room(self) -> None:
-        """Raises RateLimited while too many look."""
         if len(self._viewers) + len(self._new) >= MAX_VIEWERS:
             raise RateLimited(f"{MAX_VIEWERS} pages are open on this manager: close one")
-
-    @contextmanager
-    def _viewing(self, viewer: asyncio.Queue[str | None]) -> Iterator[None]:
+        viewer: asyncio.Queue[str | None] = asyncio.Queue()
         self._new.add(viewer)
         self._wanted.set()
         try:
-            yield
+            yield self._messages(viewer)
         finally:
             self._viewers.discard(viewer)
             self._new.discard(viewer)
             if not self._viewers and not self._new:
                 self._wanted.clear()
+
+    async def _messages(self, viewer: asyncio.Queue[str | None]) -> AsyncIterator[str]:
+        while not self._ended and (message := await viewer.get()) is not None:
+            yield message
 
     async def _newcomer(self) -> None:
         while not self._new:

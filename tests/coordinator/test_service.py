@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from edl.coordinator.limits import Limits
@@ -29,7 +30,7 @@ from edl.tests.coordinator.calls import ask, end_of, next_assignment, open_strea
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 
 def test_a_first_report_of_one_student_is_answered_by_an_assignment(mesh: Served) -> None:
@@ -238,6 +239,21 @@ def test_a_token_allows_what_its_role_may_and_one_that_is_not_known_nothing(
     assert guarded.refused == [reason] * (len(CALLS) - len(allowed))
     if not allowed:  # nothing is read, however large and wrong it is
         assert ask(guarded.address, "Status", b"\xff" * (4 << 20), metadata=bearer)[0] == code
+
+
+def test_the_log_is_not_told_on_to_a_token_that_is_withdrawn(
+    guarded: Served, tmp_path: Path
+) -> None:
+    bearer = [("authorization", "Bearer looking")]
+    request = pb.WatchRequest(follow=True).SerializeToString()
+    channel: Any
+    with grpc.insecure_channel(guarded.address) as channel:
+        watch = channel.unary_stream("/edl.coordinator.v1.Coordinator/Watch")
+        call = watch(request, timeout=DEADLINE_S, metadata=bearer)
+        assert dict(call.initial_metadata())  # it was let in
+        write_secret(tmp_path / "tokens", "admin:root ruling\n")
+        assert end_of(call)[0] == "UNAUTHENTICATED"
+    assert guarded.refused == ["unauthenticated"]
 
 
 def test_a_watcher_hears_all_or_is_told_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:

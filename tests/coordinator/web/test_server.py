@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import socket
@@ -15,12 +16,16 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import trustme
+from starlette.types import ASGIApp, Message
 
 from edl.coordinator.web import feed, server
+from edl.coordinator.web.access import Access
+from edl.coordinator.web.app import make_app
 from edl.coordinator.web.server import WebServer
 from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import Gate, TlsFiles, accepting
+from edl.tests.proto.security.authority import write_secret
 
 from .conftest import ADMIN, VIEWER, bearer, get, make_gate, messages, post
 from .scripted_mesh import ScriptedMesh
@@ -186,6 +191,20 @@ def test_beyond_this_machine_looking_needs_a_token_too(
             WebServer(script, "0.0.0.0:0", none)
 
 
+def test_the_feed_of_a_viewer_whose_token_is_withdrawn_ends(
+    serve: Serve, script: ScriptedMesh, gate: Gate, tmp_path: Path
+) -> None:
+    url = serve("0.0.0.0:0", gate=gate)
+    with closing(messages(url, VIEWER)) as revoked, closing(messages(url, ADMIN)) as other:
+        assert next(revoked)["whole"]
+        assert next(other)["whole"]
+        write_secret(tmp_path / "tokens", f"admin:ann {ADMIN}\n")
+        for _ in revoked:
+            pass  # until it ends
+        assert next(other)
+    assert get(f"{url}api/feed", headers=bearer(VIEWER)).status_code == 401
+
+
 def test_a_foreign_host_name_is_refused_on_loopback(guarded: tuple[str, ScriptedMesh]) -> None:
     url = f"{guarded[0]}api/access"
     for host in ("evil.example", "evil.example:80", "", "127.0.0.1.evil.example"):
@@ -204,6 +223,38 @@ def test_too_many_pages_are_refused(serve: Serve, monkeypatch: pytest.MonkeyPatc
     assert (answer.status_code, "close one" in answer.text) == (429, True)
     for stream in streams:
         stream.close()
+
+
+def test_pages_that_come_at_once_get_the_places_that_there_are(
+    script: ScriptedMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MAX_VIEWERS", 2)
+    scope = {
+        "type": "http", "method": "GET", "path": "/api/feed", "headers": [], "query_string": b"",
+    }  # fmt: skip
+
+    async def statuses(app: ASGIApp, pages: int) -> list[int]:
+        codes: asyncio.Queue[int] = asyncio.Queue()
+
+        async def receive() -> Message:
+            return await asyncio.Future[Message]()
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                codes.put_nowait(message["status"])
+
+        tasks = [asyncio.ensure_future(app(dict(scope), receive, send)) for _ in range(pages)]
+        found = [await codes.get() for _ in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return sorted(found)
+
+    async def twice() -> list[list[int]]:
+        app = make_app(script, Access(None, guarded=False), feed.Feed(script), local=False)
+        return [await statuses(app, pages) for pages in (4, 2)]
+
+    assert asyncio.run(twice()) == [[200, 200, 429, 429], [200, 200]]
 
 
 def test_silent_clients_are_disconnected_and_pages_when_it_ends(
