@@ -69,11 +69,16 @@ class Door:
         self.refused = refused
 
     def invite(self, shown: Shown) -> tuple[tuple[str, str], ...]:
-        """Metadata that tells a caller where the door is; none where there is no door."""
-        if self._server is None:
+        """Metadata that tells a caller where the door is.
+
+        None where there is no door, nor for a caller that has no memory registered here.
+        """
+        owner, owners = self._callers.student(shown).owner, self._memory.owners
+        if self._server is None or owner not in owners:
             return ()
+        self._shown = {one: tickets for one, tickets in self._shown.items() if one in owners}
         invitation = Invitation.to(self._name)
-        mine = self._shown.setdefault(self._callers.student(shown).owner, {})
+        mine = self._shown.setdefault(owner, {})
         mine[invitation.ticket] = shown
         if len(mine) > _TICKETS:
             del mine[next(iter(mine))]

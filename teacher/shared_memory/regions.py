@@ -127,6 +127,12 @@ class SharedMemory:
             raise self._unknown(name)
         return {one: mine[one].segment for one in ([name] if name else mine)}
 
+    @property
+    def owners(self) -> frozenset[str]:
+        """Who has memory registered here; `Visitor.owner` of each."""
+        with self._lock:
+            return frozenset(self._regions)
+
     def read(self, visitor: Visitor, place: Place) -> memoryview:
         """A copy of what lies at `place`; raises what `Segment.read` does, and `holding`."""
         return self.holding(visitor, place).read(place)

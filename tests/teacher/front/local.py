@@ -82,7 +82,8 @@ class RawClient(Lender):
 
     def unregister(self) -> None:
         request = pb.SystemSharedMemoryUnregisterRequest().SerializeToString()
-        self._bench.method("SystemSharedMemoryUnregister")(request, timeout=WAIT_S)
+        method = self._bench.method("SystemSharedMemoryUnregister")
+        method(request, timeout=WAIT_S, metadata=self._metadata)
 
     def _call(self, action: str, **fields: object) -> Invitation:
         request = getattr(pb, f"SystemSharedMemory{action}Request")(**fields).SerializeToString()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from edl.proto.clients import Request, door_line
 from edl.proto.doors import LENGTH, TICKET_BYTES, Invitation
 from edl.proto.places import Place
 from edl.proto.security import ServerSecurity
+from edl.teacher.front.callers import Shown
 from edl.teacher.model import TensorSpec
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
@@ -96,6 +99,24 @@ def test_a_client_has_no_more_than_64_tickets(bench: Bench, client: RawClient) -
     asked = frame(bench.request())
     refused = [client.is_refused(one.ticket.encode() + asked) for one in tickets]
     assert refused == [True] * 7 + [False] * 64
+
+
+def test_who_shares_no_memory_gets_no_ticket_and_none_is_kept(make: Make, tmp_path: Path) -> None:
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(one, Shown) for one in gc.get_objects())
+
+    before, names = kept(), [f"token-of-{number}" for number in range(20)]
+    tokens = write_secret(tmp_path / "tokens", "".join(f"student:{n} {n}\n" for n in names))
+    bench = make(security=ServerSecurity(tokens_file=tokens))
+    status = bench.method("SystemSharedMemoryStatus")
+    metadata = [("authorization", f"Bearer {names[0]}")]
+    _, call = status.with_call(b"", timeout=WAIT_S, metadata=metadata)
+    assert Invitation.among(call.trailing_metadata() or ()) is None
+    for name in names:
+        with closing(RawClient(bench, name)) as client:
+            client.unregister()
+    assert kept() - before <= 1, "the last one's is thrown away with the next"
 
 
 def test_an_impostor_at_the_socket_gets_no_ticket(
