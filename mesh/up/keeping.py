@@ -85,6 +85,11 @@ def keep(keeping: Keeping, display: Plain, wish: Stop) -> int:
     place = keeping.place
     with taken(place, keeping.file, display):
         _prepare(keeping)
+        if place.checkpoints.exists():
+            display.say(
+                f"trainings without --checkpoint go on from {place.checkpoints}:"
+                f" 'edl down {short(keeping.file)}' removes what is there"
+            )
         place.write(keeping.state(None))
         try:
             changed = _Record(keeping, display).write
@@ -152,12 +157,11 @@ class _Record:
 
 
 def _prepare(keeping: Keeping) -> None:
-    """Logs begin anew, and so do trainings that name no place; what a user named is left alone."""
+    """Logs begin anew; checkpoints, and what a user named, are left alone."""
     place = keeping.place
     try:
-        for folder in (place.logs, place.checkpoints):
-            if folder.exists():
-                shutil.rmtree(folder)
+        if place.logs.exists():
+            shutil.rmtree(place.logs)
         place.folder.mkdir(0o700, parents=True, exist_ok=True)
         keeping.logs.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -119,7 +119,7 @@ class Place:
 
     @property
     def checkpoints(self) -> Path:
-        """Those of trainings that name no place; they live as long as the mesh."""
+        """Those of trainings that name no place; they stay until `edl down`."""
         return self.folder / "checkpoints"
 
     @property

@@ -207,6 +207,21 @@ def test_the_exit_code_is_that_of_the_students(tmp_path: Path) -> None:
     assert keeping.place.read() is None
 
 
+def test_checkpoints_stay_until_edl_down(tmp_path: Path) -> None:
+    keeping = keeping_of(tmp_path, coordinator(), student(LEARNS))
+    said: list[str] = []
+    assert kept(keeping, said.append) == 0
+    assert not any("go on from" in line for line in said)
+    saved = keeping.place.checkpoints / "u" / "step-1"
+    saved.mkdir(parents=True)
+    assert kept(keeping, said.append) == 0
+    assert saved.exists()
+    (told,) = [line for line in said if "go on from" in line]
+    assert (str(keeping.place.checkpoints) in told, "edl down" in told) == (True, True)
+    end(keeping.place, None, said.append)
+    assert not saved.exists()
+
+
 @pytest.mark.parametrize(("code", "error"), [(2, UsageError), (1, ProcessFailed)])
 def test_a_mesh_without_a_teacher_is_an_error(
     tmp_path: Path, code: int, error: type[Exception]
