@@ -60,8 +60,16 @@ class MachineBoard(Protocol):
 
     # --- operators
 
-    def deploy(self, deployment: Deployment) -> None:
-        """Say what a service is served by; it replaces what was said before."""
+    def deploy(self, deployment: Deployment, before: Deployment | None = None) -> bool:
+        """Say what a service is served by.
+
+        Args:
+            deployment: what it is.
+            before: what it replaces; None: nothing that can be understood stands there.
+
+        Returns:
+            False, and nothing was done, where something else than `before` stands.
+        """
 
     def deployments(self) -> list[Deployment]:
         """All of them, by service; what cannot be understood is left out."""

@@ -40,18 +40,20 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
         RegistryUnavailable: the registry does not answer.
     """
     name = deployment.service
-    standing = {one.service: one for one in board.deployments()}.get(name)
-    if (
-        standing is not None
-        and not standing.withdrawn
-        and standing.content_id != deployment.content_id
-    ):
-        raise UsageError(
-            f"service {name} is deployed with content {standing.content_id}: students of one "
-            f"service are labelled by one content, so undeploy it first ('edl service undeploy "
-            f"{name}'), or deploy the other one under another name"
-        )
-    board.deploy(deployment)
+    done = False
+    while not done:  # again where another operator was quicker
+        standing = {one.service: one for one in board.deployments()}.get(name)
+        if (
+            standing is not None
+            and not standing.withdrawn
+            and standing.content_id != deployment.content_id
+        ):
+            raise UsageError(
+                f"service {name} is deployed with content {standing.content_id}: students of one "
+                f"service are labelled by one content, so undeploy it first ('edl service undeploy "
+                f"{name}'), or deploy the other one under another name"
+            )
+        done = board.deploy(deployment, standing)
     machines = board.machines()
     number = str(deployment.min)
     if deployment.max != deployment.min:
@@ -75,10 +77,12 @@ def undeploy(board: MachineBoard, service: str) -> str:
         RegistryUnavailable: the registry does not answer.
     """
     registry_keys.check_service(service)
-    standing = {one.service: one for one in board.deployments() if not one.withdrawn}
-    if service not in standing:
-        known = ", ".join(standing) or "none is"
-        raise UsageError(f"service {service} is not deployed (deployed: {known})")
-    board.deploy(standing[service].withdrawal)
+    done = False
+    while not done:  # as above
+        standing = {one.service: one for one in board.deployments() if not one.withdrawn}
+        if service not in standing:
+            known = ", ".join(standing) or "none is"
+            raise UsageError(f"service {service} is not deployed (deployed: {known})")
+        done = board.deploy(standing[service].withdrawal, standing[service])
     count = sum(one.order.service == service for one in board.machines())
     return f"service {service} gives its machines back: {count}; their teachers drain"

@@ -66,10 +66,13 @@ class MemoryMachines:
 
     # --- operators
 
-    def deploy(self, deployment: Deployment) -> None:
+    def deploy(self, deployment: Deployment, before: Deployment | None = None) -> bool:
         with self._lock:
+            if deployment_from(self._deployments.get(deployment.service, "")) != before:
+                return False
             stamped = replace(deployment, since_ms=int(self._clock() * 1000))
             self._deployments[deployment.service] = written(stamped)
+            return True
 
     def deployments(self) -> list[Deployment]:
         with self._lock:

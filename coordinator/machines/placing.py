@@ -108,8 +108,7 @@ class Placer:
         """Put back what was deployed in a Redis that was emptied, as far as this manager knows."""
         there = {one.service for one in self._board.deployments()}
         for one in self._deployed:
-            if not one.withdrawn and one.service not in there:
-                self._board.deploy(one)
+            if not one.withdrawn and one.service not in there and self._board.deploy(one):
                 log.warning("Redis has lost the deployment of %s: put back", one.service)
         self._emptied = False
         return self._board.deployments()

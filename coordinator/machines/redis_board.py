@@ -38,15 +38,21 @@ class RedisMachines(RedisSession):
 
     # --- operators
 
-    def deploy(self, deployment: Deployment) -> None:
+    def deploy(self, deployment: Deployment, before: Deployment | None = None) -> bool:
+        with self._translated():
+            found: Any = self._redis.hget(keys.DEPLOYMENTS, deployment.service)
+        standing = found or ""
+        if deployment_from(standing) != before:
+            return False
         text = written(replace(deployment, since_ms=self.time_ms()))
-        self._run("deploy", [keys.DEPLOYMENTS], deployment.service, text, _DEPLOYMENTS_MS)
+        args = deployment.service, text, _DEPLOYMENTS_MS, standing
+        return bool(self._run("deploy", [keys.DEPLOYMENTS], *args))
 
     def deployments(self) -> list[Deployment]:
         with self._translated():
             found: Any = self._redis.hgetall(keys.DEPLOYMENTS)
-        read = [deployment_from(text) for _, text in sorted(found.items())]
-        return [one for one in read if one is not None and one.service in found]
+        read = [(name, deployment_from(text)) for name, text in sorted(found.items())]
+        return [one for name, one in read if one is not None and one.service == name]
 
     # --- agents
 

@@ -107,12 +107,16 @@ def test_a_deployment_stands_until_it_is_withdrawn_and_forgotten(machines: Machi
     machines.one.deploy(other)
     assert deployed(machines.another) == [other, DEPLOYED]
     assert all(one.since_ms > 1_600_000_000_000 for one in machines.another.deployments())
-    machines.one.deploy(replace(DEPLOYED, max=9))
+    stood = machines.another.deployments()[1]
+    assert not machines.one.deploy(replace(DEPLOYED, max=9))
+    assert not machines.one.deploy(replace(DEPLOYED, max=9), replace(stood, priority=7))
+    assert machines.another.deployments()[1] == stood
+    assert machines.one.deploy(replace(DEPLOYED, max=9), stood)
     assert machines.another.deployments()[1].max == 9
     assert machines.one.lead("one", LONG_S)
     assert not machines.one.forget("one", "resnet")
     assert not machines.one.forget("one", "never-there")
-    machines.one.deploy(DEPLOYED.withdrawal)
+    assert machines.one.deploy(DEPLOYED.withdrawal, machines.another.deployments()[1])
     assert machines.another.deployments()[1].withdrawn
     assert not machines.another.forget("two", "resnet")
     assert machines.one.forget("one", "resnet")

@@ -93,7 +93,7 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
     scaled = settings.of(SERVICE)
     assert (scaled.min, scaled.max, scaled.freeze_s, scaled.up_after_s) == (2, 5, 7.0, 4.0)
     assert settings.of("other").max == AutoscaleConfig().max
-    board.deploy(DEPLOYED.withdrawal)
+    assert board.deploy(DEPLOYED.withdrawal, *board.deployments())
     now[0] += 10.0
     assert settings.of(SERVICE).max == AutoscaleConfig().max
 

@@ -281,6 +281,40 @@ def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
         undeploy(yard.board, "a")
 
 
+class Overtaken(MemoryMachines):
+    """A board on which another operator is quicker, once."""
+
+    def __init__(self, quicker: Callable[[MemoryMachines], object]) -> None:
+        super().__init__()
+        self.quicker: Callable[[MemoryMachines], object] | None = quicker
+
+    def deployments(self) -> list[Deployment]:
+        found = super().deployments()
+        quicker, self.quicker = self.quicker, None
+        if quicker is not None:
+            quicker(self)
+        return found
+
+
+def test_orders_given_at_once_are_carried_out_one_after_the_other() -> None:
+    other = replace(A, content_id="cd" * 32)
+    board = Overtaken(lambda board: deploy(board, other))
+    with pytest.raises(UsageError, match=f"deployed with content {other.content_id}"):
+        deploy(board, A)
+    assert [one.content_id for one in board.deployments()] == [other.content_id]
+
+    def replaced(board: MemoryMachines) -> None:
+        undeploy(board, "a")
+        deploy(board, other)
+
+    board = Overtaken(lambda board: None)
+    deploy(board, A)
+    board.quicker = replaced
+    undeploy(board, "a")
+    (found,) = board.deployments()
+    assert (found.content_id, found.withdrawn) == (other.content_id, True)
+
+
 def test_an_operator_deploys_and_takes_back_by_any_manager() -> None:
     request = pb.DeployRequest(
         service="a", model_url=A.model_url, content_id=A.content_id, options=["threads=2"],

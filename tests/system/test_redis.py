@@ -181,7 +181,7 @@ def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users
             deed()
     agent.leave("m", 1)
     manager.note("s", [LogEntry("a", "b", "c")])
-    manager.deploy(deployment.withdrawal)
+    assert manager.deploy(deployment.withdrawal, *manager.deployments())
     assert manager.forget("x#1", "s")
     manager.resign("x#1")
     with users.client("edl-manager") as client:
