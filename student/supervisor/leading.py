@@ -71,7 +71,10 @@ class Leading:
         self._orders = Orders()
 
     def step(self, view: View) -> None:
-        """Decide, and do it."""
+        """Decide, and do it; a node that does not lead takes back what it told when it did."""
+        if not view.leads:
+            self._tell(Orders())
+            return
         now_s = time.monotonic()
         self._since_s = {
             node.node_id: self._since_s.get(node.node_id, now_s) for node in view.nodes

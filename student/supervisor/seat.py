@@ -64,7 +64,7 @@ class Seat:
         board: of the mesh, or of this process where there is one node.
         job: name of the training.
         node: this node's id.
-        lead: called in the seat's thread with each view while this node leads.
+        look: called in the seat's thread with each view.
         ttl_s: see `TTL_S`.
         tick_s: between two looks.
     """
@@ -74,11 +74,11 @@ class Seat:
         board: JobBoard,
         job: str,
         node: str,
-        lead: Callable[[View], None],
+        look: Callable[[View], None],
         ttl_s: float = TTL_S,
         tick_s: float = TICK_S,
     ) -> None:
-        self._board, self._job, self._node, self._lead = board, job, node, lead
+        self._board, self._job, self._node, self._on_view = board, job, node, look
         self._ttl_s, self._tick_s = ttl_s, tick_s
         self._lock = threading.Lock()
         self._facts = NodeFacts()
@@ -183,8 +183,8 @@ class Seat:
             view = replace(view, settled=False)
         self._away = None
         self._view = view
-        if view.leads and not self._stopping.is_set():
-            self._lead(view)
+        if not self._stopping.is_set():
+            self._on_view(view)
 
     def _beat(self) -> None:
         with self._lock:

@@ -24,6 +24,7 @@ from edl.student.settings import TrainSettings
 from edl.student.show.plain import Plain
 from edl.student.supervisor import node as node_module
 from edl.student.supervisor.crew import Crew
+from edl.student.supervisor.facts import NodeFacts
 from edl.student.supervisor.means import Means, Outcome
 from edl.student.supervisor.node import Supervisor
 from edl.student.supervisor.plan import plan
@@ -325,6 +326,25 @@ def test_a_board_that_forgot_all_gets_a_new_generation(fleet: Fleet) -> None:
     wait_until(lambda: fleet.generation() == 2)
     fleet.open_gate()
     fleet.finished()
+
+
+def test_what_a_former_leader_said_hides_nothing_of_the_next_one(fleet: Fleet) -> None:
+    fleet.settings = {"nodes": (2, 2)}
+    node, board = fleet.start("a"), fleet.board
+
+    def said() -> str:
+        return str(next(one.facts["says"] for one in board.nodes(JOB) if one.node_id == "a"))
+
+    wait_until(lambda: board.nodes(JOB) and said())
+    wait_until(lambda: board.resign(JOB, "a") or board.lead(JOB, "b", 3600.0))
+    facts = NodeFacts(says="b waits for something else", leaving=True).to_json()
+    board.join(JOB, "b", facts, 3600.0)
+    wait_until(lambda: "b waits for something else" in node.lines)
+    assert said() == ""
+    board.leave(JOB, "b")
+    wait_until(said)
+    node.stop.request()
+    fleet.end()
 
 
 def test_of_two_nodes_that_begin_a_job_the_second_is_refused(fleet: Fleet) -> None:
