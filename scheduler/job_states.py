@@ -44,7 +44,7 @@ class Life:
 
     Attributes:
         retries: nodes that may end badly before the job has failed.
-        failures: nodes that did.
+        failures: nodes that did; those that did so together count once.
         done: a node has ended well.
         hopeless: a node has failed as the next one would.
     """
@@ -54,9 +54,17 @@ class Life:
     done: bool = False
     hopeless: bool = False
 
-    def after(self, ending: Ending) -> Life:
-        """One more node has ended."""
+    def after(self, ending: Ending, *, pausing: bool = False) -> Life:
+        """One more node has ended.
+
+        Args:
+            ending: how.
+            pausing: it is within `delay_s` of another node's bad end. Nodes that fail together,
+                mostly by one cause, use one retry: else a job of many would have none left at once.
+        """
         match ending:
+            case "failed" if pausing:
+                return self
             case "left":
                 return self
             case "done":

@@ -95,7 +95,7 @@ class Account:
         """A node has ended; returns what is said of it."""
         code = node.process.returncode or 0
         ending = ending_of(code, node.told, self.spec.trains)
-        self.life = self.life.after(ending)
+        self.life = self.life.after(ending, pausing=now_s < self.not_before_s)
         words = f"node {node.number} {describe_exit(code)}"
         if ending == "left":
             return f"{words}, as it was told to"

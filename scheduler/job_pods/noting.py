@@ -92,7 +92,7 @@ def _note_ends(job: JobSeen, now: float, config: PodsConfig) -> tuple[Ledger, li
                 ledger = ledger if life_of(job, ledger).broken else replace(ledger, why=why)
             continue
         ending = ending_of(pod.code, pod.going, job.wanted.trains)
-        life = life_of(job, ledger).after(ending)
+        life = life_of(job, ledger).after(ending, pausing=ledger.retry_s is not None)
         ledger = replace(ledger, failures=life.failures, done=life.done, hopeless=life.hopeless)
         if ending in ("failed", "hopeless"):
             last = f"its last lines: {pod.said}" if pod.said else "it said nothing"

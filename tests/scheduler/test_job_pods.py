@@ -104,6 +104,15 @@ class TestPods:
         assert world.state("a") == "failed"
         assert world.ledgers["a"].failures == 3
 
+    def test_nodes_that_fail_together_use_one_retry(self) -> None:
+        world = PodWorld(4)
+        world.submit("a", 1, 4, retries=1)
+        world.rest()
+        for number in world.staying("a"):
+            world.end("a", number, 1)
+        world.turn()
+        assert (world.ledgers["a"].failures, world.state("a")) == (1, "creating")
+
     def test_hopeless_job_fails_at_once(self) -> None:
         world = PodWorld(2)
         world.submit("a", 1, 2, trains=True, retries=9)

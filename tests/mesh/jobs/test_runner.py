@@ -18,6 +18,7 @@ from edl.mesh.jobs.fleet import Fleet
 from edl.mesh.jobs.following import log_lines
 from edl.mesh.jobs.runner import FleetRunner
 from edl.mesh.jobs.spec import JobSpec
+from edl.scheduler import job_states
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -127,6 +128,21 @@ def test_an_older_copy_of_the_queue_ends_nothing_that_runs(tmp_path: Path) -> No
         queue.wish("a", Wish(stop=True))
         reaches(queue, "a", "stopped")
     assert outputs(tmp_path) == ["up\n"]
+
+
+def test_nodes_that_crash_together_use_one_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_states, "_FIRST_DELAY_S", 60.0)  # no node is started again meanwhile
+    queue = MemoryQueue()
+    submit(queue, tmp_path, "a", "sh -c 'exit 1'", min_nodes=2, max_nodes=2, retries=1)
+    with Running(queue, tmp_path):
+        wait_until(lambda: "node 2" in str([one.body for one in queue.events()]))
+        wait_until(lambda: job(queue, "a").progress.failures and not job(queue, "a").progress.slots)
+        told = job(queue, "a").progress
+        assert (told.ended, told.failures) == (False, 1), told
+        queue.wish("a", Wish(stop=True))
+        reaches(queue, "a", "stopped")
 
 
 def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
