@@ -1,7 +1,7 @@
 """The elastic jobs of a queue in one line of `edl status`: `edl job list` has a row for each.
 
 The JSON form: `{"queue": str, "fleet": host of who runs them or null, "slots": int, "taken": int,
-"jobs": {state: how many}}`.
+"jobs": {state, or "lost": how many}}`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..queue import QueueBoard, Runner
+from ..queue import Progress, QueueBoard, Runner
 
 #: Said where a fleet would be told of.
 NOBODY: Final = "nobody runs jobs now: 'edl fleet jobs --slots N' does"
@@ -34,9 +34,20 @@ class QueueState:
         return self.runner is not None or any(self.jobs[state] for state in _GOING)
 
 
-_GOING = ("running", "scaling", "creating")
+_GOING = ("running", "scaling", "lost", "creating")
 #: In the order and the words of the line.
-_WORDS = {"running": "running", "scaling": "scaling", "creating": "waiting", "failed": "failed"}
+_WORDS = {
+    "running": "running",
+    "scaling": "scaling",
+    "lost": "lost",
+    "creating": "waiting",
+    "failed": "failed",
+}
+
+
+def is_lost(progress: Progress, runner: Runner | None) -> bool:
+    """Whether a job's fleet is not heard of any more, so that the state of its nodes is old."""
+    return runner is None and progress.state in ("running", "scaling")
 
 
 def read_queue(board: QueueBoard, queue: str) -> QueueState:
@@ -46,8 +57,9 @@ def read_queue(board: QueueBoard, queue: str) -> QueueState:
         RegistryUnavailable: Redis does not answer.
         AccessError: who asks may not read it.
     """
-    states = Counter[str](job.progress.state for job in board.jobs())
-    return QueueState(queue, states, board.runner())
+    runner, told = board.runner(), [job.progress for job in board.jobs()]
+    states = Counter("lost" if is_lost(one, runner) else one.state for one in told)
+    return QueueState(queue, states, runner)
 
 
 def to_json(state: QueueState) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Listing:
         head: who runs them, one line.
         empty: what is said where there is none.
         more: the same for programs, beside the jobs.
+        lost: names of those whose fleet is not heard of any more.
     """
 
     jobs: Sequence[QueuedJob]
@@ -45,6 +46,7 @@ class Listing:
     head: str
     empty: str
     more: Mapping[str, Any] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
 
 
 class JobBackend(Protocol):

@@ -93,7 +93,7 @@ def list_jobs(
     out = console()
     out.print(found.head, soft_wrap=True, highlight=False, markup=False)
     if found.jobs:
-        out.print(views.table(found.jobs, found.now_ms))
+        out.print(views.table(found))
     else:
         typer.echo(found.empty)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from ...coordinator.ops.queue_view import NOBODY
+from ...coordinator.ops.queue_view import NOBODY, is_lost
 from ...coordinator.queue import Entry, Progress, QueueBoard, QueuedJob, Wish, open_queue
 from ...coordinator.queue.board import EVENTS_KEPT
 from ...errors import UsageError
@@ -63,6 +63,7 @@ class QueueJobs:
                 "fleet": None if runner is None else {"runner": runner.runner_id, **runner.facts},
                 "reservations": [{"name": one.name, "slots": one.slots} for one in reservations],
             },
+            frozenset(job.name for job in jobs if is_lost(job.progress, runner)),
         )
 
     def find(self, name: str) -> QueuedJob:

@@ -22,30 +22,39 @@ _COLORS = {
     "running": "green",
     "scaling": "cyan",
     "failed": "red",
+    "lost": "red",
     "stopped": "dim",
 }
 
 
-def table(jobs: Sequence[QueuedJob], now_ms: int) -> Table:
+def table(listing: Listing) -> Table:
     """A row for each job."""
     from rich.markup import escape
     from rich.table import Table
 
     found = Table("job", "state", "nodes", "min:max", "priority", "waited", "failures", "why")
-    for job in jobs:
-        progress, color = job.progress, _COLORS.get(job.progress.state, "default")
+    for job in listing.jobs:
+        progress, (state, reason) = job.progress, _state(job, listing)
+        color = _COLORS.get(state, "default")
         asked = "" if job.wish.nodes is None else f" (asked {job.wish.nodes})"
         found.add_row(
             job.name,
-            f"[{color}]{progress.state}",
+            f"[{color}]{state}",
             _nodes(job),
             f"{job.spec.get('min_nodes', '?')}:{job.spec.get('max_nodes', '?')}{asked}",
             str(job.spec.get("priority", "")),
-            f"{job.pending_s(now_ms):.1f} s",
+            f"{job.pending_s(listing.now_ms):.1f} s",
             str(progress.failures),
-            escape(progress.reason),
+            escape(reason),
         )
     return found
+
+
+def _state(job: QueuedJob, listing: Listing) -> tuple[str, str]:
+    """How a job is, and why."""
+    if job.name in listing.lost:
+        return "lost", "its fleet is not heard of any more: the next one starts it again"
+    return job.progress.state, job.progress.reason
 
 
 def _nodes(job: QueuedJob) -> str:
@@ -84,6 +93,7 @@ def to_json(listing: Listing) -> dict[str, Any]:
                 "submitted_ms": job.submitted_ms,
                 "pending_s": round(job.pending_s(listing.now_ms), 3),
                 **job.progress.to_json(),
+                **dict(zip(("state", "reason"), _state(job, listing), strict=True)),
             }
             for job in listing.jobs
         ],

@@ -201,6 +201,20 @@ def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
     assert (again["state"], again["asked_to_stop"], again["failures"]) == ("creating", False, 0)
 
 
+def test_a_job_whose_fleet_was_killed_is_lost(stage: Stage, edl: Said) -> None:
+    edl("submit", edl.file("a"))
+    stage.becomes("a", Progress("running", target=1, running=1, first_ms=1))
+    edl("submit", edl.file("b"))
+    assert [edl.job(name)["state"] for name in "ab"] == ["running", "creating"]
+    if isinstance(stage, OnCluster):
+        return  # its nodes do not end with the operator
+    stage.board.resign("r")  # as a lease ends that nobody prolongs
+    lost = edl.job("a")
+    assert [lost["state"], edl.job("b")["state"]] == ["lost", "creating"]
+    assert "not heard of" in lost["reason"]
+    assert re.search(r"\ba +│? *lost\b", edl("list"))
+
+
 def test_what_nodes_print_steers_no_terminal(stage: Stage, edl: Said) -> None:
     edl("submit", edl.file("a"))
     stage.prints("a", 1, "a\x1b[2Jb\tc\x9bd\re")
