@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..errors import RetryableError, UsageError
+from .machines.urls import is_content
 from .registry import Registry, keys
 from .registry.records import Member, Plan
 
@@ -60,14 +61,16 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
     Args:
         registry: where the plan is kept.
         service: its name.
-        content_id: what it moves to.
+        content_id: what it moves to: as a teacher or student of the service has it, in full or so
+            much that it is the only one; or in full, of teachers that are yet to come.
         at: "epoch": each student when it begins its next epoch; "now": at once.
 
     Returns:
         In words: what happens now, and what is waited for.
 
     Raises:
-        UsageError: no such service, no such moment, or a content that it has already.
+        UsageError: no such service, no such moment, no content or several that begin so, or one
+            that it has already.
         RetryableError: others changed the plan meanwhile, again and again.
         RegistryUnavailable: the registry does not answer.
     """
@@ -77,11 +80,13 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
     _services(registry, keys.check_service(service))
     for _ in range(_ATTEMPTS):
         teachers = registry.members("teachers", service)
+        students = registry.members("students", service)
         standing = registry.plan(service)
-        current = standing.content_id or _prevailing(
-            registry.members("students", service), teachers
-        )
-        plan = _next_plan(replace(standing, content_id=current), service, content_id, at)
+        current = standing.content_id or _prevailing(students, teachers)
+        known = {standing.content_id, standing.next_content_id}
+        known |= {one.facts.get("content_id", "") for one in (*students, *teachers)}
+        content = _meant(content_id, known - {""}, service)
+        plan = _next_plan(replace(standing, content_id=current), service, content, at)
         if registry.set_plan(service, plan, standing.version):
             return _summary(registry, service, plan, teachers)
     raise RetryableError(f"others change the plan of service {service} as well: try again")
@@ -123,6 +128,24 @@ def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Me
         f"{said}. No teacher of content {plan.next_content_id} serves yet: students stay until "
         "one does"
     )
+
+
+def _meant(content_id: str, known: Iterable[str], service: str) -> str:
+    """The content that an operator means."""
+    found = sorted(one for one in known if one.startswith(content_id))
+    if content_id in found:
+        return content_id
+    if len(found) > 1:
+        raise UsageError(
+            f"{content_id} may be several: {', '.join(found)}: name one by more of its characters"
+        )
+    if not found and not is_content(content_id):
+        raise UsageError(
+            f"no teacher or student of service {service} has content {content_id}, nor one that"
+            " begins so: 'edl service show' names theirs. One that is yet to come is 64 hexadecimal"
+            " digits, as 'edl teacher fingerprint MODEL' prints them"
+        )
+    return found[0] if found else content_id
 
 
 def _check_content(content_id: str) -> None:

@@ -37,9 +37,14 @@ def check_url(url: str) -> str:
     return url
 
 
+def is_content(content_id: str) -> bool:
+    """Whether it is a content id as `edl teacher fingerprint` prints it."""
+    return _CONTENT.fullmatch(content_id) is not None
+
+
 def check_content(content_id: str) -> str:
-    """A content id as `edl teacher fingerprint` prints it; raises UsageError where it is none."""
-    if _CONTENT.fullmatch(content_id) is None:
+    """The same; raises UsageError where it is none."""
+    if not is_content(content_id):
         raise UsageError(
             "the content of a model is 64 hexadecimal digits, as 'edl teacher fingerprint MODEL' "
             f"prints them, not {content_id[:80]!r}"

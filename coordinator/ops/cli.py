@@ -148,7 +148,8 @@ def upgrade_service(
     content: Annotated[
         str,
         typer.Option(
-            help="The content to move to: `edl service show` names those that are served."
+            help="The content to move to: `edl service show` names those that are served, and the "
+            "first characters of one do."
         ),
     ],
     at: Annotated[

@@ -24,6 +24,8 @@ from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.waiting import DEADLINE_S, wait_until
 
+C2, C3 = "c2" * 32, "c3" * 32
+
 
 def test_status_asks_a_manager_that_answers_or_says_how_to_start_one(mesh: Served) -> None:
     for port in range(1, 6):
@@ -45,10 +47,10 @@ def test_drain_and_upgrade_reach_the_registry(mesh: Served) -> None:
     mesh.registry.register("teachers", "s", "t1", facts, 600.0)
     assert client.drain(mesh.url, teacher_id="t1") == ["s/t1"]
     assert mesh.registry.members("teachers", "s")[0].draining
-    assert "c2" in client.upgrade(mesh.url, "s", "c2", "epoch")
-    assert mesh.registry.plan("s").next_content_id == "c2"
+    assert C2 in client.upgrade(mesh.url, "s", C2, "epoch")
+    assert mesh.registry.plan("s").next_content_id == C2
     with pytest.raises(UsageError, match="on its way"):
-        client.upgrade(mesh.url, "s", "c2", "epoch")
+        client.upgrade(mesh.url, "s", C2[:6], "epoch")
 
 
 def say(registry: MemoryRegistry, service: str, *texts: str) -> None:
@@ -230,20 +232,40 @@ def test_an_upgrade_is_planned_once_at_a_time_and_can_be_taken_back(
 ) -> None:
     for name in ("j/0", "j/1"):
         teachers.register("students", "resnet", name, {"incarnation": "1"}, 600.0)
-    said = upgrade(teachers, "resnet", "c2", "epoch")
-    assert "from c1 to content c2: each of its 2 students when it begins its next epoch" in said
-    assert "No teacher of content c2 serves yet" in said
-    assert plan(teachers) == ("c1", "c2", "epoch")
-    with pytest.raises(UsageError, match="from content c1 to c2: wait"):
-        upgrade(teachers, "resnet", "c3", "epoch")
+    said = upgrade(teachers, "resnet", C2, "epoch")
+    assert f"from c1 to content {C2}: each of its 2 students when it begins its next epoch" in said
+    assert f"No teacher of content {C2} serves yet" in said
+    assert plan(teachers) == ("c1", C2, "epoch")
+    with pytest.raises(UsageError, match=f"from content c1 to {C2}: wait"):
+        upgrade(teachers, "resnet", C3, "epoch")
     with pytest.raises(UsageError, match="on its way"):
-        upgrade(teachers, "resnet", "c2", "epoch")
-    new = {"incarnation": "1", "content_id": "c2"}
+        upgrade(teachers, "resnet", C2, "epoch")
+    new = {"incarnation": "1", "content_id": C2}
     teachers.register("teachers", "resnet", "new", new, 600.0)
-    assert upgrade(teachers, "resnet", "c2", "now").endswith("teachers that serve it: 1")
-    assert plan(teachers) == ("c1", "c2", "now")
-    assert "from c2 to content c1" in upgrade(teachers, "resnet", "c1", "now")
-    assert plan(teachers) == ("c2", "c1", "now")
+    assert upgrade(teachers, "resnet", C2, "now").endswith("teachers that serve it: 1")
+    assert plan(teachers) == ("c1", C2, "now")
+    assert f"from {C2} to content c1" in upgrade(teachers, "resnet", "c1", "now")
+    assert plan(teachers) == (C2, "c1", "now")
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("ab1", "ab1" + "0" * 61),
+        ("ab", "ab"),  # in full, though others begin so
+        ("c", "c1"),  # as a foreign server declares it
+        (C3, C3),  # that no teacher has yet
+    ],
+)
+def test_the_content_of_an_upgrade_may_be_a_unique_prefix(
+    teachers: MemoryRegistry, said: str, meant: str
+) -> None:
+    for name, content in (("x", "ab"), ("y", "ab1" + "0" * 61), ("z", "ab2" + "0" * 61)):
+        facts = {"incarnation": "1", "content_id": content}
+        teachers.register("teachers", "resnet", name, facts, 600.0)
+    assert teachers.set_plan("resnet", Plan("ab2" + "0" * 61), 0)
+    assert f"to content {meant}:" in upgrade(teachers, "resnet", said, "now")
+    assert plan(teachers)[1] == meant
 
 
 @pytest.mark.parametrize(
@@ -251,6 +273,9 @@ def test_an_upgrade_is_planned_once_at_a_time_and_can_be_taken_back(
     [
         ("resnet", "", "now", "a content id is"), ("resnet", "c 2", "now", "a content id is"),
         ("resnet", "c" * 201, "now", "a content id is"),
+        ("resnet", "deadbeef", "now", "no teacher or student .* content .*deadbeef"),
+        ("resnet", "deadbeef" * 9, "now", "no teacher or student .* content .*deadbeef"),
+        ("bert", "b", "now", "several: b1, b2"),
         ("resnet", "c2", "noon", "'epoch' or 'now'"),
         ("resnet", "c1", "now", "has content c1 already"),
         ("resnt", "c2", "now", "did you mean resnet"),
@@ -259,6 +284,8 @@ def test_an_upgrade_is_planned_once_at_a_time_and_can_be_taken_back(
 def test_an_upgrade_that_cannot_be_is_refused(
     teachers: MemoryRegistry, service: str, content: str, at: str, said: str
 ) -> None:
+    second = {"incarnation": "1", "content_id": "b2"}
+    teachers.register("teachers", "bert", "second", second, 600.0)
     with pytest.raises(UsageError, match=said):
         upgrade(teachers, service, content, at)
     assert teachers.plan("resnet").version == 0
@@ -276,7 +303,7 @@ def test_an_upgrade_that_was_quicker_is_not_written_over(
 
     monkeypatch.setattr(teachers, "set_plan", too_late)
     with pytest.raises(UsageError, match="from content c1 to other"):
-        upgrade(teachers, "resnet", "c2", "epoch")
+        upgrade(teachers, "resnet", C2, "epoch")
     monkeypatch.setattr(teachers, "set_plan", lambda *_: False)
     with pytest.raises(RetryableError, match="try again"):
-        upgrade(teachers, "bert", "b2", "now")
+        upgrade(teachers, "bert", C2, "now")

@@ -210,7 +210,7 @@ CALLS = {
     "status": ("Status", pb.StatusRequest()),
     "watch": ("Watch", pb.WatchRequest()),
     "drain": ("Drain", pb.DrainRequest(teacher_id="t1")),
-    "upgrade": ("Upgrade", pb.UpgradeRequest(service="s", content_id="c2", at="now")),
+    "upgrade": ("Upgrade", pb.UpgradeRequest(service="s", content_id="c2" * 32, at="now")),
     "deploy": ("Deploy", pb.DeployRequest(service="s", model_url="s3://m", content_id="0" * 64)),
     "j/0": ("Subscribe", report(student_id="j/0")),
     "k/0": ("Subscribe", report(student_id="k/0")),

@@ -122,8 +122,9 @@ def test_services_are_listed_and_shown(service: Service) -> None:
     assert edl("service", "show", "nope", url=service.url)[0] == 2
     move = ("service", "upgrade", service.name, "--content")
     assert edl(*move, found["content_id"], url=service.url)[0] == 2
-    assert edl(*move, "C2", url=service.url)[0] == 0
-    assert json.loads(asked("show", service.name, "--json"))["next_content_id"] == "C2"
+    assert edl(*move, "deadbeef", url=service.url)[0] == 2
+    assert edl(*move, "c2" * 32, url=service.url)[0] == 0
+    assert json.loads(asked("show", service.name, "--json"))["next_content_id"] == "c2" * 32
 
 
 STEERED_SPEC = TeacherSpec("digits", STEERED, ttl_s=6.0)
