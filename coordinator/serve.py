@@ -76,7 +76,16 @@ class ServeConfig:
                 "--redis-port is of a Redis that is started here, and --redis names a running one: "
                 "give one of both"
             )
-        if self.redis is None and not is_loopback(self.host) and not self.insecure:
+        if self.redis is not None or is_loopback(self.host):
+            return
+        if self.security is not None and self.security != ServerSecurity():
+            raise UsageError(
+                "the Redis that is started with it has neither TLS nor passwords: certificates and "
+                f"tokens keep nobody out who reaches {self.host}. Name one that has both with "
+                "--redis rediss://... (docs/how-to/security.md), or leave the credentials out and "
+                "say --insecure if the network is trusted"
+            )
+        if not self.insecure:
             raise UsageError(
                 f"the Redis that is started with it would be open to everybody who reaches "
                 f"{self.host}: name one that has passwords with --redis URL (docs/security.md), or "

@@ -117,7 +117,7 @@ class RedisSession:
             ) from None
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise RegistryUnavailable(
-                f"Redis at {self._url} does not answer ({_brief(error)}); {_advice(error)}",
+                f"Redis at {self._url} does not answer ({_brief(error)}); {self._advice(error)}",
                 timed_out=isinstance(error, (redis.TimeoutError, TimeoutError)),
             ) from None
         except redis.RedisError as error:
@@ -142,6 +142,22 @@ class RedisSession:
                 "it has to be Redis 6.2 or newer, or Valkey, with scripts allowed"
             ) from None
 
+    def _advice(self, error: Exception) -> str:
+        import redis
+
+        text = str(error)
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            return "name the authority that signed its certificate with ?ssl_ca_certs=FILE"
+        if "WRONG_VERSION_NUMBER" in text or "record layer" in text:
+            return "it speaks no TLS there: write redis:// in place of rediss://"
+        tls = self._url.startswith("rediss")
+        if tls and isinstance(error, (redis.TimeoutError, TimeoutError)):
+            return (
+                "start it; if it runs, it may speak no TLS there, as the Valkey of the extra"
+                " 'embedded' cannot: write redis://, or start a server that is built with TLS"
+            )
+        return "start it, or name the Redis of the mesh by its URL"
+
 
 @cache
 def script(name: str, package: str = __package__) -> tuple[str, str]:
@@ -149,15 +165,6 @@ def script(name: str, package: str = __package__) -> tuple[str, str]:
     folder = resources.files(package) / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-
-def _advice(error: Exception) -> str:
-    text = str(error)
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return "name the authority that signed its certificate with ?ssl_ca_certs=FILE"
-    if "WRONG_VERSION_NUMBER" in text or "record layer" in text:
-        return "it speaks no TLS there: write redis:// in place of rediss://"
-    return "start it, or name the Redis of the mesh by its URL"
 
 
 def _brief(error: Exception) -> str:

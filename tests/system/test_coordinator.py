@@ -70,6 +70,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, valkey_url: str) 
             ({"redis": valkey_url, "redis_port": 1}, UsageError, "give one of both"),
             ({"host": "0.0.0.0"}, UsageError, "--insecure"),
             ({"host": "0.0.0.0", "security": tokens}, UsageError, "the Redis that is started"),
+            ({"host": "0.0.0.0", "security": tokens, "insecure": True}, UsageError, "rediss://"),
             ({"host": "no.such.host.invalid", "insecure": True}, UsageError, "cannot listen on no"),
             ({"redis": valkey_url, "metrics_listen": str(port)}, AddressInUse, str(port)),
             ({"redis": valkey_url, "metrics_listen": "0.0.0.0:0"}, UsageError, "--insecure"),

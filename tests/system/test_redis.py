@@ -415,9 +415,9 @@ def test_a_server_that_is_not_trusted_is_refused(tls: Tls) -> None:
     with pytest.raises(UsageError, match="no ssl_certfile"):
         connect(f"rediss://h:1?ssl_keyfile={tls.ca}")
     # TLS to a server that speaks none, and the other way round.
-    for url in (
-        f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}",
-        f"redis://127.0.0.1:{tls.proxy().port}",
+    for url, words in (
+        (f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}", "may speak no TLS"),
+        (f"redis://127.0.0.1:{tls.proxy().port}", "does not answer"),
     ):
         with closing(connect(url, timeout_s=0.5)) as registry:
-            refused(registry, "does not answer")
+            refused(registry, words)
