@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-_PLAIN_WIDTH = 160  # of what goes to a file or a pipe
+_PLAIN_WIDTH = 100  # of what goes to a file or a pipe
 
 Coordinator = Annotated[str, typer.Option(envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")]
 Service = Annotated[str, typer.Option(help="This service only.")]

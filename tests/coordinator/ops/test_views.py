@@ -76,6 +76,17 @@ def test_what_others_wrote_steers_no_terminal(mesh: pb.MeshStatus) -> None:
             assert set(told) & {"\x1b", "\x07"} == set(), words
 
 
+def test_what_goes_into_a_pipe_has_a_hundred_columns(mesh: pb.MeshStatus) -> None:
+    long = "teacher-of-a-service-with-a-long-name-7d9f8b6c5-x2lqz.edl-teachers.svc.cluster.local"
+    mesh.services[0].teachers[0].teacher_id = long
+    with served() as manager:
+        manager.manager.mesh = mesh
+        argv = ["status", "--service", "digits", "--coordinator", manager.url]
+        told = CliRunner().invoke(command_line("status"), argv, catch_exceptions=False).output
+    assert max(map(len, told.splitlines())) <= 100
+    assert long[:8] in told, "it goes on in the next line"
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_tables_show_every_figure(mesh: pb.MeshStatus, width: int) -> None:
     text = printed(render(mesh), width)
