@@ -11,7 +11,7 @@ EdlError
 │   ├── ManifestRefused     Kubernetes does not take an object: its schema, a rule
 │   └── ObjectMissing       Kubernetes has no such object
 ├── UnavailableError      something outside is not reachable now           exit code 69
-│   ├── RegistryUnavailable Redis does not answer
+│   ├── RegistryUnavailable Redis does not answer, or refuses to work
 │   │   └── StartCancelled    the process was told to end while it waited for Redis
 │   ├── CoordinatorUnavailable  no service manager answers
 │   ├── AddressInUse        another process listens there
@@ -107,16 +107,19 @@ class UnavailableError(EdlError):
 
 
 class RegistryUnavailable(UnavailableError):
-    """Redis does not answer.
+    """Redis does not answer, or refuses to work.
 
     Attributes:
         timed_out: no answer or no connection in time: the same call may succeed soon. A refused
             connection is no timeout.
+        refusal: why a Redis that answers refuses to work, such as "read_only" or
+            "out_of_memory"; empty: it does not answer, or the reason is another one.
     """
 
-    def __init__(self, message: str = "", timed_out: bool = False) -> None:
+    def __init__(self, message: str = "", timed_out: bool = False, refusal: str = "") -> None:
         super().__init__(message)
         self.timed_out = timed_out
+        self.refusal = refusal
 
 
 class StartCancelled(RegistryUnavailable):

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from .manager.views import DeskView, LeaderView, ManagerView, ServiceView
+from .registry.redis_session import REFUSALS
 
 #: Why a call may be refused; each is there from the start, so that its first increase is seen.
 REASONS: Final = (
@@ -93,6 +94,7 @@ class _Views(Collector):
         view = self._view()
         answering = f"{_PREFIX}_registry_answering"
         yield GaugeMetricFamily(answering, "1 while Redis answers.", value=view.answering)
+        yield _refusals(view.refusal)
         yield from _roles(view.services)
         leading = [(s.name, s.leading) for s in view.services if s.leading is not None]
         desks = [(s.name, s.desk) for s in view.services if s.desk is not None]
@@ -111,6 +113,17 @@ class _Views(Collector):
             "Students whose streams this manager holds.",
             {name: desk.students for name, desk in desks},
         )
+
+
+def _refusals(refusal: str) -> Metric:
+    gauge = GaugeMetricFamily(
+        f"{_PREFIX}_registry_refusing",
+        "1 for the reason for which Redis answers and refuses to work.",
+        labels=["reason"],
+    )
+    for reason in REFUSALS:
+        gauge.add_metric([reason], reason == refusal)
+    return gauge
 
 
 def _roles(services: Iterable[ServiceView]) -> Iterator[Metric]:

@@ -47,12 +47,13 @@ def live_managers(registry: Registry) -> list[str]:
     """Addresses of the managers whose leases stand, sorted.
 
     Raises:
-        RegistryUnavailable: the registry does not answer.
+        RegistryUnavailable: the registry does not answer, or refuses writes.
         AccessError: it refuses our user or password.
         CoordinatorUnavailable: there is none.
     """
     addresses = sorted(member.member for member in registry.members("managers", ""))
     if not addresses:
+        registry.check_writes()  # else their leases may have run out while they are at work
         raise CoordinatorUnavailable(
             f"no service manager is registered at {registry.url}; start one with "
             f"'edl coordinator serve --redis {registry.url}'"

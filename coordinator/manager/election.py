@@ -86,6 +86,7 @@ class Election:
         self._looked_s = clock()
         self._watch = rule.Watch()
         self._answering = True
+        self._refusal = ""
         self._stopping = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="edl-election", daemon=True)
@@ -94,6 +95,11 @@ class Election:
     def answering(self) -> bool:
         """Whether the registry answered last."""
         return self._answering
+
+    @property
+    def refusal(self) -> str:
+        """Why a registry that answers refuses to work (`RegistryUnavailable.refusal`), or ""."""
+        return self._refusal
 
     @property
     def registry_id(self) -> str:
@@ -176,6 +182,9 @@ class Election:
             names, now = {*self._registry.services(), *asked_for}, self.clock()
             listed = self._listed | dict.fromkeys(names, now)
             self._listed = rule.led_still(listed, now, self._grace_s)
+            if not self._listed:  # else what follows writes
+                self._registry.check_writes()
+                self._heard()
             for service in sorted(self._listed):
                 if self._stopping:
                     return
@@ -186,6 +195,7 @@ class Election:
             if self._answering:
                 log.warning("%s; assignments stand as they are", error)
             self._answering = False
+            self._refusal = getattr(error, "refusal", "")
 
     def _renew(self, service: str) -> None:
         with self._lock:
@@ -193,13 +203,16 @@ class Election:
         asked_s = self.clock()
         answer = self._registry.lead(service, token, self._leader_ttl_s)
         now = self.clock()
-        if not self._answering:
-            log.info("the registry answers again")
-        self._answering = True
+        self._heard()
         self._watch = rule.heard(self._watch, answer.registry_id, answer.time_ms, now, self._gap_s)
         with self._lock:
             if self._tokens.get(service) == token:
                 self._standings[service] = Standing(token, answer, asked_s, self._watch.since_s)
+
+    def _heard(self) -> None:
+        if not self._answering:
+            log.info("the registry answers again")
+        self._answering, self._refusal = True, ""
 
     def _resign(self, service: str) -> bool:
         """Give a lease back; returns whether the registry answered."""

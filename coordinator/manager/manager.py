@@ -153,7 +153,8 @@ class Manager:
             )
             for name in names
         )
-        return ManagerView(self._address, self._election.answering, services)
+        election = self._election
+        return ManagerView(self._address, election.answering, services, election.refusal)
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
         """The whole mesh: see `Overview.status`. It may block for a second.

@@ -93,8 +93,10 @@ class ManagerView:
         address: its own.
         answering: whether the registry answers it.
         services: by name.
+        refusal: why a registry that answers refuses to work; empty: it does not refuse.
     """
 
     address: str
     answering: bool
     services: tuple[ServiceView, ...] = ()
+    refusal: str = ""

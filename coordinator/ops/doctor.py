@@ -66,6 +66,12 @@ def _redis(registry: Registry) -> Iterator[Finding]:
     else:
         yield well("Redis", text)
     yield from _clock(server_ms / 1000 - time.time())
+    if not registry.check_writes():
+        yield doubt(
+            "Redis",
+            "whether it takes writes may not be tried with these credentials",
+            "give its users the rules that 'edl coordinator acl' prints",
+        )
     yield from _settings(registry)
 
 

@@ -178,6 +178,14 @@ class Registry(Protocol):
         """What answers: `server_name`, `version`, `role`, `maxmemory_policy`; nothing in memory."""
         ...
 
+    def check_writes(self) -> bool:
+        """Find out whether writes are accepted, without writing; False: our user may not try.
+
+        Raises:
+            RegistryUnavailable: they are refused, or the registry does not answer.
+        """
+        ...
+
     def time_ms(self) -> int:
         """The registry's clock: milliseconds since 1970."""
         ...

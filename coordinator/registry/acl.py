@@ -35,6 +35,8 @@ _MANAGER: Final = (
 )
 #: What the scripts of the machine board call besides.
 _MACHINE: Final = "+hdel +hincrby +zrangebyscore"
+#: To find out whether Redis takes writes. RPUSHX makes no list, so that nothing is ever written.
+_WRITE_CHECK: Final = f"(+rpushx %W~{keys.WRITE_CHECK})"
 #: Stands for every service where a pattern of keys is made.
 _ANY: Final = "any-service"
 _STUDENT: Final = (
@@ -125,4 +127,4 @@ def _managers_addresses() -> str:
 def _line(user: str, secrets: Mapping[str, str], rest: str) -> str:
     secret = secrets.get(user)
     digest = PLACEHOLDER if secret is None else f"#{hashlib.sha256(secret.encode()).hexdigest()}"
-    return f"user {user} on {digest} resetchannels {rest}"
+    return f"user {user} on {digest} resetchannels {rest} {_WRITE_CHECK}"

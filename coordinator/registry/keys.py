@@ -20,6 +20,7 @@ all. The managers' keys share the slot of `edl:managers` by the same means.
 | `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms |
 | `edl:{s}:desired` | hash, expires | count, reason, since_ms, at_ms: teachers it should have |
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
+| `edl:write-check` | list | nothing, ever: RPUSHX tries a write without making one |
 
 A name that begins with `=` is none that a member could have: among changes, `=` and an id is a
 member that ended its lease by its own wish.
@@ -36,6 +37,7 @@ from .records import Epoch, Kind
 
 SERVICES: Final = "edl:services"
 MANAGERS: Final = "edl:managers"
+WRITE_CHECK: Final = "edl:write-check"
 
 _SINGULAR: Final[dict[Kind, str]] = {
     "teachers": "teacher",

@@ -237,6 +237,10 @@ class MemoryRegistry(MemoryTables):
     def server_info(self) -> dict[str, str]:
         return {}
 
+    def check_writes(self) -> bool:
+        self._check_available()
+        return True
+
     def time_ms(self) -> int:
         self._check_available()
         return int(self._clock() * 1000)

@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from ...errors import Forbidden, RegistryUnavailable, Unauthenticated
-from . import redis_url
+from . import keys, redis_url
 
 #: Of an answer in which a key holds another type than ours.
 WRONG_TYPE = "WRONGTYPE"
+
+#: How Redis begins a refusal to work, and: its short name, what is wrong, what to do.
+_REFUSALS: Final = {
+    "READONLY": (
+        "read_only",
+        "is a replica",
+        "name its master, or the sentinels that know it as redis+sentinel://host:port/MASTER",
+    ),
+    "OOM": (
+        "out_of_memory",
+        "is out of memory and refuses writes",
+        "raise its maxmemory, or delete from it what is not the mesh's",
+    ),
+    "BUSY": (
+        "busy",
+        "is busy with a script and refuses everything else",
+        "end that script with SCRIPT KILL, and find out which program runs it",
+    ),
+    "NOREPLICAS": (
+        "no_replicas",
+        "has too few replicas in step and refuses writes",
+        "start its replicas again, or lower its min-replicas-to-write",
+    ),
+    "MISCONF": (
+        "not_saving",
+        "cannot save to its disk and refuses writes",
+        "make room on its disk; its own log says what fails",
+    ),
+}
+#: Short names of all reasons for which a Redis that answers refuses to work.
+REFUSALS: Final = tuple(name for name, _, _ in _REFUSALS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +95,14 @@ class RedisSession:
         with self._translated():
             seconds, micros = self._redis.time()
         return int(seconds) * 1000 + int(micros) // 1000
+
+    def check_writes(self) -> bool:
+        try:
+            with self._translated():
+                self._redis.rpushx(keys.WRITE_CHECK, "")
+        except Forbidden:
+            return False
+        return True
 
     def close(self) -> None:
         self._redis.close()
@@ -127,10 +167,10 @@ class RedisSession:
                     f"the Redis user of {self._url} may not do this ({text}); its rules have to "
                     "be those of its role and service: 'edl coordinator acl' prints them"
                 ) from None
-            if isinstance(error, redis.exceptions.ReadOnlyError):
+            if (refusal := _refusal(error, text)) is not None:
+                name, what, advice = refusal
                 raise RegistryUnavailable(
-                    f"Redis at {self._url} is a replica: name its master, or the sentinels that "
-                    "know it as redis+sentinel://host:port/MASTER"
+                    f"Redis at {self._url} {what} ({text}): {advice}", refusal=name
                 ) from None
             if WRONG_TYPE in text:
                 raise RegistryUnavailable(
@@ -165,6 +205,18 @@ def script(name: str, package: str = __package__) -> tuple[str, str]:
     folder = resources.files(package) / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def _refusal(error: Exception, text: str) -> tuple[str, str, str] | None:
+    """The entry of `_REFUSALS` that an error is; None: of none."""
+    import redis
+
+    if isinstance(error, redis.exceptions.ReadOnlyError):  # their texts lack the code
+        return _REFUSALS["READONLY"]
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return _REFUSALS["OOM"]
+    found = re.search(rf"\b({'|'.join(_REFUSALS)})\b", text)
+    return None if found is None else _REFUSALS[found[1]]
 
 
 def _brief(error: Exception) -> str:

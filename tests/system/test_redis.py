@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +30,7 @@ from edl.coordinator.registry.redis_registry import RedisRegistry
 from edl.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
 from edl.scheduler.students.shards import Shard
 from edl.tests.proto.security.authority import write_secret
+from edl.tests.system.coordinator_process import START_S, edl, ready, serve
 from edl.tests.system.redis_servers import TlsProxy, redis_server, watched_redis
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -313,6 +317,115 @@ def test_a_stolen_teacher_may_name_a_service_and_it_is_forgotten(users: Users) -
         client.zadd(keys.SERVICES, {"junk": 1})
         assert "junk" not in users.manager.services()
         assert manager.zscore(keys.SERVICES, "junk") is None
+
+
+def _set(client: Any, name: str, value: int) -> Iterator[None]:
+    before = client.config_get(name)[name]
+    client.config_set(name, value)
+    yield
+    client.config_set(name, before)
+
+
+def _replica(client: Any) -> Iterator[None]:
+    client.replicaof("127.0.0.1", 9)
+    yield
+    client.replicaof("no", "one")
+
+
+def _full_disk(client: Any) -> Iterator[None]:
+    client.config_set("save", "3600 1")
+    client.set("unsaved", 1)
+    client.bgsave()
+    wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
+    yield
+    client.config_set("save", "")
+
+
+def _endless_script(client: Any) -> Iterator[None]:
+    client.config_set("busy-reply-threshold", 1)
+
+    def run() -> None:
+        port = client.get_connection_kwargs()["port"]
+        with raw.Redis(port=port, protocol=2) as other, suppress(raw.ResponseError):
+            other.eval("while true do end", 0)
+
+    thread = threading.Thread(target=run, name="endless-script")
+    thread.start()
+    wait_until(lambda: _is_busy(client))
+    yield
+    client.script_kill()
+    thread.join(DEADLINE_S)
+
+
+def _is_busy(client: Any) -> bool:
+    try:
+        client.ping()
+    except raw.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
+
+
+#: Why Redis refuses to work: how it is brought about, what every message says.
+REFUSALS: dict[str, tuple[Callable[[Any], Iterator[None]], str]] = {
+    "read_only": (_replica, "is a replica"),
+    "out_of_memory": (partial(_set, name="maxmemory", value=1), "is out of memory"),
+    "no_replicas": (partial(_set, name="min-replicas-to-write", value=1), "too few replicas"),
+    "not_saving": (_full_disk, "cannot save to its disk"),
+    "busy": (_endless_script, "is busy with a script"),
+}
+
+
+def _refusals_told(address: str) -> list[str]:
+    """The reasons that a manager's metrics give."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE_S) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^edl_coordinator_registry_refusing\{reason="(\w+)"\} 1', text, re.M)
+    return [str(reason) for reason in found]
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_every_command_names_why_redis_refuses_and_what_to_do(
+    reason: str, stack: ExitStack
+) -> None:
+    bring_about, said = REFUSALS[reason]
+    _, port = stack.enter_context(redis_server("--dir", "/proc"))
+    url = f"redis://127.0.0.1:{port}"
+    client: Any = stack.enter_context(raw.Redis(port=port, protocol=2, decode_responses=True))
+    process = serve("--redis", url, "--port", 0, "--metrics-listen", 0)
+    stack.callback(process.stop)
+    metrics = process.expect(r"metrics at http://([\d.:]+)/", START_S)[1]
+    ready(process)
+    assert _refusals_told(metrics) == []
+    with contextmanager(bring_about)(client):
+        process.expect(said, START_S)  # the manager's log
+        wait_until(lambda: _refusals_told(metrics) == [reason])
+        if reason != "busy":
+            wait_until(lambda: not live(client))
+        for command, code in (("doctor", 1), ("status", 69)):
+            exited, lines = edl(command, url=url)
+            output = "\n".join(lines)
+            assert exited == code
+            assert said in output
+            assert "start one" not in output
+            assert "newer" not in output
+    wait_until(lambda: live(client))
+    wait_until(lambda: not _refusals_told(metrics))
+
+
+def live(client: Any) -> bool:
+    """Whether the lease of a manager stands."""
+    return any(
+        due > client.time()[0] * 1000
+        for _, due in client.zrange("edl:managers", 0, -1, withscores=True)
+    )
+
+
+def test_every_user_may_find_out_whether_writes_are_refused(users: Users) -> None:
+    for user in PASSWORDS:
+        with closing(RedisRegistry(users.url(user))) as registry:
+            assert registry.check_writes()
+    with users.client("edl-manager") as client:
+        assert not client.exists(keys.WRITE_CHECK)
 
 
 def accepts_writes(registry: Registry) -> bool:
