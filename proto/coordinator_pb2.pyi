@@ -149,12 +149,14 @@ class Assignment(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., term: _Optional[int] = ..., counter: _Optional[int] = ..., teachers: _Optional[_Iterable[_Union[Teacher, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., live_teachers: _Optional[int] = ..., reason: _Optional[str] = ..., content_id: _Optional[str] = ..., next_content_id: _Optional[str] = ..., data_epoch: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("service", "max_members")
+    __slots__ = ("service", "max_members", "own_only")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     MAX_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    OWN_ONLY_FIELD_NUMBER: _ClassVar[int]
     service: str
     max_members: int
-    def __init__(self, service: _Optional[str] = ..., max_members: _Optional[int] = ...) -> None: ...
+    own_only: bool
+    def __init__(self, service: _Optional[str] = ..., max_members: _Optional[int] = ..., own_only: _Optional[bool] = ...) -> None: ...
 
 class MeshStatus(_message.Message):
     __slots__ = ("services", "managers", "redis_time_ms")

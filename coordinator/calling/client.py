@@ -174,11 +174,16 @@ def ask_status(
     *,
     service: str = "",
     max_members: int = 0,
+    own_only: bool = False,
     security: ClientSecurity | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> pb.MeshStatus:
-    """As `fetch_status`, of the one manager at `address` (`host:port`)."""
-    request = pb.StatusRequest(service=service, max_members=max_members)
+    """As `fetch_status`, of the one manager at `address` (`host:port`).
+
+    With `own_only`, of students that our credential has subscribed and their teachers alone, which
+    a student may ask for.
+    """
+    request = pb.StatusRequest(service=service, max_members=max_members, own_only=own_only)
     status: pb.MeshStatus = _ask_one(
         address, security, lambda stub: stub.Status(request, timeout=timeout_s)
     )

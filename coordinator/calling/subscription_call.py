@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
@@ -94,6 +95,25 @@ class SubscriptionCall:
         while (numbered := self._next_report(self, sent)) is not None:
             sent, report = numbered
             yield report
+
+
+def try_subscribing(address: str, security: ClientSecurity | None = None) -> None:
+    """Find out whether the manager at `address` takes our subscriptions; none is made.
+
+    Raises:
+        CoordinatorUnavailable: it does not answer, or not in time.
+        EdlError: it refuses us.
+    """
+    over = threading.Event()
+
+    def say_nothing(_: SubscriptionCall, __: int) -> None:
+        over.wait()
+
+    try:
+        with SubscriptionCall(address, security, "", say_nothing) as call:
+            call.open()
+    finally:
+        over.set()
 
 
 def _beat_s(text: str) -> float:

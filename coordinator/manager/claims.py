@@ -70,6 +70,11 @@ def objection(
     return None
 
 
+def owns(principal: str, facts: Mapping[str, str]) -> bool:
+    """Whether a student with these facts was subscribed by `principal`."""
+    return hmac.compare_digest(facts.get(OWNER, ""), _hash(principal))
+
+
 def _agree(facts: Mapping[str, str], mine: Mapping[str, str], name: str) -> bool:
     """Whether what is kept fits what came; where nothing is kept, whoever comes is believed."""
     kept = facts.get(name, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
@@ -122,6 +122,40 @@ def summed_up(found: Reading) -> pb.ServiceStatus:
         content_teachers=Counter(content for content in contents if content),
         content_students=Counter(row.content_id for row in rows if row.content_id),
     )
+
+
+def own_part(
+    whole: pb.MeshStatus, owned: Callable[[str], Container[str]], max_members: int = 0
+) -> pb.MeshStatus:
+    """Some students of a mesh and their teachers; sums and counts are of these alone.
+
+    Args:
+        whole: of all members.
+        owned: name of a service -> ids of its students that are told.
+        max_members: at most so many students and teachers of each service; 0: all.
+    """
+    own = pb.MeshStatus(managers=whole.managers, redis_time_ms=whole.redis_time_ms)
+    for service in whole.services:
+        names = owned(service.name)
+        students = [one for one in service.students if one.report.student_id in names]
+        if not students:
+            continue
+        assigned = {teacher for student in students for teacher in student.assigned}
+        teachers = [one for one in service.teachers if one.teacher_id in assigned]
+        own.services.add(
+            name=service.name,
+            leader=service.leader,
+            content_id=service.content_id,
+            teachers=teachers[: max_members or None],
+            students=students[: max_members or None],
+            teacher_count=len(teachers),
+            student_count=len(students),
+            teacher_states=Counter(state_of(one.admission, one.state) for one in teachers),
+            student_states=Counter(one.report.state or "new" for one in students),
+            wanted=sum(one.report.want for one in students),
+            assigned=sum(len(one.assigned) for one in students),
+        )
+    return own
 
 
 def state_of(admission: str, says: str) -> str:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ... import __version__
-from ...errors import AccessError, EdlError, UnavailableError, UsageError
+from ...errors import AccessError, EdlError, Forbidden, UnavailableError, UsageError
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, is_loopback
 from ..calling.client import ask_status
+from ..calling.subscription_call import try_subscribing
 from ..registry import Registry, connect, masked
 from ..registry.records import Member
 from .findings import Finding, doubt, well, wrong
@@ -140,17 +141,30 @@ def _managers(registry: Registry, security: ClientSecurity | None) -> Iterator[F
         yield from _reachable_by_others(member, registry.url)
         try:
             began = time.monotonic()
-            status = ask_status(member.member, max_members=_TRIED, security=security)
+            status, takes = _ask(member.member, security)
             took_s = time.monotonic() - began
         except EdlError as error:
             yield wrong(f"manager {member.member}", str(error), _advice(error))
             continue
-        yield well(f"manager {member.member}", f"answers in {took_s * 1000:.0f} ms")
+        yield well(f"manager {member.member}", f"answers in {took_s * 1000:.0f} ms{takes}")
         yield from _version(f"manager {member.member}", member.facts.get("version", ""))
     if len(members) == 1:
         yield doubt("managers", "there is one only", "a second one takes over when it dies")
     if status is not None:
         yield from _services(status)
+
+
+def _ask(address: str, security: ClientSecurity | None) -> tuple[pb.MeshStatus, str]:
+    """The status that our role may see, and what else the role may do there, in words.
+
+    A student sees its own part of the mesh, and has to be able to subscribe.
+    """
+    try:
+        return ask_status(address, max_members=_TRIED, security=security), ""
+    except Forbidden:
+        status = ask_status(address, max_members=_TRIED, own_only=True, security=security)
+        try_subscribing(address, security)
+        return status, " and takes subscriptions with these credentials of a student"
 
 
 def _reachable_by_others(member: Member, url: str) -> Iterator[Finding]:
@@ -169,7 +183,7 @@ def _version(about: str, version: str) -> Iterator[Finding]:
 
 def _services(status: pb.MeshStatus) -> Iterator[Finding]:
     if not status.services:
-        yield doubt("services", "none: no teacher and no student is registered")
+        yield doubt("services", "none: no teacher or student that these credentials may see")
     for service in status.services:
         yield from _service(service)
         yield from _teachers(service)
@@ -194,7 +208,7 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
         f"{service.assigned} of {service.wanted} wanted are assigned"
     )
     if service.student_count and not serving:
-        yield wrong(about, "students wait, and no teacher serves", "start one")
+        yield wrong(about, "students wait, and no teacher serves them", "start one")
     elif starved and service.assigned < service.wanted:
         yield doubt(about, f"{text}; {starved} students starve", "start more teachers")
     elif starved:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -11,11 +11,14 @@ from google.protobuf.message import Message
 
 from ...errors import AccessError, RegistryUnavailable, UsageError, WireError
 from ...proto import coordinator_pb2 as pb
+from ...proto.security import Caller
 from .. import operations
 from ..limits import Limits, Places
 from ..machines import MachineBoard, deploying
+from ..manager import claims
+from ..manager.summary import own_part
 from ..registry import Registry
-from .door import Context, Door, parsed
+from .door import Context, Door, RefusedByGate, parsed
 
 _T = TypeVar("_T")
 
@@ -61,32 +64,50 @@ class Calls:
     def handlers(self) -> Mapping[str, Handler]:
         """Method name -> handler."""
         return {
-            "Status": self._handler("viewer", pb.StatusRequest, self._status),
-            "Drain": self._handler("admin", pb.DrainRequest, self._drain),
-            "Upgrade": self._handler("admin", pb.UpgradeRequest, self._upgrade),
-            "Deploy": self._handler("admin", pb.DeployRequest, self._deploy),
+            "Status": self._handler(("viewer", "student"), pb.StatusRequest, self._status),
+            "Drain": self._handler(("admin",), pb.DrainRequest, self._drain),
+            "Upgrade": self._handler(("admin",), pb.UpgradeRequest, self._upgrade),
+            "Deploy": self._handler(("admin",), pb.DeployRequest, self._deploy),
         }
 
-    def _handler(self, role: str, kind: type[Message], answer: Callable[[Any], Message]) -> Handler:
+    def _handler(
+        self,
+        roles: Sequence[str],
+        kind: type[Message],
+        answer: Callable[[Any, Caller], Message],
+    ) -> Handler:
         async def call(requests: AsyncIterator[bytes], context: Context) -> None:
-            caller = await self._door.admit(context, role)
+            caller = await self._door.admit(context, *roles)
             try:
                 with self._opened.one(caller.principal):
                     data = await self._door.first(requests)
                 if data is None:  # cut short, or above what gRPC itself takes
                     raise WireError("the call ended without a whole request")
                 with self._answered.one(""):  # not before: who says nothing keeps nobody out
-                    reply = await in_thread(answer, parsed(kind(), data))
+                    reply = await in_thread(answer, parsed(kind(), data), caller)
                 await context.write(reply.SerializeToString())
             except Exception as error:
                 await self._door.refuse(context, error)
 
         return grpc.stream_stream_rpc_method_handler(call)
 
-    def _status(self, request: pb.StatusRequest) -> pb.MeshStatus:
-        return self._overview.status(request.service, request.max_members)
+    def _status(self, request: pb.StatusRequest, caller: Caller) -> pb.MeshStatus:
+        if not request.own_only:
+            self._door.check_role(caller, "viewer")
+            return self._overview.status(request.service, request.max_members)
+        whole = self._overview.status(request.service)
+        return own_part(whole, self._owned_by(caller), request.max_members)
 
-    def _drain(self, request: pb.DrainRequest) -> pb.DrainReply:
+    def _owned_by(self, caller: Caller) -> Callable[[str], set[str]]:
+        """Gives the ids of a service's students that the credential of `caller` subscribed."""
+
+        def owned(service: str) -> set[str]:
+            students = self._registry.members("students", service)
+            return {one.member for one in students if claims.owns(caller.principal, one.facts)}
+
+        return owned
+
+    def _drain(self, request: pb.DrainRequest, _: Caller) -> pb.DrainReply:
         return pb.DrainReply(
             teachers=operations.drain(
                 self._registry,
@@ -96,14 +117,14 @@ class Calls:
             )
         )
 
-    def _upgrade(self, request: pb.UpgradeRequest) -> pb.UpgradeReply:
+    def _upgrade(self, request: pb.UpgradeRequest, _: Caller) -> pb.UpgradeReply:
         return pb.UpgradeReply(
             summary=operations.upgrade(
                 self._registry, request.service, request.content_id, request.at
             )
         )
 
-    def _deploy(self, request: pb.DeployRequest) -> pb.DeployReply:
+    def _deploy(self, request: pb.DeployRequest, _: Caller) -> pb.DeployReply:
         if self._machines is None:
             raise UsageError("this service manager keeps no machines to deploy on")
         if request.withdraw:
@@ -117,8 +138,11 @@ async def in_thread(work: Callable[..., _T], *args: Any) -> _T:
 
     Raises:
         RegistryUnavailable: the registry does not answer, or refuses this manager.
+        RefusedByGate: `work` refused the caller.
     """
     try:
         return await asyncio.to_thread(work, *args)
+    except RefusedByGate:
+        raise
     except AccessError as error:
         raise RegistryUnavailable(f"Redis refuses this service manager: {error}") from None

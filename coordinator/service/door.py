@@ -32,7 +32,7 @@ OnRefused = Callable[[str], None]
 _M = TypeVar("_M", bound=Message)
 
 
-class _RefusedByGate(Forbidden):
+class RefusedByGate(Forbidden):
     """One that the gate has counted."""
 
 
@@ -42,7 +42,7 @@ class _Withdrawn(Unauthenticated):
 
 #: What each refusal is counted as; the nearest class counts. Other errors are no refusals.
 _REASONS: Final[dict[type[BaseException], str]] = {
-    _RefusedByGate: "",
+    RefusedByGate: "",
     _Withdrawn: "",
     AccessError: "forbidden",
     VersionMismatch: "version",
@@ -68,10 +68,10 @@ class Door:
         self._limits = limits
         self._on_refused = on_refused
 
-    async def admit(self, context: Context, role: str) -> Caller:
-        """Who calls, which is at least a `role`; ends the call otherwise, before it is read."""
+    async def admit(self, context: Context, *roles: str) -> Caller:
+        """Who calls, in one of `roles` or an admin; ends the call otherwise, before it is read."""
         try:
-            return self._caller(context, role)
+            return self._caller(context, *roles)
         except AccessError as error:
             await self._abort(context, error)
 
@@ -82,19 +82,26 @@ class Door:
         except AccessError as error:
             raise _Withdrawn(str(error)) from None
 
-    def _caller(self, context: Context, role: str) -> Caller:
+    def _caller(self, context: Context, *roles: str) -> Caller:
         caller = self._gate.admit(
             context.invocation_metadata() or (), context.auth_context(), context.peer()
         )
-        self._gate.require(caller, role)
+        self._gate.require(caller, *roles)
         return caller
+
+    def check_role(self, caller: Caller, role: str) -> None:
+        """Raises Forbidden when `caller` is neither a `role` nor an admin."""
+        try:
+            self._gate.require(caller, role)
+        except Forbidden as error:
+            raise RefusedByGate(str(error)) from None
 
     def check_own(self, caller: Caller, student_id: str) -> None:
         """Raises Forbidden when the credential of `caller` is for other students."""
         try:
             self._gate.require_student(caller, student_id)
         except Forbidden as error:
-            raise _RefusedByGate(str(error)) from None
+            raise RefusedByGate(str(error)) from None
 
     async def refuse(self, context: Context, error: Exception) -> NoReturn:
         """End a call by `error`; count it if it is the caller's fault."""

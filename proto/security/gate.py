@@ -121,15 +121,16 @@ class Gate:
             )
         return caller
 
-    def require(self, caller: Caller, role: str) -> None:
-        """Let only `role` and admins pass.
+    def require(self, caller: Caller, *roles: str) -> None:
+        """Let only callers in one of `roles` and admins pass.
 
         Raises:
             Forbidden: `caller` is neither.
         """
-        if not caller.may(role):
+        if not any(caller.may(role) for role in roles):
+            meant = " and ".join(f"{role}s" for role in roles)
             raise self._refuse(
-                Forbidden(f"this is for {role}s; the credential shown is a {caller}'s")
+                Forbidden(f"this is for {meant}; the credential shown is a {caller}'s")
             )
 
     def require_student(self, caller: Caller, student_id: str) -> None:

@@ -208,6 +208,7 @@ def guarded(tmp_path: Path) -> Iterator[Served]:
 
 CALLS = {
     "status": ("Status", pb.StatusRequest()),
+    "own status": ("Status", pb.StatusRequest(own_only=True)),
     "watch": ("Watch", pb.WatchRequest()),
     "drain": ("Drain", pb.DrainRequest(teacher_id="t1")),
     "upgrade": ("Upgrade", pb.UpgradeRequest(service="s", content_id="c2" * 32, at="now")),
@@ -220,9 +221,9 @@ CALLS = {
 @pytest.mark.parametrize(
     ("token", "allowed"),
     [
-        ("onejob", ["j/0"]),
-        ("everyjob", ["j/0", "k/0"]),
-        ("looking", ["status", "watch"]),
+        ("onejob", ["own status", "j/0"]),
+        ("everyjob", ["own status", "j/0", "k/0"]),
+        ("looking", ["status", "own status", "watch"]),
         ("ruling", list(CALLS)),
         *((unknown, []) for unknown in ("", "wrong", "ruling2")),
     ],

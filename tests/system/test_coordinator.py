@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from edl.coordinator import Subscription, fetch_status
+from edl.coordinator import Subscription, connect, fetch_status
 from edl.coordinator.cli import app
 from edl.coordinator.config import ManagerConfig
+from edl.coordinator.ops.doctor import examine
+from edl.coordinator.ops.findings import Finding
 from edl.coordinator.registry import acl
 from edl.coordinator.serve import ServeConfig
 from edl.coordinator.serve import serve as run
@@ -118,10 +121,20 @@ def test_metrics_health_and_page_are_served_where_it_says(tmp_path: Path) -> Non
     assert process.stop(grace_s=10.0) == 0
 
 
-def test_certificates_and_tokens_are_asked_for(tmp_path: Path) -> None:
+def examined(url: str, security: ClientSecurity) -> dict[str, list[Finding]]:
+    """What the doctor finds, by what it is about."""
+    found: dict[str, list[Finding]] = {}
+    for one in examine(url, lambda: security):
+        found.setdefault(one.about, []).append(one)
+    return found
+
+
+def test_certificates_and_tokens_are_asked_for(tmp_path: Path, stack: ExitStack) -> None:
     authority = Authority(tmp_path / "ca")
     files = authority.issue("manager", "viewer:manager")
-    tokens = write_secret(tmp_path / "tokens", "student:j learning\nadmin:root ruling\n")
+    tokens = write_secret(
+        tmp_path / "tokens", "student:j learning\nstudent:k elsewhere\nadmin:root ruling\n"
+    )
     process = serve(
         *("--redis-port", 0, "--tokens", tokens),
         *("--tls-cert", files.certificate, "--tls-key", files.key, "--tls-ca", files.ca),
@@ -140,6 +153,23 @@ def test_certificates_and_tokens_are_asked_for(tmp_path: Path) -> None:
     subscription.start(told.append)
     subscription.report(pb.StudentReport(incarnation=1, want=1))
     wait_until(lambda: bool(told))
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        registry = stack.enter_context(closing(connect(url)))
+        for name, port in (("t1", here.getsockname()[1]), ("t2", 9)):
+            facts = {"incarnation": "1", "address": f"127.0.0.1:{port}", "state": "serving"}
+            registry.register("teachers", "s", name, facts, 600.0)
+        subscription.report(pb.StudentReport(incarnation=1, want=2))
+        wait_until(lambda: [s.assigned for s in fetch_status(url, security=root).services] == [2])
+        found = examined(url, learner)
+    (manager,) = [one for about, one in found.items() if about.startswith("manager ")]
+    assert manager[0].level == "well"
+    assert "takes subscriptions" in manager[0].text
+    assert [one.level for one in found["service s"]] == ["well"]
+    assert "2 teachers serve 1 students, 2 of 2 wanted" in found["service s"][0].text
+    assert "teacher t1" not in found
+    assert [one.level for one in found["teacher t2"]] == ["wrong"]
+    other = ClientSecurity(ours, write_secret(tmp_path / "other", "elsewhere"))
+    assert "service s" not in examined(url, other), "what other students have"
     subscription.stop()
     assert process.stop(grace_s=10.0) == 0
     assert not any("learning" in line or "ruling" in line for line in process.tail(500))
