@@ -36,14 +36,10 @@ class RefusedByGate(Forbidden):
     """One that the gate has counted."""
 
 
-class _Withdrawn(Unauthenticated):
-    """The same, of a credential that was good when the call began."""
-
-
 #: What each refusal is counted as; the nearest class counts. Other errors are no refusals.
 _REASONS: Final[dict[type[BaseException], str]] = {
     RefusedByGate: "",
-    _Withdrawn: "",
+    Unauthenticated: "",  # which the gate alone says, and counts
     AccessError: "forbidden",
     VersionMismatch: "version",
     WireError: "malformed",
@@ -68,26 +64,35 @@ class Door:
         self._limits = limits
         self._on_refused = on_refused
 
+    @property
+    def revision(self) -> object:
+        """As `Gate.revision`."""
+        return self._gate.revision
+
     async def admit(self, context: Context, *roles: str) -> Caller:
         """Who calls, in one of `roles` or an admin; ends the call otherwise, before it is read."""
         try:
-            return self._caller(context, *roles)
+            caller = self._caller(context)
+            self._gate.require(caller, *roles)
         except AccessError as error:
             await self._abort(context, error)
-
-    def check_still(self, context: Context, role: str) -> None:
-        """Raises Unauthenticated when the credential of an admitted call was withdrawn since."""
-        try:
-            self._caller(context, role)
-        except AccessError as error:
-            raise _Withdrawn(str(error)) from None
-
-    def _caller(self, context: Context, *roles: str) -> Caller:
-        caller = self._gate.admit(
-            context.invocation_metadata() or (), context.auth_context(), context.peer()
-        )
-        self._gate.require(caller, *roles)
         return caller
+
+    def check_again(self, context: Context, role: str, student_id: str = "") -> None:
+        """Look at the credential of a call that was admitted some time ago.
+
+        Args:
+            context: of the call.
+            role: what it was admitted for.
+            student_id: the student that it reports for; empty: none, or it has not said.
+
+        Raises:
+            AccessError: it was withdrawn, or is another role's or another student's by now.
+        """
+        caller = self._caller(context)
+        self.check_role(caller, role)
+        if student_id:
+            self.check_own(caller, student_id)
 
     def check_role(self, caller: Caller, role: str) -> None:
         """Raises Forbidden when `caller` is neither a `role` nor an admin."""
@@ -129,6 +134,11 @@ class Door:
         if data is not None:
             self._limits.check_size(data)
         return data
+
+    def _caller(self, context: Context) -> Caller:
+        return self._gate.admit(
+            context.invocation_metadata() or (), context.auth_context(), context.peer()
+        )
 
     async def _abort(self, context: Context, error: Exception) -> NoReturn:
         await context.abort(*to_status(error))

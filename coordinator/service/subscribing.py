@@ -11,9 +11,17 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ...errors import EdlError, RateLimited, RetryableError, UnavailableError, WireError
+from ...errors import (
+    AccessError,
+    EdlError,
+    RateLimited,
+    RetryableError,
+    UnavailableError,
+    WireError,
+)
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import Caller
 from ...scheduler.limits import full, take
@@ -27,6 +35,8 @@ from .stream import Outgoing
 log = logging.getLogger(__name__)
 
 _LOSS_S: Final = 0.1
+#: Seconds between two looks for credentials of standing streams that were withdrawn.
+_RECHECK_S: Final = 1.0
 _SECRET_BYTES: Final = 24
 _MOST_SECRET: Final = 128
 
@@ -54,6 +64,14 @@ class Students(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Admitted:
+    """A call that was let in, and the revision of the credentials by which it was."""
+
+    context: Context
+    revision: object
+
+
 class Subscribing:
     """Carries reports to the manager and assignments to students.
 
@@ -68,25 +86,42 @@ class Subscribing:
         self._door = door
         self._limits = limits
         self._places = Places("streams of students", limits.streams, limits.streams_per_principal)
-        self._open: set[Outgoing] = set()
+        self._open: dict[Outgoing, _Admitted] = {}
 
     def end_all(self) -> None:
         """Send every student to another manager."""
         for stream in self._open:
             stream.fail(UnavailableError("this service manager ends: ask another"))
 
+    async def recheck(self) -> None:
+        """End the streams of credentials that are withdrawn; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(_RECHECK_S)
+            revision = self._door.revision
+            for stream, admitted in list(self._open.items()):
+                if admitted.revision is revision:
+                    continue
+                admitted.revision = revision
+                student_id = "" if stream.report is None else stream.report.student_id
+                try:
+                    self._door.check_again(admitted.context, "student", student_id)
+                except AccessError as error:
+                    stream.fail(error)
+
     async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Serve one call."""
+        admitted = _Admitted(context, self._door.revision)
         caller = await self._door.admit(context, "student")
         try:
             with self._places.one(caller.principal):
-                await self._serve(requests, context, caller)
+                await self._serve(requests, admitted, caller)
         except EdlError as error:
             await self._door.refuse(context, error)
 
     async def _serve(
-        self, requests: AsyncIterator[bytes], context: Context, caller: Caller
+        self, requests: AsyncIterator[bytes], admitted: _Admitted, caller: Caller
     ) -> None:
+        context = admitted.context
         claim = claims.Claimant(caller.principal, _secret(context))
         # Before the first report: what a manager keeps of a student's secret, the student has.
         await context.send_initial_metadata(
@@ -94,7 +129,7 @@ class Subscribing:
         )
         stream = Outgoing(asyncio.get_running_loop())
         hearing = asyncio.create_task(self._hear(requests, stream, caller, claim))
-        self._open.add(stream)
+        self._open[stream] = admitted
         closed = False
         try:
             while (assignment := await stream.next()) is not None:
@@ -103,7 +138,7 @@ class Subscribing:
             await asyncio.sleep(_LOSS_S)
             closed = True
         finally:
-            self._open.discard(stream)
+            del self._open[stream]
             hearing.cancel()
             if stream.report is not None:
                 self._students.end(stream, stream.report, clean=closed)

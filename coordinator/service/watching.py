@@ -71,7 +71,7 @@ class Watching:
                 service: keys.event_place(entry.id) for service, entry in past
             }  # the last counts
             while True:
-                self._door.check_still(context, "viewer")
+                self._door.check_again(context, "viewer")
                 try:
                     async with asyncio.timeout(_CHECK_S):
                         service, entry = await listener.next()

@@ -60,6 +60,11 @@ class Gate:
         """Whether a caller has to prove who it is."""
         return any(asked for _, asked in self._demands())
 
+    @property
+    def revision(self) -> object:
+        """What is another object once the list of tokens was read anew; reads it if it changed."""
+        return None if self._tokens is None else self._tokens.current()
+
     def admit(
         self,
         metadata: Iterable[tuple[str, str | bytes]] | None,

@@ -257,6 +257,50 @@ def test_the_log_is_not_told_on_to_a_token_that_is_withdrawn(
     assert guarded.refused == ["unauthenticated"]
 
 
+def _bearer(token: str) -> list[tuple[str, str]]:
+    return [("authorization", f"Bearer {token}")]
+
+
+def test_a_standing_stream_ends_when_its_credential_is_withdrawn(tmp_path: Path) -> None:
+    tokens = write_secret(tmp_path / "tokens", TOKENS)
+    with (
+        served(security=ServerSecurity(None, tokens)) as mesh,
+        open_stream(mesh.address, report(student_id="k/0"), metadata=_bearer("everyjob")) as (
+            staying,
+            _,
+        ),
+        open_stream(mesh.address, report(), metadata=_bearer("onejob")) as (withdrawn, _),
+        open_stream(mesh.address, metadata=_bearer("ruling")) as (silent, _),
+    ):
+        next_assignment(staying)
+        next_assignment(withdrawn)
+        dict(silent.initial_metadata())
+        write_secret(tokens, "student everyjob\nstudent:other onejob\nviewer:root ruling\n")
+        assert end_of(withdrawn)[0] == "PERMISSION_DENIED"
+        assert end_of(silent)[0] == "PERMISSION_DENIED"
+        write_secret(tokens, "student everyjob\n")
+        mesh.manager.push("k/0", (200, 1))
+        assert next_assignment(staying).term == 200
+        write_secret(tokens, "admin:root ruling\n")
+        assert end_of(staying)[0] == "UNAUTHENTICATED"
+        assert mesh.refused == ["forbidden", "forbidden", "unauthenticated"]
+
+
+def test_each_change_of_the_tokens_is_noticed_though_nobody_calls(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def noticed() -> int:
+        return sum("read again, as it has changed" in one.message for one in caplog.records)
+
+    tokens = write_secret(tmp_path / "tokens", TOKENS)
+    with served(security=ServerSecurity(None, tokens)):
+        for changes in (1, 2, 3):
+            write_secret(tokens, f"student number-{changes}\n")
+            wait_until(lambda n=changes: noticed() == n)  # type: ignore[misc]
+
+
 def test_a_watcher_hears_all_or_is_told_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_tail, "_BEHIND", 3)
     events = [("s", LogEntry("registered", "t1", "t1 came", id=f"{n}-0")) for n in range(4)]

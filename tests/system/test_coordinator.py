@@ -170,6 +170,11 @@ def test_certificates_and_tokens_are_asked_for(tmp_path: Path, stack: ExitStack)
     assert [one.level for one in found["teacher t2"]] == ["wrong"]
     other = ClientSecurity(ours, write_secret(tmp_path / "other", "elsewhere"))
     assert "service s" not in examined(url, other), "what other students have"
+    write_secret(tokens, "student:k elsewhere\nadmin:root ruling\n")
+    # Whoever is revoked holds no teacher and asks for none, once its lease is over.
+    wait_until(lambda: not registry.members("students", "s"))
+    wait_until(lambda: fetch_status(url, security=root).services[0].wanted == 0)
+    assert "not known here" in subscription.why
     subscription.stop()
     assert process.stop(grace_s=10.0) == 0
     assert not any("learning" in line or "ruling" in line for line in process.tail(500))
