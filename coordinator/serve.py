@@ -21,6 +21,7 @@ from ..proto.security import (
     check_exposure,
     is_loopback,
 )
+from ..proto.security.certificates import export_expiry
 from .config import ManagerConfig, check_free, is_wildcard, join_address, named_by_address
 from .embedded import free_port, keep_embedded
 from .heartbeat import Heartbeat
@@ -134,6 +135,7 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
         undo.callback(registry.close)
         started_ms = with_patience(registry.time_ms, stop)
         metrics = CoordinatorMetrics()
+        export_expiry(metrics.registry, config.security)
         gate = Gate(config.security, metrics.refused)
         ended: list[str] = []
 

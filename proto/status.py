@@ -32,6 +32,7 @@ from ..errors import (
     WireError,
     WrongInstance,
 )
+from .security.certificates import handshake_hint
 
 Code = grpc.StatusCode
 
@@ -120,6 +121,8 @@ def from_status(
         raise ValueError(f"{code} is not an error")
     if code is Code.RESOURCE_EXHAUSTED and _TOO_LARGE in (details or ""):
         kind = RequestRefused
+    if hint := handshake_hint(details or "") if code is Code.UNAVAILABLE else "":
+        details = f"{details}; {hint}"
     error = kind(details or f"the peer answered {code.name} and nothing else")
     if isinstance(error, RateLimited):
         error.retry_after_s = _pushback_s(metadata)

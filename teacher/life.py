@@ -13,6 +13,7 @@ from ..lifecycle import Stop
 from ..logs import log_as
 from ..metrics import MetricsServer
 from ..proto.security import Gate
+from ..proto.security.certificates import export_expiry
 from .advertise import advertised
 from .batcher import Batcher
 from .config import TeacherConfig
@@ -59,6 +60,7 @@ class Teacher:
         self._heartbeat: Heartbeat | None = None
         self._metrics_server: MetricsServer | None = None
         self._metrics = TeacherMetrics()
+        export_expiry(self._metrics.registry, config.server.security)
         self._traffic = Traffic(on_labelled=self._metrics.labelled)
         self._identity = Identity(config.service, "", new_incarnation(registry, stop))
         self._pool = PredictorPool(

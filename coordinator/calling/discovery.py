@@ -78,7 +78,7 @@ def call_error(address: str, error: grpc.RpcError) -> EdlError:
         return meaning
     if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED):
         return CoordinatorUnavailable(f"service manager {address} turns us away: {details}")
-    return CoordinatorUnavailable(f"service manager {address} does not answer ({details or code})")
+    return CoordinatorUnavailable(f"service manager {address} does not answer ({meaning})")
 
 
 def begun(call: Any, address: str) -> dict[str, str]:

@@ -6,19 +6,20 @@ Each check yields findings and goes on; what a failed check makes impossible is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ... import __version__
 from ...errors import AccessError, EdlError, Forbidden, UnavailableError, UsageError
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, is_loopback
+from ...proto.security.certificates import SOON_DAYS, handshake_hint, validity_of
 from ..calling.client import ask_status
 from ..calling.subscription_call import try_subscribing
 from ..registry import Registry, connect, masked
 from ..registry.records import Member
 from .findings import Finding, doubt, well, wrong
-from .reaching import refusal
+from .reaching import certificate_of, refusal
 
 #: Clocks of two machines further apart are worth a word: incarnations are made from them.
 CLOCK_S: Final = 2.0
@@ -118,12 +119,35 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
         return
     parts = (["TLS"] if security.tls else []) + (["a token"] if security.token_file else [])
     yield well("credentials", " and ".join(parts))
+    for path in (security.tls.certificate, security.tls.ca) if security.tls else ():
+        if path is not None:
+            yield _days_left(f"certificate {path}", validity_of(path).days_left())
     if url.startswith(("redis://", "redis+sentinel://")) and not _is_near(url):
         yield doubt(
             "credentials",
             f"{masked(url)} is reached without TLS",
             "write rediss:// if Redis speaks it: a password on this way can be read",
         )
+
+
+def _days_left(about: str, days: float) -> Finding:
+    if days <= 0:
+        return wrong(about, f"has expired {-days:.0f} days ago", "replace it")
+    text = f"is valid for {days:.0f} more days"
+    return doubt(about, text, "replace it in time") if days < SOON_DAYS else well(about, text)
+
+
+def _peers(addresses: Iterable[str], security: ClientSecurity | None) -> Iterator[Finding]:
+    """Whether servers show certificates that are valid, and for how long."""
+    if security is None or security.tls is None:
+        return
+    for address in addresses:
+        try:
+            days = certificate_of(address, security).days_left()
+        except OSError as error:
+            yield wrong(f"certificate of {address}", str(error), handshake_hint(str(error)))
+        else:
+            yield _days_left(f"certificate of {address}", days)
 
 
 def _managers(registry: Registry, security: ClientSecurity | None) -> Iterator[Finding]:
@@ -139,6 +163,7 @@ def _managers(registry: Registry, security: ClientSecurity | None) -> Iterator[F
     status: pb.MeshStatus | None = None
     for member in members:
         yield from _reachable_by_others(member, registry.url)
+        yield from _peers([member.member], security)
         try:
             began = time.monotonic()
             status, takes = _ask(member.member, security)
@@ -151,7 +176,7 @@ def _managers(registry: Registry, security: ClientSecurity | None) -> Iterator[F
     if len(members) == 1:
         yield doubt("managers", "there is one only", "a second one takes over when it dies")
     if status is not None:
-        yield from _services(status)
+        yield from _services(status, security)
 
 
 def _ask(address: str, security: ClientSecurity | None) -> tuple[pb.MeshStatus, str]:
@@ -181,12 +206,12 @@ def _version(about: str, version: str) -> Iterator[Finding]:
         yield doubt(about, f"runs edl-dist {version}, this machine {__version__}")
 
 
-def _services(status: pb.MeshStatus) -> Iterator[Finding]:
+def _services(status: pb.MeshStatus, security: ClientSecurity | None) -> Iterator[Finding]:
     if not status.services:
         yield doubt("services", "none: no teacher or student that these credentials may see")
     for service in status.services:
         yield from _service(service)
-        yield from _teachers(service)
+        yield from _teachers(service, security)
 
 
 def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
@@ -218,7 +243,7 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
         yield well(about, text)
 
 
-def _teachers(service: pb.ServiceStatus) -> Iterator[Finding]:
+def _teachers(service: pb.ServiceStatus, security: ClientSecurity | None) -> Iterator[Finding]:
     """Whether their addresses can be reached from here: of some, those that need a look first."""
     tried = [teacher for teacher in service.teachers if teacher.address][:_TRIED]
     deaf = {t.teacher_id: why for t in tried if (why := refusal(t.address))}
@@ -228,6 +253,8 @@ def _teachers(service: pb.ServiceStatus) -> Iterator[Finding]:
             f"cannot be reached from here: {why}",
             "start it with --host, and --advertise with what students can dial",
         )
+    encrypted = (t for t in tried if t.teacher_id not in deaf and "http://" not in t.address)
+    yield from _peers((t.address for t in encrypted), security)
     if foreign := [teacher for teacher in service.teachers if teacher.voucher]:
         spoken = ", ".join(sorted({teacher.protocol for teacher in foreign}))
         checked = sum(teacher.verified == "canary" for teacher in foreign)
@@ -256,6 +283,8 @@ def _advice(error: EdlError) -> str:
     if isinstance(error, AccessError):
         return "give --token-file, or --tls-cert and --tls-key, of somebody whom it knows"
     if isinstance(error, UsageError):  # about a file of ours, and says what to do
+        return ""
+    if handshake_hint(str(error)):  # which the error has said
         return ""
     return "is it up, and may this machine dial it? With TLS there, give --tls-ca"
 

@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any, ClassVar, Final
 
 from ...errors import Forbidden, RegistryUnavailable, Unauthenticated
+from ...proto.security.certificates import handshake_hint
 from . import keys, redis_url
 
 #: Of an answer in which a key holds another type than ours.
@@ -186,8 +187,8 @@ class RedisSession:
         import redis
 
         text = str(error)
-        if "CERTIFICATE_VERIFY_FAILED" in text:
-            return "name the authority that signed its certificate with ?ssl_ca_certs=FILE"
+        if hint := handshake_hint(text, ca="?ssl_ca_certs=FILE"):
+            return hint
         if "WRONG_VERSION_NUMBER" in text or "record layer" in text:
             return "it speaks no TLS there: write redis:// in place of rediss://"
         tls = self._url.startswith("rediss")

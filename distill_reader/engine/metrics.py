@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from ...proto.security.certificates import export_expiry
 from ..config import ReaderConfig
 from .metric_table import FAMILIES, Family, Seen
 from .outcomes import Done
@@ -52,6 +53,7 @@ class Exporter:
             buckets=BUCKETS,
         )
         self.registry.register(self)
+        export_expiry(self.registry, config.security)
         self._server = MetricsServer(config.metrics_listen, self.registry, insecure=config.insecure)
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ...errors import DeadlineExceeded, TeacherLost
+from ..security.certificates import handshake_hint
 from ..security.http_dial import HttpDial
 from ..wire import Buffer
 from .http_line import HttpLine
@@ -66,5 +67,6 @@ class HttpCalls:
         except TimeoutError:
             raise DeadlineExceeded("nobody answers within the time that there was") from None
         except OSError as error:
-            raise TeacherLost(f"nobody answers: {error}") from None
+            hint = handshake_hint(str(error))
+            raise TeacherLost(f"nobody answers: {error}" + (f"; {hint}" if hint else "")) from None
         return HttpLine(connection, self._dial.host, self._wire)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 
+from .certificates import check_validity
 from .credentials import TlsFiles
 from .pem import use_ca, use_pair
 from .reloading import Reloaded
@@ -12,8 +13,8 @@ from .reloading import Reloaded
 def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLContext:
     """What a server of `ssl` listens with.
 
-    Each new connection is offered the certificate that the files hold by then; connections that
-    stand keep theirs.
+    Each new connection is offered the certificate that the files hold by then, unless it has
+    expired; connections that stand keep theirs.
 
     Args:
         files: certificate and key; and the CA of its clients.
@@ -21,7 +22,7 @@ def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLC
             one; False asks none.
 
     Raises:
-        UsageError: one of these cannot be used.
+        UsageError: one of these cannot be used, or the certificate has expired.
     """
     contexts = Reloaded(files.paths(), lambda: _context(files, ask_clients))
 
@@ -40,6 +41,7 @@ def _context(files: TlsFiles, ask_clients: bool) -> ssl.SSLContext:
     assert files.key is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     use_pair(context, files.certificate, files.key)
+    check_validity(files.certificate)
     if ask_clients and files.ca is not None:
         use_ca(context, files.ca)
         context.verify_mode = ssl.CERT_REQUIRED

@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ...errors import AddressInUse
+from .certificates import check_validity
 from .credentials import ServerSecurity, TlsFiles
 from .pem import Pem, read_pem
 from .reloading import Reloaded
@@ -25,8 +26,8 @@ def listen(
 ) -> int:
     """Bind `address`; the port that was bound.
 
-    With TLS, each new connection is offered the certificate that the files hold by then;
-    connections that stand keep theirs.
+    With TLS, each new connection is offered the certificate that the files hold by then, unless it
+    has expired; connections that stand keep theirs.
 
     Args:
         server: that is not started yet.
@@ -36,7 +37,7 @@ def listen(
             of each call.
 
     Raises:
-        UsageError: a file of `security` cannot be used.
+        UsageError: a file of `security` cannot be used, or its certificate has expired.
         AddressInUse: gRPC cannot bind; it does not say why.
     """
     try:
@@ -55,7 +56,7 @@ _KEPT: weakref.WeakKeyDictionary[object, list[grpc.ServerCredentials]] = weakref
 def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.ServerCredentials:
     import grpc
 
-    pem = Reloaded(files.paths(), lambda: read_pem(files))
+    pem = Reloaded(files.paths(), lambda: _read(files))
     offered = [pem.current()]
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -75,6 +76,13 @@ def _credentials(server: object, files: TlsFiles, gate: Gate | None) -> grpc.Ser
     )
     _KEPT.setdefault(server, []).append(credentials)
     return credentials
+
+
+def _read(files: TlsFiles) -> Pem:
+    assert files.certificate is not None
+    pem = read_pem(files)
+    check_validity(files.certificate)
+    return pem
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:

@@ -17,8 +17,11 @@ from edl.coordinator.manager.views import DeskView, LeaderView, ManagerView, Ser
 from edl.coordinator.metrics import CoordinatorMetrics
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.metrics import Exporter
+from edl.proto.security import ServerSecurity
+from edl.proto.security.certificates import export_expiry
 from edl.scheduler.autoscale import Desired
 from edl.teacher.metrics import TeacherMetrics, TeacherView
+from edl.tests.proto.security.authority import Authority
 
 LEADER = LeaderView(
     term=1_700_000_000_000, counter=12, recovering=True, teachers={"serving": 3, "refused": 1},
@@ -131,7 +134,7 @@ def of_reader() -> dict[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, set[str]]:
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """All that the processes of a mesh tell, with the labels of each."""
     coordinator = CoordinatorMetrics()
     coordinator.watch(lambda: VIEW)
@@ -139,6 +142,8 @@ def known() -> dict[str, set[str]]:
     now = TeacherView("s", "t", 1, "0", "c", "n", 4, 1, 8, 0, 0.1, True, False, 0, True)
     teacher.watch(lambda: now)
     teacher.serves(["logits"])
+    authority = Authority(tmp_path_factory.mktemp("ca"))
+    export_expiry(teacher.registry, ServerSecurity(authority.issue("teacher")))
     return of_registry(coordinator.registry) | of_registry(teacher.registry) | of_reader()
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import redis
@@ -120,6 +121,7 @@ class TlsProxy:
         authority: signs its certificate.
         client_authority: whose certificates clients have to show; None: none is asked for.
         name: the host name or address in its certificate.
+        ends: when its certificate ends; None: in many years.
     """
 
     def __init__(
@@ -128,10 +130,11 @@ class TlsProxy:
         authority: trustme.CA,
         client_authority: trustme.CA | None = None,
         name: str = "127.0.0.1",
+        ends: datetime | None = None,
     ) -> None:
         self._upstream = port
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert(name).configure_cert(self._context)
+        authority.issue_cert(name, not_after=ends).configure_cert(self._context)
         if client_authority is not None:
             client_authority.configure_trust(self._context)
             self._context.verify_mode = ssl.CERT_REQUIRED

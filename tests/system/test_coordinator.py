@@ -136,10 +136,12 @@ def test_certificates_and_tokens_are_asked_for(tmp_path: Path, stack: ExitStack)
         tmp_path / "tokens", "student:j learning\nstudent:k elsewhere\nadmin:root ruling\n"
     )
     process = serve(
-        *("--redis-port", 0, "--tokens", tokens),
+        *("--redis-port", 0, "--tokens", tokens, "--metrics-listen", 0),
         *("--tls-cert", files.certificate, "--tls-key", files.key, "--tls-ca", files.ca),
     )
+    metrics = process.expect(r"metrics at (http://\S+)", START_S)[1]
     url = ready(process).url
+    assert 'expiry_timestamp_seconds{certificate="own"}' in httpx.get(metrics).text
     ours = authority.issue("ours", "anybody")
     root = ClientSecurity(ours, write_secret(tmp_path / "root", "ruling"))
     learner = ClientSecurity(ours, write_secret(tmp_path / "learner", "learning"))

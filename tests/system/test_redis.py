@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -519,6 +520,8 @@ def test_a_server_that_is_not_trusted_is_refused(tls: Tls) -> None:
     other_host = tls.proxy(name="redis.example")
     refused(tls.connect(other_host), "certificate verify failed")
     assert tls.connect(other_host, "ssl_check_hostname=false").time_ms() > 0
+    ended = tls.proxy(ends=datetime.now(UTC) - timedelta(days=1))
+    refused(tls.connect(ended), "its certificate has expired")
     trustme.CA().cert_pem.write_to_path(str(tls.ca))  # another authority
     said = refused(tls.connect(tls.proxy()), "ssl_ca_certs=FILE")
     assert "certificate verify failed" in said

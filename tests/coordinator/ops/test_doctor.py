@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import socket
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+import trustme
 
 from edl.coordinator import MemoryRegistry
 from edl.coordinator.ops import doctor
 from edl.coordinator.ops.reaching import refusal
 from edl.proto import coordinator_pb2 as pb
+from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
 from edl.tests.coordinator.scripted_manager import served
+from edl.tests.system.redis_servers import TlsProxy
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "http://127.0.0.1:{}", "http://127.0.0.1:{}/a"])
@@ -57,3 +63,67 @@ def test_redis_is_named_with_its_version(
     monkeypatch.setattr(doctor, "connect", lambda url: registry)
     found = list(doctor.examine("redis://here:6379", lambda: None))
     assert any(one.level == level and one.text.startswith(text) for one in found), found
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> trustme.CA:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return authority
+
+
+def pair(
+    folder: Path, authority: trustme.CA, name: str, days: float, host: str = "127.0.0.1"
+) -> tuple[Path, Path]:
+    """A certificate that ends in so many days, and its key."""
+    ends = datetime.now(UTC) + timedelta(days=days)
+    made = authority.issue_cert(
+        host, common_name="admin:a", not_before=ends - timedelta(days=90), not_after=ends
+    )
+    made.private_key_pem.write_to_path(folder / f"{name}.key")
+    made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+    return folder / f"{name}.pem", folder / f"{name}.key"
+
+
+def test_days_of_our_certificates_and_of_the_peers_are_told(tmp_path: Path, ca: trustme.CA) -> None:
+    soon = pair(tmp_path, ca, "server", 5.5)
+    ours = ClientSecurity(TlsFiles(*pair(tmp_path, ca, "ours", 40.5), tmp_path / "ca.pem"))
+    with (
+        served(security=ServerSecurity(TlsFiles(*soon, tmp_path / "ca.pem"))) as mesh,
+        served(security=ServerSecurity(TlsFiles(*pair(tmp_path, ca, "t", 30.5)))) as teacher,
+    ):
+        near = pb.Teacher(teacher_id="a", address=teacher.address, admission="admitted")
+        service = pb.ServiceStatus(name="s", teacher_count=1, teachers=[near])
+        mesh.manager.mesh = pb.MeshStatus(services=[service])
+        found = {one.about: one for one in doctor.examine(mesh.url, lambda: ours)}
+        manager, other = (found[f"certificate of {one}"] for one in (mesh.address, teacher.address))
+        assert (manager.level, "for 5 more days" in manager.text) == ("doubt", True)
+        assert (other.level, "for 30 more days" in other.text) == ("well", True)
+        own = found[f"certificate {tmp_path / 'ours.pem'}"]
+        assert (own.level, "for 40 more days" in own.text) == ("well", True)
+        assert found[f"certificate {tmp_path / 'ca.pem'}"].level == "well"
+        expired = ClientSecurity(TlsFiles(*pair(tmp_path, ca, "old", -3.0), tmp_path / "ca.pem"))
+        found = {one.about: one for one in doctor.examine(mesh.url, lambda: expired)}
+        old = found[f"certificate {tmp_path / 'old.pem'}"]
+        assert (old.level, "expired 3 days ago" in old.text) == ("wrong", True)
+
+
+def test_an_expired_certificate_of_a_peer_is_told_from_one_of_another_name(
+    tmp_path: Path, ca: trustme.CA
+) -> None:
+    ours = ClientSecurity(TlsFiles(ca=tmp_path / "ca.pem"))
+    elsewhere = TlsFiles(*pair(tmp_path, ca, "other", 30.0, "elsewhere.example"))
+    ended = datetime.now(UTC) - timedelta(days=1)
+    with (
+        served(security=ServerSecurity(elsewhere)) as mesh,
+        closing(TlsProxy(9, ca, ends=ended)) as proxy,
+    ):
+        expired = f"127.0.0.1:{proxy.port}"
+        mesh.registry.register("managers", "", expired, {"incarnation": "1"}, 600.0)
+        found = {one.about: one for one in doctor.examine(mesh.url, lambda: ours)}
+    for address, words in ((expired, "has expired"), (mesh.address, "other names")):
+        shown, manager = found[f"certificate of {address}"], found[f"manager {address}"]
+        assert shown.level == manager.level == "wrong"
+        assert words in shown.advice
+        assert shown.advice in manager.text, "the same hint in every message"
+        assert not manager.advice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
@@ -19,10 +20,22 @@ class Authority:
         self.ca = folder / "ca.pem"
         self._ca.cert_pem.write_to_path(self.ca)
 
-    def issue(self, name: str, common_name: str | None = None, *, host: str = "") -> TlsFiles:
-        """A pair of files; those of the same `name` are written over."""
+    def issue(
+        self,
+        name: str,
+        common_name: str | None = None,
+        *,
+        host: str = "",
+        days: float = 365.0,
+        begins_in_days: float = -1.0,
+    ) -> TlsFiles:
+        """A pair of files; those of the same `name` are written over. `days` below 0: expired."""
         hosts = [host] if host else ["localhost", "127.0.0.1"]
-        made = self._ca.issue_cert(*hosts, common_name=common_name)
+        ends = datetime.now(UTC) + timedelta(days=days)
+        begins = min(datetime.now(UTC) + timedelta(days=begins_in_days), ends - timedelta(days=1))
+        made = self._ca.issue_cert(
+            *hosts, common_name=common_name, not_before=begins, not_after=ends
+        )
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         made.private_key_pem.write_to_path(key)
         certificate.write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))

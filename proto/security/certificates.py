@@ -1,0 +1,163 @@
+"""Certificates and time: when one ends, whether it is valid now, and why a handshake failed."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ...errors import UsageError
+from .credentials import ClientSecurity, ServerSecurity
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+#: Days before its end at which a certificate is to be replaced.
+SOON_DAYS: Final = 14.0
+_DAY_S: Final = 86_400.0
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+#: ASN.1 tags: the version of a certificate, and of both kinds of times how they are written.
+_VERSION: Final = 0xA0
+_TIMES: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+
+#: What OpenSSL, BoringSSL or gRPC say of a handshake that failed, and what is wrong and to be done.
+_HINTS: Final = {
+    "certificate has expired": "its certificate has expired: replace it there",
+    "certificate is not yet valid": "its certificate is not valid yet: compare both clocks",
+    "hostname verification check failed|hostname mismatch|ip address mismatch": (
+        "its certificate is for other names than this address: dial it by a name that is in its "
+        "certificate, or give it one for this address"
+    ),
+    "unable to get (local )?issuer|self.signed": (
+        "its certificate is signed by another authority than those that are trusted here: name it "
+        "with {}"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """When a certificate holds, in seconds since 1970."""
+
+    begins_s: float
+    ends_s: float
+
+    def days_left(self, now_s: float | None = None) -> float:
+        """Days until its end, below 0 after it; now, unless `now_s` is given."""
+        return (self.ends_s - (time.time() if now_s is None else now_s)) / _DAY_S
+
+
+def validity_of(path: Path) -> Validity:
+    """When the first certificate in a PEM file holds: the owner's, where a chain follows.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no certificate.
+    """
+    try:
+        text = path.read_text("ascii")
+        begin = text.index(_BEGIN)
+        der = ssl.PEM_cert_to_DER_cert(text[begin : text.index(_END, begin) + len(_END)])
+        return _validity(der)
+    except OSError as error:
+        raise UsageError(f"certificate {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, IndexError, StopIteration):
+        raise UsageError(f"{path} holds no certificate in PEM form") from None
+
+
+def check_validity(path: Path) -> None:
+    """Check that a certificate holds now.
+
+    Raises:
+        UsageError: it has expired, is not valid yet, or cannot be read.
+    """
+    validity, now_s = validity_of(path), time.time()
+    if now_s >= validity.ends_s:
+        raise UsageError(f"certificate {path} has expired on {_date(validity.ends_s)}: replace it")
+    if now_s < validity.begins_s:
+        raise UsageError(
+            f"certificate {path} is not valid before {_date(validity.begins_s)}: wait for that, or "
+            "set the clock of this machine"
+        )
+
+
+def handshake_hint(text: str, ca: str = "--tls-ca") -> str:
+    """What to do about a TLS handshake that failed with this text; empty for other errors.
+
+    Args:
+        text: of the error.
+        ca: how the authority of the peer is named here.
+    """
+    return next((h.format(ca) for sign, h in _HINTS.items() if re.search(sign, text, re.I)), "")
+
+
+def export_expiry(
+    registry: CollectorRegistry, security: ClientSecurity | ServerSecurity | None
+) -> None:
+    """Add when the certificates of a process end to its metrics; read at each scrape.
+
+    Args:
+        registry: what the process serves.
+        security: of the process; None, or without certificates: nothing is added.
+    """
+    files = None if security is None else security.tls
+    paths = {} if files is None else {"own": files.certificate, "ca": files.ca}
+    named = {what: path for what, path in paths.items() if path is not None}
+    if named:
+        registry.register(_Expiry(named))
+
+
+class _Expiry:
+    def __init__(self, paths: dict[str, Path]) -> None:
+        self._paths = paths
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        gauge = GaugeMetricFamily(
+            "edl_certificate_expiry_timestamp_seconds",
+            "When the certificate in the file ends, in seconds since 1970.",
+            labels=["certificate"],
+        )
+        for what, path in self._paths.items():
+            try:
+                gauge.add_metric([what], validity_of(path).ends_s)
+            except UsageError:  # no series: what was read before is still in force
+                continue
+        yield gauge
+
+
+def _date(time_s: float) -> str:
+    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _validity(der: bytes) -> Validity:
+    """Field `validity` of an X.509 certificate (RFC 5280); `ssl` reads it of trusted ones alone."""
+    certificate = next(_elements(der, 0, len(der)))
+    to_be_signed = next(_elements(der, *certificate[1:]))
+    fields = [one for one in _elements(der, *to_be_signed[1:]) if one[0] != _VERSION]
+    serial_algorithm_issuer = 3
+    _, start, stop = fields[serial_algorithm_issuer]
+    begins, ends = (
+        datetime.strptime(der[a:b].decode("ascii"), _TIMES.get(tag, "")).replace(tzinfo=UTC)
+        for tag, a, b in _elements(der, start, stop)
+    )
+    return Validity(begins.timestamp(), ends.timestamp())
+
+
+def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Tag, and start and stop of the content, of each element of DER between two offsets."""
+    while start < stop:
+        tag, length = der[start], der[start + 1]
+        start += 2
+        if length & 0x80:
+            count = length & 0x7F
+            length = int.from_bytes(der[start : start + count], "big")
+            start += count
+        yield tag, start, start + length
+        start += length
