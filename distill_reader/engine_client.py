@@ -304,6 +304,7 @@ class EngineClient:
             case "poison":
                 self._stream.settle(message["number"], errors.PoisonBatch(message["text"]))
             case "stats":
+                self._warn_of_store(message)
                 with self._figures:
                     self.stats = message
                     self._figures_told = max(self._figures_told, message["asked"])
@@ -316,6 +317,15 @@ class EngineClient:
                 self._stream.fail(error, message["epoch"])
             case kind:
                 raise errors.WireError(f"the engine said {kind!r}, which nobody understands")
+
+    def _warn_of_store(self, told: Message) -> None:
+        """Log each change of what troubles the store: the engine's own log is seen by nobody."""
+        before, now = self.stats.get("store_trouble", ""), told.get("store_trouble", "")
+        if now and not before:
+            log.warning("%s; training goes on", now)
+        elif before and not now:
+            dropped = told["store_dropped"]
+            log.info("the label store can be used again; labels not kept: %d", dropped)
 
     def _tell(self, *news: Message) -> None:
         """Send what the training loop took, the label memory that it let go of, and then `news`."""

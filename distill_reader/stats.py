@@ -45,7 +45,8 @@ class ReaderStats:
         content_id: the model content that labels come from; empty while that is not known.
         store_hits: samples whose labels the store had.
         store_misses: samples whose labels it did not have.
-        store_trouble: why the store could not be used, the last time; empty: all is well.
+        store_dropped: samples whose labels could not be put into it.
+        store_trouble: why the store cannot be used now; empty: all is well.
         waiting_for: in words, what the stream waits for; empty when for nothing.
         unlabelled: batches that were delivered without soft labels, as there was no teacher.
         partly_labelled: batches whose labels lack those of a service that was missing.
@@ -84,6 +85,7 @@ class ReaderStats:
     content_id: str = ""
     store_hits: int = 0
     store_misses: int = 0
+    store_dropped: int = 0
     store_trouble: str = ""
     waiting_for: str = ""
     unlabelled: int = 0

@@ -236,6 +236,8 @@ class Keeper:
         """Nothing is found and nothing kept."""
         while (what := self._told.get()) is not None:
             if isinstance(what, Look):
+                # Of a batch without keys nothing else is told: this is all there is to count.
+                self.figures = self.figures.plus(misses=what.rows, dropped=what.rows)
                 identity = Identity(what.number, what.content, ())
                 self._inbox.post(self._hears.looked, identity, NOTHING)
 

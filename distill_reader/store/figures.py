@@ -18,7 +18,7 @@ class Figures:
         damaged: rows that failed their checksum; each was a miss, and was taken out.
         disowned: rows that were taken out as their teacher is not believed any more.
         dropped: rows that were to be written and could not be.
-        trouble: why the store could not be used, the last time; empty: all is well.
+        trouble: why the store cannot be used now; empty: all is well.
     """
 
     hits: int = 0

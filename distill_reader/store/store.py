@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 PAUSE_S = 60.0
 #: Uses of rows are written down in lots of so many, in the order of keys: each page once.
 USES_IN_A_LOT = 100_000
+_NOT_KEPT = "not kept until it can be written"
+_NOT_READ = "asked of teachers until it can be read"
 #: Pages that stay free, for what is written beside rows, and for estimates that were too small.
 _RESERVE_PAGES = 4
 
@@ -58,6 +60,7 @@ class Store:
         self._disowned: set[str] = set()  # whose rows are not taken out yet
         self._told = self.figures  # as far as the counters of the file have it
         self._broken = False
+        self._troubles: dict[bool, str] = {}  # whether of writing -> why it is refused now
         self._no_reads_until = self._no_writes_until = 0.0
         self._database = Database(settings.path, write=True)
         self._table = Table(self._database)
@@ -251,18 +254,28 @@ class Store:
             yield
         except StoreDamaged as error:
             self._broken = True
-            self._refused(error, rows)
+            self._refused(error, rows, writing)
         except StoreUnavailable as error:
             if writing:
                 self._no_writes_until = self._now() + PAUSE_S
             else:
                 self._no_reads_until = self._now() + PAUSE_S
-            self._refused(error, rows)
+            self._refused(error, rows, writing)
+        else:
+            if rows or not writing:  # a disk without room for rows may have some for other things
+                self._accepted(writing)
 
-    def _refused(self, error: EdlError, rows: int) -> None:
+    def _refused(self, error: EdlError, rows: int, writing: bool) -> None:
         self._count(dropped=rows)
+        if writing not in self._troubles:
+            log.warning("%s; labels are %s", error, _NOT_KEPT if writing else _NOT_READ)
+        self._troubles[writing] = str(error)
         self.figures = replace(self.figures, trouble=str(error))
-        log.warning("%s", error)
+
+    def _accepted(self, writing: bool) -> None:
+        if self._troubles.pop(writing, ""):
+            log.info("the label store %s can be used again", self._settings.path)
+            self.figures = replace(self.figures, trouble="".join(self._troubles.values()))
 
     def _count(self, **more: int) -> None:
         self.figures = self.figures.plus(**more)

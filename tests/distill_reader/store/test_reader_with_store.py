@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,30 @@ def test_a_broken_store_is_not_used(teacher: ScriptedTeacher, store: LabelStore)
     with reader_of(source, teacher, store=store) as reader:
         check(list(reader), source)
         wait_until(lambda: "broken" in reader.stats.store_trouble)
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_the_training_is_told_once_that_labels_are_not_kept(
+    teacher: ScriptedTeacher, store: LabelStore, caplog: pytest.LogCaptureFixture, opened: bool
+) -> None:
+    """Another process holds the file, from before the reader opens it or from later on."""
+    source = Shuffled(orders(1), 10)
+    fill(store, teacher, Shuffled(range(1), 1))
+    with closing(Database(store.path, write=True)) as other, ExitStack() as stack:
+        if not opened:
+            stack.enter_context(other.writing())
+        with reader_of(source, teacher, store=store) as reader:
+            check(list(reader), source)
+            if opened:
+                wait_until(lambda: reader.stats.store_misses >= SAMPLES - 11)
+                assert not reader.stats.store_trouble
+                stack.enter_context(other.writing())
+            for epoch in (1, 2):
+                source.shuffle(range(epoch * SAMPLES, (epoch + 1) * SAMPLES), 10)
+                check(list(reader), source)
+            wait_until(lambda: reader.stats.store_dropped >= 2 * SAMPLES)
+            assert "locked" in reader.stats.store_trouble
+    assert sum("cannot be used now" in record.message for record in caplog.records) == 1
 
 
 def test_killed_engines_leave_no_wrong_label(teacher: ScriptedTeacher, store: LabelStore) -> None:

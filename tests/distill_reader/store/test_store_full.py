@@ -174,6 +174,35 @@ def test_flipped_bytes_make_no_wrong_label(tmp_path: Path, rng: random.Random) -
     assert lost or refused
 
 
+def test_each_change_of_a_full_disk_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def said(words: str) -> int:
+        return sum(words in record.message for record in caplog.records)
+
+    clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Store(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
+        for times in (1, 2):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (times * MIB, hard))
+            try:
+                for begin in range(0, 40_000, 1000):
+                    fill(store, range(begin, begin + 1000))
+                    clock.now += PAUSE_S / 3
+                assert said("labels are not kept") == times
+                assert "cannot be used now" in store.figures.trouble
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            dropped = store.figures.dropped
+            assert dropped > 0
+            clock.now += PAUSE_S
+            fill(store, range(50_000 * times, 50_000 * times + 100))
+            assert said("can be used again") == times
+            assert store.figures.trouble == ""
+            assert store.figures.dropped == dropped
+
+
 def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(tmp_path: Path) -> None:
     clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
     with Store(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
