@@ -47,6 +47,8 @@ GROWTH_BYTES: Final = 64 << 20
 _READY_S: Final = 60.0
 _ANSWER_S: Final = 10.0
 _PAUSE_S: Final = 0.02
+#: At the memory, in a phase.
+_LOOKS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,8 @@ class Mesh:
         """Have batches labelled for so long."""
         latencies, failures, memory = list[float](), 0, list[int]()
         request = Request({"x": np.zeros((ROWS, FEATURES), np.float32)})
-        until = time.monotonic() + seconds
+        until = look_at = time.monotonic()
+        until += seconds
         while (began := time.monotonic()) < until:
             try:
                 self._client.infer(request, _ANSWER_S)
@@ -164,8 +167,9 @@ class Mesh:
             except EdlError as error:
                 log.info("the good client was not answered: %s", error)
                 failures += 1
-            if len(latencies) % 50 == 1:
+            if began >= look_at:
                 memory.append(sum(map(_bytes_of, self._watched)))
+                look_at += seconds / _LOOKS
             time.sleep(_PAUSE_S)
         return Phase(latencies, failures, memory)
 

@@ -117,8 +117,8 @@ def main(ending: str, where: str, source: str, folder: str = "") -> None:
     next(iterator)
     others = readers_in_other_states(where, Path(folder)) if folder else []
     told = [child.pid for child in psutil.Process().children(recursive=True)]
+    TOLD.set()  # before a signal may come
     print("descendants", *told, flush=True)
-    TOLD.set()
     match ending:
         case "raises":
             raise RuntimeError("of the training loop itself")
