@@ -192,7 +192,11 @@ def keeping_of(folder: Path, *members: Member) -> Keeping:
 
 
 def kept(keeping: Keeping, say: Callable[[str], None] = lambda line: None) -> int:
-    return keep(keeping, Plain(say, Follow(None, {})), Stop())
+    def told(line: str) -> None:
+        print(line)  # for the report of a failure
+        say(line)
+
+    return keep(keeping, Plain(told, Follow(None, {})), Stop())
 
 
 LEARNS = "print('learned')"
