@@ -23,7 +23,6 @@ from typing import Final
 import numpy as np
 import psutil
 
-from .. import deploy
 from ..errors import EdlError, UsageError
 from ..mesh.local import TEACHER_READY
 from ..proto.clients import Request
@@ -116,7 +115,7 @@ class Mesh:
     """
 
     def __init__(self, ending: ExitStack, folder: Path) -> None:
-        script = Path(deploy.__file__).parent / "tls" / "certificates.sh"
+        script = Path(__file__).parents[1] / "deploy" / "tls" / "certificates.sh"
         for made in ("ca .", "manager . head 127.0.0.1 localhost"):
             command = ("sh", str(script), *made.split())
             subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
