@@ -65,7 +65,7 @@ class Alike:
             (passed := self._passed.get(job.samples)) is None
             or passed.fetches is not job.fetches
             or passed.forms is not job.forms
-            or (said := passed.head.read(answer, str(job.request))) is None
+            or (said := passed.head.read(answer, job.name)) is None
             or not is_finite(said[1])
         ):
             return None

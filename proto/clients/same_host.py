@@ -133,7 +133,7 @@ class SameHostClient:
         if len(lying) < len(inputs) or not _reaches(region, inputs, lying):
             return None
         layout = [(n, one.dtype, one.shape, is_led(lying[n])) for n, one in inputs.items()]
-        kind = (region, timeout_s, layout, *request[1:2], *request[3:])
+        kind = (region, timeout_s, layout, *request[1:2], *request[3:5])
         if (prepared := self._prepared) is None or prepared.kind != kind:
             try:
                 message = self._inner.message(request, timeout_s, _places_in(region, inputs, lying))

@@ -84,20 +84,25 @@ class Acceptor:
             refused = False
             if not self._has_room():
                 connection.close()
-                continue
-            task = loop.create_task(self._begin(connection))
-            self._begun[task] = None
-            task.add_done_callback(lambda done: self._begun.pop(done, None))
+            elif self._tls is None:
+                await self._begin(connection)  # which waits for nobody
+            else:
+                task = loop.create_task(self._begin(connection))
+                self._begun[task] = None
+                task.add_done_callback(lambda done: self._begun.pop(done, None))
+            await asyncio.sleep(0)  # as there may be more in the queue, and others have to go on
 
     def _has_room(self) -> bool:
         """Whether one more may come, after one has been ended for it if need be."""
         full = len(self._begun) + self._standing() >= self._most
-        if self._begun and (full or len(self._begun) >= HANDSHAKES):
-            oldest = next(iter(self._begun))
-            del self._begun[oldest]
-            oldest.cancel()
+        if len(self._begun) < HANDSHAKES and (not full or self._make_room()):
             return True
-        return not full or self._make_room()
+        if not self._begun:
+            return False
+        oldest = next(iter(self._begun))
+        del self._begun[oldest]
+        oldest.cancel()
+        return True
 
     async def _begin(self, connection: socket.socket) -> None:
         loop, limit_s = asyncio.get_running_loop(), None

@@ -63,7 +63,8 @@ def judge(batch: Batch, teachers: Iterable[Teacher], awaited: int) -> Verdict:
 
 def may_recur(refusal: Refusal) -> bool:
     """Whether a teacher may be asked again that a batch has crashed: not yet three times."""
-    return 0 < refusal.crashes < POISON_REFUSALS
+    few = refusal.crashes < POISON_REFUSALS or not refusal.counts
+    return refusal.crashes > 0 and few
 
 
 def is_useless(teacher: Teacher, others: Iterable[Teacher], queue: Iterable[Batch]) -> bool:

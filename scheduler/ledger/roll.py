@@ -32,7 +32,7 @@ def join(tables: Tables, event: TeacherJoined) -> None:
     teacher.on_trial = event.on_trial
     teacher.revoked = teacher.resting = False
     teacher.refused = 0
-    tables.forget_refusals(teacher.name, crashes=False)
+    tables.forget_refusals(teacher.name)
     if event.seconds_per_row is not None:
         teacher.seconds_per_row = event.seconds_per_row
     tables.refresh(teacher)
@@ -62,7 +62,7 @@ def lose(tables: Tables, event: TeacherLost) -> None:
     """A teacher is gone: the rows that nobody else has go to the front."""
     if (teacher := tables.teachers.pop(event.teacher, None)) is not None:
         tables.open.pop(teacher.name, None)
-        tables.forget_refusals(teacher.name, crashes=True)
+        tables.forget_refusals(teacher.name)
         for request in teacher.in_flight.values():
             tables.give_up(request, teacher)
 

@@ -180,16 +180,11 @@ class Tables:
             if batch.refusals is not None and teacher.name in batch.refusals:
                 batch.refusals[teacher.name].counts = True
 
-    def forget_refusals(self, name: str, *, crashes: bool) -> None:
-        """Batches that the teacher refused before it labelled anything may go there again.
-
-        Those that crashed its predictor only with `crashes`: else it would get them first again.
-        """
+    def forget_refusals(self, name: str) -> None:
+        """Batches that the teacher refused before it labelled anything may go there again."""
         for batch in self.batches.values():
             refusals = batch.refusals
-            if refusals is None or (refusal := refusals.get(name)) is None or refusal.counts:
-                continue
-            if refusal.crashes and not crashes:
+            if refusals is None or name not in refusals or refusals[name].counts:
                 continue
             if batch.stage is not POISONED:
                 batch.refusals = {other: refusals[other] for other in refusals if other != name}

@@ -68,7 +68,9 @@ class Guest(asyncio.BufferedProtocol):
         self._frames = Frames(config.max_message_bytes)
         self._infer: Infer | None = None
         self._call: Call | None = None
-        self._in_work: deque[bytes | asyncio.Task[bytes]] = deque()  # in order
+        #: Answers in order, and of how many bytes their requests are.
+        self._in_work: deque[tuple[bytes | asyncio.Task[bytes], int]] = deque()
+        self._held_bytes = 0  # of all these requests
         self._stuck = False  # something does not go out
         self._over = False  # it is asked nothing more
         self._late: asyncio.TimerHandle | None = None
@@ -124,7 +126,7 @@ class Guest(asyncio.BufferedProtocol):
         self._over = True
         self._done_in_time()
         while self._in_work:
-            if isinstance(work := self._in_work.popleft(), asyncio.Task):
+            if isinstance(work := self._in_work.popleft()[0], asyncio.Task):
                 work.cancel()
         self._infer = None
         if (call := self._call) is not None:
@@ -160,8 +162,8 @@ class Guest(asyncio.BufferedProtocol):
             assert self._call is not None
             try:
                 data = self._frames.message()
-                if data is None and (nbytes := self._frames.announced) != self._call.nbytes:
-                    self._calls.announced(self._call, nbytes)
+                coming = self._frames.announced if data is None else len(data)
+                self._calls.announced(self._call, self._held_bytes + coming)
             except (TooLarge, RateLimited) as error:
                 self._host.refused(error)
                 self._refuse(error)
@@ -185,7 +187,8 @@ class Guest(asyncio.BufferedProtocol):
         if not self._in_work:
             self._calls.received(self._call)
         work = begin(answer(self._infer, self._host.refused, data, _framed))
-        self._in_work.append(work)
+        self._in_work.append((work, len(data)))
+        self._held_bytes += len(data)
         if isinstance(work, asyncio.Task):
             work.add_done_callback(self._answered)
         else:
@@ -201,12 +204,13 @@ class Guest(asyncio.BufferedProtocol):
     def _write(self) -> None:
         """Let out the answers whose turn it is."""
         while self._in_work:
-            first = self._in_work[0]
+            first, nbytes = self._in_work[0]
             if isinstance(first, asyncio.Task):
                 if not first.done() or first.cancelled():
                     return
                 first = first.result()
             self._in_work.popleft()
+            self._held_bytes -= nbytes
             self._transport.write(first)
         self._owe()
 
@@ -218,7 +222,7 @@ class Guest(asyncio.BufferedProtocol):
     def _refuse(self, error: EdlError) -> None:
         """Nothing more is answered, and why is said."""
         self._over = True
-        self._in_work.append(_framed(failed(error, "")))
+        self._in_work.append((_framed(failed(error, "")), 0))
         self._write()
 
     def _end_unless_done_in_time(self) -> None:

@@ -9,7 +9,6 @@ memory only; one that is read costs ours, up to the limit of all messages.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -33,7 +32,7 @@ from ..refusals import TOO_LARGE, TooLarge, reason_of
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
 from .callers import Callers, Shown
-from .calls import NO_ROOM, Call, CallTable
+from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
 from .door import Door
 from .streams import Streams
 
@@ -268,12 +267,12 @@ class Methods:
         """The bytes of the request, within the time that there is for them."""
         try:
             async with asyncio.timeout(self._receive_s) as limit:
-                call.on_evicted = lambda: _expire(limit)
+                call.on_evicted = lambda: expire(limit)
                 await calls.expect(call, self._max_message_bytes)
                 data = await context.read()
         except TimeoutError:
             if call.evicted:
-                raise RateLimited("a call that sent nothing was ended for another one") from None
+                raise RateLimited(EVICTED) from None
             if not call.nbytes:
                 raise RateLimited(NO_ROOM) from None
             raise RetryableError(
@@ -308,11 +307,6 @@ class _Stream:
         return set(stream_answers.KNOWS_FAREWELLS) <= {
             (key, value) for key, value in self._shown.metadata or ()
         }
-
-
-def _expire(limit: asyncio.Timeout) -> None:
-    with contextlib.suppress(RuntimeError):  # it is over anyway
-        limit.reschedule(0.0)
 
 
 def _address(peer: str) -> str:

@@ -19,7 +19,7 @@ from ..config import ServerConfig
 from ..refusals import TooLarge
 from ..shared_memory.visitors import Visitor
 from .answering import Infer, answer
-from .calls import NO_ROOM, Call, CallTable
+from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
 
 
 class Conversation(Protocol):
@@ -78,11 +78,15 @@ class Streams:
 
     async def _wait_for_room(self, call: Call) -> None:
         """It keeps room for one request as long as it is open."""
+        hang_up = call.on_evicted
         try:
-            async with asyncio.timeout(self._receive_s):
+            async with asyncio.timeout(self._receive_s) as limit:
+                call.on_evicted = lambda: expire(limit)
                 await self._calls.expect(call, self._max_message_bytes)
         except TimeoutError:
-            raise RateLimited(NO_ROOM) from None
+            raise RateLimited(EVICTED if call.evicted else NO_ROOM) from None
+        finally:
+            call.on_evicted = hang_up
 
     def leave(self, receive_s: float) -> None:
         """Each stream ends once what it has sent is answered.
@@ -150,7 +154,7 @@ class _Stream:
                 workers.pop().cancel()
             self._done.set()
         if self._call.evicted:
-            raise RateLimited("a stream that sent nothing was ended for another call")
+            raise RateLimited(EVICTED)
 
     async def _work(self) -> None:
         while True:

@@ -11,7 +11,7 @@ import numpy as np
 from starlette.requests import Request
 
 from ...errors import RateLimited, RetryableError
-from ..front.calls import Call, CallTable
+from ..front.calls import EVICTED, Call, CallTable, expire
 from ..refusals import TooLarge
 from .statuses import WrongKind
 
@@ -100,11 +100,11 @@ async def in_time(calls: CallTable, call: Call, within_s: float) -> AsyncIterato
     """
     try:
         async with asyncio.timeout(0.0 if call.evicted else within_s) as limit:
-            call.on_evicted = lambda: _expire(limit)
+            call.on_evicted = lambda: expire(limit)
             yield
     except TimeoutError:
         if call.evicted:
-            raise RateLimited("a call that sent nothing was ended for another one") from None
+            raise RateLimited(EVICTED) from None
         raise RetryableError(
             f"the request did not come within {within_s:g} s of its head"
         ) from None
@@ -154,8 +154,3 @@ def check_size(announced: int, most_bytes: int) -> None:
 
 def _too_large(size: str, most_bytes: int) -> TooLarge:
     return TooLarge(f"the body is larger than max ({size} vs. {most_bytes} bytes)")
-
-
-def _expire(limit: asyncio.Timeout) -> None:
-    with contextlib.suppress(RuntimeError):  # it is over anyway
-        limit.reschedule(0.0)

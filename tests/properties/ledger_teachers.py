@@ -44,7 +44,7 @@ class LedgerTeachers(RuleBasedStateMachine):
         worker.window, worker.most_rows = window, most
         worker.revoked = worker.resting = False
         worker.on_trial = trial and window == 2  # less often than not
-        self.world.forgive(name, crashes=False)
+        self.world.forgive(name)
         trial = worker.on_trial
         self.world.tell(ev.TeacherJoined(name, window, most, seconds, trial, labelled))
 
@@ -58,7 +58,7 @@ class LedgerTeachers(RuleBasedStateMachine):
         if not now:
             return
         worker = self.world.workers.pop(name, Worker(1))
-        self.world.forgive(name, crashes=True)
+        self.world.forgive(name)
         for request in worker.requests:
             self.world.gives_up(name, request)
             self.world.ghosts.append((name, request))

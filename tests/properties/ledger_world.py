@@ -105,11 +105,12 @@ class Book:
             self.counted.add(name)
 
     def may_crash_again(self) -> set[str]:
-        return {name for name in self.said if 0 < self.crashes[name] < 3}
+        often = {name for name, times in self.crashes.items() if times >= 3}
+        return {n for n in self.said if self.crashes[n]} - (often & self.counted)
 
-    def forgive(self, name: str, *, crashes: bool) -> None:
+    def forgive(self, name: str) -> None:
         """Forget what a teacher refused that has labelled nothing."""
-        if name in self.said and name not in self.counted and (crashes or not self.crashes[name]):
+        if name in self.said and name not in self.counted:
             del self.said[name], self.crashes[name]
             self.again.discard(name)
 
@@ -318,11 +319,11 @@ class World:
     def spans_of(self, request: int, rows: list[tuple[int, int]]) -> tuple[ev.Span, ...]:
         return tuple(s for s in self.asked[request].spans if (s.batch, s.start) in rows)
 
-    def forgive(self, name: str, *, crashes: bool) -> None:
-        """What a teacher refused before it labelled anything is void."""
+    def forgive(self, name: str) -> None:
+        """A teacher joins, or is gone: what it refused before it labelled anything is void."""
         for book in self.books.values():
             if not book.condemned:
-                book.forgive(name, crashes=crashes)
+                book.forgive(name)
 
     def void_all(self) -> None:
         for asked in self.asked.values():

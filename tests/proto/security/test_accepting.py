@@ -64,9 +64,10 @@ class Bench:
         return self.clients[-1]
 
     def make_room(self) -> bool:
-        if self.may_end:
-            self.standing[0].transport.abort()
-        return self.may_end
+        standing = [one for one in self.standing if not one.transport.is_closing()]
+        if self.may_end and standing:
+            standing[0].transport.abort()
+        return self.may_end and bool(standing)
 
     def run(self, steps: Callable[[Bench], Awaitable[None]]) -> None:
         asyncio.run(self._run(steps))
@@ -137,6 +138,18 @@ def test_connections_are_bounded(may_end: bool) -> None:
         assert await stays.is_answered()
 
     Bench(most=2, may_end=may_end).run(steps)
+
+
+def test_of_a_burst_all_get_the_places_of_idle_connections() -> None:
+    async def steps(bench: Bench) -> None:
+        idle = [await bench.connect() for _ in range(3)]
+        for client in idle:
+            assert await client.is_answered()
+        burst = await asyncio.gather(*(bench.connect() for _ in range(3)))
+        for client in burst:
+            assert await client.is_answered()
+
+    Bench(most=3).run(steps)
 
 
 def test_no_descriptors_left_is_said_once_and_waited_for(

@@ -183,17 +183,6 @@ class TestRefusals:
         assert len(send.spans) == 3
         assert after(ledger, ev.Failed("a", 2, "it died")) == []
 
-    def test_what_follows_is_asked_of_a_lone_teacher_that_its_first_batch_crashes(self) -> None:
-        """Once that labels something, the batch is to blame."""
-        ledger = Ledger()
-        after(ledger, ev.TeacherJoined("a", 1), *queued(0, 1))
-        for request, batch in ((1, 0), (2, 0), (3, 1)):
-            after(ledger, ev.Failed("a", request, "it died"))
-            (send,) = after(ledger, ev.TeacherJoined("a", 1))
-            assert isinstance(send, ev.Send)
-            assert send.spans == whole(batch)
-        assert ev.Poison(0, ("a: it died",)) in after(ledger, answer("a", 4))
-
     def test_a_teacher_that_labelled_before_it_was_lost_is_believed_when_it_refuses(self) -> None:
         ledger = Ledger()
         after(ledger, ev.TeacherJoined("a", 1), *queued(0), answer("a", 1), ev.TeacherLost("a"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edl.errors import RateLimited
 from edl.proto.doors import LENGTH
 from edl.teacher.front.begun import begin
-from edl.teacher.front.calls import Call, CallTable
+from edl.teacher.front.calls import PATIENCE_S, Call, CallTable
 from edl.teacher.front.frames import Frames
 from edl.teacher.in_thread import in_thread
 from edl.tests.waiting import DEADLINE_S
@@ -71,6 +71,41 @@ def test_an_idle_stream_makes_room_for_bytes() -> None:
         assert [one.evicted for one in streams] == [False, True, False]
         await table.expect(table.begin("c"), 20)
         assert [one.evicted for one in (*streams, lone)] == [False, True, True, False]
+
+    asyncio.run(run())
+
+
+def test_a_call_that_owes_its_request_for_a_second_makes_room_for_bytes() -> None:
+    """Nobody shuts others out by calls that send nothing."""
+    now = [0.0]
+
+    async def run() -> None:
+        table = CallTable(9, 9, 40, 20, clock=lambda: now[0])
+        silent = [table.begin("a") for _ in range(2)]
+        for call in silent:
+            await table.expect(call, 10)
+        task = waits(table, table.begin("a"), 10)
+        await asyncio.sleep(0)
+        assert not task.done(), "their requests may be on their way"
+        now[0] = PATIENCE_S
+        await asyncio.wait_for(task, DEADLINE_S)
+        assert [one.evicted for one in silent] == [True, False]
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_becomes_idle_makes_room_for_who_waits() -> None:
+    async def run() -> None:
+        table = CallTable(9, 9, 10, 10)
+        stream = table.begin("a", is_stream=True)
+        await table.expect(stream, 10)
+        table.received(stream)
+        task = waits(table, table.begin("a"), 10)
+        await asyncio.sleep(0)
+        assert not task.done()
+        table.owes(stream)
+        await asyncio.wait_for(task, DEADLINE_S)
+        assert stream.evicted
 
     asyncio.run(run())
 

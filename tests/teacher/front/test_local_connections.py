@@ -166,6 +166,22 @@ def test_requests_have_a_budget(make: Make) -> None:
             answer(other)
 
 
+def test_requests_in_work_count(make: Make) -> None:
+    request = frame(tensors.encode_request(model_name="resnet", inputs={"x": array(1000, 4)}))
+    limits = {"max_message_bytes": 20_000, "request_bytes": 2 * len(request) - 20}
+    bench = make(slots=4, **limits)
+    held = bench.hold()
+    with closing(RawClient(bench)) as client, client.enter(request) as first:
+        held.wait()
+        with (
+            client.enter(request) as second,
+            pytest.raises(RateLimited, match="fill the memory"),
+        ):
+            stream_answers.read(received(second))
+        held.release()
+        answer(first)
+
+
 def test_a_client_that_reads_no_answers_is_cut_off(bench: Bench, client: RawClient) -> None:
     with client.enter() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
