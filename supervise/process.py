@@ -24,6 +24,8 @@ from .output import Echo, Output
 KILL_S = 5.0
 #: How often to look for the child's end where the kernel cannot report it (before Linux 5.3).
 POLL_MS = 50
+#: Where the kernel tells that a child has ended: it is looked at nevertheless.
+_LOOK_MS = 1000
 READ_BYTES = 1 << 16
 
 
@@ -181,7 +183,7 @@ class Process:
             if notice is not None:
                 poller.register(notice, select.POLLIN)
             while (state := _state(self.pid)) == "running":
-                for fd, _ in poller.poll(None if notice is not None else POLL_MS):
+                for fd, _ in poller.poll(POLL_MS if notice is None else _LOOK_MS):
                     if fd != notice and self._read(fd) == b"":
                         poller.unregister(fd)
             if state == "zombie":  # which still holds the id: no stranger can have the group's

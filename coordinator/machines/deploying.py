@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from ...errors import UsageError
+from typing import Final
+
+from ...errors import RetryableError, UsageError
 from ...proto import coordinator_pb2 as pb
 from ..registry import keys as registry_keys
 from .board import Deployment, MachineBoard
 from .options import parse_options
+
+#: To write what another operator changes at the same time.
+_ATTEMPTS: Final = 20
 
 
 def asked_by(request: pb.DeployRequest) -> Deployment:
@@ -37,11 +42,11 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
 
     Raises:
         UsageError: the service is deployed with another content.
+        RetryableError: others change the same again and again.
         RegistryUnavailable: the registry does not answer.
     """
     name = deployment.service
-    done = False
-    while not done:  # again where another operator was quicker
+    for _ in range(_ATTEMPTS):  # again where another operator was quicker
         standing = {one.service: one for one in board.deployments()}.get(name)
         if (
             standing is not None
@@ -53,7 +58,10 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
                 f"service are labelled by one content, so undeploy it first ('edl service undeploy "
                 f"{name}'), or deploy the other one under another name"
             )
-        done = board.deploy(deployment, standing)
+        if board.deploy(deployment, standing):
+            break
+    else:
+        raise _busy(name)
     machines = board.machines()
     number = str(deployment.min)
     if deployment.max != deployment.min:
@@ -74,15 +82,22 @@ def undeploy(board: MachineBoard, service: str) -> str:
 
     Raises:
         UsageError: it is not deployed.
+        RetryableError: others change the same again and again.
         RegistryUnavailable: the registry does not answer.
     """
     registry_keys.check_service(service)
-    done = False
-    while not done:  # as above
+    for _ in range(_ATTEMPTS):  # as above
         standing = {one.service: one for one in board.deployments() if not one.withdrawn}
         if service not in standing:
             known = ", ".join(standing) or "none is"
             raise UsageError(f"service {service} is not deployed (deployed: {known})")
-        done = board.deploy(standing[service].withdrawal, standing[service])
+        if board.deploy(standing[service].withdrawal, standing[service]):
+            break
+    else:
+        raise _busy(service)
     count = sum(one.order.service == service for one in board.machines())
     return f"service {service} gives its machines back: {count}; their teachers drain"
+
+
+def _busy(service: str) -> RetryableError:
+    return RetryableError(f"others change what service {service} is served by: try again")

@@ -42,7 +42,8 @@ class RedisMachines(RedisSession):
         with self._translated():
             found: Any = self._redis.hget(keys.DEPLOYMENTS, deployment.service)
         standing = found or ""
-        if deployment_from(standing) != before:
+        read = deployment_from(standing)
+        if (read if read is None or read.service == deployment.service else None) != before:
             return False
         text = written(replace(deployment, since_ms=self.time_ms()))
         args = deployment.service, text, _DEPLOYMENTS_MS, standing

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ... import __version__
-from ...errors import AccessError, EdlError, Forbidden, UnavailableError, UsageError
+from ...errors import (
+    AccessError,
+    EdlError,
+    Forbidden,
+    RegistryUnavailable,
+    UnavailableError,
+    UsageError,
+)
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, is_loopback
 from ...proto.security.certificates import SOON_DAYS, handshake_hint, validity_of
@@ -68,7 +75,12 @@ def _redis(registry: Registry) -> Iterator[Finding]:
     else:
         yield well("Redis", text)
     yield from _clock(server_ms / 1000 - time.time())
-    if not registry.check_writes():
+    try:
+        tried = registry.check_writes()
+    except RegistryUnavailable as error:  # reads go on, and there is more to find
+        yield wrong(_about(error), str(error))
+        tried = True
+    if not tried:
         yield doubt(
             "Redis",
             "whether it takes writes may not be tried with these credentials",
@@ -119,9 +131,11 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
         return
     parts = (["TLS"] if security.tls else []) + (["a token"] if security.token_file else [])
     yield well("credentials", " and ".join(parts))
-    for path in (security.tls.certificate, security.tls.ca) if security.tls else ():
+    files = security.tls
+    for path in (files.certificate, files.ca) if files else ():
         if path is not None:
-            yield _days_left(f"certificate {path}", validity_of(path).days_left())
+            is_ca = files is not None and path == files.ca
+            yield _days_left(f"certificate {path}", validity_of(path, bundle=is_ca).days_left())
     if url.startswith(("redis://", "redis+sentinel://")) and not _is_near(url):
         yield doubt(
             "credentials",

@@ -66,8 +66,16 @@ def masked(url: str) -> str:
 
 
 def holds_password(url: str) -> bool:
-    """Whether a password stands in the URL itself, which may not be valid."""
-    return re.search(r"//[^@/?]*:[^@]*@|[?&](sentinel_)?password=", url) is not None
+    """Whether a password stands in the URL itself, which may not be valid.
+
+    A variable that Kubernetes expands, `$(NAME)`, is none; nor is what a parameter says.
+    """
+    address, _, parameters = url.partition("?")
+    if "=" not in parameters.partition("@")[0]:  # a '?' of the password
+        address, parameters = url, ""
+    found = re.search(r"//[^@/?]*:([^@]*)@", address)
+    stated = found is not None and re.fullmatch(r"\$\([\w.-]+\)", found[1]) is None
+    return stated or re.search(r"(^|&)(sentinel_)?password=", parameters) is not None
 
 
 def parse(url: str) -> RedisUrl:

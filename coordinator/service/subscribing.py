@@ -107,6 +107,8 @@ class Subscribing:
                     self._door.check_again(admitted.context, "student", student_id)
                 except AccessError as error:
                     stream.fail(error)
+                except Exception:  # of one stream: the others are looked at all the same
+                    log.exception("a credential could not be looked at again")
 
     async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Serve one call."""

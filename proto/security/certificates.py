@@ -53,17 +53,25 @@ class Validity:
         return (self.ends_s - (time.time() if now_s is None else now_s)) / _DAY_S
 
 
-def validity_of(path: Path) -> Validity:
+def validity_of(path: Path, *, bundle: bool = False) -> Validity:
     """When the first certificate in a PEM file holds: the owner's, where a chain follows.
+
+    Args:
+        path: of the file.
+        bundle: it has authorities: the one that holds for longest counts.
 
     Raises:
         UsageError: the file cannot be read, or holds no certificate.
     """
     try:
-        text = path.read_text("ascii")
-        begin = text.index(_BEGIN)
-        der = ssl.PEM_cert_to_DER_cert(text[begin : text.index(_END, begin) + len(_END)])
-        return _validity(der)
+        text = path.read_text("latin-1")  # beside certificates there may be anything
+        found = []
+        for part in text.split(_BEGIN)[1:]:
+            pem = f"{_BEGIN}{part[: part.index(_END)]}{_END}"
+            found.append(_validity(ssl.PEM_cert_to_DER_cert(pem)))
+            if not bundle:
+                break
+        return max(found, key=lambda one: one.ends_s)
     except OSError as error:
         raise UsageError(f"certificate {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, IndexError, StopIteration):
@@ -71,19 +79,14 @@ def validity_of(path: Path) -> Validity:
 
 
 def check_validity(path: Path) -> None:
-    """Check that a certificate holds now.
+    """Check that a certificate has not expired. One that is not valid yet soon will be.
 
     Raises:
-        UsageError: it has expired, is not valid yet, or cannot be read.
+        UsageError: it has expired, or cannot be read.
     """
-    validity, now_s = validity_of(path), time.time()
-    if now_s >= validity.ends_s:
+    validity = validity_of(path)
+    if time.time() >= validity.ends_s:
         raise UsageError(f"certificate {path} has expired on {_date(validity.ends_s)}: replace it")
-    if now_s < validity.begins_s:
-        raise UsageError(
-            f"certificate {path} is not valid before {_date(validity.begins_s)}: wait for that, or "
-            "set the clock of this machine"
-        )
 
 
 def handshake_hint(text: str, ca: str = "--tls-ca") -> str:
@@ -126,7 +129,7 @@ class _Expiry:
         )
         for what, path in self._paths.items():
             try:
-                gauge.add_metric([what], validity_of(path).ends_s)
+                gauge.add_metric([what], validity_of(path, bundle=what == "ca").ends_s)
             except UsageError:  # no series: what was read before is still in force
                 continue
         yield gauge

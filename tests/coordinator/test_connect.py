@@ -17,7 +17,7 @@ from redis.crc import key_slot
 import edl.coordinator
 from edl.coordinator import connect
 from edl.coordinator.registry import Kind, acl, keys, masked, with_patience
-from edl.coordinator.registry.redis_url import open_client, parse, read_password
+from edl.coordinator.registry.redis_url import holds_password, open_client, parse, read_password
 from edl.coordinator.serve import ServeConfig, serve
 from edl.errors import RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
@@ -232,3 +232,19 @@ def test_places_in_the_log_are_ordered_by_number() -> None:
     for odd in ("x", "1", "1-", "-", "1-2-3", "1 -2", "9" * 30 + "-0", "1-0\n"):
         with pytest.raises(UsageError, match="the id of an event"):
             keys.event_place(odd)
+
+
+@pytest.mark.parametrize(
+    ("url", "holds"),
+    [
+        ("redis://head:6379", False),
+        ("redis://edl-teacher:s3cret@head:6379/0", True),
+        ("redis://:s3/c?r#et@head", True),
+        ("redis://head:6379?password=s3cret", True),
+        ("redis://edl-teacher@head?password_file=/etc/edl/password", False),
+        ("redis://edl-teacher:$(REDIS_PASSWORD)@head:6379", False),
+        ("rediss://head:6379/0?ssl_ca_certs=/etc/ca@2.pem", False),
+    ],
+)
+def test_a_url_that_holds_a_password_is_known(url: str, holds: bool) -> None:
+    assert holds_password(url) == holds

@@ -16,7 +16,7 @@ from edl.distill_reader.engine.answers import (
     refuse_what_is_not_finite,
     soft_labels,
 )
-from edl.distill_reader.engine.asking import expected_of
+from edl.distill_reader.engine.asking import Wording, expected_of
 from edl.distill_reader.engine.outcomes import Done, Job, Peer
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
@@ -245,8 +245,9 @@ def job_of(number: int = 7, rows: int = 3, **other: Any) -> Job:
 
 def answered(number: int = 7, labels: Array = LABELS, content_id: str = "c") -> memoryview:
     said: dict[str, Any] = {"device_seconds": 1e-9, "content_id": content_id, "draining": True}
+    asked = Wording(FETCHES, {}, {}).request(job_of(number)).request_id
     response = encode_response(
-        model_name="m", outputs={"y": labels}, request_id=str(number), parameters=said
+        model_name="m", outputs={"y": labels}, request_id=asked, parameters=said
     )
     return memoryview(stream_answers.answered(response))
 

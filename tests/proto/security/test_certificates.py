@@ -62,24 +62,23 @@ def _over_ssl(files: TlsFiles, change: Callable[[], None]) -> list[float]:
     return seen
 
 
-@pytest.mark.parametrize("days", [-1.0, None])
+TWO = (("soon", 3.0), ("later", 300.0))
+
+
 def test_an_expired_certificate_is_not_loaded_and_the_old_one_serves(
-    tmp_path: Path, days: float | None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path / "ca")
     files, client = authority.issue("server"), authority.issue("client", "admin")
 
     def replace() -> None:
-        if days is not None:
-            authority.issue("server", days=days)
-        else:
-            authority.issue("server", begins_in_days=1.0)
+        authority.issue("server", days=-1.0)
 
     with serving(ServerSecurity(files)) as address:
         assert ask(address, ClientSecurity(client)) == b"admin"
         replace()
         assert ask(address, ClientSecurity(client)) == b"admin"
-        said = "has expired on" if days else "is not valid before"
+        said = "has expired on"
         assert said in caplog.text
         assert "stays in force" in caplog.text
         authority.issue("server")
@@ -90,6 +89,18 @@ def test_an_expired_certificate_is_not_loaded_and_the_old_one_serves(
     assert said in caplog.text
     with pytest.raises(UsageError, match=said), serving(ServerSecurity(files)):
         raise AssertionError("it listens")
+
+
+def test_of_a_bundle_the_authority_that_holds_for_longest_counts(tmp_path: Path) -> None:
+    soon, later = (Authority(tmp_path / name).issue("server", days=d) for name, d in TWO)
+    files = [one.certificate for one in (soon, later)]
+    assert files[0] is not None
+    assert files[1] is not None
+    bundle = tmp_path / "bundle.pem"
+    notes = "# autorité de l'équipe\n"
+    bundle.write_text(notes + "".join(file.read_text() for file in files if file), "utf-8")
+    assert validity_of(bundle).ends_s == validity_of(files[0]).ends_s
+    assert validity_of(bundle, bundle=True).ends_s == validity_of(files[1]).ends_s
 
 
 def test_metrics_tell_when_certificates_end(tmp_path: Path) -> None:

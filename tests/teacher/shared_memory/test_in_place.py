@@ -150,6 +150,24 @@ def test_batches_travel_while_the_unix_socket_cannot_be_reached(
         assert host.sent_bytes < sent + 200
 
 
+def test_a_prepared_request_is_made_once(host: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though each batch is asked for in its own way whether it is current."""
+    batch = host.put()
+    host.double(batch)
+    made: list[object] = []
+    message = OipGrpcClient.message
+
+    def recorded(*arguments: Any) -> bytes:
+        made.append(arguments)
+        return message(*arguments)
+
+    monkeypatch.setattr(OipGrpcClient, "message", recorded)
+    for number in range(3):
+        request = Request({"x": batch}, request_id=f"j/0#{number}", is_current=lambda: True)
+        assert host.client.near_message(request, WAIT_S, {}) is not None
+    assert len(made) == 1
+
+
 def test_a_dropped_region_is_registered_again(host: Sharing) -> None:
     batch = host.put()
     host.double(batch)
