@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlsplit
 
 from ..errors import UsageError
 
@@ -33,3 +34,19 @@ def check_dialled(protocol: str, address: str) -> None:
     host, _, port = rest.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(f"{address!r:.120} names no port: write host:port")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Where a connection to a teacher goes.
+
+    Args:
+        address: host:port, grpc://host:port, or a URL of HTTP.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    if not parts.hostname or port is None:
+        raise ValueError(f"{address!r:.120} names no host and port")
+    return parts.hostname, port

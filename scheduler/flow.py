@@ -147,6 +147,7 @@ def _observe(
         turn=memory.turn if pulling is memory.pulling else _turn(view, pulling, config),
         # A slow source leaves the queue empty or windows open: it is not cured by teachers.
         hungry=starved
+        and not view.cut_off
         and view.queued > 0
         and view.free_windows == 0
         and view.teachers >= wanted(memory, config),  # else the one asked for is still to come

@@ -46,9 +46,11 @@ class FaultProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._selector = selectors.DefaultSelector()
         self._pairs: dict[socket.socket, _Pair] = {}
+        self._fillers: list[socket.socket] = []
         self._breaking = threading.Event()
         self._flowing = threading.Event()
         self._flowing.set()
+        self._stalled = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
 
@@ -61,12 +63,32 @@ class FaultProxy:
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
 
-    def partition(self) -> None:
-        """From now on nothing passes, and nobody is told: connections stay open and silent."""
+    def stall(self) -> None:
+        """From now on nothing passes, and nobody is told, as of a process that is stopped.
+
+        Connections stay open and silent, and the system accepts new ones.
+        """
         self._flowing.clear()
+
+    def partition(self) -> None:
+        """From now on nothing passes, as over a path that is gone: no connection is made either."""
+        self.stall()
+        self._stalled.wait()
+        self._listener.listen(0)
+        filled = False
+        while not filled:  # the queue of those that wait to be accepted: then the system is silent
+            try:
+                self._fillers.append(socket.create_connection(self._listener.getsockname(), 0.2))
+            except TimeoutError:
+                filled = True
 
     def heal(self) -> None:
         """Everything that was held back passes, and all that comes."""
+        for filler in self._fillers:
+            filler.close()
+        self._fillers.clear()
+        self._listener.listen()
+        self._stalled.clear()
         self._flowing.set()
 
     def redirect(self, target: str) -> None:
@@ -87,6 +109,8 @@ class FaultProxy:
     ) -> None:
         self._stopping.set()
         self._thread.join(5.0)
+        for filler in self._fillers:
+            filler.close()
         for pair in set(self._pairs.values()):
             pair.close()
         self._selector.close()
@@ -95,6 +119,7 @@ class FaultProxy:
     def _run(self) -> None:
         while not self._stopping.is_set():
             if not self._flowing.is_set():
+                self._stalled.set()
                 self._stopping.wait(_LOOK_S)
                 continue
             if self._breaking.is_set():

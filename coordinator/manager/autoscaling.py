@@ -41,6 +41,7 @@ _OLD_S: Final = 60.0
 class _Sums(NamedTuple):
     incarnation: int
     waits: Waits
+    cut_off: bool
 
 
 class Autoscaler:
@@ -150,7 +151,8 @@ class Autoscaler:
         for member in self._registry.read("students", self._service, names):
             sums, before = _sums(member), self._known.get(member.member)
             self._known[member.member] = sums
-            if before is not None and before.incarnation == sums.incarnation:
+            same_life = before is not None and before.incarnation == sums.incarnation
+            if before is not None and same_life and not (before.cut_off or sums.cut_off):
                 self._waits = self._waits.grown(before.waits, sums.waits)
 
 
@@ -167,15 +169,23 @@ def _may_begin(term: Term) -> bool:
 def _sums(member: Member) -> _Sums:
     facts = member.facts
     starved_s, blocked_s = facts.get("starved_seconds"), facts.get("blocked_seconds")
-    return _Sums(member.incarnation, Waits(number(starved_s), number(blocked_s)))
+    return _Sums(
+        member.incarnation, Waits(number(starved_s), number(blocked_s)), _is_cut_off(facts)
+    )
+
+
+def _is_cut_off(facts: Mapping[str, str]) -> bool:
+    """Whether a student reaches none of its teachers, so that it says nothing of their number."""
+    return number(facts.get("cut_off")) > 0
 
 
 def _load(facts: Mapping[str, str]) -> StudentLoad:
+    cut_off, want = _is_cut_off(facts), number(facts.get("want"))
     return StudentLoad(
-        number(facts.get("want")),
+        max(want - number(facts.get("unreachable")), 1.0) if cut_off and want else want,
         number(facts.get("t_t_seconds")),
         number(facts.get("t_s_seconds")),
-        facts.get("state") == "starved",
+        facts.get("state") == "starved" and not cut_off,
         number(facts.get("samples_per_second")),
     )
 

@@ -52,9 +52,16 @@ def examine(url: str, security: Callable[[], ClientSecurity | None]) -> Iterator
         return
     try:
         yield from _redis(registry)
+        refuses = False
+        try:
+            yield from _writes(registry)
+        except RegistryUnavailable as error:  # reads go on, and there is more to find
+            yield wrong(_about(error), str(error))
+            refuses = True
+        yield from _settings(registry)
         credentials = security()
         yield from _credentials(credentials, url)
-        yield from _managers(registry, credentials)
+        yield from _managers(registry, credentials, refuses)
     except EdlError as error:
         yield wrong(_about(error), str(error))
     finally:
@@ -75,18 +82,16 @@ def _redis(registry: Registry) -> Iterator[Finding]:
     else:
         yield well("Redis", text)
     yield from _clock(server_ms / 1000 - time.time())
-    try:
-        tried = registry.check_writes()
-    except RegistryUnavailable as error:  # reads go on, and there is more to find
-        yield wrong(_about(error), str(error))
-        tried = True
-    if not tried:
+
+
+def _writes(registry: Registry) -> Iterator[Finding]:
+    """Whether that can be tried; raises RegistryUnavailable where Redis takes none."""
+    if not registry.check_writes():
         yield doubt(
             "Redis",
             "whether it takes writes may not be tried with these credentials",
             "give its users the rules that 'edl coordinator acl' prints",
         )
-    yield from _settings(registry)
 
 
 def _clock(ahead_s: float) -> Iterator[Finding]:
@@ -164,17 +169,21 @@ def _peers(addresses: Iterable[str], security: ClientSecurity | None) -> Iterato
             yield _days_left(f"certificate of {address}", days)
 
 
-def _managers(registry: Registry, security: ClientSecurity | None) -> Iterator[Finding]:
-    """Each manager that holds a lease; and the mesh, as the first that answers tells it."""
+def _managers(
+    registry: Registry, security: ClientSecurity | None, refuses: bool
+) -> Iterator[Finding]:
+    """Each manager that holds a lease; and the mesh, as the first that answers tells it.
+
+    Redis `refuses` writes or does not: then no manager can keep a lease.
+    """
     members = registry.members("managers", "")
     if not members:
-        yield wrong(
-            "managers",
-            "none is registered",
-            f"start one: edl coordinator serve --redis {registry.url}",
-        )
+        remedy = f"start one: edl coordinator serve --redis {registry.url}"
+        if refuses:
+            remedy = "those that run register as soon as Redis takes writes again"
+        yield wrong("managers", "none is registered", remedy)
         return
-    status: pb.MeshStatus | None = None
+    status, takes = None, ""
     for member in members:
         yield from _reachable_by_others(member, registry.url)
         yield from _peers([member.member], security)
@@ -190,7 +199,7 @@ def _managers(registry: Registry, security: ClientSecurity | None) -> Iterator[F
     if len(members) == 1:
         yield doubt("managers", "there is one only", "a second one takes over when it dies")
     if status is not None:
-        yield from _services(status, security)
+        yield from _services(status, security, is_part=bool(takes))
 
 
 def _ask(address: str, security: ClientSecurity | None) -> tuple[pb.MeshStatus, str]:
@@ -220,9 +229,13 @@ def _version(about: str, version: str) -> Iterator[Finding]:
         yield doubt(about, f"runs edl-dist {version}, this machine {__version__}")
 
 
-def _services(status: pb.MeshStatus, security: ClientSecurity | None) -> Iterator[Finding]:
+def _services(
+    status: pb.MeshStatus, security: ClientSecurity | None, *, is_part: bool
+) -> Iterator[Finding]:
+    """What the mesh has; `is_part` of it is what a student may see."""
     if not status.services:
-        yield doubt("services", "none: no teacher or student that these credentials may see")
+        words = "that these credentials may see" if is_part else "is registered"
+        yield doubt("services", f"none: no teacher and no student {words}")
     for service in status.services:
         yield from _service(service)
         yield from _teachers(service, security)

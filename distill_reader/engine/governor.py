@@ -73,6 +73,7 @@ class Governor:
         on_shelf: int = 0,
         content_id: str = "",
         judges: int = 0,
+        cut_off: bool = False,
     ) -> flow.FlowDecision:
         """The next turn of Algorithm 1.
 
@@ -83,6 +84,7 @@ class Governor:
             on_shelf: batches that are being looked up in a label store, before the ledger has them.
             content_id: what the teachers serve; empty where it is not known.
             judges: teachers that are wanted besides, as others contradict each other.
+            cut_off: as far as is known, no teacher can be reached: others would not help.
         """
         figures = self.figures
         times = profiles.times(self.profile, self.measured(content_id), time.time())
@@ -104,6 +106,7 @@ class Governor:
             ledger.batch_bytes,
             judges,
             times.presumed,
+            cut_off,
         )
         before = self.decision.want
         self.decision, self.memory = flow.decide(view, self.memory, now, self._config)

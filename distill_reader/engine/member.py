@@ -63,6 +63,7 @@ class Member:
         roster: who names them.
         crew: how these do.
         comparing: whether they agree.
+        paths: whether they can be reached.
         contents: which model's labels count.
         labels: those that are here.
         shelf: where labels are kept; None: nowhere.
@@ -108,7 +109,9 @@ class Member:
             self.governor.figures,
             self.shelf,
             self.carrying.handle,
+            inbox,
         )
+        self.paths = self._teachers.paths
         self.comparing = self._teachers.comparing
         self.epoch = (0, 0)
         self.forgone = self.relabelled = 0
@@ -214,7 +217,8 @@ class Member:
             on_shelf = len(self.shelf)
         content, unreachable = self.content_id, self.pool.unreachable
         judges = self.comparing.judges
-        self.governor.decide(self.ledger, unreachable, now, on_shelf, content, judges)
+        cut_off = self.paths.may_be_cut_off(now)
+        self.governor.decide(self.ledger, unreachable, now, on_shelf, content, judges, cut_off)
 
     def _look_around(self, now: float) -> None:
         """Time goes by: what follows from that alone."""
@@ -275,6 +279,7 @@ class Member:
                 self._on_done(link, outcome)
             case Ready(inputs):
                 link.met(inputs)
+                self.paths.heard(name)
                 words = misfit_of_settings(self.config, link.peer, link.found)
                 if words and self.pool.is_assigned(link):
                     self._on_misfit(link, words)
@@ -318,6 +323,7 @@ class Member:
             self._on_broke(link, done.job, error)
             return
         name, job = link.peer.teacher_id, done.job
+        self.paths.heard(name)
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)

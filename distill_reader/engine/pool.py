@@ -26,6 +26,8 @@ class Pool:
 
     Attributes:
         last_trouble: in words, the latest loss of a teacher.
+        wanted: those that the roster names and that may be asked.
+        out_of_reach: of these, to which no connection can be made.
     """
 
     def __init__(
@@ -36,13 +38,14 @@ class Pool:
         inbox: Inbox,
     ) -> None:
         self.last_trouble = ""
+        self.wanted: dict[str, Peer] = {}
+        self.out_of_reach: frozenset[str] = frozenset()
         self._config = config
         self._batches = batches if config.shared_memory else None
         self._post = post
         self._inbox = inbox
         self._links: dict[str, TeacherLink] = {}
         self._leaving: dict[str, TeacherLink] = {}
-        self._wanted: dict[str, Peer] = {}
         self._barred: frozenset[str] = frozenset()  # not to be asked
         self._silent: set[str] = set()
         self._useless: set[str] = set()  # wrong or refusing, and without labels since then
@@ -57,16 +60,16 @@ class Pool:
     def unreachable(self) -> int:
         """Teachers that the roster names and that give no labels.
 
-        They have not answered the latest request or probe, answer with something else than labels,
-        or must not be asked.
+        They have not answered the latest request or probe, cannot be connected to, answer with
+        something else than labels, or must not be asked.
         """
-        without = self._silent | self._useless
-        return (len(without & self._wanted.keys()) if without else 0) + len(self._barred)
+        without = self._silent | self._useless | self.out_of_reach
+        return (len(without & self.wanted.keys()) if without else 0) + len(self._barred)
 
     @property
     def all_useless(self) -> bool:
         """Whether each teacher that the roster names has answered with something but labels."""
-        return bool(self._wanted) and self._wanted.keys() <= self._useless
+        return bool(self.wanted) and self.wanted.keys() <= self._useless
 
     @property
     def found(self) -> list[Found]:
@@ -149,7 +152,7 @@ class Pool:
         """How many teachers there are of each kind, for those who watch."""
         unreachable = self.unreachable
         return {
-            "serving": max(len(self._wanted) + len(self._barred) - unreachable, 0),
+            "serving": max(len(self.wanted) + len(self._barred) - unreachable, 0),
             "unreachable": unreachable,
             "leaving": len(self._leaving),
         }
@@ -162,14 +165,14 @@ class Pool:
     def update(self, assigned: Assigned) -> tuple[list[str], list[str]]:
         """Follow the roster: names that are (lost, revoked) by it."""
         peers = {peer.teacher_id: peer for peer in assigned.peers}
-        self._wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
+        self.wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
         new, self._barred = assigned.barred - self._barred, assigned.barred
-        self._silent &= self._wanted.keys()
-        self._useless &= self._wanted.keys()
-        self._failures = {name: n for name, n in self._failures.items() if name in self._wanted}
+        self._silent &= self.wanted.keys()
+        self._useless &= self.wanted.keys()
+        self._failures = {name: n for name, n in self._failures.items() if name in self.wanted}
         lost, revoked = [], []
         for name, link in (*self._links.items(), *self._leaving.items()):
-            peer = self._wanted.get(name)
+            peer = self.wanted.get(name)
             if peer == link.peer:
                 continue
             if peer is not None or name in assigned.lost:
@@ -178,7 +181,7 @@ class Pool:
             elif name in self._links:
                 revoked.append(name)
                 self.leave(name)
-        for name, peer in self._wanted.items():
+        for name, peer in self.wanted.items():
             if name in self._leaving:  # it is the same one: its requests go on
                 self._links[name] = self._leaving.pop(name)
                 self._links[name].connect()
@@ -221,9 +224,16 @@ class Pool:
         peer = link.peer
         self._silent.add(peer.teacher_id)
         self.drop(peer.teacher_id, str(error))
-        if peer == self._wanted.get(peer.teacher_id):
+        if peer == self.wanted.get(peer.teacher_id):
             pause_s = pause_after(error, self._count_failure(peer.teacher_id))
             self._open(peer, max(pause_s, least_s))
+
+    def connect_anew(self, name: str) -> None:
+        """A teacher can be reached again: what is on its way over the old connections is lost."""
+        self.drop(name, "it could not be reached")
+        self._failures.pop(name, None)
+        if (peer := self.wanted.get(name)) is not None:
+            self._open(peer)
 
     def let_go(self, name: str) -> bool:
         """A teacher has nothing in flight: whether it leaves, and is gone now.
@@ -233,7 +243,7 @@ class Pool:
         if (link := self._leaving.pop(name, None)) is None:
             return False
         link.close()
-        if link.peer == self._wanted.get(name):
+        if link.peer == self.wanted.get(name):
             self._open(link.peer)
         return True
 

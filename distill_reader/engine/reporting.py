@@ -34,7 +34,13 @@ class Reporter:
         governor, switch = member.governor, member.contents.switch
         self._hunger = hunger.follow(self._hunger, governor.memory.starved_s, now)
         starves = self._hunger.starves
-        news = (governor.decision.want, member.pool.unreachable, switch.data_epoch, switch.told)
+        news = (
+            governor.decision.want,
+            member.pool.unreachable,
+            member.paths.cut_off_since is not None,
+            switch.data_epoch,
+            switch.told,
+        )
         changed = news != self._told or (starves and not self._starves_told)
         if changed or now - self._reported_at >= REPORT_EVERY_S:
             self._reported_at, self._told, self._starves_told = now, news, starves
@@ -81,6 +87,7 @@ def report(member: Member, starves: bool, now: float) -> pb.StudentReport:
         ejected=member.crew.standings.ejected.keys(),
         disputed=member.comparing.disputed,
         ejected_for=member.crew.standings.ejected.values(),
+        cut_off=int(member.paths.cut_off_since is not None),
     )
 
 

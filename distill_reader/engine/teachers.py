@@ -13,7 +13,9 @@ from ...scheduler.stream_figures import Figures
 from ..config import ReaderConfig
 from .comparing import Comparing
 from .crew import Crew
+from .inbox import Inbox
 from .outcomes import Done, Job
+from .paths import Paths
 from .pool import Pool
 from .shelf import Shelf
 from .teacher_link import TeacherLink
@@ -31,9 +33,11 @@ class Teachers:
         figures: what they label.
         shelf: where nothing of a liar is kept; None: nothing of anybody.
         tell: have the ledger hear of something, and what it says carried out.
+        inbox: of the engine's thread.
 
     Attributes:
         comparing: whether what they say agrees.
+        paths: whether they can be reached.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Teachers:
         figures: Figures,
         shelf: Shelf | None,
         tell: Callable[[ev.Event], None],
+        inbox: Inbox,
     ) -> None:
         self._ledger = ledger
         self._pool = pool
@@ -52,11 +57,13 @@ class Teachers:
         self._figures = figures
         self._tell = tell
         self.comparing = Comparing(config, ledger)
+        self.paths = Paths(pool, inbox, self._reached_again)
         self._verdicts = Verdicts(self.comparing, crew, pool, shelf)
 
     def look(self, waits: bool, now: float) -> None:
         """Time goes by, in which the training loop waits or not."""
         self._pool.look(now)
+        self.paths.look(bool(self._ledger.in_flight) or not self._ledger.usable, now)
         for event in self._crew.look(waits, now):
             self._tell(event)
             if isinstance(event, ev.Ejected):
@@ -94,6 +101,11 @@ class Teachers:
         self._crew.forget(name)
         self._tell(ev.TeacherLost(name))
         self._judge(self.comparing.left(name))
+
+    def _reached_again(self, name: str) -> None:
+        """One could not be reached for a while, so that TCP may wait for long to send again."""
+        self.lost(name)
+        self._pool.connect_anew(name)
 
     def revoked(self, name: str) -> None:
         """One is to get nothing more."""

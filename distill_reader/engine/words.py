@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from .member import Member
 
 
@@ -20,6 +22,9 @@ def waiting_for(member: Member) -> str:
     looked_up = known + (0 if member.shelf is None else len(member.shelf))
     if looked_up and ledger.unlabelled == known:
         return f"{looked_up} batches wait for the label store, or the first answer"
+    if (since := member.paths.cut_off_since) is not None:
+        at = time.strftime("%H:%M:%S", time.localtime(since))
+        return f"{len(member.pool)} of {len(member.pool)} teachers unreachable since {at}"
     if ledger.usable == 0:
         clauses = [f"0 of {len(member.pool)} teachers live"]
         if awaited := member.contents.switch.awaited:

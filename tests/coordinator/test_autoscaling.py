@@ -42,6 +42,24 @@ def test_a_student_without_a_teacher_wakes_the_service_at_once() -> None:
     world.run(120.0, until=lambda: (desired(world) or 0) >= 62)
 
 
+@pytest.mark.parametrize("unreachable", [0, 2])
+def test_a_student_that_reaches_none_of_its_teachers_scales_nothing(unreachable: int) -> None:
+    """While it finds out, and once its teachers count as unreachable and others are wanted."""
+    world = World(autoscale=BRISK)
+    for number in range(2):
+        world.teacher(f"t{number}")
+    student = world.student("j/0", want=2)
+    world.run(15.0, until=lambda: desired(world) == 2)
+    student.fields |= {"want": 2 + unreachable, "unreachable": unreachable, "state": "starved"}
+    student.fields["cut_off"] = 1
+    for second in range(30):
+        student.fields["starved_seconds"] = float(second)
+        world.run(1.0)
+        assert desired(world) == 2
+    student.fields |= {"cut_off": 0, "want": 3, "unreachable": 0}
+    world.run(15.0, until=lambda: desired(world) == 3)
+
+
 def test_another_leader_goes_on_with_the_same_freeze_window() -> None:
     world = World(managers=2, autoscale=replace(BRISK, freeze_s=3 * LEADER_TTL_S + GRACE_S))
     world.teacher("t1")

@@ -184,7 +184,7 @@ def test_a_silent_manager_is_left_for_another(told_before: bool) -> None:
     url = f"memory://silent-{told_before}"
     with served(f"{url}-hidden") as hidden, FaultProxy(hidden.address) as proxy:
         if not told_before:
-            proxy.partition()  # the kernel accepts, as for a process that is stopped
+            proxy.stall()  # the kernel accepts, as for a process that is stopped
         registry = MemoryRegistry.shared(url)
         registry.register("managers", "", proxy.address, {"incarnation": "1"}, 600.0)
         with Student(url).start() as student:
@@ -194,7 +194,7 @@ def test_a_silent_manager_is_left_for_another(told_before: bool) -> None:
                 wait_until(lambda: "does not answer them" in student.subscription.why)
             with served(url) as other:
                 other.manager.epoch = (200, 1)
-                proxy.partition()
+                proxy.stall()
                 wait_until(lambda: student.counters[-1:] == [(200, 1)])
             callers = [*hidden.manager.callers, *other.manager.callers]
             assert len({caller.secret for caller in callers}) == 1, "presented ever after"

@@ -81,7 +81,7 @@ def test_a_machine_that_is_gone_without_a_word_loses_its_stream() -> None:
     with served(limits=Limits(ping_s=0.5)) as mesh, FaultProxy(mesh.address) as proxy:
         with open_stream(proxy.address, report()) as (call, _):
             next_assignment(call)
-            proxy.partition()
+            proxy.stall()
             wait_until(lambda: bool(mesh.manager.ended))
         assert mesh.manager.ended == [("j/0", False)]
 

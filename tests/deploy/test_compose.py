@@ -181,7 +181,7 @@ class _Certificate:
 
     folder: Path
 
-    def issue_cert(self, _: str) -> _Certificate:
+    def issue_cert(self, _: str, **__: object) -> _Certificate:
         return self
 
     def configure_cert(self, context: ssl.SSLContext) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,11 @@ from edl.tests.distill_reader.readers import (
     numbers_of,
     reader_of,
 )
+from edl.tests.faults import FaultProxy
 from edl.tests.ground.programs import wait_gone
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -261,3 +264,57 @@ def test_partly_stored_are_sent_whole(numerics: dict[str, ScriptedTeacher], tmp_
             assert factors(list(reader)) == {1.0}
     assert set(rows) == {6, 8}
     assert len(rows) < 10 + 15, "a batch whose labels are all kept is not sent"
+
+
+# --- no path to any teacher
+
+
+def test_teachers_that_cannot_be_reached_are_told_and_found_again(
+    start_teacher: StartTeacher,
+) -> None:
+    """Their connections stay open and silent, and requests may take minutes before they fail."""
+    source = Batches(1500)
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy(start_teacher().address)) for _ in range(2)]
+        addresses = [proxy.address for proxy in proxies]
+        reader = stack.enter_context(
+            reader_of(source, *addresses, shared_memory=False, upper_bytes=400, lower_bytes=200)
+        )
+        iterator, batches = iter(reader), list[Any]()
+        while len(batches) < 200 or len(reader.stats.teachers) < 2:
+            batches.append(next(iterator))
+        for proxy in proxies:
+            proxy.partition()
+        loop = threading.Thread(target=lambda: batches.extend(iterator), daemon=True)
+        loop.start()
+        wait_until(lambda: "2 of 2 teachers unreachable since" in reader.stats.waiting_for)
+        for proxy in proxies:
+            proxy.heal()
+        loop.join(DEADLINE_S)
+        assert not loop.is_alive()
+    check_epoch(source, batches)
+
+
+def test_a_slow_teacher_that_can_be_reached_is_waited_for(start_teacher: StartTeacher) -> None:
+    """It says nothing for as long as it takes; only that it is connected to is tried, rarely."""
+    source = Batches(20)
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy(start_teacher().address))
+        reader = stack.enter_context(reader_of(source, proxy.address, shared_memory=False))
+        iterator = iter(reader)
+        batches = [next(iterator)]
+        proxy.stall()
+        loop = threading.Thread(target=lambda: batches.extend(iterator), daemon=True)
+        loop.start()
+        begun_s = reader.stats.starved_s
+
+        def has_starved_for_long() -> bool:
+            assert "unreachable" not in reader.stats.waiting_for
+            return reader.stats.starved_s > begun_s + 3.0
+
+        wait_until(has_starved_for_long)
+        proxy.heal()
+        loop.join(DEADLINE_S)
+        assert not loop.is_alive()
+        assert reader.stats.resends == 0
+    check_epoch(source, batches)

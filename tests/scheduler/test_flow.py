@@ -169,6 +169,7 @@ class TestAskingForOneMore:
             STARVED._replace(teachers=0, windows=0),  # even the first is still to come
             CALM._replace(waiting=True),
             STARVED._replace(waiting=False),
+            STARVED._replace(cut_off=True),  # the path is gone: others would be silent as well
         ],
     )
     def test_nothing_else_asks(self, view: FlowView) -> None:

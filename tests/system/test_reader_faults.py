@@ -7,13 +7,19 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import psutil
 import pytest
 
+from edl.coordinator import fetch_status
 from edl.distill_reader import DistilReader
+from edl.proto import coordinator_pb2 as pb
+from edl.tests.distill_reader import readers
+from edl.tests.faults import FaultProxy
+from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.system.conftest import (
     BATCH_BYTES,
     FOR_EVER,
@@ -24,15 +30,17 @@ from edl.tests.system.conftest import (
     keeps_what_it_gets,
     taken_until,
 )
-from edl.tests.system.coordinator_process import edl_output
+from edl.tests.system.coordinator_process import SERVICE, Members, edl_output, ready, serve
 from edl.tests.system.slow_network import FACTOR_VARIABLE
 from edl.tests.system.teacher_process import serving
 from edl.tests.system.trouble import metric
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 #: A batch takes a tenth of a second. Set it before teachers start: they measure their speed then.
 PACE_S = 0.1 / ROWS
 SetPace = Callable[[float], None]
+#: Of a coordinator that changes the desired number of teachers as soon as there is cause.
+BRISK = ("--freeze", 0.5, "--up-after", 0.5)
 
 
 def busy_teacher(reader: DistilReader) -> str:
@@ -239,3 +247,49 @@ def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
                 first.process.send_signal(signal.SIGCONT)
                 source.check(copies(reader))
         source.check(batches)
+
+
+def test_a_student_that_reaches_none_of_its_teachers_gets_no_more_of_them(
+    stack: ExitStack,
+) -> None:
+    """The path to both is gone and both are registered: the service needs no other teachers."""
+    coordinator = ready(serve("--redis-port", 0, *BRISK))
+    stack.callback(coordinator.process.stop)
+    members, proxies = Members(coordinator.url, stack), list[FaultProxy]()
+    for name in ("t1", "t2"):
+        teacher = ScriptedTeacher(seconds=1e-6)
+        stack.callback(teacher.stop)
+        proxies.append(stack.enter_context(FaultProxy(teacher.address)))
+        members.teacher(name, proxies[-1].address)
+    options: dict[str, Any] = {"teachers_min": 2, "upper_bytes": 1000, "lower_bytes": 500}
+    options |= {"shared_memory": False, "coordinator": coordinator.url}
+    reader = stack.enter_context(DistilReader(readers.Batches(500), service=SERVICE, **options))
+    iterator, told = iter(reader), pb.ServiceStatus()
+
+    def look() -> pb.StudentReport:
+        told.CopyFrom(fetch_status(coordinator.url, SERVICE).services[0])
+        return told.students[0].report
+
+    while len(reader.stats.teachers) < 2 or reader.stats.delivered < 100:
+        next(iterator)
+        wait_until(lambda: reader.stats.ready)  # so that it never waits for labels
+    wait_until(lambda: look() and told.desired_teachers == 2)
+    for proxy in proxies:
+        proxy.partition()
+    loop = threading.Thread(target=lambda: list(iterator), daemon=True)
+    loop.start()
+    wait_until(lambda: "unreachable since" in reader.stats.waiting_for)
+    wait_until(lambda: look().cut_off and look().unreachable == 2)
+    begun_s = told.starved_seconds
+
+    def has_starved_for_long() -> bool:
+        assert look().want <= 2 + 2, "a stand-in for each"
+        assert told.desired_teachers == 2
+        return told.starved_seconds > begun_s + 5.0
+
+    wait_until(has_starved_for_long)
+    for proxy in proxies:
+        proxy.heal()
+    wait_until(lambda: not look().cut_off)
+    loop.join(DEADLINE_S)
+    assert not loop.is_alive()

@@ -393,7 +393,7 @@ def test_a_server_that_leaves_answers_a_request_on_its_way(bench: Bench) -> None
         nonlocal arrived
         arrived += len(data)
         if arrived > large.nbytes / 2 and not half.is_set():
-            proxy.partition()
+            proxy.stall()
             half.set()
 
     with FaultProxy(bench.address, on_request=count) as proxy, ThreadPoolExecutor(2) as pool:

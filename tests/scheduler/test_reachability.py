@@ -1,0 +1,182 @@
+"""Which teachers are tried, and who counts as unreachable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.scheduler.reachability import (
+    ATTEMPT_S,
+    DOUBT_S,
+    FAILURES,
+    LONGEST_PAUSE_S,
+    QUIET_S,
+    Reachability,
+    attempted,
+    heard,
+    look,
+)
+
+TEACHERS = ("a", "b")
+STEP_S = 0.05
+
+
+@dataclass
+class Network:
+    """A student, some teachers, and the paths between them, which `down` names when they are gone.
+
+    An attempt over a path that is there succeeds at once; over one that is gone it takes its time.
+    """
+
+    teachers: tuple[str, ...] = TEACHERS
+    down: set[str] = field(default_factory=set)
+    owed: bool = True
+    now: float = 0.0
+    known: Reachability = field(default_factory=Reachability)
+    tried: list[tuple[str, float]] = field(default_factory=list)
+    anew: list[tuple[str, float]] = field(default_factory=list)
+    _ends: dict[str, float] = field(default_factory=dict)
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += STEP_S
+            self.known, due = look(self.known, self.teachers, self.owed, self.now)
+            for name in due:
+                self.tried.append((name, self.now))
+                self._ends[name] = self.now + (ATTEMPT_S if name in self.down else 0.0)
+            for name, at in list(self._ends.items()):
+                if at <= self.now:
+                    del self._ends[name]
+                    self.known, anew = attempted(self.known, name, name not in self.down)
+                    self.anew += [(name, self.now)] * anew
+
+    def answer(self, name: str) -> None:
+        self.known = heard(self.known, name)
+
+
+def test_while_answers_come_nobody_is_tried() -> None:
+    network = Network()
+    for _ in range(20):
+        network.run(QUIET_S / 2)
+        network.answer("a")
+    assert not network.tried
+
+
+def test_who_owes_nothing_is_not_tried() -> None:
+    network = Network(owed=False)
+    network.run(10.0)
+    assert not network.tried
+    assert not network.known.is_cut_off
+
+
+def test_slow_teachers_are_tried_more_and_more_rarely_and_never_connected_to_anew() -> None:
+    network = Network()
+    network.run(60.0)
+    times = [at for name, at in network.tried if name == "a"]
+    assert len(times) == 6  # after 0.5 s, and pauses of 1, 2, 4, 8 and 16 s
+    network.run(600.0)
+    assert len([name for name, _ in network.tried if name == "a"]) <= 7 + 600 / LONGEST_PAUSE_S
+    assert not network.anew
+    assert not network.known.is_cut_off
+    assert not network.known.may_be_cut_off(network.now)
+
+
+def test_teachers_without_a_path_are_cut_off_and_connected_to_anew() -> None:
+    network = Network(down=set(TEACHERS))
+    network.run(QUIET_S + ATTEMPT_S + 2 * STEP_S)
+    assert network.known.is_cut_off
+    assert not network.known.unreachable, "so that nobody wants others in their place before"
+    network.run((FAILURES - 1) * (ATTEMPT_S + 2 * STEP_S))
+    assert network.known.unreachable == set(TEACHERS)
+    network.run(3600.0)
+    network.down.clear()
+    back_at = network.now
+    network.run(2.0)
+    assert [name for name, _ in network.anew] == list(TEACHERS)
+    assert max(at for _, at in network.anew) <= back_at + ATTEMPT_S + 2 * STEP_S
+    assert not network.known.is_cut_off
+
+
+def test_it_is_in_doubt_until_a_teacher_was_reached() -> None:
+    network = Network()
+    network.run(DOUBT_S / 2)
+    assert not network.known.may_be_cut_off(network.now)
+    network.run(DOUBT_S)
+    assert network.known.may_be_cut_off(network.now)
+    network.run(QUIET_S)
+    assert not network.known.may_be_cut_off(network.now)
+
+
+def test_one_that_is_left_behind_is_tried_on_though_another_answers() -> None:
+    network = Network(down=set(TEACHERS))
+    network.run(5.0)
+    network.down = {"b"}
+    network.run(1.0)
+    network.answer("a")
+    assert not network.known.is_cut_off
+    for _ in range(20):
+        network.run(QUIET_S / 2)
+        network.answer("a")
+    network.down.clear()
+    network.run(ATTEMPT_S + 2 * STEP_S)
+    assert [name for name, _ in network.anew] == ["a", "b"]
+
+
+def test_a_single_attempt_that_is_lost_costs_nothing() -> None:
+    network = Network(down=set(TEACHERS))
+    network.run(QUIET_S + STEP_S)
+    network.down.clear()
+    network.run(60.0)
+    assert not network.anew
+
+
+def test_who_is_heard_of_while_it_is_tried_is_left_alone() -> None:
+    network = Network(down=set(TEACHERS))
+    network.run(QUIET_S + FAILURES * (ATTEMPT_S + 2 * STEP_S))
+    for name in TEACHERS:
+        network.answer(name)
+    network.owed = False
+    network.run(10.0)
+    assert network.known == Reachability()
+    assert not network.anew
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["run", "break", "mend", "answer", "owe", "join", "leave"]),
+        st.sampled_from(["a", "b", "c"]),
+        st.floats(0.05, 3.0),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_a_path_that_is_back_is_found_within_a_second(script: list[tuple[str, str, float]]) -> None:
+    network = Network()
+    for kind, name, seconds in script:
+        match kind:
+            case "run":
+                network.run(seconds)
+            case "break":
+                network.down.add(name)
+            case "mend":
+                network.down.discard(name)
+            case "answer" if name not in network.down:
+                network.answer(name)
+            case "owe":
+                network.owed = not network.owed
+            case "join":
+                network.teachers = tuple({*network.teachers, name})
+            case "leave":
+                network.teachers = tuple({*network.teachers} - {name})
+        assert network.known.unreachable <= set(network.teachers) | set(network.known.paths)
+    gone = network.known.unreachable & set(network.teachers)
+    network.down.clear()
+    network.anew.clear()
+    network.run(1.0)
+    assert {name for name, _ in network.anew} == gone
+    assert not network.known.unreachable
