@@ -133,8 +133,11 @@ def attempted(before: Reachability, name: str, reached: bool) -> tuple[Reachabil
 
 
 def heard(before: Reachability, name: str) -> Reachability:
-    """A teacher has answered."""
-    if before.quiet_since is None and name not in before.paths:
-        return before
-    paths = {other: path for other, path in before.paths.items() if other != name}
+    """A teacher has answered.
+
+    One that could not be reached is tried on: what went over its other connections may be lost.
+    """
+    paths = before.paths
+    if name in paths and paths[name].failures < FAILURES:
+        paths = {other: path for other, path in paths.items() if other != name}
     return Reachability(None, paths)

@@ -34,5 +34,6 @@ def test_an_operators_scenario(tmp_path: Path) -> None:
         assert code == 0, "\n".join(process.tail(80))
     finally:
         process.stop(grace_s=30.0)
+    print(*process.tail(80), sep="\n")
     held = [line for line in process.tail(80) if line.startswith("held: ")]
     assert len(held) == len(STEPS)

@@ -173,15 +173,28 @@ def doctors_find_nothing_wrong(mesh: Mesh) -> None:
 
 
 def a_student_out_of_reach_of_its_teachers_goes_on_when_they_are_back(mesh: Mesh) -> None:
+    wait_until(lambda: bool(mesh.status()["desired_teachers"]), WAIT_S)
     desired = mesh.status()["desired_teachers"]
     mesh.net.part(STUDENT, TEACHERS)
     wait_until(lambda: all("unreachable since" in one for one in mesh.student.tail(100)), WAIT_S)
     assert mesh.status()["desired_teachers"] == desired, "nothing is scaled for it"
-    healed_at = time.monotonic()
     mesh.net.heal()
-    mesh.goes_on(by=1)
-    print(f"the student went on after {time.monotonic() - healed_at:.2f} s", flush=True)
     mesh.goes_on()
+
+
+def outages_are_over_soon_after_their_end(mesh: Mesh) -> None:
+    """How long a student still waits after each is printed: the goal is 2 s at most."""
+    waits = []
+    for length_s in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.25, 3.5, 4.0, 5.0, 6.0, 10.0):
+        mesh.net.part(STUDENT, TEACHERS)
+        time.sleep(length_s)
+        healed_at = time.monotonic()
+        mesh.net.heal()
+        mesh.goes_on(by=1)
+        waits.append(time.monotonic() - healed_at)
+        mesh.goes_on()
+    median_s, longest_s = sorted(waits)[len(waits) // 2], max(waits)
+    print(f"outages: {len(waits)}, median {median_s:.2f} s, longest {longest_s:.2f} s", flush=True)
 
 
 def a_host_without_redis_comes_back(mesh: Mesh) -> None:
@@ -221,6 +234,7 @@ def a_revoked_student_holds_nothing(mesh: Mesh) -> None:
 STEPS: tuple[Callable[[Mesh], None], ...] = (
     doctors_find_nothing_wrong,
     a_student_out_of_reach_of_its_teachers_goes_on_when_they_are_back,
+    outages_are_over_soon_after_their_end,
     a_host_without_redis_comes_back,
     redis_that_refuses_writes_is_named,
     a_revoked_student_holds_nothing,
