@@ -149,7 +149,8 @@ class _Together(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         with self._channel._lock:
-            self._channel._held = []
+            if self._channel._held is None:  # else another thread is within: both go out together
+                self._channel._held = []
 
     def __exit__(self, *_: object) -> None:
         channel = self._channel

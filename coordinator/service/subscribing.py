@@ -101,8 +101,9 @@ class Subscribing:
             for stream, admitted in list(self._open.items()):
                 if admitted.revision is revision:
                     continue
-                admitted.revision = revision
-                student_id = "" if stream.report is None else stream.report.student_id
+                student_id = ""  # not known yet: looked at again once it is
+                if stream.report is not None:
+                    student_id, admitted.revision = stream.report.student_id, revision
                 try:
                     self._door.check_again(admitted.context, "student", student_id)
                 except AccessError as error:

@@ -121,6 +121,9 @@ class Acceptor:
         except asyncio.CancelledError:
             connection.close()
             raise
+        except Exception:  # of this connection: others are accepted all the same
+            connection.close()
+            log.exception("a connection was not made")
 
 
 async def _readable(connection: socket.socket) -> None:

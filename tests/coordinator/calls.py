@@ -34,12 +34,20 @@ def report(**fields: Any) -> pb.StudentReport:
 
 @contextmanager
 def open_stream(
-    address: str, *sent: Message | bytes, metadata: Metadata = ()
+    address: str,
+    *sent: Message | bytes,
+    metadata: Metadata = (),
+    once: threading.Event | None = None,
 ) -> Iterator[tuple[Any, threading.Event]]:
-    """A call of Subscribe that has sent these reports, and the event that closes our side."""
+    """A call of Subscribe that has sent these reports, and the event that closes our side.
+
+    The reports are sent at once, or when `once` is set.
+    """
     over = threading.Event()
 
     def requests() -> Iterator[bytes]:
+        if once is not None:
+            once.wait(_TIMEOUT_S)
         yield from (each if isinstance(each, bytes) else each.SerializeToString() for each in sent)
         over.wait(_TIMEOUT_S)
 

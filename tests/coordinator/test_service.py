@@ -286,6 +286,23 @@ def test_a_standing_stream_ends_when_its_credential_is_withdrawn(tmp_path: Path)
         assert mesh.refused == ["forbidden", "forbidden", "unauthenticated"]
 
 
+def test_a_credential_that_changes_before_the_first_report_is_held_against_it(
+    tmp_path: Path,
+) -> None:
+    tokens, once = write_secret(tmp_path / "tokens", TOKENS), threading.Event()
+    with (
+        served(security=ServerSecurity(None, tokens)) as mesh,
+        open_stream(mesh.address, report(), metadata=_bearer("everyjob"), once=once) as (late, _),
+        open_stream(mesh.address, metadata=_bearer("onejob")) as (witness, _),
+    ):
+        dict(late.initial_metadata())
+        dict(witness.initial_metadata())
+        write_secret(tokens, "student:other everyjob\n")
+        assert end_of(witness)[0] == "UNAUTHENTICATED"  # so it has been looked at
+        once.set()
+        assert end_of(late)[0] == "PERMISSION_DENIED"
+
+
 def test_each_change_of_the_tokens_is_noticed_though_nobody_calls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

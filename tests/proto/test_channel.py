@@ -132,6 +132,16 @@ def test_an_exception_keeps_nothing_back_of_what_was_sent_together(pair: Pair) -
     assert theirs.received() == [{"kind": "one"}, {"kind": "two"}]
 
 
+def test_nothing_is_lost_where_two_send_together_at_once(pair: Pair) -> None:
+    ours, theirs = pair
+    with ours.together():
+        ours.send("one")
+        with ours.together():
+            ours.send("two")
+        ours.send("three")
+    assert theirs.received() == [{"kind": "one"}, {"kind": "two"}, {"kind": "three"}]
+
+
 def test_received_returns_whole_messages_and_then_the_end(pair: Pair) -> None:
     ours, theirs = pair
     assert theirs.received() == []
