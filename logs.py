@@ -39,32 +39,38 @@ class Fields(dict[str, object]):
         return json.dumps(self)
 
 
-def configure_logging(verbose: bool = False) -> None:
+def configure_logging(verbose: bool = False, log_format: str | None = None) -> None:
     """Log to stderr; only the mains of processes call this.
 
     Args:
         verbose: show debug records of ours, and the tracebacks of exceptions.
+        log_format: "text" or "json", here and in processes that this one starts; None: as the
+            environment says.
     """
+    if log_format is not None:
+        os.environ[FORMAT_VARIABLE] = log_format
     level = logging.DEBUG if verbose else _level()
+    tracebacks = level <= logging.DEBUG
     handler = logging.StreamHandler()
-    handler.setFormatter(formatter(tracebacks=level <= logging.DEBUG))
+    handler.setFormatter(_Json(tracebacks) if is_json() else _OneLine(tracebacks))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.INFO)
 
 
-def formatter(*, tracebacks: bool) -> logging.Formatter:
-    """The one that the environment asks for."""
-    if os.environ.get(FORMAT_VARIABLE) == "json":
-        return _Json(tracebacks)
-    return _OneLine(tracebacks)
+def is_json() -> bool:
+    """Whether log records are JSON objects."""
+    return os.environ.get(FORMAT_VARIABLE) == "json"
+
+
+def pass_on(line: str) -> None:
+    """Write a line of a child's log to stderr."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def relay() -> Callable[[str], None] | None:
     """What passes the log of a child on to stderr, if the environment asks for logs; else None."""
-    if LEVEL_VARIABLE in os.environ or os.environ.get(FORMAT_VARIABLE) == "json":
-        return lambda line: print(line, file=sys.stderr, flush=True)
-    return None
+    return pass_on if is_json() or LEVEL_VARIABLE in os.environ else None
 
 
 def log_as(**own: str) -> None:

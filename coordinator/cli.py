@@ -62,7 +62,7 @@ def serve(
     service, and another takes over when it dies. All of them need the same --ttl and autoscaling.
     """
     end_with_parent()
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     open_all_descriptors()
     quiet_grpc()
     from .promptness import be_prompt

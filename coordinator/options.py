@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from ..logs import FORMAT_VARIABLE
-
-
-def _for_children(log_format: str) -> str:
-    """Processes of ours read the format from their environment."""
-    os.environ[FORMAT_VARIABLE] = log_format
-    return log_format
-
 
 _LISTENING = "Where it listens"
 _LEASES = "Leases"
@@ -204,7 +196,6 @@ LogFormat = Annotated[
     typer.Option(
         "--log-format",
         envvar=FORMAT_VARIABLE,
-        callback=_for_children,
         help="How this process, and those that it starts, write log records to stderr.",
     ),
 ]

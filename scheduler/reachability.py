@@ -2,8 +2,8 @@
 
 A request may take minutes, and a connection over a path that is gone stays open. So silence may
 mean slow models, or no path. Which of the two says the network itself: each teacher is connected to
-anew, as a load balancer's health check does. A machine accepts a connection however busy the
-program is that listens there, so a slow teacher is never taken for one that cannot be reached.
+anew, as a load balancer's health check does. A machine accepts connections for a busy program too,
+as long as their queue has room, so a slow teacher hardly ever looks unreachable.
 
 When a teacher that could not be reached can be again, what went over the old connections is lost:
 TCP may wait for as long as the outage lasted before it sends again. So it is connected to anew.
@@ -13,44 +13,42 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 #: Nobody has said anything for so long: perhaps nobody can be reached. This is less than the time
 #: after which a starving student asks for one more teacher (`FlowConfig.starved_for_s`).
 DOUBT_S: Final = 0.25
 #: The same: find out.
-QUIET_S: Final = 0.5
+SILENT_S: Final = 0.5
 #: A network answers within. An attempt lasts no longer, and the next one begins no sooner.
 ATTEMPT_S: Final = 0.5
 #: Attempts in a row without success, and a teacher counts as unreachable.
 FAILURES: Final = 3
-#: After a success the next attempt begins so much later, and twice as much after each further one.
+#: From an attempt that succeeded to the next one.
 PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class Attempts:
     """What the attempts to reach one teacher have shown since it was heard of.
 
     Attributes:
-        failures: attempts in a row without success.
-        successes: the same with success.
-        began_at: of the latest attempt.
-        under_way: it is not over.
+        failures: in a row, up to the latest.
+        reached: the latest succeeded.
+        began_at: of the latest; minus infinity if there was none.
+        under_way: the latest is not over.
     """
 
     failures: int = 0
-    successes: int = 0
-    began_at: float | None = None
+    reached: bool = False
+    began_at: float = -inf
     under_way: bool = False
 
     def is_due(self, now: float) -> bool:
         """Whether it is time for an attempt."""
-        if self.under_way or self.began_at is None:
-            return not self.under_way
-        pause_s = min(PAUSE_S * 2.0 ** min(self.successes - 1, 60), LONGEST_PAUSE_S)
-        return now - self.began_at >= (pause_s if self.successes else ATTEMPT_S)
+        pause_s = PAUSE_S if self.reached else ATTEMPT_S
+        return not self.under_way and now - self.began_at >= pause_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +56,30 @@ class Reachability:
     """What is known of all teachers of a student.
 
     Attributes:
-        quiet_since: since when an answer is owed, and nobody has said anything; None: they do, or
+        silent_since: since when an answer is owed, and nobody has said anything; None: they do, or
             nothing was asked.
-        paths: to those that are looked at, by teacher.
+        attempts: by teacher, for those that are tried.
     """
 
-    quiet_since: float | None = None
-    paths: Mapping[str, Path] = field(default_factory=dict)
+    silent_since: float | None = None
+    attempts: Mapping[str, Attempts] = field(default_factory=dict)
 
     @property
     def unreachable(self) -> frozenset[str]:
         """Teachers that cannot be reached."""
-        return frozenset(name for name, one in self.paths.items() if one.failures >= FAILURES)
+        return frozenset(name for name, one in self.attempts.items() if one.failures >= FAILURES)
 
     @property
     def is_cut_off(self) -> bool:
         """Whether none of the teachers was reached when it was tried last: others may not help."""
-        quiet = self.quiet_since is not None and bool(self.paths)
-        return quiet and all(path.failures for path in self.paths.values())
+        tried = self.silent_since is not None and bool(self.attempts)
+        return tried and all(one.failures for one in self.attempts.values())
 
     def may_be_cut_off(self, now: float) -> bool:
-        """Whether that is so or not known: no teacher has been reached since all are quiet."""
-        if self.quiet_since is None or now - self.quiet_since < DOUBT_S:
+        """Whether that is so or not known: no teacher has been reached since all are silent."""
+        if self.silent_since is None or now - self.silent_since < DOUBT_S:
             return False
-        return not any(path.successes for path in self.paths.values())
+        return not any(one.reached for one in self.attempts.values())
 
 
 def look(
@@ -99,20 +97,22 @@ def look(
     Returns:
         What is known now, and the teachers to be connected to.
     """
-    quiet_since = None
+    silent_since = None
     if owed and teachers:
-        quiet_since = now if before.quiet_since is None else before.quiet_since
-    quiet = quiet_since is not None and now - quiet_since >= QUIET_S
-    paths = {
-        name: before.paths.get(name, Path())
-        for name in teachers
+        silent_since = now if before.silent_since is None else before.silent_since
+    silent = silent_since is not None and now - silent_since >= SILENT_S
+    attempts: dict[str, Attempts] = {}
+    due: list[str] = []
+    for name in teachers:
+        known = before.attempts.get(name, Attempts())
         # One that was not reached is tried until it is, whoever else has answered meanwhile.
-        if quiet or (name in before.paths and before.paths[name].failures)
-    }
-    due = tuple(name for name, path in paths.items() if path.is_due(now))
-    for name in due:
-        paths[name] = replace(paths[name], began_at=now, under_way=True)
-    return Reachability(quiet_since, paths), due
+        if not (silent or known.failures):
+            continue
+        if known.is_due(now):
+            known = replace(known, began_at=now, under_way=True)
+            due.append(name)
+        attempts[name] = known
+    return Reachability(silent_since, attempts), tuple(due)
 
 
 def attempted(before: Reachability, name: str, reached: bool) -> tuple[Reachability, bool]:
@@ -121,15 +121,13 @@ def attempted(before: Reachability, name: str, reached: bool) -> tuple[Reachabil
     Returns:
         What is known now, and whether the teacher is to be connected to anew.
     """
-    path = before.paths.get(name)
-    if path is None or not path.under_way:  # it was heard of meanwhile
+    known = before.attempts.get(name)
+    if known is None or not known.under_way:  # it was heard of meanwhile
         return before, False
-    if reached:
-        after = replace(path, failures=0, successes=path.successes + 1, under_way=False)
-    else:
-        after = replace(path, failures=path.failures + 1, successes=0, under_way=False)
-    known = replace(before, paths={**before.paths, name: after})
-    return known, reached and path.failures >= FAILURES
+    failures = 0 if reached else known.failures + 1
+    after = Attempts(failures, reached, known.began_at)
+    anew = reached and known.failures >= FAILURES
+    return replace(before, attempts={**before.attempts, name: after}), anew
 
 
 def heard(before: Reachability, name: str) -> Reachability:
@@ -137,7 +135,7 @@ def heard(before: Reachability, name: str) -> Reachability:
 
     One that could not be reached is tried on: what went over its other connections may be lost.
     """
-    paths = before.paths
-    if name in paths and paths[name].failures < FAILURES:
-        paths = {other: path for other, path in paths.items() if other != name}
-    return Reachability(None, paths)
+    attempts = before.attempts
+    if name in attempts and attempts[name].failures < FAILURES:
+        attempts = {other: one for other, one in attempts.items() if other != name}
+    return Reachability(None, attempts)

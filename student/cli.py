@@ -15,7 +15,7 @@ import typer
 
 from ..coordinator.options import LogFormat, Verbose
 from ..lifecycle import stop_on_signals
-from ..logs import configure_logging, log_as
+from ..logs import configure_logging, is_json, log_as
 from ..scheduler.students.saving import OVERHEAD
 from ..supervise import end_with_parent
 from . import options
@@ -116,7 +116,7 @@ def train(
         for line in plan(settings):
             typer.echo(line)
         return
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     log_as(job=settings.job)
     outcome = _supervise(settings, start, host)
     figures = "".join(f"  {name} {value:.6g}" for name, value in outcome.metrics.items())
@@ -139,10 +139,11 @@ def _supervise(settings: TrainSettings, start: Launched, host: str | None) -> Ou
         load_job(settings.spec)  # which says what is wrong
     # Closed whatever fails before the supervisor runs: a terminal gets its cursor back.
     with closing(open_display(Console(), settings.job, settings.events)) as display:
-        handler = ToDisplay(display)
-        root = logging.getLogger()
-        handler.setFormatter(root.handlers[0].formatter)
-        root.handlers[:] = [handler]
+        if not is_json():
+            handler = ToDisplay(display)
+            root = logging.getLogger()
+            handler.setFormatter(root.handlers[0].formatter)
+            root.handlers[:] = [handler]
         supervisor = Supervisor(
             settings,
             open_board(settings.coordinator),

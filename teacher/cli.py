@@ -85,7 +85,7 @@ def serve(
 ) -> None:
     """The command; `options.SERVE` says what it does."""
     supervise.end_with_parent()
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     open_all_descriptors()
     from ..proto.allocator import tune_allocator
     from .config import (

@@ -59,7 +59,7 @@ def run(
     from .run import RunConfig
     from .run import run as run_operator
 
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     quiet_grpc()
     # A line for each change, or for each try of each watch while a server is away, which the loop
     # says once.

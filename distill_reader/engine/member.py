@@ -63,7 +63,7 @@ class Member:
         roster: who names them.
         crew: how these do.
         comparing: whether they agree.
-        paths: whether they can be reached.
+        reachability: whether they can be reached.
         contents: which model's labels count.
         labels: those that are here.
         shelf: where labels are kept; None: nowhere.
@@ -111,7 +111,7 @@ class Member:
             self.carrying.handle,
             inbox,
         )
-        self.paths = self._teachers.paths
+        self.reachability = self._teachers.reachability
         self.comparing = self._teachers.comparing
         self.epoch = (0, 0)
         self.forgone = self.relabelled = 0
@@ -217,7 +217,7 @@ class Member:
             on_shelf = len(self.shelf)
         content, unreachable = self.content_id, self.pool.unreachable
         judges = self.comparing.judges
-        cut_off = self.paths.may_be_cut_off(now)
+        cut_off = self.reachability.may_be_cut_off(now)
         self.governor.decide(self.ledger, unreachable, now, on_shelf, content, judges, cut_off)
 
     def _look_around(self, now: float) -> None:
@@ -279,7 +279,7 @@ class Member:
                 self._on_done(link, outcome)
             case Ready(inputs):
                 link.met(inputs)
-                self.paths.heard(name)
+                self.reachability.heard(name)
                 words = misfit_of_settings(self.config, link.peer, link.found)
                 if words and self.pool.is_assigned(link):
                     self._on_misfit(link, words)
@@ -323,7 +323,7 @@ class Member:
             self._on_broke(link, done.job, error)
             return
         name, job = link.peer.teacher_id, done.job
-        self.paths.heard(name)
+        self.reachability.heard(name)
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)

@@ -15,8 +15,8 @@ from .comparing import Comparing
 from .crew import Crew
 from .inbox import Inbox
 from .outcomes import Done, Job
-from .paths import Paths
 from .pool import Pool
+from .reachability_check import ReachabilityCheck
 from .shelf import Shelf
 from .teacher_link import TeacherLink
 from .verdicts import Verdicts
@@ -37,7 +37,7 @@ class Teachers:
 
     Attributes:
         comparing: whether what they say agrees.
-        paths: whether they can be reached.
+        reachability: whether they can be reached.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Teachers:
         self._figures = figures
         self._tell = tell
         self.comparing = Comparing(config, ledger)
-        self.paths = Paths(pool, inbox, self._reached_again)
+        self.reachability = ReachabilityCheck(pool, inbox, self._reached_again)
         self._verdicts = Verdicts(self.comparing, crew, pool, shelf)
 
     def look(self, waits: bool, now: float) -> None:
         """Time goes by, in which the training loop waits or not."""
         self._pool.look(now)
-        self.paths.look(bool(self._ledger.in_flight) or not self._ledger.usable, now)
+        self.reachability.look(bool(self._ledger.in_flight) or not self._ledger.usable, now)
         for event in self._crew.look(waits, now):
             self._tell(event)
             if isinstance(event, ev.Ejected):

@@ -22,7 +22,7 @@ def waiting_for(member: Member) -> str:
     looked_up = known + (0 if member.shelf is None else len(member.shelf))
     if looked_up and ledger.unlabelled == known:
         return f"{looked_up} batches wait for the label store, or the first answer"
-    if (since := member.paths.cut_off_since) is not None:
+    if (since := member.reachability.cut_off_since) is not None:
         at = time.strftime("%H:%M:%S", time.localtime(since))
         return f"{len(member.pool)} of {len(member.pool)} teachers unreachable since {at}"
     if ledger.usable == 0:

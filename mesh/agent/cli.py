@@ -154,7 +154,7 @@ def agent(
     if context.invoked_subcommand is not None:
         return
     end_with_parent()
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     from ...proto.security import check_exposure
     from ...proto.security.options import server_security
     from ...scheduler.lending import LendingConfig

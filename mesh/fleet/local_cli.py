@@ -73,7 +73,7 @@ def local(
     from .local import FleetRunner, LocalFleet
 
     end_with_parent(grace + 10.0)
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     open_all_descriptors()
     quiet_grpc()
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]

@@ -89,7 +89,7 @@ def jobs(
     from .slots import divide
 
     end_with_parent()
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     open_all_descriptors()
     cores = available_cores()
     count = slots or len(cores)

@@ -66,7 +66,7 @@ def up(
             typer.echo(line)
         return
     end_with_parent()
-    configure_logging(verbose)
+    configure_logging(verbose, log_format)
     open_all_descriptors()
     if detach:
         options = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from ... import logs
 from ...scheduler.students.ladder import Failure
 from ...standard_streams import visible
 from ..show import Display
@@ -65,8 +66,11 @@ class Teller:
             self.say(failure.in_words())
 
     def line(self, rank: int, text: str) -> None:
-        """A line that a rank printed."""
-        self._display.line(f"[{rank}] {text}")
+        """A line that a rank printed; a log record as JSON says itself whose it is."""
+        if logs.is_json() and text.startswith('{"time":'):
+            logs.pass_on(text)
+        else:
+            self._display.line(f"[{rank}] {text}")
 
     def say(self, text: str) -> None:
         """A line of the supervisor itself; other nodes may have had their say in it."""
@@ -86,6 +90,6 @@ class ToDisplay(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._display.line(visible(self.format(record)))
+            self._display.line(self.format(record))
         except Exception:
             self.handleError(record)

@@ -11,8 +11,8 @@ from edl.scheduler.reachability import (
     ATTEMPT_S,
     DOUBT_S,
     FAILURES,
-    LONGEST_PAUSE_S,
-    QUIET_S,
+    PAUSE_S,
+    SILENT_S,
     Reachability,
     attempted,
     heard,
@@ -60,7 +60,7 @@ class Network:
 def test_while_answers_come_nobody_is_tried() -> None:
     network = Network()
     for _ in range(20):
-        network.run(QUIET_S / 2)
+        network.run(SILENT_S / 2)
         network.answer("a")
     assert not network.tried
 
@@ -72,13 +72,11 @@ def test_who_owes_nothing_is_not_tried() -> None:
     assert not network.known.is_cut_off
 
 
-def test_slow_teachers_are_tried_more_and_more_rarely_and_never_connected_to_anew() -> None:
+def test_slow_teachers_are_tried_now_and_then_and_never_connected_to_anew() -> None:
     network = Network()
     network.run(60.0)
     times = [at for name, at in network.tried if name == "a"]
-    assert len(times) == 6  # after 0.5 s, and pauses of 1, 2, 4, 8 and 16 s
-    network.run(600.0)
-    assert len([name for name, _ in network.tried if name == "a"]) <= 7 + 600 / LONGEST_PAUSE_S
+    assert len(times) <= 60.0 / PAUSE_S
     assert not network.anew
     assert not network.known.is_cut_off
     assert not network.known.may_be_cut_off(network.now)
@@ -86,7 +84,7 @@ def test_slow_teachers_are_tried_more_and_more_rarely_and_never_connected_to_ane
 
 def test_teachers_without_a_path_are_cut_off_and_connected_to_anew() -> None:
     network = Network(down=set(TEACHERS))
-    network.run(QUIET_S + ATTEMPT_S + 2 * STEP_S)
+    network.run(SILENT_S + ATTEMPT_S + 2 * STEP_S)
     assert network.known.is_cut_off
     assert not network.known.unreachable, "so that nobody wants others in their place before"
     network.run((FAILURES - 1) * (ATTEMPT_S + 2 * STEP_S))
@@ -106,7 +104,7 @@ def test_it_is_in_doubt_until_a_teacher_was_reached() -> None:
     assert not network.known.may_be_cut_off(network.now)
     network.run(DOUBT_S)
     assert network.known.may_be_cut_off(network.now)
-    network.run(QUIET_S)
+    network.run(SILENT_S)
     assert not network.known.may_be_cut_off(network.now)
 
 
@@ -118,7 +116,7 @@ def test_one_that_is_left_behind_is_tried_on_though_another_answers() -> None:
     network.answer("a")
     assert not network.known.is_cut_off
     for _ in range(20):
-        network.run(QUIET_S / 2)
+        network.run(SILENT_S / 2)
         network.answer("a")
     network.down.clear()
     network.run(ATTEMPT_S + 2 * STEP_S)
@@ -127,7 +125,7 @@ def test_one_that_is_left_behind_is_tried_on_though_another_answers() -> None:
 
 def test_a_single_attempt_that_is_lost_costs_nothing() -> None:
     network = Network(down=set(TEACHERS))
-    network.run(QUIET_S + STEP_S)
+    network.run(SILENT_S + STEP_S)
     network.down.clear()
     network.run(60.0)
     assert not network.anew
@@ -146,7 +144,7 @@ def test_who_could_not_be_reached_is_connected_to_anew_though_it_has_answered() 
 
 def test_who_is_heard_of_while_it_is_tried_is_left_alone() -> None:
     network = Network(down=set(TEACHERS))
-    network.run(QUIET_S + ATTEMPT_S)
+    network.run(SILENT_S + ATTEMPT_S)
     for name in TEACHERS:
         network.answer(name)
     network.owed = False
@@ -184,7 +182,7 @@ def test_a_path_that_is_back_is_found_within_a_second(script: list[tuple[str, st
                 network.teachers = tuple({*network.teachers, name})
             case "leave":
                 network.teachers = tuple({*network.teachers} - {name})
-        assert network.known.unreachable <= set(network.teachers) | set(network.known.paths)
+        assert network.known.unreachable <= set(network.teachers) | set(network.known.attempts)
     gone = network.known.unreachable & set(network.teachers)
     network.down.clear()
     network.anew.clear()

@@ -14,6 +14,7 @@ import pytest
 from edl.coordinator.jobs.memory_board import MemoryBoard
 from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
+from edl.logs import FORMAT_VARIABLE
 from edl.scheduler.students.ladder import Failure
 from edl.scheduler.students.saving import Entry, History
 from edl.scheduler.students.shards import Shard
@@ -132,6 +133,19 @@ def test_what_other_nodes_tell_steers_no_terminal() -> None:
     teller.generation(Generation(world, (Place("a", ("h:1",)),)), ours=True)
     assert lines[0] == r"waits for \x1b[2Jb"
     assert "\x1b" not in "".join(lines)
+
+
+def test_log_records_of_ranks_stay_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str] = []
+    record = '{"time": "2026-01-01T00:00:00", "student": "job/1", "message": "read"}'
+    for log_format in ("json", "text"):
+        monkeypatch.setenv(FORMAT_VARIABLE, log_format)
+        for line in (record, "step 3"):
+            Teller(Plain(lines.append)).line(1, line)
+    assert capsys.readouterr().err.splitlines() == [record]
+    assert lines == ["[1] step 3", f"[1] {record}", "[1] step 3"]
 
 
 # --- what ranks ask

@@ -20,7 +20,7 @@ _CALM: Final = reachability.Reachability()
 log = logging.getLogger(__name__)
 
 
-class Paths:
+class ReachabilityCheck:
     """Carries `scheduler.reachability` out. Used by the engine's thread alone.
 
     Args:
@@ -38,9 +38,9 @@ class Paths:
     @property
     def cut_off_since(self) -> float | None:
         """Since when no teacher can be reached, in seconds since 1970; None: that is not so."""
-        if not self._known.is_cut_off or self._known.quiet_since is None:
+        if not self._known.is_cut_off or self._known.silent_since is None:
             return None
-        return time.time() - (time.monotonic() - self._known.quiet_since)
+        return time.time() - (time.monotonic() - self._known.silent_since)
 
     def may_be_cut_off(self, now: float) -> bool:
         """Whether no teacher can be reached, as far as is known by now."""
@@ -48,20 +48,18 @@ class Paths:
 
     def look(self, owed: bool, now: float) -> None:
         """Time goes by, in which an answer of some teacher is outstanding or not."""
-        if not owed and self._known.quiet_since is None and not self._known.paths:
-            return  # as nearly always
         known, due = reachability.look(self._known, self._pool.wanted.keys(), owed, now)
         self._learn(known)
         for name in due:
             address = self._pool.wanted[name].address
             thread = threading.Thread(
-                target=self._attempt, args=(name, address), name=f"edl-path-{name}", daemon=True
+                target=self._attempt, args=(name, address), name=f"edl-attempt-{name}", daemon=True
             )
             thread.start()
 
     def heard(self, name: str) -> None:
         """A teacher has answered."""
-        if not self._known.paths:  # as nearly always
+        if not self._known.attempts:  # as nearly always
             self._known = _CALM
         else:
             self._learn(reachability.heard(self._known, name))
