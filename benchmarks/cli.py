@@ -52,7 +52,9 @@ def bench(
     seconds: Annotated[
         float | None,
         typer.Option(
-            min=5, help="Length of each phase, of `coordinator` alone.", rich_help_panel=_SIZES
+            min=5,
+            help="Length of each phase of `coordinator` or `hostile`.",
+            rich_help_panel=_SIZES,
         ),
     ] = None,
     data: Annotated[

@@ -14,7 +14,6 @@ from .registry.records import Member, Plan
 
 _NEAR = 3
 _ATTEMPTS = 5
-_TEXT = 200
 _AT = ("epoch", "now")
 
 
@@ -61,8 +60,8 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
     Args:
         registry: where the plan is kept.
         service: its name.
-        content_id: what it moves to: as a teacher or student of the service has it, in full or so
-            much that it is the only one; or in full, of teachers that are yet to come.
+        content_id: what it moves to: a unique prefix of a content that a teacher or student of
+            the service has, or a whole content id that no teacher has yet.
         at: "epoch": each student when it begins its next epoch; "now": at once.
 
     Returns:
@@ -74,7 +73,6 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
         RetryableError: others changed the plan meanwhile, again and again.
         RegistryUnavailable: the registry does not answer.
     """
-    _check_content(content_id)
     if at not in _AT:
         raise UsageError(f"an upgrade happens at 'epoch' or 'now', not at {at!r:.40}")
     _services(registry, keys.check_service(service))
@@ -132,7 +130,7 @@ def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Me
 
 def _meant(content_id: str, known: Iterable[str], service: str) -> str:
     """The content that an operator means."""
-    found = sorted(one for one in known if one.startswith(content_id))
+    found = sorted(one for one in known if content_id and one.startswith(content_id))
     if content_id in found:
         return content_id
     if len(found) > 1:
@@ -141,18 +139,11 @@ def _meant(content_id: str, known: Iterable[str], service: str) -> str:
         )
     if not found and not is_content(content_id):
         raise UsageError(
-            f"no teacher or student of service {service} has content {content_id}, nor one that"
-            " begins so: 'edl service show' names theirs. One that is yet to come is 64 hexadecimal"
+            f"no teacher or student of service {service} has content {content_id!r:.80}, nor one"
+            " that begins so: 'edl service show' names theirs. One to come is 64 hexadecimal"
             " digits, as 'edl teacher fingerprint MODEL' prints them"
         )
     return found[0] if found else content_id
-
-
-def _check_content(content_id: str) -> None:
-    if not 0 < len(content_id) <= _TEXT or not content_id.isprintable() or " " in content_id:
-        raise UsageError(
-            f"a content id is 1 to {_TEXT} characters without blanks, not {content_id!r:.240}"
-        )
 
 
 def _services(registry: Registry, service: str) -> list[str]:

@@ -59,8 +59,8 @@ class Life:
 
         Args:
             ending: how.
-            pausing: it is within `delay_s` of another node's bad end. Nodes that fail together,
-                mostly by one cause, use one retry: else a job of many would have none left at once.
+            pausing: within `delay_s` of another node's failure. Nodes that fail together, mostly by
+                one cause, use one retry: else a job of many nodes would have none left at once.
         """
         match ending:
             case "failed" if pausing:

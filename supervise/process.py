@@ -24,7 +24,7 @@ from .output import Echo, Output
 KILL_S = 5.0
 #: How often to look for the child's end where the kernel cannot report it (before Linux 5.3).
 POLL_MS = 50
-#: Where the kernel tells that a child has ended: it is looked at nevertheless.
+#: How often to look where the kernel does report it: a report may be missed.
 _LOOK_MS = 1000
 READ_BYTES = 1 << 16
 

@@ -163,8 +163,8 @@ class ServerConfig:
             )
         if self.request_bytes < self.max_message_bytes:
             raise UsageError(
-                f"{self.request_bytes >> 20} MiB for requests are less than one of the largest has:"
-                f" {self.max_message_bytes >> 20} MiB"
+                f"{self.request_bytes >> 20} MiB for all requests are less than the largest request"
+                f" may have: {self.max_message_bytes >> 20} MiB"
             )
         if not 0.1 <= self.receive_s <= 3600:
             raise UsageError(

@@ -180,8 +180,8 @@ def ask_status(
 ) -> pb.MeshStatus:
     """As `fetch_status`, of the one manager at `address` (`host:port`).
 
-    With `own_only`, of students that our credential has subscribed and their teachers alone, which
-    a student may ask for.
+    With `own_only`, only of the students that our credential subscribed, and of their teachers:
+    a student may ask for that.
     """
     request = pb.StatusRequest(service=service, max_members=max_members, own_only=own_only)
     status: pb.MeshStatus = _ask_one(

@@ -53,7 +53,7 @@ def live_managers(registry: Registry) -> list[str]:
     """
     addresses = sorted(member.member for member in registry.members("managers", ""))
     if not addresses:
-        registry.check_writes()  # else their leases may have run out while they are at work
+        registry.check_writes()  # where it refuses, managers at work have lost their leases
         raise CoordinatorUnavailable(
             f"no service manager is registered at {registry.url}; start one with "
             f"'edl coordinator serve --redis {registry.url}'"

@@ -182,7 +182,7 @@ class Election:
             names, now = {*self._registry.services(), *asked_for}, self.clock()
             listed = self._listed | dict.fromkeys(names, now)
             self._listed = rule.led_still(listed, now, self._grace_s)
-            if not self._listed:  # else what follows writes
+            if not self._listed:  # with services, renewing their leases tests writes
                 self._registry.check_writes()
                 self._heard()
             for service in sorted(self._listed):

@@ -20,13 +20,13 @@ from ...errors import (
 )
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, is_loopback
-from ...proto.security.certificates import SOON_DAYS, handshake_hint, validity_of
+from ...proto.security.certificates import SOON_DAYS, days_until, expiry_of, handshake_hint
 from ..calling.client import ask_status
 from ..calling.subscription_call import try_subscribing
 from ..registry import Registry, connect, masked
 from ..registry.records import Member
 from .findings import Finding, doubt, well, wrong
-from .reaching import certificate_of, refusal
+from .reaching import certificate_expiry, refusal
 
 #: Clocks of two machines further apart are worth a word: incarnations are made from them.
 CLOCK_S: Final = 2.0
@@ -140,7 +140,7 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
     for path in (files.certificate, files.ca) if files else ():
         if path is not None:
             is_ca = files is not None and path == files.ca
-            yield _days_left(f"certificate {path}", validity_of(path, bundle=is_ca).days_left())
+            yield _expiry(f"certificate {path}", expiry_of(path, bundle=is_ca))
     if url.startswith(("redis://", "redis+sentinel://")) and not _is_near(url):
         yield doubt(
             "credentials",
@@ -149,9 +149,10 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
         )
 
 
-def _days_left(about: str, days: float) -> Finding:
+def _expiry(about: str, time_s: float) -> Finding:
+    days = days_until(time_s)
     if days <= 0:
-        return wrong(about, f"has expired {-days:.0f} days ago", "replace it")
+        return wrong(about, f"expired {-days:.0f} days ago", "replace it")
     text = f"is valid for {days:.0f} more days"
     return doubt(about, text, "replace it in time") if days < SOON_DAYS else well(about, text)
 
@@ -162,11 +163,11 @@ def _peers(addresses: Iterable[str], security: ClientSecurity | None) -> Iterato
         return
     for address in addresses:
         try:
-            days = certificate_of(address, security).days_left()
+            ends_s = certificate_expiry(address, security)
         except OSError as error:
             yield wrong(f"certificate of {address}", str(error), handshake_hint(str(error)))
         else:
-            yield _days_left(f"certificate of {address}", days)
+            yield _expiry(f"certificate of {address}", ends_s)
 
 
 def _managers(

@@ -209,7 +209,7 @@ def script(name: str, package: str = __package__) -> tuple[str, str]:
 
 
 def _refusal(error: Exception, text: str) -> tuple[str, str, str] | None:
-    """The entry of `_REFUSALS` that an error is; None: of none."""
+    """The entry of `_REFUSALS` that fits an error; None: it is no refusal."""
     import redis
 
     if isinstance(error, redis.exceptions.ReadOnlyError):  # their texts lack the code

@@ -66,7 +66,7 @@ class Door:
 
     @property
     def revision(self) -> object:
-        """As `Gate.revision`."""
+        """See `Gate.revision`."""
         return self._gate.revision
 
     async def admit(self, context: Context, *roles: str) -> Caller:

@@ -1,4 +1,4 @@
-"""Accepts connections in an event loop: so many at once, and each has to do its TLS in time.
+"""Accepts connections in an event loop: limits how many there are, and how long a handshake takes.
 
 asyncio's own servers take in connections without a limit, and wait a minute for each handshake.
 """
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a TLS handshake may take.
 HANDSHAKE_S: Final = 10.0
-#: Connections at once whose handshake is not done; for one more, the oldest is ended. asyncio has
-#: 256 KiB for each of TLS from its first byte on.
+#: Unfinished handshakes at once; for one more, the oldest is ended. asyncio takes 256 KiB for each
+#: connection with TLS from its first byte on.
 HANDSHAKES: Final = 128
-#: What is left of it at least for what has begun.
+#: Seconds that a handshake has at least, however long it waited before.
 _LEAST_S: Final = 0.01
-#: Between two attempts to accept while the system does not let us.
+#: Seconds between two attempts to accept while the system refuses, as without descriptors.
 _PAUSE_S: Final = 0.1
 
 

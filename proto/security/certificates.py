@@ -6,7 +6,6 @@ import re
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -41,24 +40,20 @@ _HINTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Validity:
-    """When a certificate holds, in seconds since 1970."""
-
-    begins_s: float
-    ends_s: float
-
-    def days_left(self, now_s: float | None = None) -> float:
-        """Days until its end, below 0 after it; now, unless `now_s` is given."""
-        return (self.ends_s - (time.time() if now_s is None else now_s)) / _DAY_S
+def days_until(time_s: float) -> float:
+    """Days from now to a time in seconds since 1970; below 0 after it."""
+    return (time_s - time.time()) / _DAY_S
 
 
-def validity_of(path: Path, *, bundle: bool = False) -> Validity:
-    """When the first certificate in a PEM file holds: the owner's, where a chain follows.
+def expiry_of(path: Path, *, bundle: bool = False) -> float:
+    """When the first certificate in a PEM file expires: the owner's, where a chain follows.
 
     Args:
         path: of the file.
-        bundle: it has authorities: the one that holds for longest counts.
+        bundle: it has authorities: the one that is valid for longest counts.
+
+    Returns:
+        Seconds since 1970.
 
     Raises:
         UsageError: the file cannot be read, or holds no certificate.
@@ -68,10 +63,10 @@ def validity_of(path: Path, *, bundle: bool = False) -> Validity:
         found = []
         for part in text.split(_BEGIN)[1:]:
             pem = f"{_BEGIN}{part[: part.index(_END)]}{_END}"
-            found.append(_validity(ssl.PEM_cert_to_DER_cert(pem)))
+            found.append(_expiry(ssl.PEM_cert_to_DER_cert(pem)))
             if not bundle:
                 break
-        return max(found, key=lambda one: one.ends_s)
+        return max(found)
     except OSError as error:
         raise UsageError(f"certificate {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, IndexError, StopIteration):
@@ -79,14 +74,14 @@ def validity_of(path: Path, *, bundle: bool = False) -> Validity:
 
 
 def check_validity(path: Path) -> None:
-    """Check that a certificate has not expired. One that is not valid yet soon will be.
+    """Check that a certificate has not expired. One that is not valid yet is taken.
 
     Raises:
         UsageError: it has expired, or cannot be read.
     """
-    validity = validity_of(path)
-    if time.time() >= validity.ends_s:
-        raise UsageError(f"certificate {path} has expired on {_date(validity.ends_s)}: replace it")
+    ends_s = expiry_of(path)
+    if time.time() >= ends_s:
+        raise UsageError(f"certificate {path} expired on {_date(ends_s)}: replace it")
 
 
 def handshake_hint(text: str, ca: str = "--tls-ca") -> str:
@@ -129,7 +124,7 @@ class _Expiry:
         )
         for what, path in self._paths.items():
             try:
-                gauge.add_metric([what], validity_of(path, bundle=what == "ca").ends_s)
+                gauge.add_metric([what], expiry_of(path, bundle=what == "ca"))
             except UsageError:  # no series: what was read before is still in force
                 continue
         yield gauge
@@ -139,18 +134,16 @@ def _date(time_s: float) -> str:
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _validity(der: bytes) -> Validity:
-    """Field `validity` of an X.509 certificate (RFC 5280); `ssl` reads it of trusted ones alone."""
+def _expiry(der: bytes) -> float:
+    """When an X.509 certificate ends (RFC 5280); `ssl` decodes only those that it trusts."""
     certificate = next(_elements(der, 0, len(der)))
     to_be_signed = next(_elements(der, *certificate[1:]))
     fields = [one for one in _elements(der, *to_be_signed[1:]) if one[0] != _VERSION]
     serial_algorithm_issuer = 3
     _, start, stop = fields[serial_algorithm_issuer]
-    begins, ends = (
-        datetime.strptime(der[a:b].decode("ascii"), _TIMES.get(tag, "")).replace(tzinfo=UTC)
-        for tag, a, b in _elements(der, start, stop)
-    )
-    return Validity(begins.timestamp(), ends.timestamp())
+    _, (tag, a, b) = _elements(der, start, stop)
+    ends = datetime.strptime(der[a:b].decode("ascii"), _TIMES.get(tag, ""))
+    return ends.replace(tzinfo=UTC).timestamp()
 
 
 def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -62,7 +62,7 @@ class Gate:
 
     @property
     def revision(self) -> object:
-        """What is another object once the list of tokens was read anew; reads it if it changed."""
+        """Identity of the list of tokens: another object once the file changed. Reads it if so."""
         return None if self._tokens is None else self._tokens.current()
 
     def admit(

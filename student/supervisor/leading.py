@@ -71,7 +71,7 @@ class Leading:
         self._orders = Orders()
 
     def step(self, view: View) -> None:
-        """Decide, and do it; a node that does not lead takes back what it told when it did."""
+        """Decide and carry it out. A node that leads no more withdraws its former orders."""
         if not view.leads:
             self._tell(Orders())
             return
@@ -210,9 +210,9 @@ class Leading:
 
 
 def _as_written(generation: Generation) -> World:
-    """The world; without its keeper once what that had to write has joined the history.
+    """The world; without its keeper once the keeper's snapshot has joined the history.
 
-    It is the first that this generation adds to it.
+    That snapshot is the first that this generation adds.
     """
     newest = generation.history.newest
     if newest is not None and newest.generation >= generation.number:

@@ -137,7 +137,7 @@ class Supervisor:
     def _check_settings(self, view: View, stop: Stop) -> bool:
         """Raise UsageError where this node's settings are not those of the job.
 
-        Of a job that no node trains: those of the checkpoint that it goes on from.
+        Where no node trains it: those of the checkpoint that it resumes from.
 
         Returns:
             False: `stop` was requested.

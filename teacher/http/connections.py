@@ -155,8 +155,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         if self._answering is not None:
             self._answering.cancel()
         self._exchange = self._answering = None
-        # All that know this, as asyncio's TLS keeps methods of it: else its memory, with TLS 256
-        # KiB, waits for the garbage collector.
+        # asyncio's TLS keeps methods of this: without these references gone, its memory (256 KiB
+        # with TLS) would wait for the garbage collector.
         self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
         # Or what was read of it would stay until they look the next time.
         self._unset_keepalive_if_required()

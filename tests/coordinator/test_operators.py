@@ -271,8 +271,8 @@ def test_the_content_of_an_upgrade_may_be_a_unique_prefix(
 @pytest.mark.parametrize(
     ("service", "content", "at", "said"),
     [
-        ("resnet", "", "now", "a content id is"), ("resnet", "c 2", "now", "a content id is"),
-        ("resnet", "c" * 201, "now", "a content id is"),
+        ("resnet", "", "now", "no teacher or student"),
+        ("resnet", "c 2", "now", "no teacher or student"),
         ("resnet", "deadbeef", "now", "no teacher or student .* content .*deadbeef"),
         ("resnet", "deadbeef" * 9, "now", "no teacher or student .* content .*deadbeef"),
         ("bert", "b", "now", "several: b1, b2"),

@@ -25,7 +25,7 @@ def test_a_listener_is_reached_by_whatever_address(form: str) -> None:
         address = form.format(server.getsockname()[1])
         assert refusal(address) == ""
     assert refusal(address)
-    assert "no host:port" in refusal("here")
+    assert "names no host and port" in refusal("here")
     assert "refused" in refusal("http://127.0.0.1:9")
 
 
