@@ -7,6 +7,7 @@ batch can be followed from its student through its teachers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -28,6 +29,8 @@ KEYS: Final = ("job", "student", "service", "teacher", "request", "batches")
 #: Libraries whose debug records tell of each call, and nothing of what is asked for.
 _TALKATIVE: Final = ("grpc", "asyncio")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+log = logging.getLogger(__name__)
 
 _own: dict[str, str] = {}
 
@@ -65,7 +68,20 @@ def is_json() -> bool:
 
 def pass_on(line: str) -> None:
     """Write a line of a child's log to stderr."""
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{line}\n")  # at once: print() writes the end of the line by itself
+    sys.stderr.flush()
+
+
+def tell(text: str) -> None:
+    """Tell on stderr in words what is being done: as a plain line, or as a record of JSON.
+
+    The text says itself that it is a warning, by `warning: `.
+    """
+    if is_json():
+        log.log(logging.WARNING if "warning: " in text else logging.INFO, "%s", text)
+    else:
+        with contextlib.suppress(OSError):  # nobody reads it any more, which ends no server
+            pass_on(text)
 
 
 def relay() -> Callable[[str], None] | None:

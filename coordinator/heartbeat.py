@@ -194,6 +194,11 @@ class Heartbeat:
         )
         if beat is Beat.UNKNOWN:
             self._register(facts)
+            log.warning(
+                "the lease of %s %s had run out, or Redis had lost it; registered again",
+                self._kind.removesuffix("s"),
+                self._member,
+            )
             return
         self._sent = facts
         if changed or now - self._told_s >= self._ttl_s * PLAIN_TTLS:

@@ -93,7 +93,8 @@ class _Views(Collector):
     def collect(self) -> Iterable[Metric]:
         view = self._view()
         answering = f"{_PREFIX}_registry_answering"
-        yield GaugeMetricFamily(answering, "1 while Redis answers.", value=view.answering)
+        answers = view.answering or view.refusal != ""
+        yield GaugeMetricFamily(answering, "1 while Redis answers.", value=answers)
         yield _refusals(view.refusal)
         yield from _roles(view.services)
         leading = [(s.name, s.leading) for s in view.services if s.leading is not None]

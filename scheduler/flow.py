@@ -55,11 +55,14 @@ def decide(
     memory = follow_ratio(view, memory, now, config)
     memory = follow_need(view, memory, now, config)
     memory = hold(view, before, memory, config)
+    # One that does not answer is replaced at once, not when its lease runs out: it is wanted
+    # besides, for as long as the coordinator counts it among those it has given. If none can be
+    # reached, each is replaced once at most: the others may be out of reach as well.
+    own = wanted(memory, config)
+    stand_ins = min(view.unreachable, own) if view.cut_off else view.unreachable
     decision = FlowDecision(
         pull=_pull(view, config) if pulling else 0,
-        # One that does not answer is replaced at once, not when its lease runs out: it is wanted
-        # besides, for as long as the coordinator counts it among those it has given.
-        want=min(wanted(memory, config) + view.unreachable + view.judges, config.teachers_max),
+        want=min(own + stand_ins + view.judges, config.teachers_max),
         needed=memory.needed,
         state=memory.state,
         reason=memory.reason,

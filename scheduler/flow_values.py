@@ -88,7 +88,7 @@ class FlowView(NamedTuple):
         batch_bytes: most that a batch had so far, inputs and labels; 0 until there is one.
         judges: teachers that are wanted besides, to tell which of others is wrong.
         presumed: one of the two times, or both, is remembered of an earlier run.
-        cut_off: as far as is known, no connection can be made to any of its teachers.
+        cut_off: as far as is known, none of its teachers can be reached, or none lets it in.
     """
 
     volume_bytes: int

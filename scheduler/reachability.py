@@ -11,10 +11,10 @@ TCP may wait for as long as the outage lasted before it sends again. So it is co
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 #: Nobody has said anything for so long: perhaps nobody can be reached. This is less than the time
 #: after which a starving student asks for one more teacher (`FlowConfig.starved_for_s`).
@@ -27,6 +27,9 @@ ATTEMPT_S: Final = 0.5
 FAILURES: Final = 3
 #: From an attempt that succeeded to the next one.
 PAUSE_S: Final = 1.0
+
+#: How a teacher is told from others. One that is started anew or moves is another one.
+T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,47 +55,43 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reachability:
+class Reachability(Generic[T]):
     """What is known of all teachers of a student.
 
     Attributes:
         silent_since: since when an answer is owed, and nobody has said anything; None: they do, or
             nothing was asked.
+        is_cut_off: all were tried in vain in this silence, and none was reached since, nor any of
+            those that came since. More teachers may not help.
         attempts: by teacher, for those that are tried.
     """
 
     silent_since: float | None = None
-    attempts: Mapping[str, Attempts] = field(default_factory=dict)
+    is_cut_off: bool = False
+    attempts: Mapping[T, Attempts] = field(default_factory=dict)
 
     @property
-    def unreachable(self) -> frozenset[str]:
+    def unreachable(self) -> frozenset[T]:
         """Teachers that cannot be reached."""
-        return frozenset(name for name, one in self.attempts.items() if one.failures >= FAILURES)
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether none of the teachers was reached when it was tried last: others may not help."""
-        tried = self.silent_since is not None and bool(self.attempts)
-        return tried and all(one.failures for one in self.attempts.values())
+        return frozenset(one for one, tried in self.attempts.items() if tried.failures >= FAILURES)
 
     def may_be_cut_off(self, now: float) -> bool:
         """Whether that is so or not known: no teacher has been reached since all are silent."""
         if self.silent_since is None or now - self.silent_since < DOUBT_S:
             return False
-        return not any(one.reached for one in self.attempts.values())
+        return not any(tried.reached for tried in self.attempts.values())
 
 
 def look(
-    before: Reachability, teachers: Collection[str], owed: bool, now: float
-) -> tuple[Reachability, tuple[str, ...]]:
+    before: Reachability[T], teachers: Collection[T], owed: bool, now: float
+) -> tuple[Reachability[T], tuple[T, ...]]:
     """Time goes by.
 
     Args:
         before: what was known.
-        teachers: all that the student was given.
-        owed: whether an answer of any of them is outstanding: to a request, or to whether it
-            serves.
-        now: seconds of a clock that does not go back.
+        teachers: all of the student.
+        owed: an answer is outstanding, of a request or of the question whether a teacher is there.
+        now: monotonic seconds.
 
     Returns:
         What is known now, and the teachers to be connected to.
@@ -101,41 +100,45 @@ def look(
     if owed and teachers:
         silent_since = now if before.silent_since is None else before.silent_since
     silent = silent_since is not None and now - silent_since >= SILENT_S
-    attempts: dict[str, Attempts] = {}
-    due: list[str] = []
-    for name in teachers:
-        known = before.attempts.get(name, Attempts())
+    attempts: dict[T, Attempts] = {}
+    due: list[T] = []
+    for teacher in teachers:
+        known = before.attempts.get(teacher, Attempts())
         # One that was not reached is tried until it is, whoever else has answered meanwhile.
         if not (silent or known.failures):
             continue
         if known.is_due(now):
             known = replace(known, began_at=now, under_way=True)
-            due.append(name)
-        attempts[name] = known
-    return Reachability(silent_since, attempts), tuple(due)
+            due.append(teacher)
+        attempts[teacher] = known
+    in_vain = before.is_cut_off or all(tried.failures for tried in attempts.values())
+    return Reachability(silent_since, silent and in_vain, attempts), tuple(due)
 
 
-def attempted(before: Reachability, name: str, reached: bool) -> tuple[Reachability, bool]:
-    """An attempt to reach a teacher is over.
+def attempted(
+    before: Reachability[T], teacher: T, began_at: float, reached: bool
+) -> tuple[Reachability[T], bool]:
+    """An attempt that began at `began_at` is over.
 
     Returns:
         What is known now, and whether the teacher is to be connected to anew.
     """
-    known = before.attempts.get(name)
-    if known is None or not known.under_way:  # it was heard of meanwhile
-        return before, False
-    failures = 0 if reached else known.failures + 1
-    after = Attempts(failures, reached, known.began_at)
+    known = before.attempts.get(teacher)
+    if known is None or not known.under_way or known.began_at != began_at:
+        return before, False  # it was heard of meanwhile
+    after = Attempts(0 if reached else known.failures + 1, reached, began_at)
+    attempts = {**before.attempts, teacher: after}
+    is_cut_off = before.is_cut_off and not reached
     anew = reached and known.failures >= FAILURES
-    return replace(before, attempts={**before.attempts, name: after}), anew
+    return Reachability(before.silent_since, is_cut_off, attempts), anew
 
 
-def heard(before: Reachability, name: str) -> Reachability:
-    """A teacher has answered.
+def heard(before: Reachability[T], teacher: T) -> Reachability[T]:
+    """A teacher has answered: it can be reached.
 
     One that could not be reached is tried on: what went over its other connections may be lost.
     """
     attempts = before.attempts
-    if name in attempts and attempts[name].failures < FAILURES:
-        attempts = {other: one for other, one in attempts.items() if other != name}
-    return Reachability(None, attempts)
+    if teacher in attempts and attempts[teacher].failures < FAILURES:
+        attempts = {other: tried for other, tried in attempts.items() if other != teacher}
+    return Reachability(attempts=attempts)

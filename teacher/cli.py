@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePath
@@ -14,7 +13,7 @@ from .. import supervise
 from ..coordinator.options import LogFormat, Verbose
 from ..errors import UsageError
 from ..lifecycle import open_all_descriptors, run_cli, stop_on_signals
-from ..logs import configure_logging
+from ..logs import configure_logging, tell
 from ..proto.security import options as credentials
 from . import options
 from .model_cli import bench, fingerprint
@@ -105,7 +104,7 @@ def serve(
     http = _http_of(http, engine, host)
     _check_reach(host, http, security, insecure=insecure)
     if no_self_test:
-        _say("warning: no self-test: nobody looks at what the model answers before it serves")
+        tell("warning: no self-test: nobody looks at what the model answers before it serves")
     where = parse_devices(devices)
     config = TeacherConfig(
         service=service or model_name(model),
@@ -148,7 +147,7 @@ def serve(
         deterministic=deterministic,
     )
     with stop_on_signals() as stop:
-        serve_teacher(config, stop, on_ready=typer.echo, on_progress=_say)
+        serve_teacher(config, stop, on_ready=typer.echo, on_progress=tell)
 
 
 app.command("fingerprint")(fingerprint)
@@ -204,14 +203,9 @@ def _check_reach(
     if http is not None:
         check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
     if not is_loopback(host) and (security is None or not security.authenticates):
-        _say(f"warning: {host} takes requests from whoever reaches it")
+        tell(f"warning: {host} takes requests from whoever reaches it")
 
 
 def main() -> None:
     """Run the command line; `python -m edl.teacher` calls it."""
     run_cli(app, name="edl-teacher")
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more, which ends no teacher
-        typer.echo(text, err=True)

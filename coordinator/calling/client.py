@@ -14,6 +14,8 @@ from .discovery import CHANNEL_OPTIONS, call_error, live_managers, stub
 
 _T = TypeVar("_T")
 _TIMEOUT_S: Final = 5.0
+#: What gRPC says where a server ends a connection that it has accepted.
+_CLOSED: Final = "Socket closed"
 
 
 def fetch_status(
@@ -216,4 +218,15 @@ def _ask_one(address: str, security: ClientSecurity | None, question: Callable[[
             return question(stub(channel))
         except grpc.RpcError as error:
             meaning = call_error(address, error)
+    if isinstance(meaning, CoordinatorUnavailable) and _CLOSED in str(meaning):
+        raise CoordinatorUnavailable(f"{meaning}: {_closed_hint(security)}")
     raise UsageError(str(meaning)) if isinstance(meaning, RequestRefused) else meaning
+
+
+def _closed_hint(security: ClientSecurity | None) -> str:
+    """What may be wrong where a server ends a connection that it has accepted."""
+    if security is None or security.tls is None:
+        return "if it speaks TLS, give --tls-ca"
+    if security.tls.certificate is None:
+        return "if it asks for a certificate, give --tls-cert and --tls-key"
+    return "it may refuse our certificate: is it of its --tls-ca, for clients, and still valid?"

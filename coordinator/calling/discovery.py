@@ -20,8 +20,6 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 256 << 20),  # the status of 10,000 teachers
-    # Proxies of the environment are for the world outside; a mesh is not reached through them.
-    ("grpc.enable_http_proxy", 0),
 )
 #: Seconds until a manager has to have taken up a stream.
 _ANSWER_S: Final = 4.0

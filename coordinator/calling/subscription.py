@@ -72,6 +72,7 @@ class Subscription:
         self._shunned: dict[str, float] = {}
         self._let_in = False
         self._why = "no report was made yet"
+        self._refused_for = ""  # as was logged; empty once a manager lets us in
         self._error: EdlError | None = None
         self._rng = random.Random()
         self._thread = threading.Thread(
@@ -148,9 +149,10 @@ class Subscription:
                 if not (isinstance(error, AccessError) and self._let_in):
                     self._fail(error)
                     return
-                if self._why != str(error):
-                    log.warning("student %s is refused: %s", self._student_id, error)
                 self._why = str(error)
+                if self._refused_for != self._why:
+                    self._refused_for = self._why
+                    log.warning("student %s is refused: %s", self._student_id, error)
             attempt = 0 if self._epoch != epoch else attempt + 1
             self._stopping.wait(delay_s(attempt, self._rng, base_s=_BASE_S, cap_s=_CAP_S))
 
@@ -187,7 +189,7 @@ class Subscription:
 
     def _take(self, assignment: pb.Assignment) -> None:
         check_version(assignment.protocol_version)
-        self._let_in, self._why = True, ""
+        self._let_in, self._why, self._refused_for = True, "", ""
         epoch = (assignment.term, assignment.counter)
         if epoch < self._epoch:
             log.debug("assignment %s is older than %s: ignored", epoch, self._epoch)

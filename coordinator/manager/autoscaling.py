@@ -181,8 +181,10 @@ def _is_cut_off(facts: Mapping[str, str]) -> bool:
 
 def _load(facts: Mapping[str, str]) -> StudentLoad:
     cut_off, want = _is_cut_off(facts), number(facts.get("want"))
+    if cut_off:  # without those that it wants besides: one for each of its own at most
+        want = max(want - number(facts.get("unreachable")), want / 2)
     return StudentLoad(
-        max(want - number(facts.get("unreachable")), 1.0) if cut_off and want else want,
+        want,
         number(facts.get("t_t_seconds")),
         number(facts.get("t_s_seconds")),
         facts.get("state") == "starved" and not cut_off,

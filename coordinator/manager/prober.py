@@ -27,7 +27,6 @@ _AT_ONCE: Final = 64
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 1 << 20),
-    ("grpc.enable_http_proxy", 0),
 )
 #: What a server of ours writes beside its facts, and a foreign one does not have.
 INSTANCE_KEY: Final = "instance_key"

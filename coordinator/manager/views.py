@@ -91,7 +91,7 @@ class ManagerView:
 
     Attributes:
         address: its own.
-        answering: whether the registry answers it.
+        answering: whether the registry answers it and does its work.
         services: by name.
         refusal: why a registry that answers refuses to work; empty: it does not refuse.
     """

@@ -26,7 +26,8 @@ from ..calling.subscription_call import try_subscribing
 from ..registry import Registry, connect, masked
 from ..registry.records import Member
 from .findings import Finding, doubt, well, wrong
-from .reaching import certificate_expiry, refusal
+from .reaching import certificate_expiry, exclusion, refusal
+from .service_view import number_of
 
 #: Clocks of two machines further apart are worth a word: incarnations are made from them.
 CLOCK_S: Final = 2.0
@@ -119,6 +120,7 @@ def _settings(registry: Registry) -> Iterator[Finding]:
     role = info.get("role", "master")
     if role != "master":
         yield wrong("Redis", f"{version} is a {role}", "name the master, or its Sentinels")
+        return
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         yield doubt(
@@ -152,8 +154,8 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
 def _expiry(about: str, time_s: float) -> Finding:
     days = days_until(time_s)
     if days <= 0:
-        return wrong(about, f"expired {-days:.0f} days ago", "replace it")
-    text = f"is valid for {days:.0f} more days"
+        return wrong(about, f"expired {number_of(round(-days), 'day')} ago", "replace it")
+    text = f"is valid for {number_of(round(days), 'more day')}"
     return doubt(about, text, "replace it in time") if days < SOON_DAYS else well(about, text)
 
 
@@ -164,6 +166,8 @@ def _peers(addresses: Iterable[str], security: ClientSecurity | None) -> Iterato
     for address in addresses:
         try:
             ends_s = certificate_expiry(address, security)
+        except ConnectionRefusedError:  # whoever dials it next says so
+            continue
         except OSError as error:
             yield wrong(f"certificate of {address}", str(error), handshake_hint(str(error)))
         else:
@@ -239,7 +243,7 @@ def _services(
         yield doubt("services", f"none: no teacher and no student {words}")
     for service in status.services:
         yield from _service(service)
-        yield from _teachers(service, security)
+        yield from _teachers(service, security, admitted=is_part)
 
 
 def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
@@ -252,27 +256,34 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
     if refused:
         yield wrong(
             about,
-            f"{refused} teachers are refused",
+            f"{number_of(refused, 'teacher')} {'is' if refused == 1 else 'are'} refused",
             "'edl events' says why of each",
         )
     starved = service.student_states.get("starved", 0)
     text = (
-        f"{serving} teachers serve {service.student_count} students, "
+        f"{number_of(serving, 'teacher')} {'serves' if serving == 1 else 'serve'} "
+        f"{number_of(service.student_count, 'student')}, "
         f"{service.assigned} of {service.wanted} wanted are assigned"
     )
+    starving = f"{number_of(starved, 'student')} {'starves' if starved == 1 else 'starve'}"
     if service.student_count and not serving:
         yield wrong(about, "students wait, and no teacher serves them", "start one")
     elif starved and service.assigned < service.wanted:
-        yield doubt(about, f"{text}; {starved} students starve", "start more teachers")
+        yield doubt(about, f"{text}; {starving}", "start more teachers")
     elif starved:
         advice = "they ask for one more as long as they do, up to their teachers_max"
-        yield doubt(about, f"{text}; {starved} students starve", advice)
+        yield doubt(about, f"{text}; {starving}", advice)
     else:
         yield well(about, text)
 
 
-def _teachers(service: pb.ServiceStatus, security: ClientSecurity | None) -> Iterator[Finding]:
-    """Whether their addresses can be reached from here: of some, those that need a look first."""
+def _teachers(
+    service: pb.ServiceStatus, security: ClientSecurity | None, *, admitted: bool
+) -> Iterator[Finding]:
+    """Whether their addresses can be reached from here: of some, those that need a look first.
+
+    With `admitted`, also whether they let a student with these credentials in.
+    """
     tried = [teacher for teacher in service.teachers if teacher.address][:_TRIED]
     deaf = {t.teacher_id: why for t in tried if (why := refusal(t.address))}
     for name, why in deaf.items():
@@ -283,12 +294,24 @@ def _teachers(service: pb.ServiceStatus, security: ClientSecurity | None) -> Ite
         )
     encrypted = (t for t in tried if t.teacher_id not in deaf and "http://" not in t.address)
     yield from _peers((t.address for t in encrypted), security)
+    if admitted:
+        for teacher in tried:
+            if teacher.teacher_id not in deaf and (
+                why := exclusion(teacher, service.name, security)
+            ):
+                deaf[teacher.teacher_id] = why
+                yield wrong(
+                    f"teacher {teacher.teacher_id}",
+                    f"does not let a student with these credentials in: {why}",
+                    "its --tokens and --tls-ca have to know them, as those of managers do",
+                )
     if foreign := [teacher for teacher in service.teachers if teacher.voucher]:
         spoken = ", ".join(sorted({teacher.protocol for teacher in foreign}))
         checked = sum(teacher.verified == "canary" for teacher in foreign)
         yield well(
             f"service {service.name}",
-            f"{len(foreign)} foreign servers ({spoken}), {checked} of them compared with a canary",
+            f"{number_of(len(foreign), 'foreign server')} ({spoken}), "
+            f"{checked} of them compared with a canary",
         )
     mute = {t.teacher_id: why for t in tried if t.voucher and (why := refusal(t.voucher))}
     for name, why in mute.items():
@@ -312,9 +335,9 @@ def _advice(error: EdlError) -> str:
         return "give --token-file, or --tls-cert and --tls-key, of somebody whom it knows"
     if isinstance(error, UsageError):  # about a file of ours, and says what to do
         return ""
-    if handshake_hint(str(error)):  # which the error has said
+    if handshake_hint(str(error)) or "--tls-c" in str(error):  # the error has said it
         return ""
-    return "is it up, and may this machine dial it? With TLS there, give --tls-ca"
+    return "is it up, and may this machine dial it?"
 
 
 def _host(address: str) -> str:

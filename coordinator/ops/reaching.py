@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+from contextlib import closing
 
+from ...errors import AccessError, EdlError
+from ...proto import coordinator_pb2 as pb
+from ...proto.clients.opening import open_client
 from ...proto.dialects import host_and_port
 from ...proto.security import ClientSecurity
 from ...proto.security.http_dial import HttpDial
@@ -23,6 +27,19 @@ def refusal(address: str) -> str:
         return f"{address} does not answer within {_TIMEOUT_S:g} s"
     except OSError as error:
         return f"{address}: {error.strerror or error}"
+
+
+def exclusion(teacher: pb.Teacher, service: str, security: ClientSecurity | None) -> str:
+    """Why a teacher does not let callers with these credentials in; empty where it does."""
+    model = teacher.model or service
+    try:
+        with closing(open_client(teacher.protocol, teacher.address, model, security)) as client:
+            client.probe(_TIMEOUT_S)
+    except AccessError as error:
+        return str(error)
+    except EdlError:  # it is away, or not ready
+        pass
+    return ""
 
 
 def certificate_expiry(address: str, security: ClientSecurity) -> float:

@@ -34,6 +34,11 @@ def desired(service: pb.ServiceStatus) -> int | None:
     return service.desired_teachers if service.HasField("desired_teachers") else None
 
 
+def number_of(count: int, what: str) -> str:
+    """As in "1 teacher" and "2 teachers"."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
 def table(services: Iterable[pb.ServiceStatus]) -> RenderableType:
     """One line for each service."""
     from rich.table import Table
@@ -75,8 +80,8 @@ def details(service: pb.ServiceStatus) -> RenderableType:
     }
     for content in sorted({*service.content_teachers, *service.content_students}):
         facts[f"on {content or 'no content'}"] = (
-            f"{service.content_teachers.get(content, 0)} teachers, "
-            f"{service.content_students.get(content, 0)} students"
+            f"{number_of(service.content_teachers.get(content, 0), 'teacher')}, "
+            f"{number_of(service.content_students.get(content, 0), 'student')}"
         )
     shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     shown.add_column(style="dim", no_wrap=True)
@@ -90,7 +95,7 @@ def _desired(service: pb.ServiceStatus) -> str:
     count = desired(service)
     if count is None:
         return "no manager has said so"
-    return f"{count} teacher{'' if count == 1 else 's'}: {service.desired_reason}"
+    return f"{number_of(count, 'teacher')}: {service.desired_reason}"
 
 
 def _upgrade(service: pb.ServiceStatus) -> str:
@@ -98,7 +103,7 @@ def _upgrade(service: pb.ServiceStatus) -> str:
         return "none"
     when = "at once" if service.upgrade_at == "now" else "each at its next epoch"
     left = service.content_students.get(service.content_id, 0)
-    return f"to {service.next_content_id}, {when}: {left} students still to move"
+    return f"to {service.next_content_id}, {when}: {number_of(left, 'student')} still to move"
 
 
 def _contents(service: pb.ServiceStatus) -> str:

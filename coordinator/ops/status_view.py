@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from ...proto import coordinator_pb2 as pb
 from ...scheduler.outliers import IN_WORDS
 from ..manager.summary import state_of
-from .service_view import desired
+from .service_view import desired, number_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -183,8 +183,9 @@ def _heading(service: pb.ServiceStatus) -> Text:
 
     heading = Text(service.name, style="bold")
     heading.append(
-        f"  {_count(service.teacher_count, 'teacher')}, {_count(service.student_count, 'student')}"
-        f", {service.samples_per_second:,.0f} samples/s",
+        f"  {number_of(service.teacher_count, 'teacher')}, "
+        f"{number_of(service.student_count, 'student')}, "
+        f"{service.samples_per_second:,.0f} samples/s",
         style="not bold",
     )
     if service.student_count and not service.leader:
@@ -303,7 +304,3 @@ def _size(count_bytes: float) -> str:
             return f"{count_bytes:.3g} {unit}"
         count_bytes /= 1024
     return f"{count_bytes:.3g} TiB"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -23,7 +23,7 @@ PLACEHOLDER: Final = "#<sha256-of-the-password>"
 NO_DEFAULT: Final = "user default off"
 
 #: To get and keep a connection; `select` is for a URL with /db.
-_CONNECT: Final = "+ping +select +client|setinfo +client|setname"
+_CONNECT: Final = "+ping +select +client|setname"
 #: Every script of ours reads the clock; what a script calls, its user has to be allowed to call.
 _SCRIPTS: Final = "+eval +evalsha +time"
 _TEACHER: Final = (

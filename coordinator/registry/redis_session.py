@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,6 +18,9 @@ from . import keys, redis_url
 
 #: Of an answer in which a key holds another type than ours.
 WRONG_TYPE = "WRONGTYPE"
+
+#: Seconds in which a server that spoke no TLS is to answer without it.
+_PLAIN_S: Final = 0.5
 
 #: How Redis begins a refusal to work, and: its short name, what is wrong, what to do.
 _REFUSALS: Final = {
@@ -72,9 +76,10 @@ class RedisSession:
     scripts: ClassVar[str] = __package__
 
     def __init__(self, url: str, timeout_s: float = 1.0) -> None:
-        parsed = redis_url.parse(url)
-        self._url = parsed.shown
-        self._redis = redis_url.open_client(parsed, timeout_s)
+        self._parsed = redis_url.parse(url)
+        self._url = self._parsed.shown
+        self._redis = redis_url.open_client(self._parsed, timeout_s)
+        self._answered = False
 
     @property
     def url(self) -> str:
@@ -151,6 +156,7 @@ class RedisSession:
 
         try:
             yield
+            self._answered = True
         except redis.AuthenticationError as error:
             raise Unauthenticated(
                 f"Redis at {self._url} refuses our user or password ({_brief(error)}); name them "
@@ -184,20 +190,32 @@ class RedisSession:
             ) from None
 
     def _advice(self, error: Exception) -> str:
-        import redis
-
         text = str(error)
         if hint := handshake_hint(text, ca="?ssl_ca_certs=FILE"):
             return hint
-        if "WRONG_VERSION_NUMBER" in text or "record layer" in text:
-            return "it speaks no TLS there: write redis:// in place of rediss://"
-        tls = self._url.startswith("rediss")
-        if tls and isinstance(error, (redis.TimeoutError, TimeoutError)):
+        no_tls = "WRONG_VERSION_NUMBER" in text or "record layer" in text
+        if no_tls or self._plain(error):
             return (
-                "start it; if it runs, it may speak no TLS there, as the Valkey of the extra"
-                " 'embedded' cannot: write redis://, or start a server that is built with TLS"
+                "it speaks no TLS there, as the Valkey of the extra 'embedded' cannot: write"
+                " redis:// in place of rediss://, or start a server that is built with TLS"
             )
-        return "start it, or name the Redis of the mesh by its URL"
+        advice = "start it, or name the Redis of the mesh by its URL"
+        closed = "reset by peer" in text or "closed by server" in text
+        if closed and not self._answered and self._url.lower().startswith("redis://"):
+            return f"{advice}; if it speaks TLS, write rediss://"
+        return advice
+
+    def _plain(self, error: Exception) -> bool:
+        """Whether a server that says nothing to TLS answers without it: a Redis waits for more."""
+        import redis
+
+        late = isinstance(error, (redis.TimeoutError, TimeoutError))
+        if self._parsed.tls is None or self._parsed.master or self._answered or not late:
+            return False
+        with suppress(OSError), socket.create_connection(self._parsed.hosts[0], _PLAIN_S) as plain:
+            plain.sendall(b"PING\r\n")
+            return plain.recv(1) in (b"+", b"-")
+        return False
 
 
 @cache

@@ -228,6 +228,7 @@ def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
         "protocol": 2,
         # Once, for a connection that the server closed while it lay idle.
         "retry": Retry(NoBackoff(), 1),
+        **_unnamed(),
     }
     tls = {} if url.tls is None else {"ssl": True, **url.tls}
     own = {**options, **_credentials(url.login), "db": url.db}
@@ -244,6 +245,15 @@ def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
     )
     client: redis.Redis = sentinels.master_for(url.master)
     return client
+
+
+def _unnamed() -> dict[str, Any]:
+    """Options by which CLIENT SETINFO is not sent: Redis 7.0 cannot allow it to a user."""
+    try:
+        from redis.driver_info import DriverInfo
+    except ImportError:  # before redis-py 7.2
+        return {"lib_name": None, "lib_version": None}
+    return {"driver_info": DriverInfo(name="", lib_version="")}  # None has 7.2 to 7.4 send it
 
 
 def _credentials(login: Mapping[str, str]) -> dict[str, Any]:

@@ -107,6 +107,7 @@ class Subscribing:
                 try:
                     self._door.check_again(admitted.context, "student", student_id)
                 except AccessError as error:
+                    log.warning("the subscription of student %s ends: %s", student_id, error)
                     stream.fail(error)
                 except Exception:  # of one stream: the others are looked at all the same
                     log.exception("a credential could not be looked at again")

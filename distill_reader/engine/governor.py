@@ -84,7 +84,8 @@ class Governor:
             on_shelf: batches that are being looked up in a label store, before the ledger has them.
             content_id: what the teachers serve; empty where it is not known.
             judges: teachers that are wanted besides, as others contradict each other.
-            cut_off: as far as is known, no teacher can be reached: others would not help.
+            cut_off: as far as is known, no teacher can be reached, or none lets the reader in:
+                others would not help.
         """
         figures = self.figures
         times = profiles.times(self.profile, self.measured(content_id), time.time())

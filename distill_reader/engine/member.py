@@ -217,8 +217,13 @@ class Member:
             on_shelf = len(self.shelf)
         content, unreachable = self.content_id, self.pool.unreachable
         judges = self.comparing.judges
-        cut_off = self.reachability.may_be_cut_off(now)
+        cut_off = self.pool.is_shut_out or self.reachability.may_be_cut_off(now)
         self.governor.decide(self.ledger, unreachable, now, on_shelf, content, judges, cut_off)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no teacher can be reached, or none lets the reader in: more would not help."""
+        return self.pool.is_shut_out or self.reachability.cut_off_since is not None
 
     def _look_around(self, now: float) -> None:
         """Time goes by: what follows from that alone."""
@@ -279,7 +284,7 @@ class Member:
                 self._on_done(link, outcome)
             case Ready(inputs):
                 link.met(inputs)
-                self.reachability.heard(name)
+                self.reachability.heard(link.peer)
                 words = misfit_of_settings(self.config, link.peer, link.found)
                 if words and self.pool.is_assigned(link):
                     self._on_misfit(link, words)
@@ -323,7 +328,7 @@ class Member:
             self._on_broke(link, done.job, error)
             return
         name, job = link.peer.teacher_id, done.job
-        self.reachability.heard(name)
+        self.reachability.heard(link.peer)
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)

@@ -48,6 +48,7 @@ class Pool:
         self._leaving: dict[str, TeacherLink] = {}
         self._barred: frozenset[str] = frozenset()  # not to be asked
         self._silent: set[str] = set()
+        self._refusing: set[str] = set()  # of these: they do not let the reader in
         self._useless: set[str] = set()  # wrong or refusing, and without labels since then
         self._unheard: set[str] = set()  # they have not answered the first probe, nor failed to
         self._failures: dict[str, int] = {}  # since its latest labels
@@ -70,6 +71,11 @@ class Pool:
     def all_useless(self) -> bool:
         """Whether each teacher that the roster names has answered with something but labels."""
         return bool(self.wanted) and self.wanted.keys() <= self._useless
+
+    @property
+    def is_shut_out(self) -> bool:
+        """Whether no teacher that the roster names lets the reader in, as far as they have said."""
+        return bool(self._refusing) and self.wanted.keys() <= self._refusing | self._unheard
 
     @property
     def found(self) -> list[Found]:
@@ -95,10 +101,15 @@ class Pool:
     def answers(self, name: str) -> None:
         """A teacher can be reached."""
         self._silent.discard(name)
+        self._refusing.discard(name)
 
     def is_silent(self, name: str, error: EdlError) -> None:
         """A teacher could not be reached, or does not let the reader in."""
         self._silent.add(name)
+        if isinstance(error, AccessError):
+            self._refusing.add(name)
+        else:
+            self._refusing.discard(name)
         self.last_trouble = _trouble(name, error)
 
     def mark_useless(self, name: str) -> None:
@@ -168,6 +179,7 @@ class Pool:
         self.wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
         new, self._barred = assigned.barred - self._barred, assigned.barred
         self._silent &= self.wanted.keys()
+        self._refusing &= self.wanted.keys()
         self._useless &= self.wanted.keys()
         self._failures = {name: n for name, n in self._failures.items() if name in self.wanted}
         lost, revoked = [], []

@@ -37,7 +37,7 @@ class Reporter:
         news = (
             governor.decision.want,
             member.pool.unreachable,
-            member.reachability.cut_off_since is not None,
+            member.is_cut_off,
             switch.data_epoch,
             switch.told,
         )
@@ -87,7 +87,7 @@ def report(member: Member, starves: bool, now: float) -> pb.StudentReport:
         ejected=member.crew.standings.ejected.keys(),
         disputed=member.comparing.disputed,
         ejected_for=member.crew.standings.ejected.values(),
-        cut_off=int(member.reachability.cut_off_since is not None),
+        cut_off=int(member.is_cut_off),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import UsageError
 from .credentials import ClientSecurity
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 Options = Sequence[tuple[str, Any]]
 
+#: Proxies of the environment are for the world outside; a mesh is not reached through them.
+_NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
+
 
 def open_channel(
     address: str, security: ClientSecurity | None = None, options: Options = ()
 ) -> grpc.Channel:
-    """A channel whose calls may come from any thread.
+    """A channel whose calls may come from any thread, and go through no proxy for HTTP.
 
     Args:
         address: host:port.
@@ -38,8 +41,9 @@ def open_channel(
     security = security or ClientSecurity()
     _check_plaintext(address, security)
     token = _token(security)
+    options = [_NO_PROXY, *options]
     if security.tls is None:
-        channel = grpc.insecure_channel(address, options=list(options))
+        channel = grpc.insecure_channel(address, options=options)
     else:
         channel = grpc.secure_channel(
             address, _credentials(security), options=_with_name(options, security)

@@ -115,7 +115,7 @@ class Gate:
             raise self._refuse(
                 Unauthenticated(
                     "no token came with the call: name the file that holds yours "
-                    "(--token-file, EDL_TOKEN_FILE)"
+                    "(--token-file, EDL_TOKEN_FILE; token_file= of a DistilReader)"
                 )
             )
         if (caller := self._tokens.current().find(token)) is None:

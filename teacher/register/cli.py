@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import typer
 from ... import supervise
 from ...coordinator.options import LogFormat, Verbose
 from ...lifecycle import stop_on_signals
-from ...logs import configure_logging
+from ...logs import configure_logging, tell
 from ...proto.security import options as credentials
 from . import options
 
@@ -81,7 +80,7 @@ def register(
         server=security_at(host, tls_cert, tls_key, tls_ca, tokens, insecure=insecure),
     )
     with stop_on_signals() as stop:
-        keep_registered(config, stop, on_ready=typer.echo, on_progress=_say)
+        keep_registered(config, stop, on_ready=typer.echo, on_progress=tell)
 
 
 def security_at(
@@ -104,8 +103,3 @@ def security_at(
     security = credentials.server_security(tls_cert, tls_key, None if asks_only else tls_ca, tokens)
     check_exposure(host, security, insecure, "the sidecar of a foreign server")
     return security
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more, which ends no sidecar
-        typer.echo(text, err=True)

@@ -42,15 +42,17 @@ def test_a_student_without_a_teacher_wakes_the_service_at_once() -> None:
     world.run(120.0, until=lambda: (desired(world) or 0) >= 62)
 
 
-@pytest.mark.parametrize("unreachable", [0, 2])
-def test_a_student_that_reaches_none_of_its_teachers_scales_nothing(unreachable: int) -> None:
-    """While it finds out, and once its teachers count as unreachable and others are wanted."""
+@pytest.mark.parametrize(("want", "unreachable"), [(2, 0), (3, 1), (4, 2), (4, 4)])
+def test_a_student_that_reaches_none_of_its_teachers_scales_nothing(
+    want: int, unreachable: int
+) -> None:
+    """While it finds out, once others are wanted, and once these cannot be reached either."""
     world = World(autoscale=BRISK)
     for number in range(2):
         world.teacher(f"t{number}")
     student = world.student("j/0", want=2)
     world.run(15.0, until=lambda: desired(world) == 2)
-    student.fields |= {"want": 2 + unreachable, "unreachable": unreachable, "state": "starved"}
+    student.fields |= {"want": want, "unreachable": unreachable, "state": "starved"}
     student.fields["cut_off"] = 1
     for second in range(30):
         student.fields["starved_seconds"] = float(second)

@@ -88,6 +88,43 @@ def test_a_redis_that_stands_still_times_out() -> None:
     server.close()
 
 
+def test_a_server_that_hangs_may_speak_tls() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        closing(connect(f"rediss://127.0.0.1:{silent.getsockname()[1]}", 0.05)) as registry,
+        pytest.raises(RegistryUnavailable) as caught,
+    ):
+        registry.time_ms()
+    assert caught.value.timed_out
+    assert "TLS" not in str(caught.value)
+
+
+def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
+    answers: list[bytes] = []
+
+    def serve_clients() -> None:
+        with suppress(OSError):  # ends when the server is shut down
+            while True:
+                with server.accept()[0] as client:
+                    while client.recv(1024) and answers:
+                        client.sendall(answers.pop())
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=serve_clients)
+        serving.start()
+        with closing(connect(f"redis://127.0.0.1:{server.getsockname()[1]}")) as registry:
+            with pytest.raises(RegistryUnavailable, match=r"if it speaks TLS, write rediss://$"):
+                registry.time_ms()
+            answers.append(b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n")
+            assert registry.time_ms() == 1000
+            with pytest.raises(RegistryUnavailable) as caught:
+                registry.time_ms()
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    assert "does not answer" in str(caught.value)
+    assert "TLS" not in str(caught.value), "it has answered before"
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -157,6 +194,19 @@ def test_tls_is_spoken_with_sentinels_and_with_the_master() -> None:
         assert each.connection_kwargs["ssl_cert_reqs"] == "required"
         assert each.connection_kwargs["ssl_check_hostname"] is True
         assert each.connection_kwargs["socket_timeout"] == 1.0
+
+
+def test_connections_send_no_client_setinfo_which_redis_7_0_cannot_allow() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # whoever asks it anything times out
+        place = silent.getsockname()
+        url = f"127.0.0.1:{place[1]}"
+        plain: Any = open_client(parse(f"redis://{url}"), 0.2).connection_pool
+        managed: Any = open_client(parse(f"redis+sentinel://{url}/mesh"), 0.2).connection_pool
+        (sentinel,) = managed.sentinel_manager.sentinels
+        for pool in (plain, sentinel.connection_pool):
+            pool.make_connection().connect()
+        managed.make_connection().connect_to(place)
+    assert not any("setinfo" in line for line in acl.rules("s"))
 
 
 def test_a_password_file_is_for_its_owner_only(tmp_path: Path) -> None:

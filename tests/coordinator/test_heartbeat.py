@@ -210,7 +210,25 @@ def test_an_outage_and_a_refusal_are_survived_and_logged_once(
         clock.advance(BEAT_S)
     assert heartbeat.answering
     assert dict(registry.members("teachers", "s")[0].facts) == facts
-    assert [r.levelno for r in caplog.records].count(logging.WARNING) == 1
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert [("tries again" in one, "registered again" in one) for one in warnings] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_a_lease_that_ran_out_is_registered_again_and_logged_once(
+    registry: Recording, make: Make, clock: VirtualTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    make().start()
+    said = "the lease of teacher t had run out, or Redis had lost it; registered again"
+    for times in (1, 2):
+        clock.now += TTL_S + 0.1  # as if it had been stopped
+        assert registry.sweep("teachers", "s") == ["t"]
+        clock.advance(2 * TTL_S)
+        assert registry.alive == ["t"]
+        warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert warnings == [said] * times
 
 
 def test_a_newer_incarnation_ends_it_and_keeps_its_lease(

@@ -75,6 +75,13 @@ def test_a_view_is_exported_whole() -> None:
     assert (told["leader_known,bert"], told["registry_answering"]) == (0, 0)
 
 
+def test_a_registry_that_refuses_answers() -> None:
+    metrics = CoordinatorMetrics()
+    metrics.watch(lambda: ManagerView("head:7500", False, refusal="read_only"))
+    told = samples(metrics)
+    assert (told["registry_answering"], told["registry_refusing,read_only"]) == (1, 1)
+
+
 def test_refusals_are_counted_by_reason_and_an_unknown_one_makes_no_label() -> None:
     metrics = CoordinatorMetrics()
     before = samples(metrics)

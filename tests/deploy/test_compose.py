@@ -271,7 +271,7 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
     (mesh.folder / "double.py").write_text(MODEL)
     model = {"EDL_MODEL": "double:double", "PYTHONPATH": str(mesh.folder)}
     with mesh.running("coordinator"), mesh.running("teacher-1", "--input=x:FP32:-1,4", **model):
-        wait_until(lambda: "service ctr: 1 teachers serve" in mesh.operator("doctor"), DEADLINE_S)
+        wait_until(lambda: "service ctr: 1 teacher serves" in mesh.operator("doctor"), DEADLINE_S)
         assert "WRONG" not in mesh.operator("doctor")
         assert re.search(r"teacher-1\s+localhost:\d+\s+serving", mesh.operator("status"))
         assert "draining ctr/teacher-1" in mesh.operator("drain", "teacher-1")

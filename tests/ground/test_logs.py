@@ -17,7 +17,7 @@ from edl.tests.ground.programs import WAIT_S, python
 
 PROGRAM = """
     import logging, sys
-    from edl.logs import Fields, configure_logging, log_as
+    from edl.logs import Fields, configure_logging, log_as, tell
     configure_logging("verbose" in sys.argv)
     log_as(job="digits")
     log = logging.getLogger("edl.x")
@@ -27,6 +27,7 @@ PROGRAM = """
     log.info("asked", extra={"teacher": "t1", "batches": [5]})
     log.info("it says %s", "\\x1b[2J")
     log.info(Fields(status="OK", samples=3))
+    tell("loading")
     try:
         raise ValueError("two" + chr(10) + "lines")
     except ValueError:
@@ -41,21 +42,23 @@ def logged(*argv: str, **env: str) -> list[str]:
 
 
 def test_text_is_one_line_for_each_record() -> None:
-    asked, steering, fields, failed = logged()
+    asked, steering, fields, told, failed = logged()
     assert asked.endswith("INFO edl.x: asked")
     assert steering.endswith(r"INFO edl.x: it says \x1b[2J")
     assert fields.endswith('INFO edl.x: {"status": "OK", "samples": 3}')
+    assert told == "loading"
     assert failed.endswith("ERROR edl.x: it failed (ValueError: two | lines)")
     assert logged("verbose")[0].endswith("DEBUG edl.x: detail")
 
 
 def test_json_has_what_a_record_is_of_in_fields_of_their_own() -> None:
-    asked, steering, fields, failed = map(json.loads, logged(**{FORMAT_VARIABLE: "json"}))
+    asked, steering, fields, told, failed = map(json.loads, logged(**{FORMAT_VARIABLE: "json"}))
     assert asked.pop("time").endswith("+00:00")
     about = {"level": "INFO", "logger": "edl.x", "job": "digits"}
     assert asked == {**about, "teacher": "t1", "batches": [5], "message": "asked"}
     assert steering["message"] == "it says \x1b[2J"
     assert fields["status"] == "OK"
+    assert (told["level"], told["message"]) == ("INFO", "loading")
     assert failed["error"] == "ValueError: two\nlines"
     assert "traceback" not in failed
     verbose = [json.loads(line) for line in logged("verbose", **{FORMAT_VARIABLE: "json"})]
@@ -63,7 +66,7 @@ def test_json_has_what_a_record_is_of_in_fields_of_their_own() -> None:
     assert "Traceback" in verbose[-1]["traceback"]
 
 
-@pytest.mark.parametrize(("level", "count"), [("debug", 5), ("WARNING", 1), ("nonsense", 4)])
+@pytest.mark.parametrize(("level", "count"), [("debug", 6), ("WARNING", 1), ("nonsense", 5)])
 def test_the_level_comes_from_the_environment(level: str, count: int) -> None:
     lines = logged(**{LEVEL_VARIABLE: level, FORMAT_VARIABLE: "json"})
     assert len(lines) == count
@@ -97,8 +100,10 @@ STUDENT = """
 def test_a_batch_can_be_followed_from_its_student_to_a_teacher() -> None:
     env = {FORMAT_VARIABLE: "json", LEVEL_VARIABLE: "debug"}
     model = "edl.tests.teacher.functions:steered"
-    words = ("serve", "--model", model, "--service", "s", "--teacher-id", "t1")
-    teacher = start(python_command("teacher", "edl.teacher", *words, env=env))
+    own = ("--service", "s", "--teacher-id", "t1", "--metrics-listen", "0")
+    teacher = start(
+        python_command("teacher", "edl.teacher", "serve", "--model", model, *own, env=env)
+    )
     try:
         address = teacher.expect(r"^teacher ready: t1 s on (\S+)$", WAIT_S).group(1)
         student = start(python(STUDENT.format(address=address), env=env))
@@ -111,6 +116,10 @@ def test_a_batch_can_be_followed_from_its_student_to_a_teacher() -> None:
         teacher.send_signal(signal.SIGTERM)
         teacher.wait(WAIT_S)
         teacher.stop()
+    lines = [line for line in teacher.tail(500) if not line.startswith("teacher ready: ")]
+    told = [one.get("message", "") for one in map(json.loads, lines)]
+    begin = ("metrics on", "loading", "warming up", "self-test passed", "HTTP on", "draining")
+    assert all(any(line.startswith(words) for line in told) for words in begin), told
     (answered,) = (one for one in records(teacher) if one.get("request") == request)
     assert (answered["teacher"], answered["status"], answered["samples"]) == ("t1", "OK", 2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,10 +35,10 @@ class Network:
     down: set[str] = field(default_factory=set)
     owed: bool = True
     now: float = 0.0
-    known: Reachability = field(default_factory=Reachability)
+    known: Reachability[str] = field(default_factory=Reachability)
     tried: list[tuple[str, float]] = field(default_factory=list)
     anew: list[tuple[str, float]] = field(default_factory=list)
-    _ends: dict[str, float] = field(default_factory=dict)
+    _ends: dict[tuple[str, float], float] = field(default_factory=dict)
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
@@ -46,11 +47,13 @@ class Network:
             self.known, due = look(self.known, self.teachers, self.owed, self.now)
             for name in due:
                 self.tried.append((name, self.now))
-                self._ends[name] = self.now + (ATTEMPT_S if name in self.down else 0.0)
-            for name, at in list(self._ends.items()):
+                ends_at = self.now + (ATTEMPT_S if name in self.down else 0.0)
+                self._ends[name, self.now] = ends_at
+            for (name, began_at), at in list(self._ends.items()):
                 if at <= self.now:
-                    del self._ends[name]
-                    self.known, anew = attempted(self.known, name, name not in self.down)
+                    del self._ends[name, began_at]
+                    reached = name not in self.down
+                    self.known, anew = attempted(self.known, name, began_at, reached)
                     self.anew += [(name, self.now)] * anew
 
     def answer(self, name: str) -> None:
@@ -84,7 +87,7 @@ def test_slow_teachers_are_tried_now_and_then_and_never_connected_to_anew() -> N
 
 def test_teachers_without_a_path_are_cut_off_and_connected_to_anew() -> None:
     network = Network(down=set(TEACHERS))
-    network.run(SILENT_S + ATTEMPT_S + 2 * STEP_S)
+    network.run(SILENT_S + ATTEMPT_S + 3 * STEP_S)
     assert network.known.is_cut_off
     assert not network.known.unreachable, "so that nobody wants others in their place before"
     network.run((FAILURES - 1) * (ATTEMPT_S + 2 * STEP_S))
@@ -151,6 +154,34 @@ def test_who_is_heard_of_while_it_is_tried_is_left_alone() -> None:
     network.run(10.0)
     assert network.known == Reachability()
     assert not network.anew
+
+
+@pytest.mark.parametrize("every_s", [0.05, 0.3, 1.2, 5.0])
+def test_a_student_that_one_teacher_answers_is_not_cut_off(every_s: float) -> None:
+    network = Network(down=set(TEACHERS))
+    network.run(5.0)
+    assert network.known.is_cut_off
+    network.down.discard("a")
+    network.answer("a")
+    for _ in range(round(60.0 / every_s)):
+        assert not network.known.is_cut_off
+        network.run(every_s / 2)
+        assert not network.known.is_cut_off
+        network.run(every_s / 2)
+        network.answer("a")
+    assert network.known.unreachable == {"b"}
+
+
+def test_teachers_that_come_while_none_can_be_reached_change_nothing_until_one_is() -> None:
+    network = Network(down={"a", "b", "c"})
+    network.run(5.0)
+    network.teachers = (*TEACHERS, "c")
+    for _ in range(100):
+        network.run(STEP_S)
+        assert network.known.is_cut_off
+    network.teachers = (*TEACHERS, "d")
+    network.run(2 * STEP_S)
+    assert not network.known.is_cut_off
 
 
 steps = st.lists(

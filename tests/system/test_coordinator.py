@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ from edl.coordinator.serve import serve as run
 from edl.errors import AddressInUse, EdlError, Forbidden, RegistryUnavailable, UsageError
 from edl.lifecycle import Stop
 from edl.proto import coordinator_pb2 as pb
-from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
 from edl.supervise import python_command, start
 from edl.tests.ground.programs import wait_gone
 from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.system.coordinator_process import (
     START_S,
     Coordinator,
@@ -129,7 +131,9 @@ def examined(url: str, security: ClientSecurity) -> dict[str, list[Finding]]:
     return found
 
 
-def test_certificates_and_tokens_are_asked_for(tmp_path: Path, stack: ExitStack) -> None:
+def test_certificates_and_tokens_are_asked_for(
+    tmp_path: Path, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority(tmp_path / "ca")
     files = authority.issue("manager", "viewer:manager")
     tokens = write_secret(
@@ -148,8 +152,17 @@ def test_certificates_and_tokens_are_asked_for(tmp_path: Path, stack: ExitStack)
     assert fetch_status(url, security=root).managers
     with pytest.raises(Forbidden, match="viewer"):
         fetch_status(url, security=learner)
-    with pytest.raises(EdlError, match="does not answer"):
+    with pytest.raises(EdlError, match=r"does not answer .*--tls-ca"):
         fetch_status(url)
+    with pytest.raises(EdlError, match=r"does not answer .*give --tls-cert and --tls-key"):
+        fetch_status(url, security=ClientSecurity(TlsFiles(ca=ours.ca)))
+    foreign = Authority(tmp_path / "foreign").issue("ours", "anybody")
+    with pytest.raises(EdlError, match=r"does not answer .*may refuse our certificate"):
+        fetch_status(url, security=ClientSecurity(replace(foreign, ca=ours.ca)))
+    guarded = ScriptedTeacher(
+        security=ServerSecurity(files, write_secret(tmp_path / "none", "x\n"))
+    )
+    stack.callback(guarded.stop)
     told: list[pb.Assignment] = []
     subscription = Subscription(url, "s", "j/0", security=learner)
     subscription.start(told.append)
@@ -157,28 +170,36 @@ def test_certificates_and_tokens_are_asked_for(tmp_path: Path, stack: ExitStack)
     wait_until(lambda: bool(told))
     with socket.create_server(("127.0.0.1", 0)) as here:
         registry = stack.enter_context(closing(connect(url)))
-        for name, port in (("t1", here.getsockname()[1]), ("t2", 9)):
-            facts = {"incarnation": "1", "address": f"127.0.0.1:{port}", "state": "serving"}
+        addresses = (f"127.0.0.1:{here.getsockname()[1]}", "127.0.0.1:9", guarded.address)
+        for name, address in zip(("t1", "t2", "t3"), addresses, strict=True):
+            facts = {"incarnation": "1", "address": address, "state": "serving"}
             registry.register("teachers", "s", name, facts, 600.0)
-        subscription.report(pb.StudentReport(incarnation=1, want=2))
-        wait_until(lambda: [s.assigned for s in fetch_status(url, security=root).services] == [2])
+        subscription.report(pb.StudentReport(incarnation=1, want=3))
+        wait_until(lambda: [s.assigned for s in fetch_status(url, security=root).services] == [3])
         found = examined(url, learner)
     (manager,) = [one for about, one in found.items() if about.startswith("manager ")]
     assert manager[0].level == "well"
     assert "takes subscriptions" in manager[0].text
     assert [one.level for one in found["service s"]] == ["well"]
-    assert "2 teachers serve 1 students, 2 of 2 wanted" in found["service s"][0].text
+    assert "3 teachers serve 1 student" in found["service s"][0].text
     assert "teacher t1" not in found
     assert [one.level for one in found["teacher t2"]] == ["wrong"]
+    (stranger,) = found["teacher t3"]
+    assert (stranger.level, "not known here" in stranger.text) == ("wrong", True)
     other = ClientSecurity(ours, write_secret(tmp_path / "other", "elsewhere"))
     assert "service s" not in examined(url, other), "what other students have"
     write_secret(tokens, "student:k elsewhere\nadmin:root ruling\n")
     # Whoever is revoked holds no teacher and asks for none, once its lease is over.
     wait_until(lambda: not registry.members("students", "s"))
     wait_until(lambda: fetch_status(url, security=root).services[0].wanted == 0)
-    assert "not known here" in subscription.why
+    wait_until(lambda: "not known here" in subscription.why)
+    wait_until(lambda: "has not answered yet" in subscription.why)  # it asks again and again
+    wait_until(lambda: "not known here" in subscription.why)
     subscription.stop()
+    refusals = [one for one in caplog.messages if one.startswith("student j/0 is refused")]
+    assert len(refusals) == 1
     assert process.stop(grace_s=10.0) == 0
+    assert any("the subscription of student j/0 ends" in line for line in process.tail(500))
     assert not any("learning" in line or "ruling" in line for line in process.tail(500))
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,8 +18,10 @@ import pytest
 from edl.coordinator import fetch_status
 from edl.distill_reader import DistilReader
 from edl.proto import coordinator_pb2 as pb
+from edl.proto.security import ServerSecurity
 from edl.tests.distill_reader import readers
 from edl.tests.faults import FaultProxy
+from edl.tests.proto.security.authority import write_secret
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.system.conftest import (
     BATCH_BYTES,
@@ -247,6 +250,39 @@ def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
                 first.process.send_signal(signal.SIGCONT)
                 source.check(copies(reader))
         source.check(batches)
+
+
+def test_a_student_that_its_teachers_do_not_let_in_gets_no_more_of_them(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    coordinator = ready(serve("--redis-port", 0, *BRISK))
+    stack.callback(coordinator.process.stop)
+    members = Members(coordinator.url, stack)
+    tokens = write_secret(tmp_path / "tokens", "student another-token\n")
+    for name in ("t1", "t2"):
+        teacher = ScriptedTeacher(security=ServerSecurity(None, tokens))
+        stack.callback(teacher.stop)
+        members.teacher(name, teacher.address)
+    own = write_secret(tmp_path / "token", "own-token\n")
+    options: dict[str, Any] = {"coordinator": coordinator.url, "token_file": own}
+    reader = stack.enter_context(DistilReader(readers.Batches(50), service=SERVICE, **options))
+    loop = threading.Thread(target=lambda: list(reader), daemon=True)
+    loop.start()
+    told = pb.ServiceStatus()
+
+    def look() -> pb.StudentReport:
+        told.CopyFrom(fetch_status(coordinator.url, SERVICE).services[0])
+        return told.students[0].report if told.students else pb.StudentReport()
+
+    wait_until(lambda: look().cut_off)
+    begun_s = told.starved_seconds
+    wait_until(lambda: look().cut_off and told.starved_seconds > begun_s + 3.0)
+    assert told.desired_teachers <= 1, told.desired_teachers
+    assert "does not let this reader in" in reader.stats.waiting_for
+    write_secret(tokens, "student another-token\nstudent own-token\n")
+    loop.join(DEADLINE_S)
+    assert not loop.is_alive()
+    wait_until(lambda: not look().cut_off)
 
 
 def test_a_student_that_reaches_none_of_its_teachers_gets_no_more_of_them(

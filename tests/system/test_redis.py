@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 import redis as raw
 import trustme
@@ -313,6 +313,31 @@ def test_a_password_that_is_wrong_or_missing_or_was_rotated(users: Users, tmp_pa
         assert registry.members("managers", "") == []
 
 
+def test_what_redis_denies_to_operators_with_the_users_of_readers(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    file = tmp_path / "users.acl"
+    admin = "user admin on nopass ~* &* +@all"
+    file.write_text("\n".join([acl.NO_DEFAULT, admin, *acl.rules("s", PASSWORDS), ""]))
+    _, port = stack.enter_context(redis_server("--aclfile", str(file)))
+    client: Any = stack.enter_context(
+        raw.Redis(port=port, username="admin", password="any", protocol=2, decode_responses=True)
+    )
+
+    def url(user: str) -> str:
+        return f"redis://{user}:{quote(PASSWORDS[user], safe='')}@127.0.0.1:{port}"
+
+    process = serve("--redis", url("edl-manager"), "--port", 0)
+    stack.callback(process.stop)
+    ready(process)
+    assert client.acl_log() == []
+    for command in ("status", "doctor"):
+        code, lines = edl(command, url=url("edl-reader"))
+        assert code == 0, lines
+    denied = {(entry["username"], entry["object"]) for entry in client.acl_log()}
+    assert denied == {("edl-reader", name) for name in ("evalsha", "zrangebyscore", "info")}
+
+
 def test_a_stolen_teacher_may_name_a_service_and_it_is_forgotten(users: Users) -> None:
     with users.client("edl-teacher-s") as client, users.client("edl-manager") as manager:
         client.zadd(keys.SERVICES, {"junk": 1})
@@ -387,11 +412,18 @@ REFUSALS: dict[str, tuple[Callable[[Any], Iterator[None]], str]] = {
 
 
 def _refusals_told(address: str) -> list[str]:
-    """The reasons that a manager's metrics give."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE_S) as answer:
-        text = answer.read().decode()
+    """The reasons that a manager's metrics give; they say that Redis answers."""
+    text = httpx.get(f"http://{address}/metrics", timeout=DEADLINE_S).text
     found = re.findall(r'^edl_coordinator_registry_refusing\{reason="(\w+)"\} 1', text, re.M)
+    if found:
+        assert "\nedl_coordinator_registry_answering 1.0\n" in text
     return [str(reason) for reason in found]
+
+
+def _is_ready(address: str) -> bool:
+    answer = httpx.get(f"http://{address}/health/ready", timeout=DEADLINE_S)
+    assert answer.status_code in (200, 503)
+    return answer.status_code == 200
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
@@ -410,6 +442,7 @@ def test_every_command_names_why_redis_refuses_and_what_to_do(
     with contextmanager(bring_about)(client):
         process.expect(said, START_S)  # the manager's log
         wait_until(lambda: _refusals_told(metrics) == [reason])
+        assert not _is_ready(metrics)
         if reason != "busy":
             wait_until(lambda: not live(client))
         for command, code in (("doctor", 1), ("status", 69)):
@@ -421,6 +454,7 @@ def test_every_command_names_why_redis_refuses_and_what_to_do(
             assert "newer" not in output
     wait_until(lambda: live(client))
     wait_until(lambda: not _refusals_told(metrics))
+    wait_until(lambda: _is_ready(metrics))
 
 
 def live(client: Any) -> bool:
@@ -542,8 +576,8 @@ def test_a_server_that_is_not_trusted_is_refused(tls: Tls) -> None:
         connect(f"rediss://h:1?ssl_keyfile={tls.ca}")
     # TLS to a server that speaks none, and the other way round.
     for url, words in (
-        (f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}", "may speak no TLS"),
-        (f"redis://127.0.0.1:{tls.proxy().port}", "does not answer"),
+        (f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}", "it speaks no TLS there"),
+        (f"redis://127.0.0.1:{tls.proxy().port}", "if it speaks TLS, write rediss://"),
     ):
         with closing(connect(url, timeout_s=0.5)) as registry:
             refused(registry, words)

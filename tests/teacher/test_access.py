@@ -44,6 +44,7 @@ def test_without_a_token_only_probes_are_answered(make: Make, tokens: ServerSecu
         code, words = refusal(bench.method(name), bench.request(), timeout=WAIT_S)
         assert code is Code.UNAUTHENTICATED
         assert "no token came with the call" in words
+        assert "token_file= of a DistilReader" in words
     assert bench.call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse).live
     assert bench.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse).ready
     for number, (verb, path) in enumerate(GATED_PATHS, start=len(GATED_METHODS) + 1):

@@ -43,7 +43,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[TeacherConfig]:
     for module in (serving, engine):
         monkeypatch.setattr(module, "serve", record)
     # Its handler would outlive the runner's stderr, which it writes to.
-    monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
+    monkeypatch.setattr(cli, "configure_logging", lambda *_: None)
     return configs
 
 

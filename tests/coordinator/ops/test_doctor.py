@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,32 @@ def test_days_of_our_certificates_and_of_the_peers_are_told(tmp_path: Path, ca: 
         found = {one.about: one for one in doctor.examine(mesh.url, lambda: expired)}
         old = found[f"certificate {tmp_path / 'old.pem'}"]
         assert (old.level, "expired 3 days ago" in old.text) == ("wrong", True)
+
+
+def test_one_of_a_thing_is_told_in_the_singular(tmp_path: Path, ca: trustme.CA) -> None:
+    files = [TlsFiles(*pair(tmp_path, ca, f"{days}", days)) for days in (1.1, -1.0)]
+    one = pb.ServiceStatus(
+        name="one", leader="m", student_count=1, wanted=1, assigned=0,
+        teacher_states={"serving": 1, "refused": 1}, student_states={"starved": 1},
+    )  # fmt: skip
+    two = pb.ServiceStatus(
+        name="two", leader="m", student_count=2, wanted=3, assigned=3,
+        teacher_states={"serving": 2, "refused": 2}, student_states={"starved": 2},
+    )  # fmt: skip
+    with served() as mesh:
+        mesh.manager.mesh = pb.MeshStatus(services=[one, two])
+        told = [f.text for f in doctor.examine(mesh.url, lambda: None) if "service " in f.about]
+        days = []
+        for file in files:
+            found = doctor.examine(mesh.url, partial(ClientSecurity, file))
+            days += [f.text for f in found if f.about == f"certificate {file.certificate}"]
+    assert told == [
+        "1 teacher is refused",
+        "1 teacher serves 1 student, 0 of 1 wanted are assigned; 1 student starves",
+        "2 teachers are refused",
+        "2 teachers serve 2 students, 3 of 3 wanted are assigned; 2 students starve",
+    ]
+    assert days == ["is valid for 1 more day", "expired 1 day ago"]
 
 
 def test_an_expired_certificate_of_a_peer_is_told_from_one_of_another_name(

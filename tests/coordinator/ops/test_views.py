@@ -202,6 +202,7 @@ def test_the_details_of_a_service(fields: dict[str, Any], shown: str) -> None:
     text = printed(service_view.details(service(**fields)))
     assert shown in text
     assert "3 teachers, 2 students" in text
+    assert "1 students" not in text
     document = json.loads(json.dumps(service_view.to_json(service(**fields))))
     assert document["content_teachers"] == {"C1": 3, "C2": 2}
     assert document["desired_teachers"] == fields.get("desired_teachers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -120,6 +121,13 @@ def test_every_kind_of_call_bears_the_token(tokens: Path, token: Path) -> None:
         assert channel.stream_unary("/s/su")(iter([b"x"]), timeout=TIMEOUT_S) == b"studentx"
         answers = channel.stream_stream("/s/ss")(iter([b"x", b"y"]), timeout=TIMEOUT_S)
         assert list(answers) == [b"student"] * 2
+
+
+def test_calls_go_through_no_proxy(tokens: Path, token: Path, monkeypatch: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        with serving(ServerSecurity(None, tokens)) as address:
+            assert ask(address, ClientSecurity(None, token)) == b"student"
 
 
 def test_a_new_token_is_sent_over_the_same_channel(tokens: Path, token: Path) -> None:

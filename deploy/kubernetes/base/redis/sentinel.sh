@@ -33,7 +33,7 @@ sentinel auth-pass mesh $(cat "$SECRETS/sentinel-password")
 # Who else may become the master: it would learn that in ten seconds, too late for an early death.
 $(known_replicas)
 # Whoever reaches a sentinel may ask who is the master; nobody may order a failover or set anything.
-user default on nopass resetkeys resetchannels -@all +ping +info +hello +auth +client|setinfo +client|setname +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|is-master-down-by-addr +sentinel|myid
+user default on nopass resetkeys resetchannels -@all +ping +info +hello +auth +client|setname +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|is-master-down-by-addr +sentinel|myid
 END
 } >"$DATA/sentinel.conf"
 exec "$SERVER" "$DATA/sentinel.conf" --sentinel

@@ -1,0 +1,114 @@
+"""Whether a teacher can be reached: its name, its address, and errors of this machine."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from edl.distill_reader.engine.inbox import Inbox
+from edl.distill_reader.engine.outcomes import Peer
+from edl.distill_reader.engine.pool import Pool
+from edl.distill_reader.engine.reachability_check import ReachabilityCheck
+from edl.scheduler.reachability import SILENT_S
+from edl.tests.waiting import DEADLINE_S
+
+PORT = 8500
+TEACHER = Peer("t1", f"teacher.example:{PORT}", "model")
+
+Post = tuple[Callable[..., None], tuple[object, ...]]
+
+
+class World:
+    """A check of one teacher; what its threads post is carried out by `run`."""
+
+    def __init__(self) -> None:
+        self.pool = SimpleNamespace(wanted={"t1": TEACHER}, out_of_reach=frozenset())
+        self.posts: queue.SimpleQueue[Post] = queue.SimpleQueue()
+        inbox = SimpleNamespace(
+            post=lambda handler, *arguments: self.posts.put((handler, arguments))
+        )
+        self.check = ReachabilityCheck(cast(Pool, self.pool), cast(Inbox, inbox), self._ignore)
+        self.now = 0.0
+
+    def _ignore(self, name: str) -> None:
+        """It is not asked for here."""
+
+    def run(self) -> None:
+        """Carry out what the next thread to end posts."""
+        handler, arguments = self.posts.get(timeout=DEADLINE_S)
+        handler(*arguments)
+
+    def is_cut_off_after_an_attempt(self) -> bool:
+        self.check.look(True, self.now)
+        self.now += SILENT_S
+        self.check.look(True, self.now)
+        self.run()
+        self.check.look(True, self.now)
+        return self.check.cut_off_since is not None
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What names lead to; any other is not known."""
+    known: dict[str, Any] = {}
+
+    def look_up(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        if host not in known:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", known[host])]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return known
+
+
+def test_a_teacher_is_reached_where_its_name_led_once_names_are_not_known(
+    listener: socket.socket, names: dict[str, Any]
+) -> None:
+    world, names["teacher.example"] = World(), listener.getsockname()
+    world.check.heard(TEACHER)
+    world.run()
+    names.clear()
+    assert not world.is_cut_off_after_an_attempt()
+
+
+def test_a_name_is_looked_up_again_where_nobody_is_reached_any_more(
+    listener: socket.socket, names: dict[str, Any]
+) -> None:
+    world = World()
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        names["teacher.example"] = before.getsockname()
+    world.check.heard(TEACHER)
+    world.run()
+    names["teacher.example"] = listener.getsockname()
+    assert world.is_cut_off_after_an_attempt()
+    world.run()  # it has been looked up
+    world.now += 1.0
+    assert not world.is_cut_off_after_an_attempt()
+
+
+def test_a_name_that_was_never_known_is_one_that_cannot_be_reached(names: dict[str, Any]) -> None:
+    assert World().is_cut_off_after_an_attempt()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EADDRNOTAVAIL])
+def test_what_this_machine_lacks_says_nothing_of_a_teacher(
+    code: int, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, "no more")
+
+    world, names["teacher.example"] = World(), ("127.0.0.1", PORT)
+    monkeypatch.setattr(socket, "socket", fail)
+    assert not world.is_cut_off_after_an_attempt()
