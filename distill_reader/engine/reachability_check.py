@@ -77,17 +77,16 @@ class ReachabilityCheck:
 
     def _attempt(self, peer: Peer, began_at: float, places: _Places | None) -> None:
         try:
-            if not places:
-                places = _look_up(peer.address)
-            reached = any(_accepts(place) for place in places)
+            refusal = _refusal(places or _look_up(peer.address))
         except ValueError:  # an address that only gRPC understands
-            reached = True
-        self._inbox.post(self._attempted, peer, began_at, reached)
+            refusal = ""
+        self._inbox.post(self._attempted, peer, began_at, refusal)
 
-    def _attempted(self, peer: Peer, began_at: float, reached: bool) -> None:
-        known, anew = reachability.attempted(self._known, peer, began_at, reached)
+    def _attempted(self, peer: Peer, began_at: float, refusal: str) -> None:
+        known, anew = reachability.attempted(self._known, peer, began_at, not refusal)
         self._learn(known)
-        if not reached:
+        if refusal:
+            self._pool.last_trouble = f"teacher {peer.teacher_id} cannot be reached: {refusal}"
             self._look_up(peer.address)  # it may have moved
         if anew and self._pool.wanted.get(peer.teacher_id) == peer:
             self._connect_anew(peer.teacher_id)
@@ -138,12 +137,20 @@ def _look_up(address: str) -> _Places:
     return [(family, place) for family, _, _, _, place in found]
 
 
-def _accepts(place: tuple[int, Any]) -> bool:
-    """Whether a machine accepts a connection; nothing is sent."""
-    try:
-        with socket.socket(place[0], socket.SOCK_STREAM) as attempt:
-            attempt.settimeout(reachability.ATTEMPT_S)
-            attempt.connect(place[1])
-    except OSError as error:
-        return error.errno in _OURS
-    return True
+def _refusal(places: _Places) -> str:
+    """Why no machine accepts a connection at these places; empty where one does.
+
+    Nothing is sent.
+    """
+    refusal = "its name is not known"
+    for family, place in places:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as attempt:
+                attempt.settimeout(reachability.ATTEMPT_S)
+                attempt.connect(place)
+        except OSError as error:
+            if error.errno not in _OURS:
+                refusal = error.strerror or str(error)
+                continue
+        return ""
+    return refusal

@@ -24,14 +24,15 @@ def waiting_for(member: Member) -> str:
         return f"{looked_up} batches wait for the label store, or the first answer"
     if (since := member.reachability.cut_off_since) is not None:
         at = time.strftime("%H:%M:%S", time.localtime(since))
-        return f"{len(member.pool)} of {len(member.pool)} teachers unreachable since {at}"
-    if ledger.usable == 0:
+        clauses = [f"{len(member.pool)} of {len(member.pool)} teachers unreachable since {at}"]
+    elif ledger.usable == 0:
         clauses = [f"0 of {len(member.pool)} teachers live"]
-        if awaited := member.contents.switch.awaited:
-            clauses.append(f"waiting for a teacher of content {awaited}")
-        trouble = member.roster.why() or member.pool.last_trouble
-        return ", ".join([*clauses, *filter(None, [trouble])])
-    return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
+    else:
+        return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
+    if awaited := member.contents.switch.awaited:
+        clauses.append(f"waiting for a teacher of content {awaited}")
+    trouble = member.roster.why() or member.pool.last_trouble
+    return ", ".join([*clauses, *filter(None, [trouble])])
 
 
 def poison(number: int, reasons: tuple[str, ...]) -> str:

@@ -164,7 +164,7 @@ def test_terminal_gets_its_cursor_back(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("rich.console.Console", lambda: Console(file=shown, force_terminal=True))
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
     monkeypatch.setattr(cli, "end_with_parent", lambda: None)
-    monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
+    monkeypatch.setattr(cli, "configure_logging", lambda *_: None)
     job = tmp_path / "job.py"
     job.write_text("")
     arguments = ["train", str(job), "--steps", "1", "--coordinator", "nowhere"]

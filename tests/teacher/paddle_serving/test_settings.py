@@ -86,7 +86,7 @@ def test_beyond_loopback_needs_insecure(
 def test_misuse_of_flags_is_refused(
     monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], words: str
 ) -> None:
-    monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
+    monkeypatch.setattr(cli, "configure_logging", lambda *_: None)
     result = CliRunner().invoke(cli.app, ["serve", "--model", "m", *flags])
     assert isinstance(result.exception, UsageError)
     assert words in str(result.exception)
@@ -95,7 +95,7 @@ def test_misuse_of_flags_is_refused(
 def test_the_interpreter_is_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment's python is a link: followed, it would be that of no environment."""
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(cli, "configure_logging", lambda verbose: None)
+    monkeypatch.setattr(cli, "configure_logging", lambda *_: None)
     monkeypatch.setattr(engine, "serve", lambda config, stop, **named: seen.update(named))
     flags = ["--engine", "paddle-serving", "--serving-python", "env/bin/python"]
     result = CliRunner().invoke(cli.app, ["serve", "--model", "m", *flags])
