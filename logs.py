@@ -67,8 +67,8 @@ def is_json() -> bool:
 
 
 def pass_on(line: str) -> None:
-    """Write a line of a child's log to stderr."""
-    sys.stderr.write(f"{line}\n")  # at once: print() writes the end of the line by itself
+    """Write a line to stderr in one piece, so that lines of several threads do not mix."""
+    sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 

@@ -1,9 +1,9 @@
 """Whether the teachers of a student can be reached at all, when none of them says anything.
 
 A request may take minutes, and a connection over a path that is gone stays open. So silence may
-mean slow models, or no path. Which of the two says the network itself: each teacher is connected to
-anew, as a load balancer's health check does. A machine accepts connections for a busy program too,
-as long as their queue has room, so a slow teacher hardly ever looks unreachable.
+mean slow models, or no path. The network itself says which: each teacher is connected to anew, as a
+load balancer's health check does. A machine accepts connections for a busy program too, as long as
+their queue has room, so a slow teacher hardly ever looks unreachable.
 
 When a teacher that could not be reached can be again, what went over the old connections is lost:
 TCP may wait for as long as the outage lasted before it sends again. So it is connected to anew.
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final, Generic, TypeVar
 
-#: Nobody has said anything for so long: perhaps nobody can be reached. This is less than the time
-#: after which a starving student asks for one more teacher (`FlowConfig.starved_for_s`).
+#: Seconds of silence after which perhaps nobody can be reached. This is less than the time after
+#: which a starving student asks for one more teacher (`FlowConfig.starved_for_s`).
 DOUBT_S: Final = 0.25
-#: The same: find out.
+#: Seconds of silence after which each teacher is tried.
 SILENT_S: Final = 0.5
-#: A network answers within. An attempt lasts no longer, and the next one begins no sooner.
+#: Seconds that an attempt lasts at most, and from one that failed to the next one at least.
 ATTEMPT_S: Final = 0.5
 #: Attempts in a row without success, and a teacher counts as unreachable.
 FAILURES: Final = 3
-#: From an attempt that succeeded to the next one.
+#: Seconds from an attempt that succeeded to the next one.
 PAUSE_S: Final = 1.0
 
 #: How a teacher is told from others. One that is started anew or moves is another one.

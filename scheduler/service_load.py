@@ -30,6 +30,14 @@ class StudentLoad(NamedTuple):
     samples_per_s: float = 0.0
 
 
+def own_want(want: float, unreachable: float) -> float:
+    """What a student that is cut off wants without stand-ins.
+
+    `flow.decide` adds one for each unreachable teacher, and no more than the student wants itself.
+    """
+    return max(want - unreachable, want / 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Waits:
     """What all students have waited, whether they are still there or not.

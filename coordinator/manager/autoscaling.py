@@ -21,7 +21,7 @@ from ...scheduler.autoscale import (
     resumed,
 )
 from ...scheduler.autoscale_values import ServiceLoad
-from ...scheduler.service_load import StudentLoad, Waits, load_of, may_begin
+from ...scheduler.service_load import StudentLoad, Waits, load_of, may_begin, own_want
 from ..registry import LogEntry, Member, Registry
 from .term import Term
 
@@ -181,8 +181,8 @@ def _is_cut_off(facts: Mapping[str, str]) -> bool:
 
 def _load(facts: Mapping[str, str]) -> StudentLoad:
     cut_off, want = _is_cut_off(facts), number(facts.get("want"))
-    if cut_off:  # without those that it wants besides: one for each of its own at most
-        want = max(want - number(facts.get("unreachable")), want / 2)
+    if cut_off:
+        want = own_want(want, number(facts.get("unreachable")))
     return StudentLoad(
         want,
         number(facts.get("t_t_seconds")),

@@ -194,7 +194,7 @@ class RedisSession:
         if hint := handshake_hint(text, ca="?ssl_ca_certs=FILE"):
             return hint
         no_tls = "WRONG_VERSION_NUMBER" in text or "record layer" in text
-        if no_tls or self._plain(error):
+        if no_tls or self._answers_without_tls(error):
             return (
                 "it speaks no TLS there, as the Valkey of the extra 'embedded' cannot: write"
                 " redis:// in place of rediss://, or start a server that is built with TLS"
@@ -205,7 +205,7 @@ class RedisSession:
             return f"{advice}; if it speaks TLS, write rediss://"
         return advice
 
-    def _plain(self, error: Exception) -> bool:
+    def _answers_without_tls(self, error: Exception) -> bool:
         """Whether a server that says nothing to TLS answers without it: a Redis waits for more."""
         import redis
 

@@ -228,7 +228,7 @@ def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
         "protocol": 2,
         # Once, for a connection that the server closed while it lay idle.
         "retry": Retry(NoBackoff(), 1),
-        **_unnamed(),
+        **_without_setinfo(),
     }
     tls = {} if url.tls is None else {"ssl": True, **url.tls}
     own = {**options, **_credentials(url.login), "db": url.db}
@@ -247,7 +247,7 @@ def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
     return client
 
 
-def _unnamed() -> dict[str, Any]:
+def _without_setinfo() -> dict[str, Any]:
     """Options by which CLIENT SETINFO is not sent: Redis 7.0 cannot allow it to a user."""
     try:
         from redis.driver_info import DriverInfo

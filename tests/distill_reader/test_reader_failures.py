@@ -296,7 +296,7 @@ def test_teachers_that_cannot_be_reached_are_told_and_found_again(
 
 
 def test_a_slow_teacher_that_can_be_reached_is_waited_for(start_teacher: StartTeacher) -> None:
-    """It says nothing for as long as it takes; only that it is connected to is tried, rarely."""
+    """It says nothing for as long as it takes; only whether it can be connected to is tried."""
     source = Batches(20)
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy(start_teacher().address))
