@@ -144,7 +144,7 @@ def _in_what_waits(tables: Tables) -> Iterator[str]:
         able = [name for name in tables.open if batch.may_go_to(name)]
         if able:
             yield f"batch {batch_id} is queued while {able} could take it"
-        if judge(batch, tables.teachers.values(), tables.awaited) != "wait":
+        if judge(batch, tables.teachers.values(), tables.awaited, tables.waiting()) != "wait":
             yield f"batch {batch_id} was refused by all there are and is not poison"
 
 

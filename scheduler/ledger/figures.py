@@ -94,10 +94,10 @@ class Figures:
 
     def is_useless(self, teacher: str) -> bool:
         """Whether `teacher` has labelled nothing and is to be ejected for what it has refused."""
-        teachers, batches = self._tables.teachers, self._tables.batches
+        teachers = self._tables.teachers
         if (known := teachers.get(teacher)) is None:
             return False
-        return is_useless(known, teachers.values(), (batches[n] for n in self._tables.queue))
+        return is_useless(known, teachers.values(), self._tables.waiting())
 
     @property
     def unlabelled(self) -> int:

@@ -15,7 +15,8 @@ teachers do, each batch is delivered once, in order where that is asked for, wit
 * A batch is poison once three teachers that label other batches refuse it, or all of them if there
   are fewer. A refusal by a teacher that has labelled nothing does not count. A teacher that rests,
   or may join any moment, may yet label the batch and is waited for. A batch that crashes predictors
-  counts as refused by each of them; where no other teacher is left, one is asked three times.
+  counts as refused by each of them; where no other teacher is left, one is asked three times. One
+  that has labelled nothing is asked for all other batches before.
 
 Nothing here waits, and no event takes time that grows with the number of batches gone by.
 """
@@ -289,8 +290,9 @@ class Ledger(Figures):
     def _condemn(self) -> None:
         """Poison what enough have refused; ask those it crashed again if nobody else is left."""
         tables = self._tables
-        for batch in tuple(tables.refused.values()):
-            match judge(batch, tables.teachers.values(), tables.awaited):
+        for batch_id in sorted(tables.refused):
+            batch = tables.refused[batch_id]
+            match judge(batch, tables.teachers.values(), tables.awaited, tables.waiting()):
                 case "poison":
                     tables.unqueue(batch)
                     tables.settle(batch, POISONED)

@@ -37,7 +37,9 @@ def soonest(rows: int, able: Sequence[Teacher]) -> Teacher | None:
     return min(able, key=through)
 
 
-def judge(batch: Batch, teachers: Iterable[Teacher], awaited: int) -> Verdict:
+def judge(
+    batch: Batch, teachers: Iterable[Teacher], awaited: int, queue: Iterable[Batch]
+) -> Verdict:
     """What becomes of a batch that was refused.
 
     It is poison once three teachers that label other batches have refused it, or all of them if
@@ -46,6 +48,12 @@ def judge(batch: Batch, teachers: Iterable[Teacher], awaited: int) -> Verdict:
     label; it counts the resting, who will be back, and so many who are `awaited`. A batch of which
     nothing waits is in flight with all that it lacks, and may yet be labelled.
 
+    Args:
+        batch: that was refused, or was not.
+        teachers: all that are known.
+        awaited: teachers that may join any moment.
+        queue: the batches with rows that wait.
+
     Returns:
         "poison"; "again", where only a teacher that it crashed is left to ask; else "wait".
     """
@@ -53,18 +61,39 @@ def judge(batch: Batch, teachers: Iterable[Teacher], awaited: int) -> Verdict:
     counted = sum(refusal.counts for refusal in refusals.values())
     if counted >= POISON_REFUSALS:
         return "poison"
-    there = [teacher.name for teacher in teachers if teacher.there]
-    if not there or awaited or not batch.waiting or any(map(batch.may_go_to, there)):
+    there = [teacher for teacher in teachers if teacher.there]
+    if not there or awaited or not batch.waiting or any(batch.may_go_to(t.name) for t in there):
         return "wait"
-    if any(may_recur(refusals[name]) for name in there):
+    crashed = [teacher for teacher in there if may_recur(refusals[teacher.name])]
+    if not crashed:
+        return "poison" if counted else "wait"
+    waiting = tuple(queue)
+    if any(refusals[t.name].counts or _is_next(batch, t, waiting) for t in crashed):
         return "again"
-    return "poison" if counted else "wait"
+    return "wait"
 
 
 def may_recur(refusal: Refusal) -> bool:
     """Whether a teacher may be asked again that a batch has crashed: not yet three times."""
     few = refusal.crashes < POISON_REFUSALS or not refusal.counts
     return refusal.crashes > 0 and few
+
+
+def _is_next(batch: Batch, teacher: Teacher, queue: Iterable[Batch]) -> bool:
+    """Whether nothing is left to ask a teacher before the batch that has crashed it.
+
+    A teacher that has labelled nothing gets all others first, and of those that crashed it the one
+    that did so least: once it labels another, its crashes count against the batch.
+    """
+    crashes = (batch.refusals or {})[teacher.name].crashes
+    if not teacher.usable or teacher.in_flight:
+        return False
+    for other in queue:
+        if other.may_go_to(teacher.name):
+            return False
+        if 0 < (other.refusals or {})[teacher.name].crashes < crashes:
+            return False
+    return True
 
 
 def is_useless(teacher: Teacher, others: Iterable[Teacher], queue: Iterable[Batch]) -> bool:

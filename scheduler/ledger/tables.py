@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappush
 
@@ -107,6 +107,10 @@ class Tables:
         self.withheld.pop(batch.id, None)
         batch.labels, batch.row_nbytes, batch.unlabelled_rows = (), 0, 0
         self.settle(batch, LABELLED)
+
+    def waiting(self) -> Iterator[Batch]:
+        """The batches with rows that wait, in no order."""
+        return (self.batches[number] for number in self.queue)
 
     def unqueue(self, batch: Batch) -> None:
         """No row of the batch waits any more; what is in flight of it will not matter."""

@@ -188,17 +188,27 @@ class World:
 
     def judge(self) -> None:
         there = {n for n, w in self.workers.items() if not (w.revoked or w.on_trial)}
-        for batch in self.line:
+        for batch in sorted(self.line):
             book = self.books[batch]
             by_all = there and not self.awaited and there <= book.barred() and book.waits
             if book.settled or not book.said:
                 continue
             if len(book.counted) >= 3:
                 book.condemned = True
-            elif by_all and there & book.may_crash_again():
-                book.again = book.may_crash_again()
+            elif by_all and (crashed := there & book.may_crash_again()):
+                if crashed & book.counted or any(self.is_next(book, name) for name in crashed):
+                    book.again = book.may_crash_again()
             elif by_all and book.counted:
                 book.condemned = True
+
+    def is_next(self, book: Book, name: str) -> bool:
+        """Whether a teacher that it crashed, and that has labelled nothing, has nothing else."""
+        worker = self.workers[name]
+        waiting = [other for other in self.books.values() if other.waits]
+        fewer = range(1, book.crashes[name])
+        return (worker.usable and not worker.requests) and not any(
+            name not in other.barred() or other.crashes[name] in fewer for other in waiting
+        )
 
     def leaves_the_line(self, batch: int) -> None:
         if self.ordered:

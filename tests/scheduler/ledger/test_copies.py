@@ -174,6 +174,30 @@ class TestRefusals:
             ]
         assert after(ledger, ev.Failed("a", 4, "it died")) == [ev.Poison(1, ("a: it died",))]
 
+    def test_a_lone_teacher_that_crashes_on_its_first_batch_labels_another_before(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0, 1))
+        assert after(ledger, ev.Failed("a", 1, "it died")) == []
+        assert after(ledger, ev.Resumed("a")) == [ev.Send(2, "a", whole(1), 1)]
+        assert after(ledger, answer("a", 2)) == [
+            ev.Accept(2, whole(1)),
+            ev.Send(3, "a", whole(0), 2),
+        ]
+        after(ledger, ev.Failed("a", 3, "it died"), ev.Resumed("a"))
+        out = after(ledger, ev.Failed("a", 4, "it died"))
+        assert out == [ev.Poison(0, ("a: it died",)), ev.Deliver(1)]
+
+    def test_a_lone_teacher_that_all_batches_crash_gets_them_by_turns(self) -> None:
+        ledger = Ledger()
+        after(ledger, ev.TeacherJoined("a", 1), *queued(0, 1, 2))
+        batches = []
+        for request in range(1, 7):
+            after(ledger, ev.Failed("a", request, "it died"))
+            (send,) = after(ledger, ev.Resumed("a"))
+            assert isinstance(send, ev.Send)
+            batches.append(send.spans[0].batch)
+        assert batches == [1, 2, 0, 1, 2, 0]
+
     def test_a_crash_counts_once_however_many_gaps_the_batch_has(self) -> None:
         ledger = Ledger()
         after(ledger, ev.TeacherJoined("a", 1), *queued(0), answer("a", 1))
