@@ -15,7 +15,7 @@ help: ## show this list
 $(STAMP): pyproject.toml
 	@echo "installing into $(VENV): some minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 .PHONY: install
@@ -48,7 +48,7 @@ coverage: install ## line and branch coverage of both tiers, child processes inc
 
 .PHONY: mutants
 mutants: install ## seeded mutants of the ledger and of flow control, and which of them tests kill
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[mutants]'
 	$(BIN)/python tests/mutants.py
 
 .PHONY: tables

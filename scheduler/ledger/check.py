@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from .placement import judge
-from .state import DELIVERED, LABELLED, UNLABELLED, Request
+from .state import DELIVERED, LABELLED, UNLABELLED, Batch, Request
 from .tables import Tables
 
 
@@ -52,15 +53,13 @@ def _in_line(tables: Tables) -> Iterator[str]:
 
 
 def _in_rows(tables: Tables) -> Iterator[str]:
-    wanted = [request for request in _requests(tables) if request.holders]
+    sent: defaultdict[Batch, list[tuple[int, int]]] = defaultdict(list)
+    for request in _requests(tables):
+        if request.holders:
+            for span, batch in zip(request.spans, request.batches, strict=True):
+                sent[batch].append(span[1:])
     for batch in tables.batches.values():
-        waiting = _rows(batch.waiting)
-        in_flight = _rows(
-            span[1:]
-            for request in wanted
-            for span, owner in zip(request.spans, request.batches, strict=True)
-            if owner is batch
-        )
+        waiting, in_flight = _rows(batch.waiting), _rows(sent[batch])
         labelled = _rows(span[1:] for span in (*(s for s, _ in batch.labels), *batch.doubted))
         rows = sorted([*waiting, *in_flight, *labelled])
         lacking = len(waiting) + len(in_flight)

@@ -6,7 +6,7 @@ books first, and holds every instruction against them.
 
 from __future__ import annotations
 
-import copy
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -401,11 +401,13 @@ def check_liveness(world: World, names: Sequence[str]) -> None:
     head itself is lost, and as many requests as the head is cut into. Poison is a way out as well,
     where the teacher itself has refused the head; one that has labelled nothing is ejected then.
     """
-    for name, worker in world.workers.items():
-        if world.line and worker.usable:
+    usable = {name: worker for name, worker in world.workers.items() if worker.usable}
+    if world.line and usable:
+        packed = pickle.dumps(world.ledger)  # copy.deepcopy takes ten times as long
+        for name, worker in usable.items():
             head = len(world.books[world.line[0]].rows)
             pieces = ceil(head / (worker.most_rows or head))
-            answers = _answers_until_the_head_is_out(copy.deepcopy(world.ledger), name, names)
+            answers = _answers_until_the_head_is_out(pickle.loads(packed), name, names)
             assert answers <= max(worker.window, len(worker.requests)) + pieces
 
 

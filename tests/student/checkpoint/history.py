@@ -90,7 +90,9 @@ def memory_url() -> str:
 
 
 def clear_memory() -> None:
-    fsspec.filesystem("memory").store.clear()
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]  # the root
 
 
 class Stopped(Repository):
