@@ -15,8 +15,8 @@ teachers do, each batch is delivered once, in order where that is asked for, wit
 * A batch is poison once three teachers that label other batches refuse it, or all of them if there
   are fewer. A refusal by a teacher that has labelled nothing does not count. A teacher that rests,
   or may join any moment, may yet label the batch and is waited for. A batch that crashes predictors
-  counts as refused by each of them; where no other teacher is left, one is asked three times. One
-  that has labelled nothing is asked for all other batches before.
+  counts as refused by each of them; where no other teacher is left, one is asked three times. A
+  teacher that has labelled nothing gets all other batches before it gets that one again.
 
 Nothing here waits, and no event takes time that grows with the number of batches gone by.
 """

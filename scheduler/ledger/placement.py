@@ -49,7 +49,7 @@ def judge(
     nothing waits is in flight with all that it lacks, and may yet be labelled.
 
     Args:
-        batch: that was refused, or was not.
+        batch: refused or not.
         teachers: all that are known.
         awaited: teachers that may join any moment.
         queue: the batches with rows that wait.
@@ -68,7 +68,7 @@ def judge(
     if not crashed:
         return "poison" if counted else "wait"
     waiting = tuple(queue)
-    if any(refusals[t.name].counts or _is_next(batch, t, waiting) for t in crashed):
+    if any(refusals[t.name].counts or _may_retry(batch, t, waiting) for t in crashed):
         return "again"
     return "wait"
 
@@ -79,14 +79,14 @@ def may_recur(refusal: Refusal) -> bool:
     return refusal.crashes > 0 and few
 
 
-def _is_next(batch: Batch, teacher: Teacher, queue: Iterable[Batch]) -> bool:
-    """Whether nothing is left to ask a teacher before the batch that has crashed it.
+def _may_retry(batch: Batch, teacher: Teacher, queue: Iterable[Batch]) -> bool:
+    """Whether a teacher that has labelled nothing may get a batch again that has crashed it.
 
-    A teacher that has labelled nothing gets all others first, and of those that crashed it the one
-    that did so least: once it labels another, its crashes count against the batch.
+    First it gets the batches that it has not tried, then those that crashed it less often. Once it
+    labels one of them, its crashes count against the others.
     """
     crashes = (batch.refusals or {})[teacher.name].crashes
-    if not teacher.usable or teacher.in_flight:
+    if not teacher.idle:
         return False
     for other in queue:
         if other.may_go_to(teacher.name):
@@ -106,5 +106,4 @@ def is_useless(teacher: Teacher, others: Iterable[Teacher], queue: Iterable[Batc
         return False
     if teacher.refused >= POISON_REFUSALS and any(one.labels and one.usable for one in others):
         return True
-    idle = teacher.usable and not teacher.in_flight
-    return idle and not any(batch.may_go_to(teacher.name) for batch in queue)
+    return teacher.idle and not any(batch.may_go_to(teacher.name) for batch in queue)

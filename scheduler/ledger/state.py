@@ -161,6 +161,11 @@ class Teacher:
         return not (self.revoked or self.resting or self.on_trial)
 
     @property
+    def idle(self) -> bool:
+        """Whether it may be sent to, and has nothing in flight."""
+        return self.usable and not self.in_flight
+
+    @property
     def room(self) -> int:
         """Requests that its window has room for."""
         return max(self.window - len(self.in_flight), 0)

@@ -196,12 +196,12 @@ class World:
             if len(book.counted) >= 3:
                 book.condemned = True
             elif by_all and (crashed := there & book.may_crash_again()):
-                if crashed & book.counted or any(self.is_next(book, name) for name in crashed):
+                if crashed & book.counted or any(self.may_retry(book, name) for name in crashed):
                     book.again = book.may_crash_again()
             elif by_all and book.counted:
                 book.condemned = True
 
-    def is_next(self, book: Book, name: str) -> bool:
+    def may_retry(self, book: Book, name: str) -> bool:
         """Whether a teacher that it crashed, and that has labelled nothing, has nothing else."""
         worker = self.workers[name]
         waiting = [other for other in self.books.values() if other.waits]
