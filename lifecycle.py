@@ -15,10 +15,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from .errors import EdlError
+from .extras import EXTRA_BY_PACKAGE, install_command
 from .interrupts import EXIT_INTERRUPTED, raise_again
 from .standard_streams import visible, write_whole_lines
 
@@ -242,4 +244,9 @@ def _describe(error: BaseException) -> tuple[int, str]:
     message = getattr(error, "format_message", None)
     if message is not None:
         return int(getattr(error, "exit_code", EXIT_USAGE)), str(message())
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package in EXTRA_BY_PACKAGE and find_spec(package) is None:
+            command = install_command(EXTRA_BY_PACKAGE[package])
+            return EXIT_USAGE, f"{package} is not installed: {command}"
     return EXIT_FAILURE, f"{kind}: {error} (EDL_DEBUG=1 shows where)"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import AddressInUse, ProcessFailed, UsageError
+from ..extras import install_command
 from ..supervise import Command, Keeper, Process, start
 
 _T = TypeVar("_T")
@@ -32,8 +33,8 @@ def server_program() -> str:
     found = _wheel_program() or next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if found is None:
         raise UsageError(
-            "no Redis server on this machine: pip install 'edl-dist[embedded]', put "
-            "valkey-server or redis-server on PATH, or name a running one with --redis URL"
+            "no Redis server on this machine: put valkey-server or redis-server on PATH, name a "
+            f"running one with --redis URL, or install one: {install_command('embedded')}"
         )
     return found
 

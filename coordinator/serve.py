@@ -12,6 +12,7 @@ from typing import Final
 
 from .. import __version__
 from ..errors import AddressInUse, ProcessFailed, StartCancelled, UsageError
+from ..extras import install_command
 from ..lifecycle import Stop
 from ..metrics import MetricsServer, split_listen
 from ..proto.security import (
@@ -247,8 +248,7 @@ def _serve_page(
         from .web.server import WebServer
     except ImportError as error:
         raise UsageError(
-            f"the page needs {error.name}, which is not installed: "
-            "pip install 'edl-dist[dashboard]'"
+            f"the page needs {error.name}, which is not installed: {install_command('dashboard')}"
         ) from None
     server = WebServer(
         source,

@@ -5,7 +5,7 @@
 # A student that has images, and hardly any labels, learns from what they say; one of them is killed
 # while it does. Open this file as a notebook (VS Code, Spyder, Jupyter with jupytext), or run it:
 #
-#     pip install "edl-dist[onnx,embedded,bench]" onnx
+#     pip install '.[onnx,embedded,bench]' onnx    # in a clone of EDL-Dist
 #     python examples/digits_walkthrough.py
 
 # %%

@@ -38,7 +38,9 @@ def generate(folder: Path) -> None:
         from grpc_tools import _proto as well_known
         from grpc_tools import protoc
     except ImportError:
-        raise EdlError("generating stubs needs grpcio-tools: pip install 'edl-dist[dev]'") from None
+        raise EdlError(
+            "generating stubs needs grpcio-tools, which is not installed: make install"
+        ) from None
     status = protoc.main(
         [
             "protoc",

@@ -134,6 +134,8 @@ def bench(
 
     sizes = parse_sizes(batch_sizes, "--batch-sizes")
     _check_folder(plot)
+    if plot is not None:
+        import matplotlib  # noqa: F401  # if it is missing, say so before the measurement
     config = _config(
         model,
         device,

@@ -115,12 +115,10 @@ def plot(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
         path: the file.
 
     Raises:
-        UsageError: matplotlib is not installed, or the file cannot be written.
+        UsageError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("a plot needs matplotlib: pip install 'edl-dist[bench]'") from None
+    from matplotlib.figure import Figure
+
     ordered = sorted(rows, key=lambda row: row["batch"])
     sizes = [row["batch"] for row in ordered]
     figure = Figure(figsize=(7, 4), layout="constrained")

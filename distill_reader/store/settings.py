@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...errors import UsageError
+from ...extras import install_command
 
 #: Smaller files cannot hold the tables and a few rows.
 MIN_BYTES = 1 << 20
@@ -55,7 +56,7 @@ class LabelStore:
         if isinstance(sample_ids, str):
             raise UsageError(f"sample_ids is a list of fields, as in sample_ids=[{sample_ids!r}]")
         if find_spec("xxhash") is None:
-            raise UsageError("a label store needs xxhash: pip install 'edl-dist[store]'")
+            raise UsageError(f"a label store needs xxhash: {install_command('store')}")
         object.__setattr__(self, "path", os.path.abspath(path))
         object.__setattr__(self, "max_bytes", max_bytes)
         object.__setattr__(self, "sample_ids", tuple(sample_ids))

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ...coordinator.machines.urls import check_url
 from ...errors import EdlError, ModelError, ModelUnavailable, UsageError
+from ...extras import install_command
 
 _BLOCK_BYTES: Final = 4 << 20
 _MOST_FILES: Final = 10_000
@@ -130,8 +131,7 @@ def _opened(url: str) -> tuple[Any, str]:
         import fsspec
     except ImportError:
         raise UsageError(
-            f"a model at {url} is fetched by fsspec: pip install 'edl-dist[fs]' on this machine, "
-            "and what fsspec needs for the protocol (aiohttp, s3fs, gcsfs, ...)"
+            f"a model at {url} needs fsspec, which is not installed: {install_command('fs')}"
         ) from None
     options: dict[str, Any] = {"skip_instance_cache": True}
     if check_url(url).startswith("http"):

@@ -20,6 +20,7 @@ from ...errors import (
     Unauthenticated,
     UsageError,
 )
+from ...extras import install_command
 from .resources import GROUP, Object
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def connect(
         from kubernetes.client import Configuration
     except ImportError:
         raise UsageError(
-            "Kubernetes is asked through its Python client: pip install 'edl-dist[k8s]'"
+            f"Kubernetes needs its Python client, which is not installed: {install_command('k8s')}"
         ) from None
     from yaml import YAMLError
 

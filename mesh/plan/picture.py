@@ -22,13 +22,10 @@ def draw(plan: Plan, key: str, points: Sequence[Point], path: Path) -> None:
     """Write the plot to `path`, in the format that its name says (png, svg, pdf).
 
     Raises:
-        UsageError: matplotlib is not installed, it knows no such format, or the file cannot be
-            written.
+        UsageError: matplotlib knows no such format, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("--plot needs matplotlib: pip install 'edl-dist[bench]'") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 7), layout="constrained")
     throughput, money = figure.subplots(2, 1, sharex=True)
     known = [(point.value, point.plan) for point in points if point.plan is not None]

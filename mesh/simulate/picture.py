@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import UsageError
+from ...extras import install_command
 from ...scheduler.simulator.result import Happening, Point, Result
 
 #: Of these a line is drawn through the plot, as long as there are not more than `MOST_MARKS`.
@@ -28,7 +29,7 @@ def check(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise UsageError("--plot needs matplotlib: pip install 'edl-dist[bench]'") from error
+        raise UsageError(f"--plot needs matplotlib: {install_command('plot')}") from error
     if _format(path) not in FORMATS:
         endings = ", ".join(f".{one}" for one in FORMATS)
         raise UsageError(f"--plot {path}: its name has to end in one of {endings}")

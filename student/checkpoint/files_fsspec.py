@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from ...errors import CheckpointUnavailable, EdlError, UsageError
+from ...extras import install_command
 from .files import LEFTOVER_S, Draft, Lock, Piece, written
 from .manifest import MANIFEST, Written
 from .names import begun_s, step_of, unique_name_of
@@ -26,8 +27,7 @@ class FsspecFiles:
             import fsspec
         except ImportError as error:
             raise UsageError(
-                f"a URL as {url} needs fsspec: pip install 'edl-dist[fs]', and what fsspec needs"
-                " for its protocol (s3fs, gcsfs, ...)"
+                f"{url} needs fsspec, which is not installed: {install_command('fs')}"
             ) from error
         self.url = url.rstrip("/")
         with _translated(f"cannot open {url}"):

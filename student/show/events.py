@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ...errors import UsageError
+from ...extras import install_command
 from ..words import Progress
 from .picture import Picture
 
@@ -105,8 +106,8 @@ class EventLog:
             import tensorboardX  # noqa: F401
         except ImportError as error:
             raise UsageError(
-                f"event files need tensorboardX ({error}): pip install 'edl-dist[events]', or"
-                " leave --events out"
+                f"event files need tensorboardX ({error}): leave --events out, or"
+                f" {install_command('events')}"
             ) from None
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)

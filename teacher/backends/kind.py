@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...errors import ModelError
+from ...extras import EXTRA_BY_PACKAGE, install_command
 from ..model import TensorSpec
 from . import Backend
 from .factory import Made
@@ -79,7 +80,6 @@ class Kind:
         files: that it opens; None: it opens none.
         things: that it takes from a factory; None: it takes none.
         package: what Python imports it as; "" where nothing has to be installed.
-        install: what pip calls it.
         precisions: that it can run at.
     """
 
@@ -87,7 +87,6 @@ class Kind:
     files: Files | None = None
     things: Things | None = None
     package: str = ""
-    install: str = ""
     precisions: tuple[str, ...] = ("fp32",)
 
     def require_installed(self, model: str) -> None:
@@ -98,5 +97,5 @@ class Kind:
         if self.package and find_spec(self.package) is None:
             raise ModelError(
                 f"{model} is for backend {self.name}, which needs {self.package}: "
-                f"pip install '{self.install}'"
+                f"{install_command(EXTRA_BY_PACKAGE[self.package])}"
             )

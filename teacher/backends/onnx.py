@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError, WireError
+from ...extras import install_command
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
 from ..model import FREE, ModelSpec, TensorSpec
@@ -85,7 +86,7 @@ def import_onnxruntime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise ModelError(
-            f"onnxruntime cannot be imported ({error}): pip install '{KIND.install}'"
+            f"onnxruntime cannot be imported ({error}): {install_command('onnx')}"
         ) from None
     onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
     return onnxruntime
@@ -176,5 +177,4 @@ KIND = Kind(
     name="onnx",
     files=Files("an .onnx file (ONNX)", (".onnx",), OnnxSession, parts=files_of),
     package="onnxruntime",
-    install="edl-dist[onnx]",
 )

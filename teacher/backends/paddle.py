@@ -16,6 +16,5 @@ KIND = Kind(
     ),
     things=Things("a paddle.nn.Layer", is_layer, PaddleDygraph),
     package="paddle",
-    install="edl-dist[paddle]",
     precisions=("fp32", "bf16"),
 )

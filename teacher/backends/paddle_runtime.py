@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import ModelError
+from ...extras import install_command
 from ..numerics import instruction_set
 from . import translation
 from .declared import datatype_named
@@ -22,7 +23,7 @@ def import_paddle() -> Any:
             import paddle.inference
     except ImportError as error:
         raise ModelError(
-            f"paddle cannot be imported ({error}): pip install 'edl-dist[paddle]'"
+            f"paddle cannot be imported ({error}): {install_command('paddle')}"
         ) from None
     # Its handlers print a C++ traceback at SIGTERM, which is how we ask a process to leave.
     paddle.disable_signal_handler()

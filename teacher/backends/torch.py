@@ -176,5 +176,4 @@ KIND = Kind(
     ),
     things=Things("a torch.nn.Module", is_module, open_made),
     package="torch",
-    install="edl-dist[torch]",
 )

