@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -57,6 +58,7 @@ __all__ = [
 PLAIN_TTLS: Final = 1.85
 #: Facts outlive the deadline by this factor of the TTL, so that the dead can be named.
 FACTS_TTLS: Final = 5
+_HOST_AND_PORT = re.compile(r"[\w.-]+(:\d+)?", re.ASCII)
 #: Calls of a starting process to a Redis that does not answer in time.
 START_ATTEMPTS: Final = 8
 
@@ -337,6 +339,7 @@ def connect(url: str, timeout_s: float = 1.0) -> Registry:
         from .redis_registry import RedisRegistry
 
         return RedisRegistry(url, timeout_s=timeout_s)
+    hint = f"; did you mean redis://{url}?" if _HOST_AND_PORT.fullmatch(url) else ""
     raise UsageError(
-        f"a coordinator is named by a URL such as redis://127.0.0.1:6379, not {masked(url)!r}"
+        f"a coordinator is named by a URL such as redis://127.0.0.1:6379, not {masked(url)!r}{hint}"
     )

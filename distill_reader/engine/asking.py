@@ -127,8 +127,10 @@ def _contradiction(spec: TensorSpec, form: Form | None, stated: SoftLabelIs | No
     if not spec.kind or spec.kind in FITTING_KINDS[stated]:
         return ""
     return (
-        f"output {spec.name!r} is {spec.kind}, and soft_label_is says {stated}: leave it out, or"
-        f" start the teacher with --output-kind {spec.name}={stated} if that is what it gives"
+        f"output {spec.name!r} is {spec.kind}, and soft_label_is says {stated}: serve a model that"
+        f" gives {stated}, or change soft_label_is and the loss to {spec.kind} (DistillLoss knows"
+        f" both kinds); if the output is {stated}, start the teacher with --output-kind"
+        f" {spec.name}={stated}"
     )
 
 

@@ -45,7 +45,9 @@ def listen(
             return server.add_insecure_port(address)
         return server.add_secure_port(address, _credentials(server, security.tls, gate))
     except RuntimeError:
-        raise AddressInUse(f"cannot listen on {address}: another process does") from None
+        raise AddressInUse(
+            f"cannot listen on {address}: another process may listen there; choose another port"
+        ) from None
 
 
 #: gRPC calls back into credentials for as long as their server lives, and holds them by a bare

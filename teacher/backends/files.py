@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,4 +112,41 @@ def _missing(given: Path, readers: Sequence[Reader]) -> str:
         return f"{given} is a file of {whose}, which no backend reads: {way}"
     if given.exists():
         return f"{given} is not a model that can be read: expected {what}"
-    return f"no model at {given}: expected a folder, a prefix or a file: {what}"
+    expected = f"expected a folder, a prefix or a file: {what}"
+    return f"no model at {given}{_hint(given, readers)}: {expected}"
+
+
+def _hint(given: Path, readers: Sequence[Reader]) -> str:
+    """What was perhaps meant by a path at which there is nothing."""
+    if given.is_symlink():
+        return f" (the link leads to {given.readlink()}, where nothing is)"
+    if re.match(r"\w+:/", str(given)):
+        return " (URLs are not opened: download the model first)"
+    suffixes = {suffix for _, files in readers for suffix in files.suffixes}
+    if near := _similar(given, readers, suffixes):
+        return f" (did you mean {near}?)"
+    is_file_name = given.suffix in suffixes or given.suffix in FOREIGN
+    if not given.is_absolute() and len(given.parts) <= 2 and not is_file_name:
+        return (
+            " (if that is the name of a model in a hub, load it in a function of your own,"
+            " --model module:function, or export it to ONNX)"
+        )
+    return "" if given.parent.is_dir() else f" (there is no folder {given.parent})"
+
+
+def _similar(given: Path, readers: Sequence[Reader], suffixes: set[str]) -> Path | None:
+    """A model of a similar name in the same folder."""
+    from difflib import get_close_matches  # seldom needed, and slow to import
+
+    try:
+        there = list(given.parent.iterdir())
+    except OSError:
+        return None
+    models = [
+        entry.name
+        for entry in there
+        if (entry.is_file() and entry.suffix in suffixes)
+        or (entry.is_dir() and _in_folder(entry, readers))
+    ]
+    near = get_close_matches(given.name, models, n=1)
+    return given.parent / near[0] if near else None

@@ -33,8 +33,9 @@ def is_exported(file: Path) -> bool:
     if "constants.pkl" in names:
         return False
     raise ModelError(
-        f"{file} holds weights or pickled objects alone, which are not a model: write one with "
-        "torch.export.save or torch.jit.save, or load them in a factory module:function"
+        f"{file} holds weights or pickled objects, not a network: name a function that builds the "
+        "network and loads them (--model module:function), or save the network with "
+        "torch.export.save or torch.jit.save (torch.save writes a pickle, of a whole network too)"
     )
 
 

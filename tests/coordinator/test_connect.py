@@ -298,3 +298,20 @@ def test_places_in_the_log_are_ordered_by_number() -> None:
 )
 def test_a_url_that_holds_a_password_is_known(url: str, holds: bool) -> None:
     assert holds_password(url) == holds
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("localhost:6379", "; did you mean redis://localhost:6379?"),
+        ("head", "; did you mean redis://head?"),
+        ("http://localhost:8080", ""),
+        ("/run/redis.sock", ""),
+        ("user:secret@head:6379", ""),
+    ],
+)
+def test_a_host_without_a_scheme_is_completed(url: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        connect(url)
+    assert str(error.value).endswith(f"not {masked(url)!r}{hint}")
+    assert "secret" not in str(error.value)
