@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 # A module run with -m must not put the root on sys.path, where our folders would hide others' packages.
 export PYTHONSAFEPATH := 1
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-for-demo
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
 .PHONY: help
 help: ## show this list
@@ -15,14 +17,21 @@ help: ## show this list
 $(STAMP): pyproject.toml
 	@echo "installing into $(VENV): some minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]'
+	$(PIP_INSTALL) -e '.[dev]'
 	@touch $@
 
 .PHONY: install
 install: $(STAMP) ## make .venv and install the project with everything that developing needs
 
+# `make demo` brings what the demo needs and no more, unless all is there already.
+$(DEMO_STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test $(STAMP) -nt pyproject.toml || { echo "installing what the demo needs into $(VENV)"; \
+		$(PIP_INSTALL) -e '.[demo]'; }
+	@touch $@
+
 .PHONY: demo
-demo: install ## train a student three ways, kill a teacher on the way, show what happened (< 3 min)
+demo: $(DEMO_STAMP) ## train a student, kill a teacher on the way, show what happened (< 3 min)
 	$(BIN)/edl demo
 
 .PHONY: test

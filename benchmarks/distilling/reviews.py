@@ -42,6 +42,9 @@ def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
         labelled=2000,
         temperature=2.0,
         teacher_epochs=1 if quick else 3,
+        micro_batch=32,
+        upper_batches=144,
+        lower_batches=48,
     )
     data = encode(_texts(*paths))
     about = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from ...errors import UsageError
 from ...mesh.demo.digits import CLASSES, Digits, augment, load_digits
-from ...mesh.demo.networks import grey_scale, student_network, teacher_network
+from ...mesh.demo.networks import grey_scale
 from ...mesh.demo.settings import DemoSettings
 from .task import Task, find
 
@@ -30,11 +31,21 @@ _UNSIGNED_BYTE = 8
 
 
 def digits(seeds: int, *, quick: bool) -> Task:
-    """Those of the demo, with its networks: 1200 images to train on, 597 held out."""
-    settings = DemoSettings(seeds=seeds)
+    """Those of the demo at their own size, 8x8: 1200 images to train on, 597 held out."""
+    settings = DemoSettings(
+        seeds=seeds,
+        steps=400,
+        batch_size=128,
+        shift_pixels=1,
+        learning_rate=5e-3,
+        teacher_epochs=20,
+        micro_batch=32,
+        upper_batches=144,
+        lower_batches=48,
+    )
     if quick:
-        settings = DemoSettings(
-            seeds=seeds,
+        settings = replace(
+            settings,
             steps=240,
             batch_size=64,
             teacher_epochs=4,
@@ -48,8 +59,8 @@ def digits(seeds: int, *, quick: bool) -> Task:
         data,
         settings,
         partial(augment, shift_pixels=settings.shift_pixels, noise=settings.noise),
-        teacher_network,
-        student_network,
+        _digits_teacher,
+        _digits_student,
         _about("scikit-learn's digits", data, settings),
     )
 
@@ -73,6 +84,9 @@ def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
         shift_pixels=2,
         learning_rate=3e-3,
         teacher_epochs=1,
+        micro_batch=32,
+        upper_batches=144,
+        lower_batches=48,
     )
     return Task(
         "mnist",
@@ -128,17 +142,43 @@ def _about(what: str, data: Digits, settings: DemoSettings) -> str:
     )
 
 
+def _digits_teacher() -> Layer:
+    """Three convolutions and a hidden layer of 128; logits [N, 10] of uint8 images [N, 1, 8, 8]."""
+    from paddle import nn
+
+    return nn.Sequential(
+        grey_scale(),
+        nn.Conv2D(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2D(32, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2D(2),
+        nn.Conv2D(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, CLASSES),
+    )
+
+
+def _digits_student() -> Layer:
+    """Two small convolutions and a hidden layer of 64."""
+    return _cnn(8, 16, 64, 2)
+
+
 def _mnist_teacher() -> Layer:
     """Two convolutions and a hidden layer of 128; logits [N, 10] of uint8 images [N, 1, 28, 28]."""
-    return _cnn(32, 64, 128)
+    return _cnn(32, 64, 128, 7)
 
 
 def _mnist_student() -> Layer:
     """The same with 8 and 16 channels and a hidden layer of 32."""
-    return _cnn(8, 16, 32)
+    return _cnn(8, 16, 32, 7)
 
 
-def _cnn(first: int, second: int, hidden: int) -> Any:
+def _cnn(first: int, second: int, hidden: int, size: int) -> Any:
+    """Two convolutions, after which an image has `size` rows and columns, and a hidden layer."""
     from paddle import nn
 
     return nn.Sequential(
@@ -150,7 +190,7 @@ def _cnn(first: int, second: int, hidden: int) -> Any:
         nn.ReLU(),
         nn.MaxPool2D(2),
         nn.Flatten(),
-        nn.Linear(second * 7 * 7, hidden),
+        nn.Linear(second * size * size, hidden),
         nn.ReLU(),
         nn.Linear(hidden, CLASSES),
     )

@@ -1,1 +1,1 @@
-"""`edl demo`: trains one student three ways, kills a teacher on the way, shows what happened."""
+"""`edl demo`: trains one student in four ways, kills a teacher on the way, shows what happened."""

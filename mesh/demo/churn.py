@@ -36,7 +36,7 @@ class Event:
 
 
 class Churn:
-    """Kills a teacher a third of the way and starts one at two thirds; looks when it is told to.
+    """Kills a teacher a third of the way and starts one half way; looks when it is told to.
 
     The victim is held (SIGSTOP) for a quarter of a second before its SIGKILL: then the batches that
     the reader's figures show in flight there are certain to be there when it dies.
@@ -71,7 +71,8 @@ class Churn:
         self._start_teacher = start
         self._newcomer = newcomer
         self._kill_from = batches // 3
-        self._add_from = 2 * batches // 3
+        self._batches = batches
+        self._add_from = batches // 2
         self._say = say
         self._clock = clock
         self._began = clock()
@@ -133,7 +134,9 @@ class Churn:
         if self._newcomer not in stats.teachers:
             return False
         self._due = None
-        self._tell("join", self._newcomer, batch, "has joined, the student sends to it")
+        late = batch >= self._batches
+        text = "has joined, after the last batch" if late else "has joined, the student sends to it"
+        self._tell("join", self._newcomer, batch, text)
         return True
 
     def _tell(self, kind: Kind, teacher: str, batch: int, text: str) -> None:

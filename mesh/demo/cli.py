@@ -6,21 +6,26 @@ import logging
 import os
 import signal
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ...coordinator.embedded import server_program
+from ...errors import UsageError
+from ...extras import install_command
 from ...supervise import end_with_parent
 
-#: For Paddle here and in every child: one thread, so that all label alike, and no notes.
+#: For Paddle here and in the mesh: one thread, so that all label alike, and no notes.
 QUIET_AND_ALIKE = {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
+PACKAGES = ("paddle", "psutil", "sklearn", "matplotlib")
 TERMINATED = 128 + signal.SIGTERM
 
 PicturePath = Annotated[Path, typer.Option(help="Where the picture goes (PNG).")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 Seeds = Annotated[
-    int | None, typer.Option(min=1, show_default="5, quick: 2", help="Students per mode.")
+    int | None, typer.Option(min=1, show_default="3, quick: 2", help="Students per mode.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Train the teacher even if it is cached.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A few short trainings, to see it work.")]
@@ -33,12 +38,14 @@ def demo(
     fresh: Fresh = False,
     quick: Quick = False,
 ) -> None:
-    """Train one student three ways, kill a teacher on the way, show what happened.
+    """Train one student in four ways, kill a teacher on the way, show what happened.
 
-    N-training has no teacher, Online runs it in the training process, EDL-Dist asks a mesh of three
-    teacher processes on this machine. The trained teacher is kept in the user's cache folder.
+    N-training has no teacher. Online runs the teacher in the training process: on one core, and on
+    all. EDL-Dist asks a mesh of three teacher processes on this machine. The trained teacher is
+    kept in the user's cache folder.
     """
     end_with_parent()
+    check_installed()
     os.environ.update(QUIET_AND_ALIKE)
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of its font cache
     from rich.console import Console
@@ -64,6 +71,13 @@ def demo(
             fresh=fresh,
             check=check,
         )
+
+
+def check_installed() -> None:
+    """Raise UsageError, with what to install, unless all that the demo needs is there."""
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise UsageError(f"the demo needs {', '.join(missing)}: {install_command('demo')}")
+    server_program()  # the mesh needs it after a minute of training
 
 
 def cache_folder() -> Path:

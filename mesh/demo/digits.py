@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .settings import DemoSettings
 
-Images = npt.NDArray[np.uint8]  # [N, 1, 8, 8], 0 to 255
+Images = npt.NDArray[np.uint8]  # [N, 1, size, size], 0 to 255
 Labels = npt.NDArray[np.int64]  # [N]
 #: image, hard label, number of the batch (one int64).
 Batch = tuple[Images, Labels, npt.NDArray[np.int64]]
@@ -21,7 +21,7 @@ Batch = tuple[Images, Labels, npt.NDArray[np.int64]]
 Vary = Callable[[np.random.Generator, Images], Images]
 
 CLASSES = 10
-SIZE = 8
+SIZE = 8  # of the images that come with scikit-learn
 TEST_DIGITS = 597
 SPLIT_SEED = 2021
 
@@ -44,12 +44,22 @@ class Digits:
         return digest.hexdigest()
 
 
-def load_digits() -> Digits:
-    """The 1797 digits that come with scikit-learn: 1200 to train on, 597 held out."""
+def load_digits(size: int = SIZE) -> Digits:
+    """The 1797 digits that come with scikit-learn: 1200 to train on, 597 held out.
+
+    Args:
+        size: rows and columns of the images, a multiple of 8; beyond 8, they are enlarged
+            (bilinear interpolation).
+    """
     from sklearn import datasets
 
     bunch: Any = datasets.load_digits()
-    image = (bunch.images * (255 / 16)).round().astype(np.uint8)[:, np.newaxis]
+    image = (bunch.images * (255 / 16)).round()[:, np.newaxis]
+    if size != SIZE:
+        from scipy import ndimage  # which scikit-learn needs, too
+
+        image = ndimage.zoom(image, (1, 1, size // SIZE, size // SIZE), order=1).round()
+    image = image.astype(np.uint8)
     label = bunch.target.astype(np.int64)
     order = np.random.default_rng(SPLIT_SEED).permutation(len(image))
     test, train = order[:TEST_DIGITS], order[TEST_DIGITS:]

@@ -15,7 +15,7 @@ from ..cores import children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from .churn import Churn, Event
 from .cores import Cores, CpuMeter
-from .digits import CLASSES, SIZE, BatchSource, Digits
+from .digits import CLASSES, BatchSource, Digits
 from .modes import ModeResult, distill_loss, train_students
 from .settings import DemoSettings
 
@@ -70,7 +70,7 @@ class EdlDistResult:
 def batch_bytes(settings: DemoSettings) -> int:
     """Bytes that one labelled batch takes in the reader's buffer."""
     rows = settings.batch_size
-    fields = (rows * SIZE * SIZE, rows * 8, 8, rows * CLASSES * 4)
+    fields = (rows * settings.size**2, rows * 8, 8, rows * CLASSES * 4)
     return sum(-(-size // RECORD_ALIGNMENT) * RECORD_ALIGNMENT for size in fields)
 
 

@@ -1,4 +1,4 @@
-"""The three ways to train the same students: without a teacher, with one beside, with the mesh."""
+"""The ways to train the same students: without a teacher, with one beside, with the mesh."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from .stream_check import StreamCheck, StreamFacts
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
-Mode = Literal["n_training", "online", "edl_dist"]
-MODES: tuple[Mode, ...] = ("n_training", "online", "edl_dist")
-TITLES: dict[Mode, str] = {"n_training": "N-training", "online": "Online", "edl_dist": "EDL-Dist"}
+Mode = Literal["n_training", "online", "online_all_cores", "edl_dist"]
+TITLES: dict[Mode, str] = {
+    "n_training": "N-training",
+    "online": "Online",
+    "online_all_cores": "Online (all)",
+    "edl_dist": "EDL-Dist",
+}
 
 #: The student of seed s starts from FIRST_SEED + s.
 FIRST_SEED = 1000

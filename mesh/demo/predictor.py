@@ -22,8 +22,10 @@ class Predictor:
         cpu_s: core-seconds that its calls took so far.
     """
 
-    def __init__(self, path: Path, *, micro_batch: int) -> None:
-        self._backend = open_backend(str(path), threads=1)
+    def __init__(
+        self, path: Path, *, micro_batch: int, device: str = "cpu", threads: int = 1
+    ) -> None:
+        self._backend = open_backend(str(path), threads=threads, device=device)
         load_paddle()  # the backend has imported it too, and so touched the signals
         self._micro_batch = micro_batch
         self._input = self._backend.spec.inputs[0].name
@@ -31,7 +33,7 @@ class Predictor:
         self.cpu_s = 0.0
 
     def __call__(self, image: Images) -> npt.NDArray[np.float32]:
-        """Logits [N, 10] of uint8 images [N, 1, 8, 8]."""
+        """Logits [N, 10] of uint8 images [N, 1, size, size]."""
         began = time.process_time()
         outputs: Any = run_in_micro_batches(
             self._backend.run, {self._input: image}, self._micro_batch

@@ -11,6 +11,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from .all_cores import MODE as ALL_CORES
 from .cores import Cores
 from .edl_dist import EdlDistResult
 from .modes import TITLES, Mode, ModeResult
@@ -19,6 +20,12 @@ from .teacher_model import TeacherModel
 
 #: Below this share of its time the student counts as not held up by its teachers.
 STARVED_SHARE = 0.05
+#: Above this share of a mode's time, other programs have disturbed it.
+DISTURBED_SHARE = 0.15
+NO_OTHER_DEVICE = (
+    "A mesh gains its speed from teachers on other devices. Here they share the student's, so"
+    " expect no more than the speed of Online."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,69 @@ class DemoReport:
         return self.modes["online"].stream.sha256
 
     @property
+    def same_bytes(self) -> bool:
+        """Whether the mesh gave the very stream that labelling in the training process gives."""
+        return self.modes["edl_dist"].stream.sha256 == self.reference_sha256
+
+    @property
+    def step_s(self) -> float:
+        """Core-seconds of a student's step in Online: t_s, for a batch."""
+        return self.modes["online"].student_core_s / self.settings.batches
+
+    @property
+    def labelling_s(self) -> float:
+        """Core-seconds in which the teacher labels a batch in Online: t_t, for a batch."""
+        return self.modes["online"].teacher_core_s / self.settings.batches
+
+    @property
+    def disturbed_share(self) -> float:
+        """Largest share of a mode's time in which its core did something else, or waited for it."""
+        shares = [0.0]
+        for mode in ("n_training", "online", "edl_dist"):
+            found = self.modes[mode]
+            own_s = found.student_core_s + found.starved_s
+            if mode == "online":
+                own_s += found.teacher_core_s
+            shares.append(1 - own_s / found.seconds)
+        return max(shares)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs held the trainings up, so that their speeds mean little."""
+        return not self.shared_device and self.disturbed_share >= DISTURBED_SHARE
+
+    @property
+    def shared_device(self) -> bool:
+        """Whether student and teachers compute on the same core or GPU."""
+        return self.settings.device != "cpu" or self.cores.student == self.cores.others
+
+    @property
+    def teachers_at_once(self) -> int:
+        """Teachers that have a core of their own, beside the student's."""
+        return 0 if self.shared_device else min(self.settings.teachers, len(self.cores.others))
+
+    @property
+    def expected_ratio(self) -> float:
+        """How many times as fast as Online EDL-Dist can be: (t_s + t_t) / max(t_s, t_t / n).
+
+        1 where student and teachers share one core or one GPU.
+        """
+        if self.shared_device:
+            return 1.0
+        slowest_s = max(self.step_s, self.labelling_s / self.teachers_at_once)
+        return (self.step_s + self.labelling_s) / slowest_s
+
+    @property
+    def ratio_to_online(self) -> float:
+        """Throughput of EDL-Dist, divided by that of Online on the student's core."""
+        return self.modes["edl_dist"].samples_per_s / self.modes["online"].samples_per_s
+
+    @property
+    def ratio_to_n_training(self) -> float:
+        """Throughput of EDL-Dist, divided by that without a teacher."""
+        return self.modes["edl_dist"].samples_per_s / self.modes["n_training"].samples_per_s
+
+    @property
     def gains(self) -> list[float]:
         """Accuracy of EDL-Dist less that of N-training, seed by seed."""
         plain, distilled = self.modes["n_training"].accuracy, self.modes["edl_dist"].accuracy
@@ -60,11 +130,14 @@ def spread(values: Sequence[float]) -> float:
 
 def table(report: DemoReport) -> Table:
     """One row per mode."""
-    runs = f"{report.settings.seeds} seeds, {report.settings.steps} steps each"
+    settings = report.settings
     result = Table(
-        title=f"The same student, trained three ways ({runs})",
-        caption="core-µs: millionths of a core-second per sample, of the training process, of the"
-        " teachers, of the mesh (the reader's engine and the coordinator)",
+        title="The same student, trained in each way"
+        f" ({settings.seeds} x {settings.steps} steps of {settings.batch_size} images)",
+        caption="±: standard deviation of the seeds. core-ms: milliseconds of one core per step: of"
+        " the training process, of the teachers (with the start of the new one), of the mesh (the"
+        " reader's engine and the coordinator)."
+        + (" Online (all): on all cores, one seed." if ALL_CORES in report.modes else ""),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -73,35 +146,40 @@ def table(report: DemoReport) -> Table:
     result.add_column("mode", no_wrap=True)
     for heading in (
         "accuracy\n%",
-        "samples/s\n",
-        "student\ncore-µs",
-        "teachers\ncore-µs",
-        "mesh\ncore-µs",
+        "images\n/s",
+        "ratio to\nOnline",
+        "student\ncore-ms",
+        "teacher\ncore-ms",
+        "mesh\ncore-ms",
         "starved\ns",
-        "resends\n",
+        "resent\n",
     ):
         result.add_column(heading, justify="right", no_wrap=True)
-    for mode, title in TITLES.items():
-        result.add_row(title, *_cells(report.modes[mode]))
+    online = report.modes["online"].samples_per_s
+    for mode, found in report.modes.items():
+        result.add_row(TITLES[mode], *_cells(found, online))
     return result
 
 
 def caption(report: DemoReport) -> list[str]:
     """What the table means, in sentences."""
-    edl, online = report.modes["edl_dist"], report.modes["online"]
+    edl = report.modes["edl_dist"]
     gains = [100 * gain for gain in report.gains]
-    same = edl.stream.sha256 == report.reference_sha256
     return [
-        f"Soft labels are worth {statistics.mean(gains):+.1f} points of accuracy here"
-        f" (seed by seed: {', '.join(f'{gain:+.1f}' for gain in gains)})."
-        f"{_how_much_it_means(report.settings)}",
         _where_it_ran(report),
-        f"EDL-Dist ran at {edl.samples_per_s / online.samples_per_s:.2f} times the speed of Online."
-        f" {_what_held_it_up(edl)}"
-        " The core-µs of its teachers include the start of the new one.",
+        _what_to_expect(report),
+        *_disturbances(report),
+        f"EDL-Dist reached {report.ratio_to_online:.2f} times the speed of Online, and"
+        f" {report.ratio_to_n_training:.2f} times that of N-training, which has no teacher."
+        f" {_what_held_it_up(edl)}",
         f"Of {report.edl_dist.reader.yielded} batches {edl.stream.batches} came,"
-        f" {edl.stream.duplicates} twice, {edl.stream.out_of_order} out of order; every byte"
-        f" {'equals' if same else 'DIFFERS FROM'} what the model gives without the mesh.",
+        f" {edl.stream.duplicates} twice, {edl.stream.out_of_order} out of order"
+        f"{_what_happened(report.edl_dist)}; every byte"
+        f" {'equals' if report.same_bytes else 'DIFFERS FROM'} what the model gives without a"
+        " mesh.",
+        f"Soft labels are worth {statistics.mean(gains):+.1f} ± {spread(gains):.1f} points of"
+        f" accuracy here (seed by seed: {', '.join(f'{gain:+.1f}' for gain in gains)})."
+        f"{_how_much_it_means(report.settings)}",
     ]
 
 
@@ -123,6 +201,17 @@ def as_json(report: DemoReport) -> dict[str, Any]:
             "by_seed": report.gains,
             "mean": statistics.mean(report.gains),
             "spread": spread(report.gains),
+        },
+        "expected": {
+            "step_seconds": report.step_s,
+            "labelling_seconds": report.labelling_s,
+            "teachers_at_once": report.teachers_at_once,
+            "ratio_to_online": report.expected_ratio,
+        },
+        "disturbed_share": report.disturbed_share,
+        "reached": {
+            "ratio_to_online": report.ratio_to_online,
+            "ratio_to_n_training": report.ratio_to_n_training,
         },
         "edl_dist": {
             "yielded": edl.reader.yielded,
@@ -148,18 +237,24 @@ def as_json(report: DemoReport) -> dict[str, Any]:
     }
 
 
-def _cells(result: ModeResult) -> list[str]:
-    per_sample_us = 1e6 / result.stream.samples
+def _cells(result: ModeResult, online: float) -> list[str]:
+    per_batch_ms = 1e3 / result.stream.batches
     with_mesh = result.mode == "edl_dist"
     return [
-        f"{100 * statistics.mean(result.accuracy):.1f} ± {100 * spread(result.accuracy):.1f}",
+        _accuracy(result.accuracy),
         f"{result.samples_per_s:,.0f}",
-        f"{result.student_core_s * per_sample_us:.1f}",
-        f"{result.teacher_core_s * per_sample_us:.1f}" if result.teacher_core_s else "-",
-        f"{result.other_core_s * per_sample_us:.1f}" if with_mesh else "-",
+        f"{result.samples_per_s / online:.2f}",
+        f"{result.student_core_s * per_batch_ms:.1f}",
+        f"{result.teacher_core_s * per_batch_ms:.1f}" if result.teacher_core_s else "-",
+        f"{result.other_core_s * per_batch_ms:.1f}" if with_mesh else "-",
         f"{result.starved_s:.1f}" if with_mesh else "-",
         f"{result.resends}" if with_mesh else "-",
     ]
+
+
+def _accuracy(values: Sequence[float]) -> str:
+    mean = f"{100 * statistics.mean(values):.1f}"
+    return f"{mean} ± {100 * spread(values):.1f}" if len(values) > 1 else mean
 
 
 def _mode_json(result: ModeResult) -> dict[str, Any]:
@@ -187,14 +282,52 @@ def _how_much_it_means(settings: DemoSettings) -> str:
     return " So short a training says little." if settings.steps < DemoSettings().steps else ""
 
 
+def _disturbances(report: DemoReport) -> list[str]:
+    if not report.disturbed:
+        return []
+    return [
+        "Other programs used the student's core for up to"
+        f" {report.disturbed_share:.0%} of a training: compare no speeds, and repeat the demo on a"
+        " quiet machine."
+    ]
+
+
+def _what_happened(edl: EdlDistResult) -> str:
+    if not edl.killed and not edl.added:
+        return ""
+    return f", though {edl.killed} of the teachers was killed and {edl.added} joined"
+
+
 def _where_it_ran(report: DemoReport) -> str:
-    others = len(report.cores.others)
-    if report.cores.student == report.cores.others:
+    if report.settings.device != "cpu":
+        return "Student and teachers share one GPU."
+    if report.shared_device:
         return "This machine gives one core: student, teachers and mesh share it in every mode."
+    others = len(report.cores.others)
+    where = f"{others} other {'core' if others == 1 else 'cores'}"
     return (
-        "The student has one core in every mode; Online runs the teacher on that core too, EDL-Dist"
-        f" runs its teachers, its engine and the coordinator on {others} other"
-        f" {'core' if others == 1 else 'cores'}."
+        "N-training, Online and the student of EDL-Dist have the same single core. EDL-Dist runs"
+        f" its teachers, the reader's engine and the coordinator on {where}."
+    )
+
+
+def _what_to_expect(report: DemoReport) -> str:
+    if report.settings.device != "cpu":
+        return NO_OTHER_DEVICE
+    t_s_ms, t_t_ms = 1e3 * report.step_s, 1e3 * report.labelling_s
+    times = (
+        f"A step takes the student t_s = {t_s_ms:.1f} ms, and its labels take the teacher"
+        f" t_t = {t_t_ms:.1f} ms."
+    )
+    if report.shared_device:
+        return f"{times} {NO_OTHER_DEVICE}"
+    n = report.teachers_at_once
+    share, at_once = ("t_t", "") if n == 1 else (f"t_t / {n}", f", {n} teachers at once")
+    return (
+        f"{times} Online does one after the other: t_s + t_t = {t_s_ms + t_t_ms:.1f} ms."
+        f" EDL-Dist does both at the same time{at_once}:"
+        f" max(t_s, {share}) = {max(t_s_ms, t_t_ms / n):.1f} ms,"
+        f" so at most {report.expected_ratio:.2f} times the speed of Online."
     )
 
 

@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,8 @@ from ...errors import UsageError
 from ..cores import available_cores, children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from . import modes
+from .all_cores import MODE as ALL_CORES
+from .all_cores import run_online_on_all_cores
 from .cores import Cores
 from .digits import Digits, load_digits
 from .edl_dist import SERVICE, EdlDistResult, run_edl_dist
@@ -29,6 +31,10 @@ from .report import DemoReport, as_json, caption, table
 from .settings import DemoSettings
 from .teacher_model import TeacherModel, obtain_teacher
 
+INTRODUCTION = (
+    "The same student is trained without a teacher (N-training), with the teacher in its process"
+    " (Online: on one core, and on all), and with teachers in other processes (EDL-Dist)."
+)
 #: A killed teacher is noticed by its connection at once; by its lease after this long.
 TTL_S = 3.0
 #: How often a bar is moved: moving it costs as much as a small step.
@@ -73,11 +79,13 @@ def run_demo(
     for path in (outputs.picture, outputs.json):
         if path is not None:
             check_writable(path)
+    console.print(INTRODUCTION, soft_wrap=True, highlight=False)
     began = time.monotonic()
     cores = Cores.divide(available_cores())
     pin_process(cores.student)
     with open_display(console) as display:
-        run = _Run(settings, cores, display, check, _load(display))
+        settings, digits = _load(settings, display)
+        run = _Run(settings, cores, display, check, digits)
         with usable_cache(cache, display.say) as folder:
             teacher = run.obtain_teacher(folder, fresh=fresh)
             results, edl_dist = run.train(teacher)
@@ -90,13 +98,17 @@ def run_demo(
     return report
 
 
-def _load(display: Display) -> Digits:
+def _load(settings: DemoSettings, display: Display) -> tuple[DemoSettings, Digits]:
+    """The settings for the device that there is, and the data."""
     with display.stage("Load Paddle and the digits", 2) as stage:
-        load_paddle()
+        paddle = load_paddle()
+        if paddle.device.cuda.device_count():
+            settings = replace(settings, device="gpu:0")
+        paddle.set_device(settings.device)
         stage.reach(1)
-        digits = load_digits()
+        digits = load_digits(settings.size)
         stage.reach(2)
-    return digits
+    return settings, digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +140,36 @@ class _Run:
     def train(
         self, teacher: TeacherModel
     ) -> tuple[dict[modes.Mode, modes.ModeResult], EdlDistResult]:
-        """All three modes, one after another, so that none disturbs the other."""
+        """All modes, one after another.
+
+        Those that are compared come last and without a pause, as a shared machine may change its
+        speed within a minute. Idle teachers on the other cores disturb them less than that.
+        """
+        settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}
-        with self._bar("n_training") as (_, on_batch):
-            results["n_training"] = modes.run_n_training(self.digits, self.settings, on_batch)
-        with self._bar("online") as (_, on_batch):
-            predictor = Predictor(teacher.path, micro_batch=self.settings.micro_batch)
-            results["online"] = modes.run_online(self.digits, self.settings, predictor, on_batch)
+        if settings.device == "cpu" and self.cores.student != self.cores.others:
+            with self._bar(ALL_CORES, self.settings.steps) as (_, on_batch):
+                results[ALL_CORES] = run_online_on_all_cores(
+                    settings, teacher.path, self.cores, on_batch
+                )
         spec = TeacherSpec(
-            SERVICE, str(teacher.path), micro_batch=self.settings.micro_batch, ttl_s=TTL_S
+            SERVICE,
+            str(teacher.path),
+            micro_batch=settings.micro_batch,
+            ttl_s=TTL_S,
+            options=() if settings.device == "cpu" else ("--devices", settings.device),
         )
         with self._mesh(spec) as mesh:
+            with self._bar("online", settings.batches) as (_, on_batch):
+                predictor = Predictor(
+                    teacher.path, micro_batch=settings.micro_batch, device=settings.device
+                )
+                results["online"] = modes.run_online(self.digits, settings, predictor, on_batch)
+            with self._bar("n_training", settings.batches) as (_, on_batch):
+                results["n_training"] = modes.run_n_training(self.digits, settings, on_batch)
             edl_dist = self._edl_dist(mesh, spec)
         results["edl_dist"] = edl_dist.result
-        return results, edl_dist
+        return {mode: results[mode] for mode in modes.TITLES if mode in results}, edl_dist
 
     @contextlib.contextmanager
     def _mesh(self, spec: TeacherSpec) -> Iterator[LocalMesh]:
@@ -161,7 +189,7 @@ class _Run:
             yield mesh
 
     def _edl_dist(self, mesh: LocalMesh, spec: TeacherSpec) -> EdlDistResult:
-        with self._bar("edl_dist") as (stage, on_batch):
+        with self._bar("edl_dist", self.settings.batches) as (stage, on_batch):
 
             def after_batch(number: int, stats: ReaderStats) -> None:
                 stage.note(buffer_line(stats))
@@ -179,12 +207,12 @@ class _Run:
             )
 
     @contextlib.contextmanager
-    def _bar(self, mode: modes.Mode) -> Iterator[tuple[Stage, modes.OnBatch]]:
-        with self.display.stage(f"Train: {modes.TITLES[mode]}", self.settings.batches) as stage:
+    def _bar(self, mode: modes.Mode, batches: int) -> Iterator[tuple[Stage, modes.OnBatch]]:
+        with self.display.stage(f"Train: {modes.TITLES[mode]}", batches) as stage:
 
             def on_batch(number: int) -> None:
                 self.check()
-                if number % SHOW_EVERY_BATCHES == 0 or number == self.settings.batches:
+                if number % SHOW_EVERY_BATCHES == 0 or number == batches:
                     stage.reach(number)
 
             yield stage, on_batch

@@ -8,9 +8,11 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """The same for all three modes.
+    """The same for every mode.
 
     Attributes:
+        size: rows and columns of an image.
+        device: of the student and of the teachers: "cpu" or "gpu:0".
         seeds: students per mode; each has its own start, labelled digits and augmentation.
         steps: optimizer steps of each student.
         batch_size: digits per step, drawn with repetition from the labelled ones.
@@ -28,26 +30,28 @@ class DemoSettings:
         lower_batches: lt, in batches.
     """
 
-    seeds: int = 5
-    steps: int = 400
+    size: int = 32
+    device: str = "cpu"
+    seeds: int = 3
+    steps: int = 120
     batch_size: int = 128
     labelled: int = 100
-    shift_pixels: int = 1
+    shift_pixels: int = 4
     noise: float = 20.0
     learning_rate: float = 5e-3
     temperature: float = 4.0
     alpha: float = 0.3
     beta: float = 0.7
-    teacher_epochs: int = 20
+    teacher_epochs: int = 6
     teachers: int = 3
-    micro_batch: int = 32
-    upper_batches: int = 144
-    lower_batches: int = 48
+    micro_batch: int = 64
+    upper_batches: int = 64
+    lower_batches: int = 20
 
     @classmethod
     def quick(cls) -> Self:
         """Everything happens, in a few seconds; the accuracies mean little."""
-        return cls(seeds=2, steps=120, teacher_epochs=4, upper_batches=48, lower_batches=16)
+        return cls(seeds=2, steps=60, teacher_epochs=4, upper_batches=24, lower_batches=8)
 
     @property
     def batches(self) -> int:

@@ -56,16 +56,16 @@ def test_the_whole_story(sent_again: str) -> None:
     assert mesh.done[-1] == ("kill", "b")
     mesh.stats[sent_again] = 2
     mesh.batch(32)
-    mesh.batch(59)
+    mesh.batch(44)
     assert mesh.kinds == ["kill", "resent"]
-    mesh.batch(60)
+    mesh.batch(45)
     assert mesh.done[-1] == ("start", "c")
     assert mesh.churn.newcomer_is_late
     mesh.stats["teachers"] = ("a", "c")
     mesh.batch(70, 2.0)
     assert not mesh.churn.newcomer_is_late
     assert mesh.kinds == ["kill", "resent", "start", "join"]
-    assert [event.batch for event in mesh.churn.events] == [31, 32, 60, 70]
+    assert [event.batch for event in mesh.churn.events] == [31, 32, 45, 70]
     assert mesh.churn.events[-1].at_s == pytest.approx(2.0 + FIGURES_AGE_S)
     mesh.batch(90)
     assert len(mesh.done) == 3
@@ -74,7 +74,7 @@ def test_the_whole_story(sent_again: str) -> None:
 def test_what_fails_is_not_done_again_at_the_next_look() -> None:
     mesh = Mesh(fails=True)
     mesh.batch(30)
-    mesh.batch(45, FIGURES_AGE_S)
+    mesh.batch(40, FIGURES_AGE_S)
     with pytest.raises(RuntimeError):
         mesh.batch(60)
     mesh.batch(61)
@@ -106,6 +106,9 @@ def test_one_late_look_catches_up_with_all_that_is_due() -> None:
     mesh.batch(88)
     mesh.batch(89, FIGURES_AGE_S)
     assert mesh.kinds == ["kill", "resent", "start"]
+    mesh.stats["teachers"] = ("a", "c")
+    mesh.batch(90)
+    assert mesh.said[-1].endswith("has joined, after the last batch")
 
 
 def batch(number: int) -> tuple[Any, ...]:

@@ -14,9 +14,8 @@ from rich.console import Console
 
 from edl.distill_reader import ReaderStats
 from edl.errors import UsageError
-from edl.mesh.demo import run
+from edl.mesh.demo import cli, run
 from edl.mesh.demo.churn import Event
-from edl.mesh.demo.cli import cache_folder
 from edl.mesh.demo.cores import Cores
 from edl.mesh.demo.edl_dist import EdlDistResult, Moment
 from edl.mesh.demo.modes import Mode, ModeResult
@@ -35,23 +34,28 @@ def printed(shown: DemoReport) -> str:
 
 def test_the_table_fits_a_terminal_and_holds_every_figure() -> None:
     text = printed(report(starved_s=1.5))
-    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "±" in line}
-    assert rows["N-training"] == ["91.0", "±", "1.4", "500", "2000.0", "-", "-", "-", "-"]
-    assert rows["EDL-Dist"] == ["94.5", "±", "0.7", "400", "2000.0", "1000.0", "500.0", "1.5", "2"]
+    rows = dict(" ".join(line.split()).split(" ", 1) for line in text.splitlines() if "±" in line)
+    assert rows["N-training"] == "91.0 ± 1.4 500 2.50 200.0 - - - -"
+    assert rows["EDL-Dist"] == "94.5 ± 0.7 400 2.00 200.0 100.0 50.0 1.5 2"
     assert "…" not in text
 
 
 def test_the_sentences_follow_the_figures() -> None:
     wrong = stream("bb", duplicates=3333, out_of_order=4444)
+    one_core = replace(report(), cores=Cores.divide({0}))
+    four_cores = replace(report(), cores=Cores.divide({0, 1, 2, 3}))
+    on_gpu = replace(report(), settings=replace(report().settings, device="gpu:0"))
     for made, figures in (
-        (report(), ("+3.5", "2.00")),
+        (report(), ("+3.5", "2.00", "t_s = 200.0", "t_t = 300.0", "at most 1.67")),
         (report(wrong, starved_s=2.5), ("3333", "4444", "25%")),
+        (four_cores, ("on 3 other cores", "max(t_s, t_t / 3) = 200.0", "at most 2.50")),
+        (one_core, ("one core", "no more than the speed of Online")),
+        (on_gpu, ("one GPU", "no more than the speed of Online")),
     ):
         text = " ".join(caption(made))
         assert [figure for figure in figures if figure not in text] == []
     assert caption(report(stream("bb"))) != caption(report())
-    assert caption(replace(report(), cores=Cores.divide({0}))) != caption(report())
-    assert "90.0 ± 0.0" in printed(report(seeds=1))
+    assert "90.0 500 2.50" in " ".join(printed(report(seeds=1)).split())
 
 
 def test_json_is_plain_and_complete() -> None:
@@ -61,6 +65,8 @@ def test_json_is_plain_and_complete() -> None:
     assert d["modes"]["n_training"]["accuracy"] == [0.90, 0.92]
     assert d["modes"]["edl_dist"]["samples_per_s"] == 400
     assert d["modes"]["online"]["core_seconds_per_sample"]["all"] == 0.005
+    assert d["expected"]["ratio_to_online"] == pytest.approx(5 / 3)
+    assert d["reached"] == pytest.approx({"ratio_to_online": 2.0, "ratio_to_n_training": 0.8})
     assert d["gain"]["by_seed"] == pytest.approx([0.04, 0.03])
 
 
@@ -137,9 +143,15 @@ def test_a_cache_is_used_if_it_can_be_written_and_else_replaced_for_this_run(
 
 def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert cache_folder() == Path("/elsewhere/edl-dist/demo")
+    assert cli.cache_folder() == Path("/elsewhere/edl-dist/demo")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache/edl-dist/demo"
+    assert cli.cache_folder() == Path.home() / ".cache/edl-dist/demo"
+
+
+def test_what_is_not_installed_is_named_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda name: object() if name == "sklearn" else None)
+    with pytest.raises(UsageError, match=r"the demo needs paddle, psutil, matplotlib: .*\[demo\]"):
+        cli.check_installed()
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -39,7 +39,7 @@ SETTINGS = DemoSettings(teacher_epochs=1)
 
 @pytest.fixture(scope="module")
 def digits() -> Digits:
-    return load_digits()
+    return load_digits(SETTINGS.size)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,8 @@ def test_held_out_digits_are_not_trained_on(digits: Digits) -> None:
     assert len(digits.test_image) == TEST_DIGITS
     trained = {image.tobytes() for image in digits.train_image}
     assert not trained & {image.tobytes() for image in digits.test_image}
-    assert digits.sha256 == load_digits().sha256
+    assert digits.sha256 == load_digits(SETTINGS.size).sha256
+    assert digits.test_image.shape == (TEST_DIGITS, 1, 32, 32)
 
 
 def test_labelled_digits_are_spread_over_the_classes(digits: Digits) -> None:

@@ -1,0 +1,107 @@
+"""Online distillation with every core of the machine, in a process of its own.
+
+The number of threads is set before Paddle is loaded, and the demo's own process has one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from ...errors import ProcessFailed
+from ...supervise import describe_exit, end_with_parent, python_command, start
+from ..cores import children_on
+from .cores import Cores
+from .modes import Mode, ModeResult, OnBatch
+from .settings import DemoSettings
+from .stream_check import StreamFacts
+
+MODE: Mode = "online_all_cores"
+SLICE_S = 0.1
+PROGRESS = re.compile(r"batch (\d+)")
+#: How often the child prints how far it is.
+PRINT_EVERY_BATCHES = 10
+
+
+def run_online_on_all_cores(
+    settings: DemoSettings,
+    teacher: Path,
+    cores: Cores,
+    on_batch: OnBatch,
+) -> ModeResult:
+    """Train the first student of the settings, with the teacher in its process, on all cores.
+
+    Args:
+        settings: of which one seed is used: this mode is for its throughput.
+        teacher: path of the exported model.
+        cores: of the machine.
+        on_batch: called ten times a second with the number of batches trained so far; what it
+            raises ends the child.
+
+    Raises:
+        ProcessFailed: the child ended without a result.
+    """
+    used = cores.student | cores.others
+    settings_json = json.dumps(asdict(replace(settings, seeds=1)))
+    done = 0
+
+    def echo(line: str) -> None:
+        nonlocal done
+        if progress := PROGRESS.fullmatch(line):
+            done = int(progress[1])
+
+    with tempfile.TemporaryDirectory(prefix="edl-demo-") as folder:
+        result = Path(folder) / "result.json"
+        command = python_command(
+            "online-all-cores",
+            __name__,
+            settings_json,
+            teacher,
+            result,
+            env={"OMP_NUM_THREADS": str(len(used))},
+        )
+        with children_on(used):
+            process = start(command, echo=echo)
+        try:
+            while (returncode := process.wait(SLICE_S)) is None:
+                on_batch(done)
+        finally:
+            process.stop()
+        if returncode:
+            said = "; ".join(process.tail(3))
+            raise ProcessFailed(f"Online on all cores {describe_exit(returncode)}: {said}")
+        found = json.loads(result.read_text())
+    found["accuracy"] = tuple(found["accuracy"])
+    return ModeResult(**{**found, "stream": StreamFacts(**found["stream"])})
+
+
+def main(settings_json: str, teacher: str, result_file: str) -> None:
+    """The child: train, print the progress, and write the result to a file."""
+    end_with_parent()
+    from .digits import load_digits
+    from .modes import run_online
+    from .networks import load_paddle
+    from .predictor import Predictor
+
+    settings = DemoSettings(**json.loads(settings_json))
+    load_paddle().set_device(settings.device)
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    predictor = Predictor(
+        Path(teacher), micro_batch=settings.micro_batch, device=settings.device, threads=threads
+    )
+
+    def on_batch(number: int) -> None:
+        if number % PRINT_EVERY_BATCHES == 0:
+            print(f"batch {number}", flush=True)
+
+    result = run_online(load_digits(settings.size), settings, predictor, on_batch)
+    Path(result_file).write_text(json.dumps(asdict(replace(result, mode=MODE))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
