@@ -28,16 +28,21 @@ PROGRESS = re.compile(r"batch (\d+)")
 PRINT_EVERY_BATCHES = 10
 
 
+def for_throughput(settings: DemoSettings) -> DemoSettings:
+    """Half a training of one seed."""
+    return replace(settings, seeds=1, steps=settings.steps // 2)
+
+
 def run_online_on_all_cores(
     settings: DemoSettings,
     teacher: Path,
     cores: Cores,
     on_batch: OnBatch,
 ) -> ModeResult:
-    """Train the first student of the settings, with the teacher in its process, on all cores.
+    """Train one student on all cores, with the teacher in its process, to see the throughput.
 
     Args:
-        settings: of which one seed is used: this mode is for its throughput.
+        settings: as `for_throughput` makes them.
         teacher: path of the exported model.
         cores: of the machine.
         on_batch: called ten times a second with the number of batches trained so far; what it
@@ -47,7 +52,7 @@ def run_online_on_all_cores(
         ProcessFailed: the child ended without a result.
     """
     used = cores.student | cores.others
-    settings_json = json.dumps(asdict(replace(settings, seeds=1)))
+    settings_json = json.dumps(asdict(settings))
     done = 0
 
     def echo(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What happens to teachers during the EDL-Dist run: one is killed, later a new one comes."""
+"""What happens to teachers during the EDL-Dist run: one is killed, and a new one comes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Event:
 
 
 class Churn:
-    """Kills a teacher a third of the way and starts one half way; looks when it is told to.
+    """Kills a teacher after a fifth of the way and starts another; looks when it is told to.
+
+    The new one takes a while to start on the core of the others, and has to join before the end.
 
     The victim is held (SIGSTOP) for a quarter of a second before its SIGKILL: then the batches that
     the reader's figures show in flight there are certain to be there when it dies.
@@ -70,9 +72,9 @@ class Churn:
         self._kill_teacher = kill
         self._start_teacher = start
         self._newcomer = newcomer
-        self._kill_from = batches // 3
         self._batches = batches
-        self._add_from = batches // 2
+        self._kill_from = batches // 5
+        self._add_at_latest = batches // 3
         self._say = say
         self._clock = clock
         self._began = clock()
@@ -114,7 +116,7 @@ class Churn:
 
     def _see_resends(self, batch: int, stats: ReaderStats) -> bool:
         sent_again = stats.resends + stats.hedges  # at its death, or before, as it was late
-        if not sent_again and batch < self._add_from:
+        if not sent_again and batch < self._add_at_latest:
             return False
         self._due = self._add
         if sent_again:
@@ -123,8 +125,6 @@ class Churn:
         return True
 
     def _add(self, batch: int, stats: ReaderStats) -> bool:
-        if batch < self._add_from:
-            return False
         self._due = self._see_newcomer
         self._tell("start", self._newcomer, batch, "a new teacher starts")
         self._start_teacher(self._newcomer)

@@ -41,7 +41,7 @@ def demo(
     """Train one student in four ways, kill a teacher on the way, show what happened.
 
     N-training has no teacher. Online runs the teacher in the training process: on one core, and on
-    all. EDL-Dist asks a mesh of three teacher processes on this machine. The trained teacher is
+    all. EDL-Dist asks a mesh of two teacher processes on this machine. The trained teacher is
     kept in the user's cache folder.
     """
     end_with_parent()

@@ -137,7 +137,9 @@ def table(report: DemoReport) -> Table:
         caption="±: standard deviation of the seeds. core-ms: milliseconds of one core per step: of"
         " the training process, of the teachers (with the start of the new one), of the mesh (the"
         " reader's engine and the coordinator)."
-        + (" Online (all): on all cores, one seed." if ALL_CORES in report.modes else ""),
+        + (
+            " Online (all): on all cores, for its speed alone." if ALL_CORES in report.modes else ""
+        ),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -241,7 +243,7 @@ def _cells(result: ModeResult, online: float) -> list[str]:
     per_batch_ms = 1e3 / result.stream.batches
     with_mesh = result.mode == "edl_dist"
     return [
-        _accuracy(result.accuracy),
+        "-" if result.mode == ALL_CORES else _accuracy(result.accuracy),
         f"{result.samples_per_s:,.0f}",
         f"{result.samples_per_s / online:.2f}",
         f"{result.student_core_s * per_batch_ms:.1f}",

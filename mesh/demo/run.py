@@ -19,7 +19,7 @@ from ..cores import available_cores, children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from . import modes
 from .all_cores import MODE as ALL_CORES
-from .all_cores import run_online_on_all_cores
+from .all_cores import for_throughput, run_online_on_all_cores
 from .cores import Cores
 from .digits import Digits, load_digits
 from .edl_dist import SERVICE, EdlDistResult, run_edl_dist
@@ -148,9 +148,10 @@ class _Run:
         settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}
         if settings.device == "cpu" and self.cores.student != self.cores.others:
-            with self._bar(ALL_CORES, self.settings.steps) as (_, on_batch):
+            part = for_throughput(settings)
+            with self._bar(ALL_CORES, part.batches) as (_, on_batch):
                 results[ALL_CORES] = run_online_on_all_cores(
-                    settings, teacher.path, self.cores, on_batch
+                    part, teacher.path, self.cores, on_batch
                 )
         spec = TeacherSpec(
             SERVICE,

@@ -33,7 +33,7 @@ class DemoSettings:
     size: int = 32
     device: str = "cpu"
     seeds: int = 3
-    steps: int = 100
+    steps: int = 120
     batch_size: int = 128
     labelled: int = 100
     shift_pixels: int = 4
@@ -43,7 +43,7 @@ class DemoSettings:
     alpha: float = 0.3
     beta: float = 0.7
     teacher_epochs: int = 5
-    teachers: int = 3
+    teachers: int = 2
     micro_batch: int = 64
     upper_batches: int = 64
     lower_batches: int = 20

@@ -48,7 +48,7 @@ def test_the_sentences_follow_the_figures() -> None:
     for made, figures in (
         (report(), ("+3.5", "2.00", "t_s = 200.0", "t_t = 300.0", "at most 1.67")),
         (report(wrong, starved_s=2.5), ("3333", "4444", "25%")),
-        (four_cores, ("on 3 other cores", "max(t_s, t_t / 3) = 200.0", "at most 2.50")),
+        (four_cores, ("on 3 other cores", "max(t_s, t_t / 2) = 200.0", "at most 2.50")),
         (one_core, ("one core", "no more than the speed of Online")),
         (on_gpu, ("one GPU", "no more than the speed of Online")),
     ):

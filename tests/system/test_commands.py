@@ -255,8 +255,7 @@ def test_every_batch_arrives_once_in_order_with_the_right_labels(
     assert (edl["teachers_killed"], edl["teachers_added"]) == (1, 1)
     assert edl["resends"] > 0
     batch_of = {event["kind"]: event["batch"] for event in edl["events"]}
-    assert 40 <= batch_of["kill"] <= batch_of["start"]
-    assert 60 <= batch_of["start"] <= batch_of["join"] <= 120
+    assert 24 <= batch_of["kill"] <= batch_of["start"] <= batch_of["join"] <= 120
     # Every mode trained every student; labels are the same to the last bit, and so are students.
     online = ["online", "online_all_cores"] if len(available_cores()) > 1 else ["online"]
     assert list(modes) == ["n_training", *online, "edl_dist"]
@@ -268,7 +267,7 @@ def test_every_batch_arrives_once_in_order_with_the_right_labels(
     assert modes["edl_dist"]["accuracy"] == modes["online"]["accuracy"]
     assert modes["edl_dist"]["core_seconds_per_sample"]["teachers"] > 0
     # The buffer was watched.
-    assert found["expected"]["teachers_at_once"] == min(3, len(available_cores()) - 1)
+    assert found["expected"]["teachers_at_once"] == min(2, len(available_cores()) - 1)
     assert len(edl["timeline"]) == 120 // 5
     assert max(moment["volume_bytes"] for moment in edl["timeline"]) > 0
     assert 0 < edl["lower_bytes"] < edl["upper_bytes"]
