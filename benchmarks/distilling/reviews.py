@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...mesh.demo.digits import SPLIT_SEED, Digits
-from ...mesh.demo.settings import DemoSettings
-from .task import Task, find
+from .task import BASE, Task, find
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -35,16 +35,14 @@ def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
     paths = find(folder, FILES)
     if paths is None:
         return None
-    settings = DemoSettings(
+    settings = replace(
+        BASE,
         seeds=seeds,
         steps=40 if quick else 300,
         batch_size=64,
         labelled=2000,
         temperature=2.0,
         teacher_epochs=1 if quick else 3,
-        micro_batch=32,
-        upper_batches=144,
-        lower_batches=48,
     )
     data = encode(_texts(*paths))
     about = (

@@ -13,6 +13,9 @@ from ...mesh.demo.settings import DemoSettings
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
+#: What all tasks have in common: the mesh and its buffer.
+BASE = DemoSettings(teachers=3, micro_batch=32, upper_batches=144, lower_batches=48)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

@@ -15,7 +15,7 @@ from ...errors import UsageError
 from ...mesh.demo.digits import CLASSES, Digits, augment, load_digits
 from ...mesh.demo.networks import grey_scale
 from ...mesh.demo.settings import DemoSettings
-from .task import Task, find
+from .task import BASE, Task, find
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -32,16 +32,14 @@ _UNSIGNED_BYTE = 8
 
 def digits(seeds: int, *, quick: bool) -> Task:
     """Those of the demo at their own size, 8x8: 1200 images to train on, 597 held out."""
-    settings = DemoSettings(
+    settings = replace(
+        BASE,
         seeds=seeds,
         steps=400,
         batch_size=128,
         shift_pixels=1,
         learning_rate=5e-3,
         teacher_epochs=20,
-        micro_batch=32,
-        upper_batches=144,
-        lower_batches=48,
     )
     if quick:
         settings = replace(
@@ -77,16 +75,14 @@ def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
         test[:, np.newaxis],
         test_label.astype(np.int64),
     )
-    settings = DemoSettings(
+    settings = replace(
+        BASE,
         seeds=seeds,
         steps=30 if quick else 200,
         batch_size=64,
         shift_pixels=2,
         learning_rate=3e-3,
         teacher_epochs=1,
-        micro_batch=32,
-        upper_batches=144,
-        lower_batches=48,
     )
     return Task(
         "mnist",
