@@ -11,10 +11,10 @@ from ...mesh.local import LocalMesh, TeacherSpec
 
 
 class Churning:
-    """One round after another of `Churn`: a teacher is killed, later a new one comes and joins.
+    """One round after another of `Churn`: a teacher is killed, and a new one comes and joins.
 
     A round lasts for as many batches as a student trains, or until its newcomer has joined, if that
-    is later; so there are always all teachers but one.
+    is later; so never more than one teacher is missing.
 
     Args:
         mesh: whose teachers they are.

@@ -72,7 +72,6 @@ class Churn:
         self._kill_teacher = kill
         self._start_teacher = start
         self._newcomer = newcomer
-        self._batches = batches
         self._kill_from = batches // 5
         self._add_at_latest = batches // 3
         self._say = say
@@ -134,9 +133,7 @@ class Churn:
         if self._newcomer not in stats.teachers:
             return False
         self._due = None
-        late = batch >= self._batches
-        text = "has joined, after the last batch" if late else "has joined, the student sends to it"
-        self._tell("join", self._newcomer, batch, text)
+        self._tell("join", self._newcomer, batch, "has joined")
         return True
 
     def _tell(self, kind: Kind, teacher: str, batch: int, text: str) -> None:

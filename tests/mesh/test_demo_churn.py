@@ -115,9 +115,6 @@ def test_one_late_look_catches_up_with_all_that_is_due() -> None:
     mesh.batch(88)
     mesh.batch(89, FIGURES_AGE_S)
     assert mesh.kinds == ["kill", "resent", "start"]
-    mesh.stats["teachers"] = ("a", "c")
-    mesh.batch(90)
-    assert mesh.said[-1].endswith("has joined, after the last batch")
 
 
 def batch(number: int) -> tuple[Any, ...]:
