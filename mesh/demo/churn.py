@@ -36,9 +36,9 @@ class Event:
 
 
 class Churn:
-    """Kills a teacher after a fifth of the way and starts another; looks when it is told to.
+    """Kills a teacher after two fifths of the way and starts another; looks when it is told to.
 
-    The new one takes a while to start on the core of the others, and has to join before the end.
+    By then the buffer covers the time that the new one takes to start on the core of the others.
 
     The victim is held (SIGSTOP) for a quarter of a second before its SIGKILL: then the batches that
     the reader's figures show in flight there are certain to be there when it dies.
@@ -72,8 +72,8 @@ class Churn:
         self._kill_teacher = kill
         self._start_teacher = start
         self._newcomer = newcomer
-        self._kill_from = batches // 5
-        self._add_at_latest = batches // 3
+        self._kill_from = 2 * batches // 5
+        self._add_at_latest = batches // 2
         self._say = say
         self._clock = clock
         self._began = clock()

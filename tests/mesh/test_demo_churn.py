@@ -48,23 +48,23 @@ class Mesh:
 @pytest.mark.parametrize("sent_again", ["resends", "hedges"])
 def test_the_whole_story(sent_again: str) -> None:
     mesh = Mesh()
-    mesh.batch(17)
+    mesh.batch(35)
     assert mesh.done == []
-    mesh.batch(18)
+    mesh.batch(36)
     assert mesh.done == [("hold", "b")]  # the busiest
-    mesh.batch(19, FIGURES_AGE_S)
+    mesh.batch(37, FIGURES_AGE_S)
     assert mesh.done[-1] == ("kill", "b")
-    mesh.batch(20)
+    mesh.batch(38)
     assert mesh.kinds == ["kill"]
     mesh.stats[sent_again] = 2
-    mesh.batch(21)
+    mesh.batch(39)
     assert mesh.done[-1] == ("start", "c")
     assert mesh.churn.newcomer_is_late
     mesh.stats["teachers"] = ("a", "c")
     mesh.batch(70, 2.0)
     assert not mesh.churn.newcomer_is_late
     assert mesh.kinds == ["kill", "resent", "start", "join"]
-    assert [event.batch for event in mesh.churn.events] == [19, 21, 21, 70]
+    assert [event.batch for event in mesh.churn.events] == [37, 39, 39, 70]
     assert mesh.churn.events[-1].at_s == pytest.approx(2.0 + FIGURES_AGE_S)
     mesh.batch(90)
     assert len(mesh.done) == 3
@@ -72,18 +72,18 @@ def test_the_whole_story(sent_again: str) -> None:
 
 def test_a_new_teacher_comes_even_if_nothing_is_sent_again() -> None:
     mesh = Mesh()
-    mesh.batch(18)
-    mesh.batch(19, FIGURES_AGE_S)
-    mesh.batch(29)
+    mesh.batch(36)
+    mesh.batch(37, FIGURES_AGE_S)
+    mesh.batch(44)
     assert mesh.kinds == ["kill"]
-    mesh.batch(30)
+    mesh.batch(45)
     assert mesh.kinds == ["kill", "start"]
 
 
 def test_what_fails_is_not_done_again_at_the_next_look() -> None:
     mesh = Mesh(fails=True)
-    mesh.batch(18)
-    mesh.batch(19, FIGURES_AGE_S)
+    mesh.batch(36)
+    mesh.batch(37, FIGURES_AGE_S)
     with pytest.raises(RuntimeError):
         mesh.batch(60)
     mesh.batch(61)
@@ -103,9 +103,9 @@ def test_the_victim_dies_when_fresh_figures_show_work_or_after_a_while(
     in_flight: tuple[int, int], wait_s: float, dies: bool
 ) -> None:
     mesh = Mesh()
-    mesh.batch(18)
+    mesh.batch(36)
     mesh.stats["in_flight"] = tuple(zip("ab", in_flight, strict=True))
-    mesh.batch(19, wait_s)
+    mesh.batch(37, wait_s)
     assert mesh.kinds == ["kill"] * dies
 
 

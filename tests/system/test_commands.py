@@ -255,7 +255,7 @@ def test_every_batch_arrives_once_in_order_with_the_right_labels(
     assert (edl["teachers_killed"], edl["teachers_added"]) == (1, 1)
     assert edl["resends"] > 0
     batch_of = {event["kind"]: event["batch"] for event in edl["events"]}
-    assert 24 <= batch_of["kill"] <= batch_of["start"] <= batch_of["join"] <= 120
+    assert 48 <= batch_of["kill"] <= batch_of["start"] <= batch_of["join"] <= 120
     # Every mode trained every student; labels are the same to the last bit, and so are students.
     online = ["online", "online_all_cores"] if len(available_cores()) > 1 else ["online"]
     assert list(modes) == ["n_training", *online, "edl_dist"]
