@@ -81,6 +81,15 @@ class DemoReport:
         return max(shares)
 
     @property
+    def speed_change(self) -> float:
+        """By how much, at most, the same step took more of a core in one mode than in another."""
+        costs = [
+            self.modes[mode].student_core_s / self.modes[mode].stream.batches
+            for mode in ("n_training", "online", "edl_dist")
+        ]
+        return max(costs) / min(costs) - 1
+
+    @property
     def disturbed(self) -> bool:
         """Whether other programs held the trainings up, so that their speeds mean little."""
         return not self.shared_device and self.disturbed_share >= DISTURBED_SHARE
@@ -211,6 +220,7 @@ def as_json(report: DemoReport) -> dict[str, Any]:
             "ratio_to_online": report.expected_ratio,
         },
         "disturbed_share": report.disturbed_share,
+        "speed_change": report.speed_change,
         "reached": {
             "ratio_to_online": report.ratio_to_online,
             "ratio_to_n_training": report.ratio_to_n_training,
@@ -285,13 +295,18 @@ def _how_much_it_means(settings: DemoSettings) -> str:
 
 
 def _disturbances(report: DemoReport) -> list[str]:
-    if not report.disturbed:
-        return []
-    return [
-        "Other programs used the student's core for up to"
-        f" {report.disturbed_share:.0%} of a training: compare no speeds, and repeat the demo on a"
-        " quiet machine."
-    ]
+    if report.disturbed:
+        return [
+            "Other programs used the student's core for up to"
+            f" {report.disturbed_share:.0%} of a training: compare no speeds, and repeat the demo"
+            " on a quiet machine."
+        ]
+    if not report.shared_device and report.speed_change >= DISTURBED_SHARE:
+        return [
+            f"The machine's speed changed by {report.speed_change:.0%} between the trainings"
+            " (student core-ms): take the ratios as rough, or repeat the demo."
+        ]
+    return []
 
 
 def _what_happened(edl: EdlDistResult) -> str:

@@ -36,12 +36,20 @@ def test_the_table_fits_a_terminal_and_holds_every_figure() -> None:
     text = printed(report(starved_s=1.5))
     rows = dict(" ".join(line.split()).split(" ", 1) for line in text.splitlines() if "±" in line)
     assert rows["N-training"] == "91.0 ± 1.4 500 2.50 200.0 - - - -"
-    assert rows["EDL-Dist"] == "94.5 ± 0.7 400 2.00 200.0 100.0 50.0 1.5 2"
+    assert rows["EDL-Dist"] == "94.5 ± 0.7 400 2.00 225.0 100.0 50.0 1.5 2"
     assert "…" not in text
 
 
 def test_the_sentences_follow_the_figures() -> None:
     wrong = stream("bb", duplicates=3333, out_of_order=4444)
+    plain = report().modes["n_training"]
+    drifted = replace(
+        report(),
+        modes={**report().modes, "n_training": replace(plain, seconds=4.0, student_core_s=4.0)},
+    )
+    held_up = replace(
+        report(), modes={**report().modes, "n_training": replace(plain, seconds=16.0)}
+    )
     one_core = replace(report(), cores=Cores.divide({0}))
     four_cores = replace(report(), cores=Cores.divide({0, 1, 2, 3}))
     on_gpu = replace(report(), settings=replace(report().settings, device="gpu:0"))
@@ -49,11 +57,14 @@ def test_the_sentences_follow_the_figures() -> None:
         (report(), ("+3.5", "2.00", "t_s = 200.0", "t_t = 300.0", "at most 1.67")),
         (report(wrong, starved_s=2.5), ("3333", "4444", "25%")),
         (four_cores, ("on 3 other cores", "max(t_s, t_t / 2) = 200.0", "at most 2.50")),
+        (drifted, ("speed changed by 125%",)),
+        (held_up, ("Other programs used the student's core for up to 50%",)),
         (one_core, ("one core", "no more than the speed of Online")),
         (on_gpu, ("one GPU", "no more than the speed of Online")),
     ):
         text = " ".join(caption(made))
         assert [figure for figure in figures if figure not in text] == []
+    assert not any("Other programs" in line or "changed" in line for line in caption(report()))
     assert caption(report(stream("bb"))) != caption(report())
     assert "90.0 500 2.50" in " ".join(printed(report(seeds=1)).split())
 
@@ -78,7 +89,7 @@ def report(
     edl_stream: StreamFacts | None = None, *, starved_s: float = 0.0, seeds: int = 2
 ) -> DemoReport:
     made = edl_stream or stream()
-    edl = ModeResult("edl_dist", (0.94, 0.95)[:seeds], 10.0, 8.0, made, 4.0, 2.0, starved_s, 2)
+    edl = ModeResult("edl_dist", (0.94, 0.95)[:seeds], 10.0, 9.0, made, 4.0, 2.0, starved_s, 2)
     results: dict[Mode, ModeResult] = {
         "n_training": ModeResult("n_training", (0.90, 0.92)[:seeds], 8.0, 8.0, stream("00")),
         "online": ModeResult("online", (0.94, 0.95)[:seeds], 20.0, 8.0, stream(), 12.0),
