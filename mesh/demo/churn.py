@@ -38,7 +38,8 @@ class Event:
 class Churn:
     """Kills a teacher after two fifths of the way and starts another; looks when it is told to.
 
-    By then the buffer covers the time that the new one takes to start on the core of the others.
+    The new one starts as soon as the batches of the killed one were sent again. By then the buffer
+    covers the time that it takes to start on the core of the others.
 
     The victim is held (SIGSTOP) for a quarter of a second before its SIGKILL: then the batches that
     the reader's figures show in flight there are certain to be there when it dies.

@@ -20,7 +20,7 @@ from .teacher_model import TeacherModel
 
 #: Below this share of its time the student counts as not held up by its teachers.
 STARVED_SHARE = 0.05
-#: Above this share of a mode's time, other programs have disturbed it.
+#: Above this share, lost time or a change of speed between modes is told.
 DISTURBED_SHARE = 0.15
 NO_OTHER_DEVICE = (
     "A mesh gains its speed from teachers on other devices. Here they share the student's, so"

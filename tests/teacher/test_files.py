@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edl.errors import ModelError, UsageError
+from edl.extras import EXTRA_BY_PACKAGE
 from edl.teacher.backends import content, onnx, paddle, precision, torch
 from edl.teacher.backends.factory import is_factory
 from edl.teacher.backends.files import FOREIGN, find
@@ -117,7 +118,8 @@ def test_a_missing_framework_is_named(
     file.write_bytes(b"model")
     if kind.files.beside:
         file.with_suffix(kind.files.beside).write_bytes(b"weights")
-    with pytest.raises(ModelError, match=rf"needs {kind.package}: .*{kind.name}"):
+    extra = EXTRA_BY_PACKAGE[kind.package]
+    with pytest.raises(ModelError, match=rf"needs {kind.package}: .*pip install .*\[{extra}\]"):
         check_model(str(file))
     with pytest.raises(ModelError, match="pip install"):
         check_model("nets:make", kind.name)
