@@ -13,7 +13,7 @@ from typing import Literal
 from ...distill_reader import DistilReader, LabelStore, ReaderStats
 from ...lifecycle import Periodic
 from ...mesh.demo.edl_dist import GATHER_S, POLL_S, gather
-from ...mesh.demo.modes import ModeResult, distill_loss, label_in_process, train_students
+from ...mesh.demo.modes import ModeResult, Training, distill_loss, label_in_process
 from ...mesh.demo.predictor import Predictor
 from ...mesh.demo.teacher_model import TeacherModel
 from ...mesh.local import LocalMesh, TeacherSpec
@@ -153,15 +153,16 @@ def _train(
             log.info("%s, %s: %d of %d seeds", task.name, way, done, task.settings.seeds)
 
     stream = iter(batches)  # type: ignore[call-overload]
-    result = train_students(
+    training = Training(
         "n_training" if way == "n_training" else "online" if way == "online" else "edl_dist",
         stream,
         loss,
         task.data,
         task.settings,
-        after_batch,
         task.student,
     )
+    training.run(task.settings.seeds, after_batch)
+    result = training.result
     left = sum(1 for _ in stream)  # an epoch has all its figures only behind its end
     assert not left, f"{left} batches more than the students had use for"
     hits = stats().store_hits if stats is not None else 0

@@ -89,7 +89,7 @@ def main(settings_json: str, teacher: str, result_file: str) -> None:
     """The child: train, print the progress, and write the result to a file."""
     end_with_parent()
     from .digits import load_digits
-    from .modes import run_online
+    from .modes import Online
     from .networks import load_paddle
     from .predictor import Predictor
 
@@ -104,8 +104,9 @@ def main(settings_json: str, teacher: str, result_file: str) -> None:
         if number % PRINT_EVERY_BATCHES == 0:
             print(f"batch {number}", flush=True)
 
-    result = run_online(load_digits(settings.size), settings, predictor, on_batch)
-    Path(result_file).write_text(json.dumps(asdict(replace(result, mode=MODE))))
+    training = Online(load_digits(settings.size), settings, predictor)
+    training.run(settings.seeds, on_batch)
+    Path(result_file).write_text(json.dumps(asdict(replace(training.result, mode=MODE))))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ..local import LocalMesh, TeacherSpec
 from .churn import Churn, Event
 from .cores import Cores, CpuMeter
 from .digits import CLASSES, BatchSource, Digits
-from .modes import ModeResult, distill_loss, train_students
+from .modes import ModeResult, Training, distill_loss
 from .settings import DemoSettings
 
 SERVICE = "digits"
@@ -107,21 +107,15 @@ def run_edl_dist(
         )
         periodic.start()
         try:
-            result = train_students(
-                "edl_dist",
-                iter(reader),
-                distill_loss(settings),
-                digits,
-                settings,
-                lambda number: watch.note(number, reader.stats, meter),
-            )
+            training = Training("edl_dist", iter(reader), distill_loss(settings), digits, settings)
+            training.run(settings.seeds, lambda number: watch.note(number, reader.stats, meter))
             meter.sample()
             stats = reader.stats
             _await_newcomer(churn, check)
         finally:
             periodic.stop()
     return EdlDistResult(
-        result=_with_costs(result, meter, stats),
+        result=_with_costs(training.result, meter, stats),
         reader=stats,
         timeline=tuple(watch.timeline),
         events=tuple(churn.events),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...student import DistillLoss, StepReport, Trainer, accuracy
@@ -29,7 +28,7 @@ TITLES: dict[Mode, str] = {
 #: The student of seed s starts from FIRST_SEED + s.
 FIRST_SEED = 1000
 
-#: Called with the number of batches trained so far in this mode.
+#: Called after each batch with the number of batches that this run has trained.
 OnBatch = Callable[[int], None]
 
 
@@ -71,80 +70,94 @@ class ModeResult:
         return total / self.stream.samples
 
 
-def run_n_training(digits: Digits, settings: DemoSettings, on_batch: OnBatch) -> ModeResult:
-    """Train by hard labels alone (the paper's N-training)."""
-    return train_students(
-        "n_training",
-        BatchSource(digits, settings),
-        DistillLoss(alpha=1, beta=0),
-        digits,
-        settings,
-        on_batch,
-    )
+class Training:
+    """Students of one mode, one per seed, on consecutive stretches of one stream of batches.
 
-
-def run_online(
-    digits: Digits, settings: DemoSettings, predictor: Predictor, on_batch: OnBatch
-) -> ModeResult:
-    """Train with the teacher in the training process, labelling each batch before its step."""
-    before = predictor.cpu_s
-    with closing(label_in_process(BatchSource(digits, settings), predictor)) as batches:
-        result = train_students(
-            "online", batches, distill_loss(settings), digits, settings, on_batch
-        )
-    teacher_core_s = predictor.cpu_s - before
-    return ModeResult(
-        result.mode,
-        result.accuracy,
-        result.seconds,
-        result.student_core_s - teacher_core_s,
-        result.stream,
-        teacher_core_s,
-    )
-
-
-def train_students(
-    mode: Mode,
-    batches: Iterable[Any],
-    loss: DistillLoss,
-    digits: Digits,
-    settings: DemoSettings,
-    on_batch: OnBatch,
-    network: Callable[[], Layer] = student_network,
-) -> ModeResult:
-    """Train one student per seed on consecutive stretches of one stream of batches.
+    Attributes:
+        mode: what the result is called.
 
     Args:
-        mode: what the result is called.
+        mode: see above.
         batches: (image, label, number[, soft label]), `settings.batches` of them.
         loss: of the student.
         digits: those held out tell the accuracy.
         settings: seeds and steps.
-        on_batch: called after each batch.
         network: makes a student.
     """
-    paddle = load_paddle()
-    check = StreamCheck()
-    stream = check.watch(batches)
-    reached: list[float] = []
 
-    def after_step(report: StepReport) -> None:
-        on_batch(len(reached) * settings.steps + report.step)
+    def __init__(
+        self,
+        mode: Mode,
+        batches: Iterable[Any],
+        loss: DistillLoss,
+        digits: Digits,
+        settings: DemoSettings,
+        network: Callable[[], Layer] = student_network,
+    ) -> None:
+        self.mode: Mode = mode
+        self._loss = loss
+        self._digits = digits
+        self._settings = settings
+        self._network = network
+        self._check = StreamCheck()
+        self._stream = self._check.watch(batches)
+        self._accuracy: list[float] = []
+        self._seconds = self._core_s = 0.0
 
-    began, began_cpu = time.perf_counter(), time.process_time()
-    for seed in range(settings.seeds):
-        paddle.seed(FIRST_SEED + seed)
-        student = network()
+    def run(self, seeds: int, on_batch: OnBatch) -> None:
+        """Train this many more students."""
+        began, began_cpu = time.perf_counter(), time.process_time()
+        for number in range(seeds):
+            self._train_student(number * self._settings.steps, on_batch)
+        self._seconds += time.perf_counter() - began
+        self._core_s += time.process_time() - began_cpu
+
+    @property
+    def result(self) -> ModeResult:
+        """What came of the students trained so far."""
+        return ModeResult(
+            self.mode, tuple(self._accuracy), self._seconds, self._core_s, self._check.facts
+        )
+
+    def _train_student(self, before: int, on_batch: OnBatch) -> None:
+        settings = self._settings
+        paddle = load_paddle()
+        paddle.seed(FIRST_SEED + len(self._accuracy))
+        student = self._network()
         optimizer = paddle.optimizer.Adam(settings.learning_rate, parameters=student.parameters())
-        Trainer(student, loss, optimizer, on_step=[after_step]).fit(stream, steps=settings.steps)
-        reached.append(accuracy(student, digits.test_image, digits.test_label))
-    return ModeResult(
-        mode,
-        tuple(reached),
-        time.perf_counter() - began,
-        time.process_time() - began_cpu,
-        check.facts,
-    )
+
+        def after_step(report: StepReport) -> None:
+            on_batch(before + report.step)
+
+        Trainer(student, self._loss, optimizer, on_step=[after_step]).fit(
+            self._stream, steps=settings.steps
+        )
+        self._accuracy.append(accuracy(student, self._digits.test_image, self._digits.test_label))
+
+
+class Online(Training):
+    """Students with the teacher in their process, which labels each batch before its step."""
+
+    def __init__(self, digits: Digits, settings: DemoSettings, predictor: Predictor) -> None:
+        batches = label_in_process(BatchSource(digits, settings), predictor)
+        super().__init__("online", batches, distill_loss(settings), digits, settings)
+        self._predictor = predictor
+
+    @property
+    def result(self) -> ModeResult:
+        """What came of the students trained so far."""
+        both, teacher_core_s = super().result, self._predictor.cpu_s
+        return replace(
+            both,
+            student_core_s=both.student_core_s - teacher_core_s,
+            teacher_core_s=teacher_core_s,
+        )
+
+
+def n_training(digits: Digits, settings: DemoSettings) -> Training:
+    """Students that learn by hard labels alone (the paper's N-training)."""
+    loss = DistillLoss(alpha=1, beta=0)
+    return Training("n_training", BatchSource(digits, settings), loss, digits, settings)
 
 
 def distill_loss(settings: DemoSettings) -> DistillLoss:

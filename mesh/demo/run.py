@@ -142,8 +142,8 @@ class _Run:
     ) -> tuple[dict[modes.Mode, modes.ModeResult], EdlDistResult]:
         """All modes, one after another.
 
-        Those that are compared come last and without a pause, as a shared machine may change its
-        speed within a minute. Idle teachers on the other cores disturb them less than that.
+        Some students of Online and of N-training come before those of EDL-Dist and some after, as
+        a shared machine changes its speed within a minute.
         """
         settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}
@@ -153,6 +153,11 @@ class _Run:
                 results[ALL_CORES] = run_online_on_all_cores(
                     part, teacher.path, self.cores, on_batch
                 )
+        predictor = Predictor(
+            teacher.path, micro_batch=settings.micro_batch, device=settings.device
+        )
+        online = modes.Online(self.digits, settings, predictor)
+        plain = modes.n_training(self.digits, settings)
         spec = TeacherSpec(
             SERVICE,
             str(teacher.path),
@@ -160,17 +165,22 @@ class _Run:
             ttl_s=TTL_S,
             options=() if settings.device == "cpu" else ("--devices", settings.device),
         )
-        with self._mesh(spec) as mesh:
-            with self._bar("online", settings.batches) as (_, on_batch):
-                predictor = Predictor(
-                    teacher.path, micro_batch=settings.micro_batch, device=settings.device
-                )
-                results["online"] = modes.run_online(self.digits, settings, predictor, on_batch)
-            with self._bar("n_training", settings.batches) as (_, on_batch):
-                results["n_training"] = modes.run_n_training(self.digits, settings, on_batch)
+        after = settings.seeds // 2
+        before = settings.seeds - after
+        with self._mesh(spec) as mesh:  # idle teachers hardly disturb the others
+            self._train(online, before)
+            self._train(plain, before)
             edl_dist = self._edl_dist(mesh, spec)
-        results["edl_dist"] = edl_dist.result
+        self._train(plain, after)
+        self._train(online, after)
+        for result in (online.result, plain.result, edl_dist.result):
+            results[result.mode] = result
         return {mode: results[mode] for mode in modes.TITLES if mode in results}, edl_dist
+
+    def _train(self, training: modes.Training, seeds: int) -> None:
+        if seeds:
+            with self._bar(training.mode, seeds * self.settings.steps) as (_, on_batch):
+                training.run(seeds, on_batch)
 
     @contextlib.contextmanager
     def _mesh(self, spec: TeacherSpec) -> Iterator[LocalMesh]:

@@ -120,11 +120,17 @@ def brightness(image: Any) -> Any:
 
 def test_n_training_is_distillation_without_its_soft_half(digits: Digits) -> None:
     steps: list[int] = []
-    plain = modes.run_n_training(digits, SMALL, steps.append)
+    training = modes.n_training(digits, SMALL)
+    training.run(2, steps.append)
     assert steps == [1, 2, 3, 4, 5, 6]
+    plain = training.result
     labelled = modes.label_in_process(BatchSource(digits, SMALL), brightness)
     hard = DistillLoss(1, 0)
-    same = modes.train_students("edl_dist", labelled, hard, digits, SMALL, lambda number: None)
+    in_two_runs = modes.Training("edl_dist", labelled, hard, digits, SMALL)
+    in_two_runs.run(1, lambda number: None)
+    assert in_two_runs.result.stream.batches == 3
+    in_two_runs.run(1, lambda number: None)
+    same = in_two_runs.result
     assert same.accuracy == plain.accuracy
     assert len(plain.accuracy) == 2
     assert plain.samples_per_s == pytest.approx(96 / plain.seconds)
