@@ -96,6 +96,12 @@ class Bench:
         return len(self.server._methods.infer_calls)  # noqa: SLF001 - limited, not measured
 
     @property
+    def idle_calls(self) -> int:
+        """Those of `open_calls` that owe their next request."""
+        owing = self.server._methods.infer_calls._owing  # noqa: SLF001 - seen by others when full
+        return sum(len(calls) for calls in owing.values())
+
+    @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The server's event loop."""
         return self.server._loop  # noqa: SLF001 - for virtual time and faults

@@ -300,6 +300,7 @@ def test_a_call_of_grpc_counts_with_the_largest_request(make: Make) -> None:
     with closing(GrpcStream(bench)) as stream:
         stream.put(bench.request())
         stream.next()
+        wait_until(lambda: bench.idle_calls == 1)
         assert infer(bench, rows()).status_code == 200
         with pytest.raises(grpc.RpcError):
             stream.next()
