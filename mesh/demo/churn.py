@@ -74,7 +74,7 @@ class Churn:
         self._start_teacher = start
         self._newcomer = newcomer
         self._kill_from = 2 * batches // 5
-        self._add_at_latest = batches // 2
+        self._replace_at_latest = batches // 2
         self._say = say
         self._clock = clock
         self._began = clock()
@@ -109,23 +109,19 @@ class Churn:
         in_flight = dict(stats.in_flight).get(self._victim, 0)
         if held_s < FIGURES_AGE_S or (not in_flight and held_s < HELD_AT_MOST_S):
             return False
-        self._due = self._see_resends
+        self._due = self._replace
         self._kill_teacher(self._victim)
         self._tell("kill", self._victim, batch, f"killed (SIGKILL) with {in_flight} in flight")
         return True
 
-    def _see_resends(self, batch: int, stats: ReaderStats) -> bool:
+    def _replace(self, batch: int, stats: ReaderStats) -> bool:
         sent_again = stats.resends + stats.hedges  # at its death, or before, as it was late
-        if not sent_again and batch < self._add_at_latest:
+        if not sent_again and batch < self._replace_at_latest:
             return False
-        self._due = self._add
-        if sent_again:
-            text = f"its batches go to the other teachers (resends: {sent_again})"
-            self._tell("resent", self._victim, batch, text)
-        return True
-
-    def _add(self, batch: int, stats: ReaderStats) -> bool:
         self._due = self._see_newcomer
+        if sent_again:
+            text = f"its batches go to the others (resends: {sent_again})"
+            self._tell("resent", self._victim, batch, text)
         self._tell("start", self._newcomer, batch, "a new teacher starts")
         self._start_teacher(self._newcomer)
         return True

@@ -97,8 +97,8 @@ class Bench:
 
     @property
     def idle_calls(self) -> int:
-        """Those of `open_calls` that owe their next request."""
-        owing = self.server._methods.infer_calls._owing  # noqa: SLF001 - seen by others when full
+        """The `open_calls` that have sent no request, or had their last one answered."""
+        owing = self.server._methods.infer_calls._owing  # noqa: SLF001 - no figure shows it
         return sum(len(calls) for calls in owing.values())
 
     @property
