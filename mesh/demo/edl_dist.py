@@ -97,7 +97,7 @@ def run_edl_dist(
         say: told of what happens to teachers.
         check: called while waiting; what it raises ends the run.
     """
-    with _open_reader(mesh, digits, settings, cores) as reader:
+    with open_reader(mesh, digits, settings, cores) as reader:
         gather(reader, settings.teachers, check)
         meter = _meter(mesh, reader)
         watch = _Watch(on_batch)
@@ -196,7 +196,7 @@ def _churn(
 
 
 @contextmanager
-def _open_reader(
+def open_reader(
     mesh: LocalMesh, digits: Digits, settings: DemoSettings, cores: Cores
 ) -> Iterator[DistilReader]:
     """The reader, its engine on the mesh's cores, its threads on the student's."""

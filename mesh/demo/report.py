@@ -304,7 +304,8 @@ def _disturbances(report: DemoReport) -> list[str]:
     if not report.shared_device and report.speed_change >= DISTURBED_SHARE:
         return [
             f"The machine's speed changed by {report.speed_change:.0%} between the trainings"
-            " (student core-ms): take the ratios as rough, or repeat the demo."
+            " (student core-ms): take the ratios as rough. `edl bench demo` takes the ways by"
+            " turns, a few steps each, so that they meet the same speeds."
         ]
     return []
 

@@ -16,6 +16,7 @@ from edl.benchmarks import (
     accuracy,
     cli,
     codec,
+    demo,
     imports,
     labels,
     ledger,
@@ -256,6 +257,16 @@ def test_mesh_and_teacher_measure_devices_of_a_stated_pace() -> None:
     assert changes.suspended(0.02, 2, 0.02, volume_s=0.2, stop_s=0.5, times=1) > 0
 
 
+def test_demo_compares_the_turns_of_one_round() -> None:
+    drifting = [speed / 100 for speed in range(100, 100 + MIN_ROUNDS)]
+    report = demo.judge([(s, 1.25 * s, 2 * s, s / 0.8) for s in drifting], [0.0] * MIN_ROUNDS)
+    assert [row["x_n_training"] for row in report.rows] == pytest.approx([1, 0.8, 0.5, 0.8])
+    assert [row["x_online"] for row in report.rows] == pytest.approx([2, 1.6, 1, 1.6])
+    to_online, to_n_training, before = report.goals
+    assert (to_online.low, to_n_training.high) == pytest.approx((1.6, 0.8))
+    assert (to_online.holds, to_n_training.holds, before.holds) == (True, False, True)
+
+
 def test_plan_runs_two_students() -> None:
     asked = paced.Configuration("two students", 0.01, (0.015,), students=2)
     rates = paced.ran(asked, window_s=0.02)
@@ -276,7 +287,7 @@ def test_elastic_times_each_request_of_its_service() -> None:
         assert web.stop() == 0
 
 
-LONG = ("checkpoint", "coordinator", "elastic", "mesh", "plan", "students", "teacher")
+LONG = ("checkpoint", "coordinator", "demo", "elastic", "mesh", "plan", "students", "teacher")
 
 
 @pytest.mark.nightly

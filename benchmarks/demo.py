@@ -1,0 +1,208 @@
+"""The speeds that `edl demo` compares, taken by turns, and what a busy second core takes of them.
+
+The demo trains one way after another, so a machine that changes its speed within seconds changes
+the ratios, too. Here a few steps of each way are taken by turns: N-training, N-training while a
+process without a mesh keeps the teacher's core busy, Online, and EDL-Dist with a full buffer and no
+teacher killed. The second is what any mesh leaves of the first where the cores share caches or a
+power limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from ..distill_reader import DistilReader
+from ..errors import NoTeacherAvailable
+from ..mesh.cores import available_cores, children_on, pin_process
+from ..mesh.demo.cli import QUIET_AND_ALIKE, cache_folder, check_installed
+from ..mesh.demo.cores import Cores
+from ..mesh.demo.digits import BatchSource, load_digits
+from ..mesh.demo.edl_dist import SERVICE, gather, open_reader
+from ..mesh.demo.modes import FIRST_SEED, distill_loss, label_in_process
+from ..mesh.demo.networks import load_paddle, student_network
+from ..mesh.demo.predictor import Predictor
+from ..mesh.demo.run import usable_cache
+from ..mesh.demo.settings import DemoSettings
+from ..mesh.demo.stream_check import StreamCheck
+from ..mesh.demo.teacher_model import obtain_teacher
+from ..mesh.local import LocalMesh, TeacherSpec
+from ..student.losses import DistillLoss
+from ..student.trainer import Trainer
+from .children import Child
+from .report import MIN_ROUNDS, Estimate, Goal, Report, Row, interleaved
+
+log = logging.getLogger(__name__)
+
+WAYS = ("N-training", "N-training, other core busy", "Online", "EDL-Dist")
+N_TRAINING, _, ONLINE, EDL_DIST = WAYS
+#: The least ratios of EDL-Dist, as the demo has them for goals.
+TO_ONLINE, TO_N_TRAINING = 1.6, 0.95
+STEPS, ROUNDS = 10, 40
+QUICK_STEPS: Final = 2
+#: The greatest part of the batches of EDL-Dist that may have been labelled during others' turns.
+LABELLED_BEFORE: Final = 0.1
+#: Steps of EDL-Dist before each of its turns, so that its teachers work from the turn's beginning.
+LEAD_IN: Final = 5
+#: How long the buffer may take to be full again before EDL-Dist has its turn.
+_FULL_S: Final = 60.0
+_POLL_S: Final = 0.05
+
+
+def run(quick: bool) -> Report:
+    """Take each way by turns.
+
+    Args:
+        quick: fewer steps in a turn.
+    """
+    check_installed()
+    os.environ.update(QUIET_AND_ALIKE)
+    steps, rounds = (QUICK_STEPS, MIN_ROUNDS) if quick else (STEPS, ROUNDS)
+    upper = DemoSettings().upper_batches
+    enough = (rounds + 1) * max(2 * steps, steps + LEAD_IN) + upper
+    # Teachers that pause until the buffer has sunk far would rest for whole turns.
+    settings = replace(DemoSettings(), seeds=1, steps=enough, lower_batches=upper - 2)
+    available = available_cores()
+    cores = Cores.divide(available)
+    digits = load_digits(settings.size)
+    with ExitStack() as ending:
+        ending.callback(pin_process, available)
+        pin_process(cores.student)
+        folder = ending.enter_context(usable_cache(cache_folder(), log.info))
+        log.info("obtain the teacher")
+        teacher = obtain_teacher(digits, settings, folder, fresh=False, on_step=_ignore).path
+        log.info("start a mesh, and a process without one")
+        mesh = ending.enter_context(_mesh(str(teacher), settings, cores))
+        neighbour = _neighbour(ending, teacher, cores)
+        predictor = Predictor(teacher, micro_batch=settings.micro_batch)
+        source = BatchSource(digits, settings)
+        train_plain = _student(source, DistillLoss(alpha=1, beta=0))
+        train_online = _student(label_in_process(source, predictor), distill_loss(settings))
+        reader = ending.enter_context(open_reader(mesh, digits, settings, cores))
+        gather(reader, settings.teachers, lambda: None)
+        train_labelled = _student(iter(reader), distill_loss(settings))
+        from_buffer: list[float] = []
+
+        def beside_a_busy_core() -> float:
+            neighbour.ask("work")
+            try:
+                return train_plain(steps)
+            finally:
+                neighbour.ask("rest")
+
+        def with_a_full_buffer() -> float:
+            _await_labels(reader, settings.lower_batches)
+            train_labelled(LEAD_IN)
+            before = reader.stats.ready
+            step_s = train_labelled(steps)
+            from_buffer.append((before - reader.stats.ready) / steps)
+            return step_s
+
+        log.info("%d rounds of %d steps of each way", rounds + 1, steps)
+        measured = interleaved(
+            lambda: train_plain(steps),
+            beside_a_busy_core,
+            lambda: train_online(steps),
+            with_a_full_buffer,
+            rounds=rounds,
+        )
+    return judge(measured, from_buffer)
+
+
+def _student(batches: Iterable[Any], loss: DistillLoss) -> Callable[[int], float]:
+    """What trains a new student for so many steps more, and returns seconds per step."""
+    paddle = load_paddle()
+    paddle.seed(FIRST_SEED)
+    student = student_network()
+    optimizer = paddle.optimizer.Adam(DemoSettings().learning_rate, parameters=student.parameters())
+    trainer = Trainer(student, loss, optimizer)
+    stream = StreamCheck().watch(batches)
+
+    def train(steps: int) -> float:
+        return trainer.fit(stream, steps=steps).seconds / steps
+
+    return train
+
+
+@contextlib.contextmanager
+def _mesh(teacher: str, settings: DemoSettings, cores: Cores) -> Iterator[LocalMesh]:
+    """Coordinator and teachers, all ready, on the cores that the student leaves."""
+    spec = TeacherSpec(SERVICE, teacher, micro_batch=settings.micro_batch)
+    with ExitStack() as ending:
+        with children_on(cores.others):
+            mesh = ending.enter_context(LocalMesh())
+            names = [f"teacher-{number + 1}" for number in range(settings.teachers)]
+            for name in names:
+                mesh.start_teacher(name, spec)
+        for name in names:
+            mesh.wait_ready(name)
+        yield mesh
+
+
+def _neighbour(ending: ExitStack, teacher: Path, cores: Cores) -> Child:
+    """A process that labels without a mesh, on the teachers' cores, when it is told to."""
+    module = "edl.benchmarks.pacing.neighbour"
+    on = ",".join(map(str, sorted(cores.others)))
+    child = Child(ending, "the neighbour", module, on, teacher)
+    child.hear()
+    return child
+
+
+def _await_labels(reader: DistilReader, batches: int) -> None:
+    """Wait until so many labelled batches are ready."""
+    deadline = time.monotonic() + _FULL_S
+    while (ready := reader.stats.ready) < batches:
+        if time.monotonic() > deadline:
+            raise NoTeacherAvailable(f"{ready} of {batches} batches labelled in {_FULL_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def _ignore(done: int, total: int) -> None:
+    """Nobody is told how far the teacher's training is."""
+
+
+def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -> Report:
+    """The report.
+
+    Args:
+        measured: per round, seconds per step of each of `WAYS`.
+        from_buffer: per round, the part of EDL-Dist's batches that were labelled before its turn.
+    """
+    by_way = dict(zip(WAYS, zip(*measured, strict=True), strict=True))
+    rows: list[Row] = []
+    for way, steps_s in by_way.items():
+        to_online = _ratio(by_way[ONLINE], steps_s)
+        to_plain = _ratio(by_way[N_TRAINING], steps_s)
+        rows.append(
+            {
+                "way": way,
+                "step_ms": 1e3 * statistics.median(steps_s),
+                "fastest_ms": 1e3 * min(steps_s),
+                "slowest_ms": 1e3 * max(steps_s),
+                "x_online": to_online.value,
+                "x_n_training": to_plain.value,
+            }
+        )
+    edl_dist = by_way[EDL_DIST]
+    to_online = _ratio(by_way[ONLINE], edl_dist)
+    to_plain = _ratio(by_way[N_TRAINING], edl_dist)
+    taken = Estimate.of(from_buffer)
+    goals = [
+        Goal.judge("EDL-Dist, x Online", to_online, ">=", TO_ONLINE),
+        Goal.judge("EDL-Dist, x N-training", to_plain, ">=", TO_N_TRAINING),
+        Goal.judge("of its batches, labelled before its turn", taken, "<=", LABELLED_BEFORE),
+    ]
+    return Report(rows, goals)
+
+
+def _ratio(base_s: Sequence[float], own_s: Sequence[float]) -> Estimate:
+    """How many times as fast as the base, round by round."""
+    return Estimate.of([base / own for base, own in zip(base_s, own_s, strict=True)])

@@ -1,0 +1,52 @@
+"""A process that keeps a core busy with the demo's teacher while it is told to: `python -m` this.
+
+    python -m edl.benchmarks.pacing.neighbour CHANNEL CORE MODEL
+
+Told "work" or "rest", it answers when its model has begun, or has ended its last batch.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from ...mesh.demo.digits import BatchSource, load_digits
+from ...mesh.demo.predictor import Predictor
+from ...mesh.demo.settings import DemoSettings
+from ...proto.channel import Channel
+from ...supervise import end_with_parent
+from ..children import stay_on
+
+
+def main(channel_fd: int, core: str, model: str) -> None:
+    """Label one batch over and over between "work" and "rest", until the channel ends."""
+    end_with_parent(at_once=True)
+    stay_on(core)
+    settings = DemoSettings()
+    image, *_ = next(iter(BatchSource(load_digits(settings.size), settings)))
+    predictor = Predictor(Path(model), micro_batch=settings.micro_batch)
+    predictor(image)
+    working, computing = threading.Event(), threading.Lock()
+
+    def work() -> None:
+        while working.wait():
+            with computing:
+                predictor(image)
+
+    threading.Thread(target=work, daemon=True).start()
+    channel = Channel.attach(channel_fd)
+    channel.send("ready")
+    for message in channel:
+        if message["kind"] == "work":
+            working.set()
+        else:
+            working.clear()
+            with computing:
+                pass
+        channel.send("done")
+
+
+if __name__ == "__main__":
+    fd, on, path = sys.argv[1:]
+    main(int(fd), on, path)
