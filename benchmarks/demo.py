@@ -1,10 +1,10 @@
 """The speeds that `edl demo` compares, taken by turns, and what a busy second core takes of them.
 
 The demo trains one way after another, so a machine that changes its speed within seconds changes
-the ratios, too. Here a few steps of each way are taken by turns: N-training, N-training while a
-process without a mesh keeps the teacher's core busy, Online, and EDL-Dist with a full buffer and no
-teacher killed. The second is what any mesh leaves of the first where the cores share caches or a
-power limit.
+the ratios, too. Here a few steps of each way are taken by turns: N-training, distillation with soft
+labels at hand while a process without a mesh keeps the teachers' cores busy, Online, and EDL-Dist
+with a full buffer and no teacher killed. The second is the most that a mesh can reach: it pays for
+the soft loss, and for what the cores share.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from ..distill_reader import DistilReader
 from ..errors import NoTeacherAvailable
 from ..mesh.cores import available_cores, children_on, pin_process
 from ..mesh.demo.cli import QUIET_AND_ALIKE, cache_folder, check_installed
 from ..mesh.demo.cores import Cores
-from ..mesh.demo.digits import BatchSource, load_digits
+from ..mesh.demo.digits import CLASSES, BatchSource, load_digits
 from ..mesh.demo.edl_dist import SERVICE, gather, open_reader
 from ..mesh.demo.modes import FIRST_SEED, distill_loss, label_in_process
 from ..mesh.demo.networks import load_paddle, student_network
@@ -42,16 +44,18 @@ from .report import MIN_ROUNDS, Estimate, Goal, Report, Row, interleaved
 
 log = logging.getLogger(__name__)
 
-WAYS = ("N-training", "N-training, other core busy", "Online", "EDL-Dist")
-N_TRAINING, _, ONLINE, EDL_DIST = WAYS
+WAYS = ("N-training", "labels at hand", "Online", "EDL-Dist")
+N_TRAINING, AT_HAND, ONLINE, EDL_DIST = WAYS
 #: The least ratios of EDL-Dist, as the demo has them for goals.
 TO_ONLINE, TO_N_TRAINING = 1.6, 0.95
-STEPS, ROUNDS = 10, 40
+#: The least part of the speed with labels at hand that EDL-Dist keeps.
+TO_AT_HAND: Final = 0.95
+STEPS, ROUNDS = 5, 80
 QUICK_STEPS: Final = 2
 #: The greatest part of the batches of EDL-Dist that may have been labelled during others' turns.
 LABELLED_BEFORE: Final = 0.1
 #: Steps of EDL-Dist before each of its turns, so that its teachers work from the turn's beginning.
-LEAD_IN: Final = 5
+LEAD_IN: Final = 3
 #: How long the buffer may take to be full again before EDL-Dist has its turn.
 _FULL_S: Final = 60.0
 _POLL_S: Final = 0.05
@@ -67,7 +71,7 @@ def run(quick: bool) -> Report:
     os.environ.update(QUIET_AND_ALIKE)
     steps, rounds = (QUICK_STEPS, MIN_ROUNDS) if quick else (STEPS, ROUNDS)
     upper = DemoSettings().upper_batches
-    enough = (rounds + 1) * max(2 * steps, steps + LEAD_IN) + upper
+    enough = (rounds + 1) * (steps + LEAD_IN) + upper
     # Teachers that pause until the buffer has sunk far would rest for whole turns.
     settings = replace(DemoSettings(), seeds=1, steps=enough, lower_batches=upper - 2)
     available = available_cores()
@@ -85,16 +89,20 @@ def run(quick: bool) -> Report:
         predictor = Predictor(teacher, micro_batch=settings.micro_batch)
         source = BatchSource(digits, settings)
         train_plain = _student(source, DistillLoss(alpha=1, beta=0))
+        at_hand = np.zeros((settings.batch_size, CLASSES), np.float32)
+        train_at_hand = _student(
+            label_in_process(source, lambda image: at_hand), distill_loss(settings)
+        )
         train_online = _student(label_in_process(source, predictor), distill_loss(settings))
         reader = ending.enter_context(open_reader(mesh, digits, settings, cores))
         gather(reader, settings.teachers, lambda: None)
         train_labelled = _student(iter(reader), distill_loss(settings))
         from_buffer: list[float] = []
 
-        def beside_a_busy_core() -> float:
+        def with_labels_at_hand() -> float:
             neighbour.ask("work")
             try:
-                return train_plain(steps)
+                return train_at_hand(steps)
             finally:
                 neighbour.ask("rest")
 
@@ -109,7 +117,7 @@ def run(quick: bool) -> Report:
         log.info("%d rounds of %d steps of each way", rounds + 1, steps)
         measured = interleaved(
             lambda: train_plain(steps),
-            beside_a_busy_core,
+            with_labels_at_hand,
             lambda: train_online(steps),
             with_a_full_buffer,
             rounds=rounds,
@@ -179,27 +187,24 @@ def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -
     by_way = dict(zip(WAYS, zip(*measured, strict=True), strict=True))
     rows: list[Row] = []
     for way, steps_s in by_way.items():
-        to_online = _ratio(by_way[ONLINE], steps_s)
-        to_plain = _ratio(by_way[N_TRAINING], steps_s)
+        ratios = {f"x {base}": _ratio(by_way[base], steps_s).value for base in WAYS[:3]}
         rows.append(
             {
                 "way": way,
                 "step_ms": 1e3 * statistics.median(steps_s),
                 "fastest_ms": 1e3 * min(steps_s),
                 "slowest_ms": 1e3 * max(steps_s),
-                "x_online": to_online.value,
-                "x_n_training": to_plain.value,
+                **ratios,
             }
         )
-    edl_dist = by_way[EDL_DIST]
-    to_online = _ratio(by_way[ONLINE], edl_dist)
-    to_plain = _ratio(by_way[N_TRAINING], edl_dist)
-    taken = Estimate.of(from_buffer)
     goals = [
-        Goal.judge("EDL-Dist, x Online", to_online, ">=", TO_ONLINE),
-        Goal.judge("EDL-Dist, x N-training", to_plain, ">=", TO_N_TRAINING),
-        Goal.judge("of its batches, labelled before its turn", taken, "<=", LABELLED_BEFORE),
+        Goal.judge(f"EDL-Dist, x {base}", _ratio(by_way[base], by_way[EDL_DIST]), ">=", least)
+        for base, least in ((ONLINE, TO_ONLINE), (N_TRAINING, TO_N_TRAINING), (AT_HAND, TO_AT_HAND))
     ]
+    taken = Estimate.of(from_buffer)
+    goals.append(
+        Goal.judge("of its batches, labelled before its turn", taken, "<=", LABELLED_BEFORE)
+    )
     return Report(rows, goals)
 
 

@@ -259,11 +259,12 @@ def test_mesh_and_teacher_measure_devices_of_a_stated_pace() -> None:
 
 def test_demo_compares_the_turns_of_one_round() -> None:
     drifting = [speed / 100 for speed in range(100, 100 + MIN_ROUNDS)]
-    report = demo.judge([(s, 1.25 * s, 2 * s, s / 0.8) for s in drifting], [0.0] * MIN_ROUNDS)
-    assert [row["x_n_training"] for row in report.rows] == pytest.approx([1, 0.8, 0.5, 0.8])
-    assert [row["x_online"] for row in report.rows] == pytest.approx([2, 1.6, 1, 1.6])
-    to_online, to_n_training, before = report.goals
-    assert (to_online.low, to_n_training.high) == pytest.approx((1.6, 0.8))
+    report = demo.judge([(s, s / 0.95, 2 * s, s / 0.9) for s in drifting], [0.0] * MIN_ROUNDS)
+    assert [row["x N-training"] for row in report.rows] == pytest.approx([1, 0.95, 0.5, 0.9])
+    assert [row["x Online"] for row in report.rows] == pytest.approx([2, 1.9, 1, 1.8])
+    to_online, to_n_training, to_at_hand, before = report.goals
+    assert (to_online.low, to_n_training.high) == pytest.approx((1.8, 0.9))
+    assert to_at_hand.value == pytest.approx(0.9 / 0.95)
     assert (to_online.holds, to_n_training.holds, before.holds) == (True, False, True)
 
 
