@@ -50,12 +50,12 @@ N_TRAINING, AT_HAND, ONLINE, EDL_DIST = WAYS
 TO_ONLINE, TO_N_TRAINING = 1.6, 0.95
 #: The least part of the speed with labels at hand that EDL-Dist keeps.
 TO_AT_HAND: Final = 0.95
-STEPS, ROUNDS = 5, 80
+STEPS, ROUNDS = 6, 60
 QUICK_STEPS: Final = 2
 #: The greatest part of the batches of EDL-Dist that may have been labelled during others' turns.
 LABELLED_BEFORE: Final = 0.1
 #: Steps of EDL-Dist before each of its turns, so that its teachers work from the turn's beginning.
-LEAD_IN: Final = 3
+LEAD_IN: Final = 6
 #: How long the buffer may take to be full again before EDL-Dist has its turn.
 _FULL_S: Final = 60.0
 _POLL_S: Final = 0.05
