@@ -72,6 +72,7 @@ class Churning:
         self._rounds.append(
             Churn(
                 hold=self._mesh.suspend,
+                resume=self._mesh.resume,
                 kill=self._mesh.kill,
                 start=self._start,
                 newcomer=f"newcomer-{len(self._rounds) + 1}",

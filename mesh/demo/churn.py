@@ -11,8 +11,6 @@ from ...distill_reader import ReaderStats
 
 #: The reader's figures are at most this old: its engine sends them five times a second.
 FIGURES_AGE_S = 0.25
-#: Should it get no batch while it is held, it is killed without.
-HELD_AT_MOST_S = 2.0
 
 Kind = Literal["kill", "resent", "start", "join"]
 Act = Callable[[str], None]
@@ -41,11 +39,14 @@ class Churn:
     The new one starts as soon as the batches of the killed one were sent again. By then the buffer
     covers the time that it takes to start on the core of the others.
 
-    The victim is held (SIGSTOP) for a quarter of a second before its SIGKILL: then the batches that
-    the reader's figures show in flight there are certain to be there when it dies.
+    A teacher dies with work in hand: one that has some is held (SIGSTOP) for a quarter of a second,
+    until the reader's figures show what is certain to be there when it dies. Should it have nothing
+    then, as the buffer is full, it goes on (SIGCONT), and the next moment is waited for; from three
+    fifths of the way on one is killed all the same.
 
     Args:
         hold: suspends the teacher of this teacher_id.
+        resume: lets it go on.
         kill: kills it.
         start: starts a new one of this teacher_id, without waiting for it.
         newcomer: teacher_id of the new one.
@@ -61,6 +62,7 @@ class Churn:
         self,
         *,
         hold: Act,
+        resume: Act,
         kill: Act,
         start: Act,
         newcomer: str,
@@ -70,11 +72,13 @@ class Churn:
     ) -> None:
         self.events: list[Event] = []
         self._hold_teacher = hold
+        self._resume_teacher = resume
         self._kill_teacher = kill
         self._start_teacher = start
         self._newcomer = newcomer
         self._kill_from = 2 * batches // 5
-        self._replace_at_latest = batches // 2
+        self._kill_at_latest = 3 * batches // 5
+        self._replace_at_latest = 2 * batches // 3
         self._say = say
         self._clock = clock
         self._began = clock()
@@ -97,18 +101,24 @@ class Churn:
     def _hold(self, batch: int, stats: ReaderStats) -> bool:
         if batch < self._kill_from or not stats.teachers:
             return False
-        self._due = self._kill
         in_flight = dict(stats.in_flight)
-        self._victim = max(stats.teachers, key=lambda teacher: in_flight.get(teacher, 0))
+        victim = max(stats.teachers, key=lambda teacher: in_flight.get(teacher, 0))
+        if not in_flight.get(victim) and batch < self._kill_at_latest:
+            return False
+        self._due = self._kill
+        self._victim = victim
         self._held_at = self._clock()
         self._hold_teacher(self._victim)
         return True
 
     def _kill(self, batch: int, stats: ReaderStats) -> bool:
-        held_s = self._clock() - self._held_at
-        in_flight = dict(stats.in_flight).get(self._victim, 0)
-        if held_s < FIGURES_AGE_S or (not in_flight and held_s < HELD_AT_MOST_S):
+        if self._clock() - self._held_at < FIGURES_AGE_S:
             return False
+        in_flight = dict(stats.in_flight).get(self._victim, 0)
+        if not in_flight and batch < self._kill_at_latest:
+            self._due = self._hold
+            self._resume_teacher(self._victim)
+            return True
         self._due = self._replace
         self._kill_teacher(self._victim)
         self._tell("kill", self._victim, batch, f"killed (SIGKILL) with {in_flight} in flight")

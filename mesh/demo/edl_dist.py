@@ -187,6 +187,7 @@ def _churn(
 
     return Churn(
         hold=mesh.suspend,
+        resume=mesh.resume,
         kill=kill,
         start=start,
         newcomer=f"teacher-{settings.teachers + 1}",

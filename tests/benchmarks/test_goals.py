@@ -44,7 +44,8 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
     spec = TeacherSpec("s", "m")
     churning = Churning(mesh, spec, steps=30, batches=90, say=Mock(), clock=lambda: next(now))
     for batch in range(90):
-        stats = ReaderStats(teachers=tuple(alive), resends=1)
+        in_flight = tuple((name, 1) for name in alive)
+        stats = ReaderStats(teachers=tuple(alive), in_flight=in_flight, resends=1)
         for _ in range(4):
             churning.look(batch, stats)
     assert churning.killed == churning.joined == 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import ReaderStats
-from edl.mesh.demo.churn import FIGURES_AGE_S, HELD_AT_MOST_S, Churn
+from edl.mesh.demo.churn import FIGURES_AGE_S, Churn
 from edl.mesh.demo.stream_check import StreamCheck, StreamFacts
 
 
@@ -23,6 +23,7 @@ class Mesh:
         self.stats: dict[str, Any] = {"teachers": ("a", "b"), "in_flight": (("a", 1), ("b", 2))}
         self.churn = Churn(
             hold=lambda teacher: self.done.append(("hold", teacher)),
+            resume=lambda teacher: self.done.append(("resume", teacher)),
             kill=lambda teacher: self.done.append(("kill", teacher)),
             start=self._start,
             newcomer="c",
@@ -35,6 +36,10 @@ class Mesh:
         self.done.append(("start", teacher))
         if self.fails:
             raise RuntimeError(teacher)
+
+    def works(self, a: int, b: int) -> None:
+        """So many requests are in flight."""
+        self.stats["in_flight"] = (("a", a), ("b", b))
 
     def batch(self, number: int, wait_s: float = 0.0) -> None:
         self.now += wait_s
@@ -74,9 +79,9 @@ def test_a_new_teacher_comes_even_if_nothing_is_sent_again() -> None:
     mesh = Mesh()
     mesh.batch(36)
     mesh.batch(37, FIGURES_AGE_S)
-    mesh.batch(44)
+    mesh.batch(59)
     assert mesh.kinds == ["kill"]
-    mesh.batch(45)
+    mesh.batch(60)
     assert mesh.kinds == ["kill", "start"]
 
 
@@ -90,23 +95,32 @@ def test_what_fails_is_not_done_again_at_the_next_look() -> None:
     assert mesh.done.count(("start", "c")) == 1
 
 
-@pytest.mark.parametrize(
-    ("in_flight", "wait_s", "dies"),
-    [
-        ((1, 1), FIGURES_AGE_S / 2, False),  # the figures are older than the hold
-        ((1, 0), FIGURES_AGE_S, False),  # it has no work
-        ((1, 1), FIGURES_AGE_S, True),
-        ((1, 0), HELD_AT_MOST_S, True),
-    ],
-)
-def test_the_victim_dies_when_fresh_figures_show_work_or_after_a_while(
-    in_flight: tuple[int, int], wait_s: float, dies: bool
-) -> None:
+def test_a_teacher_dies_with_work_in_hand() -> None:
     mesh = Mesh()
+    mesh.works(0, 0)  # the buffer is full
     mesh.batch(36)
-    mesh.stats["in_flight"] = tuple(zip("ab", in_flight, strict=True))
-    mesh.batch(37, wait_s)
-    assert mesh.kinds == ["kill"] * dies
+    assert mesh.done == []
+    mesh.works(1, 2)
+    mesh.batch(37)
+    mesh.works(0, 0)
+    mesh.batch(38, FIGURES_AGE_S / 2)  # its figures are older than the hold
+    assert mesh.done == [("hold", "b")]
+    mesh.batch(39, FIGURES_AGE_S)
+    assert mesh.done == [("hold", "b"), ("resume", "b")]
+    mesh.works(1, 0)
+    mesh.batch(40)
+    mesh.batch(41, FIGURES_AGE_S)
+    assert mesh.done[2:] == [("hold", "a"), ("kill", "a")]
+
+
+def test_one_that_has_no_work_dies_late() -> None:
+    mesh = Mesh()
+    mesh.works(0, 0)
+    mesh.batch(53)
+    assert mesh.done == []
+    mesh.batch(54)
+    mesh.batch(55, FIGURES_AGE_S)
+    assert mesh.kinds == ["kill"]
 
 
 def test_one_late_look_catches_up_with_all_that_is_due() -> None:
