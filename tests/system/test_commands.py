@@ -224,7 +224,7 @@ def test_ctrl_c_ends_it_and_says_what_was_checked_so_far(tmp_path: Path) -> None
         assert wrong.tail(1)[0].startswith(f"edl: {tmp_path / 'logs'} is not empty")
 
 
-#: Only a demo that hangs takes longer: it takes 15 s alone, and 120 on a very busy machine.
+#: Only a demo that hangs takes longer: it takes a minute alone, and two on a very busy machine.
 DEMO_S = 300.0
 TERMINATED = 143
 
@@ -247,7 +247,7 @@ def test_every_batch_arrives_once_in_order_with_the_right_labels(
         output = "\n".join(process.tail(200))
     found = json.loads((tmp_path / "d.json").read_text())
     edl, modes = found["edl_dist"], found["modes"]
-    assert edl["delivered"] == edl["yielded"] == 120
+    assert edl["delivered"] == edl["yielded"] == 80
     assert (edl["duplicates"], edl["out_of_order"]) == (0, 0)
     assert re.fullmatch("[0-9a-f]{64}", edl["stream_sha256"])
     assert edl["stream_sha256"] == edl["reference_sha256"]
@@ -255,7 +255,7 @@ def test_every_batch_arrives_once_in_order_with_the_right_labels(
     assert (edl["teachers_killed"], edl["teachers_added"]) == (1, 1)
     assert edl["resends"] > 0
     batch_of = {event["kind"]: event["batch"] for event in edl["events"]}
-    assert 48 <= batch_of["kill"] <= batch_of["start"] <= batch_of["join"] <= 120
+    assert 32 <= batch_of["kill"] <= batch_of["start"] <= batch_of["join"] <= 80
     # Every mode trained every student; labels are the same to the last bit, and so are students.
     online = ["online", "online_all_cores"] if len(available_cores()) > 1 else ["online"]
     assert list(modes) == ["n_training", *online, "edl_dist"]
@@ -268,7 +268,7 @@ def test_every_batch_arrives_once_in_order_with_the_right_labels(
     assert modes["edl_dist"]["core_seconds_per_sample"]["teachers"] > 0
     # The buffer was watched.
     assert found["expected"]["teachers_at_once"] == min(2, len(available_cores()) - 1)
-    assert len(edl["timeline"]) == 120 // 5
+    assert len(edl["timeline"]) == 80 // 5
     assert max(moment["volume_bytes"] for moment in edl["timeline"]) > 0
     assert 0 < edl["lower_bytes"] < edl["upper_bytes"]
     assert picture.read_bytes()[:4] == b"\x89PNG"
