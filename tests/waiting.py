@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import sys
 import time
 from collections.abc import Callable
+
+import psutil
 
 #: Far longer than anything takes on a loaded machine: reaching it means a defect, not a slow run.
 DEADLINE_S = 60.0
 
 
 def wait_until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-    """Return as soon as `condition` holds; AssertionError if it does not within `deadline_s`."""
+    """Return as soon as `condition` holds; AssertionError if it does not within `deadline_s`.
+
+    Then the report has, as captured stderr, the stacks of all threads and the child processes.
+    """
     deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, f"the condition did not hold within {deadline_s:g} s"
+        if time.monotonic() >= deadline:
+            _show_what_waits()
+            raise AssertionError(f"the condition did not hold within {deadline_s:g} s")
         time.sleep(0.002)
+
+
+def _show_what_waits() -> None:
+    faulthandler.dump_traceback(2, all_threads=True)  # which pytest captures, unlike sys.stderr
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            print(child.pid, child.status(), child.cmdline(), file=sys.__stderr__)
