@@ -1,4 +1,4 @@
-"""The speeds that `edl demo` compares, taken by turns, and what a busy second core takes of them.
+"""The speeds that `edl demo` compares, taken by turns, and the most that a mesh can reach.
 
 The demo trains one way after another, so a machine that changes its speed within seconds changes
 the ratios, too. Here a few steps of each way are taken by turns: N-training, distillation with soft
@@ -174,7 +174,7 @@ def _await_labels(reader: DistilReader, batches: int) -> None:
 
 
 def _ignore(done: int, total: int) -> None:
-    """Nobody is told how far the teacher's training is."""
+    """The teacher's training shows no progress here."""
 
 
 def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -> Report:

@@ -2,7 +2,7 @@
 
     python -m edl.benchmarks.pacing.neighbour CHANNEL CORE MODEL
 
-Told "work" or "rest", it answers when its model has begun, or has ended its last batch.
+Told "work", it answers at once; told "rest", when its last batch has ended.
 """
 
 from __future__ import annotations

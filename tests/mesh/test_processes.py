@@ -121,7 +121,7 @@ def segment() -> Iterator[Path]:
 
 
 def processes(left: tuple[str, ...]) -> list[str]:
-    """Those of them: other tests, and programs, have shared memory that nobody uses yet."""
+    """The processes alone: other programs make shared memory at the same time."""
     return [what for what in left if what.startswith("process ")]
 
 
