@@ -244,10 +244,15 @@ def test_the_oldest_half_open_call_is_evicted_for_a_new_one(make: Make, method: 
 def test_an_idle_connection_is_closed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_IDLE_MS", 100)
     bench, states = make(), list[grpc.ChannelConnectivity]()
-    bench.channel.subscribe(states.append)
+    note = states.append
+    bench.channel.subscribe(note)
     bench.infer()
     wait_until(lambda: states[-1:] == [grpc.ChannelConnectivity.IDLE])
     bench.infer()
+    bench.channel.unsubscribe(note)
+    known: Any = bench.channel
+    watching = known._connectivity_state  # noqa: SLF001 - its thread must end before the channel
+    wait_until(lambda: not watching.polling)
 
 
 # --- its end
