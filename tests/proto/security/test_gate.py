@@ -43,7 +43,7 @@ def refusals() -> list[str]:
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
-    text = "# who may call\nsss\n\nstudent:job  jjj   # only that job\nviewer vvv\nadmin:ann aaa\n"
+    text = "# who may call\nsss\n\nstudent:job  jjj   # only that job\nviewer vvv\nadmin:ann qqq\n"
     return write_secret(tmp_path / "tokens", text)
 
 
@@ -62,7 +62,7 @@ def test_token_names_the_caller(tokens: Path, refusals: list[str]) -> None:
     gate = Gate(ServerSecurity(None, tokens), refusals.append)
     assert gate.authenticates
     assert str(gate.admit(bearing("jjj"), {})) == "student:job"
-    assert str(gate.admit((("authorization", "bearer aaa"),), None)) == "admin:ann"
+    assert str(gate.admit((("authorization", "bearer qqq"),), None)) == "admin:ann"
     assert [str(gate.bearer(token)) for token in ("sss", "vvv")] == ["student", "viewer"]
     assert not refusals
 
@@ -107,7 +107,7 @@ def test_certificate_names_the_caller(named: str, role: str, name: str) -> None:
 def test_certificate_names_one(refusals: list[str], context: dict[str, list[bytes]] | None) -> None:
     gate = Gate(ServerSecurity(MUTUAL), refusals.append)
     with pytest.raises(Unauthenticated, match="names nobody"):
-        gate.admit(bearing("aaa"), context)
+        gate.admit(bearing("qqq"), context)
     assert refusals == ["unauthenticated"]
 
 
@@ -117,7 +117,7 @@ def test_token_beside_certificate_decides(tokens: Path, refusals: list[str]) -> 
     with pytest.raises(Unauthenticated):
         gate.admit((), shown("admin"))
     with pytest.raises(Unauthenticated):
-        gate.admit(bearing("aaa"), {})
+        gate.admit(bearing("qqq"), {})
     assert len(refusals) == 2
 
 
@@ -166,7 +166,7 @@ def test_unusable_list_stops_only_a_start(tokens: Path, caplog: pytest.LogCaptur
     gate = Gate(ServerSecurity(None, tokens))
     tokens.chmod(0o644)
     assert gate.bearer("sss").role == "student"
-    assert gate.bearer("aaa").role == "admin"
+    assert gate.bearer("qqq").role == "admin"
     assert [record.levelname for record in caplog.records] == ["ERROR"], "it is said once"
     with pytest.raises(UsageError, match="chmod 600"):
         Gate(ServerSecurity(None, tokens))
@@ -174,9 +174,9 @@ def test_unusable_list_stops_only_a_start(tokens: Path, caplog: pytest.LogCaptur
 
 def test_no_repr_shows_a_secret(tokens: Path) -> None:
     gate = Gate(ServerSecurity(MUTUAL, tokens))
-    gate.bearer("aaa")
+    gate.bearer("qqq")
     shown = f"{gate!r} {vars(gate)!r}"
-    assert not any(token in shown for token in ("sss", "jjj", "vvv", "aaa"))
+    assert not any(token in shown for token in ("sss", "jjj", "vvv", "qqq"))
 
 
 def test_a_name_is_the_principal_and_else_the_token_is(tmp_path: Path) -> None:
