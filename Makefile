@@ -68,6 +68,10 @@ tables: install ## simulate the papers' experiments and write docs/benchmarks.md
 interop: install ## tests against third-party clients and servers, which it installs in .interop
 	$(BIN)/python tests/run.py interop
 
+.PHONY: gpu
+gpu: ## teachers, readers and students on this machine's GPU (tests/gpu/README.md)
+	tests/gpu/python.sh tests/run.py gpu
+
 SERVING_ENV ?= .venv-serving
 .PHONY: serving-env
 serving-env: install ## an environment in which Paddle Serving runs, in SERVING_ENV (GPU=1: for GPUs)

@@ -32,6 +32,7 @@ EdlError
 │   │   └── DeadlineExceeded  the time that there was for an answer is over
 │   ├── RetryableError      it failed this time; ask again, here or elsewhere
 │   │   ├── RateLimited       too much at once: ask again later, and less
+│   │   ├── DeviceOutOfMemory  its device had too little memory for a run
 │   │   └── PredictorCrashed  its model's process died while it computed the request
 │   ├── WrongInstance       another incarnation answered
 │   ├── BadAnswer           the answer fails its checks (shape, dtype, finite)
@@ -230,6 +231,10 @@ class RateLimited(RetryableError):
     def __init__(self, message: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class DeviceOutOfMemory(RetryableError):
+    """The device had too little memory for a run; a run of fewer rows may succeed."""
 
 
 class PredictorCrashed(RetryableError):

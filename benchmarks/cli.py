@@ -11,7 +11,7 @@ import logging
 import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +21,8 @@ from .report import Report
 if TYPE_CHECKING:
     from rich.console import Console
 
+#: Devices of PyTorch, by its names.
+BenchDevice = Literal["cpu", "cuda"]
 _SIZES = "Sizes of `coordinator` and `assignment`"
 _ACCURACY = "Of `accuracy`"
 _PAPER = "Of `paper.NAME`, experiments of papers run again"
@@ -90,6 +92,12 @@ def bench(
     measure: Annotated[
         bool, typer.Option("--measure", help="This machine.", rich_help_panel=_PAPER)
     ] = False,
+    device: Annotated[
+        BenchDevice | None,
+        typer.Option(
+            help="Where the teacher of `teacher` or `paper.table1 --measure` runs, with PyTorch.",
+        ),
+    ] = None,
 ) -> None:
     """Run one benchmark of those listed below: it prints its figures beside its goals.
 
@@ -114,6 +122,7 @@ def bench(
         "download": download or None,
         "simulate": simulate or None,
         "measure": measure or None,
+        "device": device,
     }
     sizes = {option: value for option, value in asked.items() if value is not None}
     with _progress(Console(stderr=True)):
@@ -148,8 +157,10 @@ def _reproduction(name: str) -> Callable[..., Report] | None:
         return None
     from .paper.running import run as reproduce
 
-    def measured(quick: bool, simulate: bool = False, measure: bool = False) -> Report:
-        return reproduce(experiment, simulate=simulate, measure=measure, quick=quick)
+    def measured(
+        quick: bool, simulate: bool = False, measure: bool = False, device: str | None = None
+    ) -> Report:
+        return reproduce(experiment, simulate=simulate, measure=measure, quick=quick, device=device)
 
     return measured
 

@@ -29,7 +29,18 @@ Row = Mapping[str, str | float | int | bool]
 #: Fewer pairs than this say too little to fail anybody.
 MIN_ROUNDS = 15
 RESAMPLES = 2000
-LIBRARIES = ("numpy", "grpcio", "protobuf", "redis", "paddlepaddle", "paddlepaddle-gpu")
+LIBRARIES = (
+    "numpy",
+    "grpcio",
+    "protobuf",
+    "redis",
+    "paddlepaddle",
+    "paddlepaddle-gpu",
+    "torch",
+    "timm",
+    "onnxruntime-gpu",
+)
+_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +139,8 @@ class Report:
         from rich.table import Table
 
         described = self.machine
-        console.print(f"{described['cpu']}, {described['cores']} cores, {described['os']}")
+        devices = [described["cpu"], f"{described['cores']} cores", *described.get("gpus", ())]
+        console.print(", ".join([*devices, described["os"]]))
         names = list(self.rows[0]) if self.rows else []
         rows = Table(*names)
         for row in self.rows:
@@ -190,8 +202,10 @@ def pinned() -> Iterator[None]:
 def machine() -> dict[str, Any]:
     """What the figures depend on: processor, memory, system, versions; no names, no paths."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    gpus = _gpu_models()
     return {
         "cpu": _cpu_model(),
+        **({"gpus": gpus} if gpus else {}),
         "cores": _usable_cores(),
         "memory_gib": round(pages * page_bytes / 2**30, 1),
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -212,6 +226,19 @@ def _cpu_model() -> str:
             if key.strip() == "model name":
                 return value.strip()
     return platform.processor() or platform.machine()
+
+
+def _gpu_models() -> list[str]:
+    """NVIDIA's GPUs, as their driver calls them."""
+    said = [line for path in sorted(_GPUS.glob("*/information")) for line in _lines(path)]
+    return [line.partition(":")[2].strip() for line in said if line.startswith("Model:")]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _versions() -> Iterator[tuple[str, str]]:

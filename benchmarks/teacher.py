@@ -3,7 +3,8 @@
 Three questions, each with real processes. An emulated device of a stated rate: how much of that
 rate comes out of a reader that takes each batch at once. A ResNet with Paddle: how much of what the
 bare model does alone, by turns on the same core. And while that model runs: how much later than an
-idle process on the same core the socket side answers `ServerLive`, and beats.
+idle process on the same core the socket side answers `ServerLive`, and beats. With `--device`, in
+place of these: what a teacher with PyTorch delivers of a bare loop's speed on that device.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ..proto.arena import Array
 from ..supervise import python_command, start
 from .children import ANY_CORE, Child, move_to, two_cores
 from .report import Estimate, Goal, Report, Row, interleaved
+from .teaching import on_device
 from .teaching.models import FEATURES
 
 log = logging.getLogger(__name__)
@@ -49,12 +51,15 @@ _FIRST: Final = 10
 _READY_S: Final = 120.0
 
 
-def run(quick: bool) -> Report:
-    """The emulated devices, then the ResNet.
+def run(quick: bool, device: str | None = None) -> Report:
+    """The emulated devices, then the ResNet; or networks of PyTorch on one device.
 
     Args:
         quick: shorter windows, and ResNet18 in place of ResNet50.
+        device: "cpu" or "cuda": only what a teacher with PyTorch delivers of it.
     """
+    if device is not None:
+        return on_device.compare(device, quick)
     rows: list[Row] = []
     goals: list[Goal] = []
     for batch_s, least in PACES.items():

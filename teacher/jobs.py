@@ -4,7 +4,8 @@
 to the predictor    job   id, inputs {name: ref}, parts [part]     label these requests in one go
                     free  record                                   the answer has been sent
 from it             progress  text                                 for the operator
-                    ready     spec, t_t_s, micro_batch             it takes jobs from now on
+                    ready     spec, t_t_s, micro_batch             it takes jobs from now on; again
+                                                                   when its micro-batch is smaller
                     refused   error, message                       it cannot serve this model
                     done      id, results [result]                 one for each part, in order
 a result            record, outputs {name: ref}, device_seconds
@@ -24,6 +25,7 @@ from typing import Any
 from ..errors import (
     BadAnswer,
     DeadlineExceeded,
+    DeviceOutOfMemory,
     EdlError,
     ModelError,
     RequestRefused,
@@ -37,6 +39,7 @@ _BY_NAME: dict[str, type[EdlError]] = {
     for kind in (
         BadAnswer,
         DeadlineExceeded,
+        DeviceOutOfMemory,
         ModelError,
         RequestRefused,
         RetryableError,

@@ -176,6 +176,7 @@ class Teacher:
             loaded=self._pool.ready,
             draining=self._identity.draining,
             restarts=self._pool.restarts,
+            micro_batch_reductions=self._pool.micro_batch_reductions,
             heartbeat=heartbeat.answering if heartbeat else None,
         )
 

@@ -44,6 +44,7 @@ class TeacherView:
         loaded: the model takes requests.
         draining: about to leave.
         restarts: of predictor processes.
+        micro_batch_reductions: times that a device ran out of memory, which halved it.
         heartbeat: whether the registry answered the last beat; None: it serves alone.
     """
 
@@ -61,6 +62,7 @@ class TeacherView:
     loaded: bool
     draining: bool
     restarts: int
+    micro_batch_reductions: int
     heartbeat: bool | None
 
 
@@ -230,6 +232,11 @@ class _Views(Collector):
         yield who
         yield CounterMetricFamily(
             "edl_teacher_predictor_restarts", "Starts of the model after a crash.", now.restarts
+        )
+        yield CounterMetricFamily(
+            "edl_teacher_micro_batch_reductions",
+            "Times that a device ran out of memory, which halved its micro-batch.",
+            now.micro_batch_reductions,
         )
         gauges: tuple[tuple[str, str, float | None], ...] = (
             ("slots", "Requests that wait for the model or run in it at once.", now.slots),

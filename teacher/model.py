@@ -12,6 +12,9 @@ from ..proto.specs import FREE, TensorSpec
 
 __all__ = ["FREE", "ModelSpec", "TensorSpec"]
 
+#: How the word of `numerics` begins that says of how many samples a run is.
+_MICRO_BATCH = "micro-batch="
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
@@ -43,7 +46,8 @@ class ModelSpec:
 
     def in_micro_batches(self, size: int) -> ModelSpec:
         """The same model run in micro-batches of `size` samples: other numerics."""
-        return replace(self, numerics=(*self.numerics, f"micro-batch={size}"))
+        others = (word for word in self.numerics if not word.startswith(_MICRO_BATCH))
+        return replace(self, numerics=(*others, f"{_MICRO_BATCH}{size}"))
 
     def merging(self, most: int) -> ModelSpec:
         """The same model where requests go with others', up to `most` samples: bits depend on them.

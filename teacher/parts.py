@@ -10,17 +10,16 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
 from ..errors import DeadlineExceeded, EdlError
 from ..proto.arena import Array
+from .backends import Submit
 from .finite import check_finite
 from .wanted import Wanted, in_their_forms
-
-#: Every output for some inputs, both of equal length along axis 0.
-RunBatch = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,48 +57,77 @@ class Labelled:
 Result = Labelled | EdlError
 
 
-def label_parts(
-    run: RunBatch,
+def submit_parts(
+    submit: Submit,
     inputs: Mapping[str, Array],
     parts: Sequence[Part],
     clock: Callable[[], float] = time.monotonic,
-) -> list[Result]:
-    """Label the requests that `inputs` is made of.
+) -> Callable[[], list[Result]]:
+    """Begin to label the requests that `inputs` is made of.
 
     Args:
-        run: the model.
+        submit: begins a run of the model, which may be of any number of rows.
         inputs: the requests' rows, one request after another.
         parts: the requests; at least 1.
         clock: of their deadlines.
 
     Returns:
-        For each part its labels, or the error that it ends with.
+        What waits for the end, and returns for each part its labels, or the error that it ends
+        with.
     """
     now = clock()
     cut = _cut(inputs, parts)
-    results: list[Result] = [DeadlineExceeded("its deadline was over before its turn")] * len(parts)
     live = [index for index, part in enumerate(parts) if part.deadline_s > now]
     if not live:
-        return results
+        return lambda: _in_place(len(parts), {})
     together = inputs if len(live) == len(parts) else _joined([cut[index] for index in live])
-    start = time.perf_counter()
+    alone = partial(_submit_each, submit, [cut[index] for index in live], live, parts, clock)
     try:
-        every = run(together)
+        running = submit(together)
     except EdlError as error:
-        if len(live) == 1:
-            # Without its frames, which know `results`: the arrays there are to be let go at once.
-            results[live[0]] = error.with_traceback(None)
-        else:
-            for index in live:
-                (results[index],) = label_parts(run, cut[index], [parts[index]], clock)
-        return results
-    device_seconds = time.perf_counter() - start
-    samples = sum(parts[index].samples for index in live)
-    labels = _cut(every, [parts[index] for index in live])
-    for index, own in zip(live, labels, strict=True):
-        share = parts[index].samples / samples
-        results[index] = _checked(own, parts[index], device_seconds * share)
-    return results
+        # Without its frames: the arrays that they know are to be let go at once.
+        refused = error.with_traceback(None)
+        labels = alone() if len(live) > 1 else lambda: {live[0]: refused}
+        return lambda: _in_place(len(parts), labels())
+
+    def finish() -> list[Result]:
+        try:
+            every, device_s = running()
+        except EdlError as error:
+            failed: dict[int, Result] = {live[0]: error.with_traceback(None)}
+            return _in_place(len(parts), alone()() if len(live) > 1 else failed)
+        samples = sum(parts[index].samples for index in live)
+        labels = _cut(every, [parts[index] for index in live])
+        return _in_place(
+            len(parts),
+            {
+                index: _checked(own, parts[index], device_s * parts[index].samples / samples)
+                for index, own in zip(live, labels, strict=True)
+            },
+        )
+
+    return finish
+
+
+def _submit_each(
+    submit: Submit,
+    cut: Sequence[Mapping[str, Array]],
+    live: Sequence[int],
+    parts: Sequence[Part],
+    clock: Callable[[], float],
+) -> Callable[[], dict[int, Result]]:
+    """Each request by itself, so that the error of one is the error of that one."""
+    runs = [
+        submit_parts(submit, own, [parts[index]], clock)
+        for index, own in zip(live, cut, strict=True)
+    ]
+    return lambda: {index: run()[0] for index, run in zip(live, runs, strict=True)}
+
+
+def _in_place(count: int, results: Mapping[int, Result]) -> list[Result]:
+    """The results in the order of their requests; those that are missing were not computed."""
+    late = DeadlineExceeded("its deadline was over before its turn")
+    return [results.get(index, late) for index in range(count)]
 
 
 def _checked(own: Mapping[str, Array], part: Part, device_seconds: float) -> Result:

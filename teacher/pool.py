@@ -128,6 +128,11 @@ class PredictorPool:
         return sum(client.restarts for client in self._clients)
 
     @property
+    def micro_batch_reductions(self) -> int:
+        """How often a micro-batch was halved because a device ran out of memory."""
+        return sum(client.micro_batch_reductions for client in self._clients)
+
+    @property
     def lanes(self) -> int:
         """Devices that serve, or will when their predictor is back."""
         return sum(client.failure is None for client in self._clients)

@@ -8,45 +8,57 @@ would be deaf meanwhile. Jobs come over a channel, arrays lie in shared memory (
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 
 from .. import supervise
-from ..errors import BadAnswer, EdlError, ModelError, RequestRefused, RetryableError
+from ..errors import (
+    BadAnswer,
+    DeviceOutOfMemory,
+    EdlError,
+    ModelError,
+    RequestRefused,
+    RetryableError,
+)
 from ..logs import configure_logging
 from ..proto.allocator import tune_allocator
 from ..proto.arena import Arena
 from ..proto.channel import Channel, Message
 from . import jobs, loading
+from .backends import Submit, queue_of, submit_to
 from .backends.example import example_batch
 from .config import PredictorConfig
 from .loading import Loaded
-from .microbatch import run_in_micro_batches
-from .parts import Part, Result, label_parts
+from .microbatch import submit_in_micro_batches
+from .parts import Part, Result, submit_parts
 
 
 class Predictor:
     """Serves jobs with a model that is loaded, one after another, in the order they came.
 
-    A device can be lost in such a way that each run fails until the process ends. So where a job
-    fails for want of a resource, an example is run too: a job that was too large leaves it well.
+    A device with a queue of its own is given the next job before it has finished the one before;
+    a second thread then waits for results and sends them.
+
+    A run that fails for want of memory halves the micro-batch; the requests of that job fail, and
+    may be tried again. A device can be lost in such a way that each run fails until the process
+    ends. So after a job that failed for want of any resource an example is run.
     """
 
     def __init__(self, loaded: Loaded, channel: Channel, inputs: Arena, outputs: Arena) -> None:
-        self._run = partial(
-            run_in_micro_batches, loaded.backend.run, micro_batch=loaded.micro_batch
-        )
-        self._example = example_batch(
-            loaded.backend.spec.inputs, loaded.backend.spec.rows_per_run(1)
-        )
-        self._arrive = loaded.arrive
+        self._backend = loaded.backend
+        self._loaded = loaded
+        self._micro_batch = loaded.micro_batch
         self._channel = channel
         self._inputs = inputs
         self._outputs = outputs
+        self._lost: RetryableError | None = None
+        self._submitted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def serve(self) -> None:
         """Until the socket side is gone.
@@ -54,26 +66,81 @@ class Predictor:
         Raises:
             RetryableError: the device fails on an example too.
         """
-        for message in self._channel:
-            if message["kind"] == "job":
-                self._label(message)
-            elif message["kind"] == "free":
-                self._outputs.free(message["record"])
+        finisher = None
+        if queue_of(self._backend) is not None:
+            finisher = threading.Thread(target=self._finish_jobs, name="results", daemon=True)
+            finisher.start()
+        try:
+            for message in self._channel:
+                if message["kind"] == "job":
+                    finish = self._begin(message)
+                    self._submitted.put(finish) if finisher else finish()
+                elif message["kind"] == "free":
+                    self._outputs.free(message["record"])
+                if self._lost is not None:
+                    break
+        finally:
+            if finisher is not None:
+                self._submitted.put(None)
+                finisher.join()
+        if self._lost is not None:
+            raise self._lost
 
-    def _label(self, job: Message) -> None:
+    def _finish_jobs(self) -> None:
+        while (finish := self._submitted.get()) is not None:
+            finish()
+            if self._lost is not None:
+                self._channel.close()  # which ends the loop that waits for jobs
+                return
+
+    def _begin(self, job: Message) -> Callable[[], None]:
+        """Start a job; returns what waits for its labels and sends them."""
         parts = [Part.from_json(part) for part in job["parts"]]
-        self._arrive(job["at_s"])
-        results: Sequence[Result]
+        rows = self._micro_batch
+        self._loaded.arrive(job["at_s"])
         try:
             inputs = jobs.arrays_at(job["inputs"], self._inputs)
-            results = label_parts(self._run, inputs, parts)
+            labels = submit_parts(self._submitter(rows), inputs, parts)
         except Exception as error:  # no memory, for one: the model is here, and others wait for it
-            lost = RetryableError(f"the job was lost: {type(error).__name__}: {error}")
-            results = [lost] * len(parts)
-        self._channel.send("done", id=job["id"], results=[self._told(r) for r in results])
+            lost = _lost(error)
+            labels = partial(list, [lost] * len(parts))
+        return partial(self._finish, job["id"], len(parts), rows, labels)
+
+    def _finish(
+        self, number: int, parts: int, rows: int, labels: Callable[[], Sequence[Result]]
+    ) -> None:
+        try:
+            results = labels()
+        except Exception as error:  # as above
+            results = [_lost(error)] * parts
+        if rows == self._micro_batch and any(isinstance(r, DeviceOutOfMemory) for r in results):
+            self._halve_micro_batch()
+        self._channel.send("done", id=number, results=[self._told(r) for r in results])
         if any(isinstance(result, RetryableError) for result in results):
-            with contextlib.suppress(RequestRefused, BadAnswer):  # the device works
-                self._run(self._example)
+            self._try_example()
+
+    def _try_example(self) -> None:
+        spec = self._backend.spec
+        try:
+            self._submitter(self._micro_batch)(example_batch(spec.inputs, spec.rows_per_run(1)))()
+        except (RequestRefused, BadAnswer):  # the device works
+            pass
+        except RetryableError as error:
+            self._lost = error
+
+    def _submitter(self, micro_batch: int) -> Submit:
+        return partial(submit_in_micro_batches, submit_to(self._backend), micro_batch=micro_batch)
+
+    def _halve_micro_batch(self) -> None:
+        """From the next job on, and tell the socket side."""
+        rows = max(1, self._micro_batch // 2)
+        if rows == self._micro_batch or self._backend.spec.rows_per_run(rows) != rows:
+            return  # it cannot be smaller
+        self._micro_batch = rows
+        self._loaded = replace(
+            self._loaded, micro_batch=rows, spec=self._loaded.spec.in_micro_batches(rows)
+        )
+        _say_ready(self._channel, self._loaded)
 
     def _told(self, result: Result) -> Message:
         """A result as it stands in a message, its labels in shared memory."""
@@ -92,6 +159,10 @@ class Predictor:
         }
 
 
+def _lost(error: Exception) -> RetryableError:
+    return RetryableError(f"the job was lost: {type(error).__name__}: {error}")
+
+
 def load(config: PredictorConfig, channel: Channel) -> Loaded | None:
     """Make the model ready and say so; None when it was refused, which is said too."""
     try:
@@ -99,9 +170,17 @@ def load(config: PredictorConfig, channel: Channel) -> Loaded | None:
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
         return None
-    rows = loaded.micro_batch
-    channel.send("ready", spec=loaded.spec.to_json(), t_t_s=loaded.t_t_s, micro_batch=rows)
+    _say_ready(channel, loaded)
     return loaded
+
+
+def _say_ready(channel: Channel, loaded: Loaded) -> None:
+    channel.send(
+        "ready",
+        spec=loaded.spec.to_json(),
+        t_t_s=loaded.t_t_s,
+        micro_batch=loaded.micro_batch,
+    )
 
 
 def _say(channel: Channel, text: str) -> None:

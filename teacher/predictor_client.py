@@ -41,6 +41,7 @@ class PredictorClient:
         loaded: what the first start found; None before.
         failure: why it ended for good; None while it did not.
         restarts: how often it was started again.
+        micro_batch_reductions: how often its micro-batch was halved, for want of memory.
 
     Args:
         config: what to run.
@@ -61,6 +62,7 @@ class PredictorClient:
         self.loaded: Ready | None = None
         self.failure: EdlError | None = None
         self.restarts = 0
+        self.micro_batch_reductions = 0
         self._config = config
         self._name = name or "the predictor"
         self._on_progress = on_progress if not name else lambda text: on_progress(f"{name}: {text}")
@@ -162,11 +164,21 @@ class PredictorClient:
         return "; its last line: ".join([describe_exit(returncode), *session.process.tail(1)])
 
     def _became_ready(self, ready: Ready) -> None:
-        if self.loaded is not None and self.loaded.spec != ready.spec:
+        before = self.loaded
+        rows = ready.micro_batch
+        if before is not None and before.spec.in_micro_batches(rows) != ready.spec:
             raise ModelError(
                 f"{self._config.model} changed while it was served: start a new teacher for it"
             )
-        self._config = replace(self._config, micro_batch=ready.micro_batch)  # measured once
+        if before is not None and rows < before.micro_batch:
+            self.micro_batch_reductions += 1
+            log.warning(
+                "%s ran out of memory: it runs %d samples at a time from now on, not %d",
+                self._name,
+                rows,
+                before.micro_batch,
+            )
+        self._config = replace(self._config, micro_batch=rows)  # measured once
         self.loaded = ready
         self.ready = True
         self._settled.set()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import ModelError, TeacherError, UsageError
-from .backends import Backend
+from .backends import Backend, submit_to
 from .backends.example import example_batch
 
 #: Rates so close to the greatest are equal: the smallest size is chosen, it needs least memory.
@@ -86,18 +86,18 @@ def sweep(
         raise UsageError(f"this model was exported for batches of {fixed}: --batch-sizes {fixed}")
     batches = {size: example_batch(backend.spec.inputs, size) for size in sizes}
     times: dict[int, list[float]] = {size: [] for size in sizes}
+    submit = submit_to(backend, clock)
     began = clock()
     for turn in range(-_WARM_UP, runs):
         if turn >= _RUNS_AT_LEAST and clock() - began > budget_s:
             break
         for size, batch in batches.items():
-            start = clock()
             try:
-                backend.run(batch)
+                _, device_s = submit(batch)()
             except TeacherError as error:
                 raise ModelError(f"the model fails on a batch of {size}: {error}") from error
             if turn >= 0:
-                times[size].append(clock() - start)
+                times[size].append(device_s)
     timings = [Timing(size, tuple(seconds)) for size, seconds in times.items()]
     greatest = max(timing.samples_per_s for timing in timings)
     good = [timing.size for timing in timings if timing.samples_per_s >= _TIE * greatest]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from statistics import median
 
 from ..errors import ModelError, TeacherError
-from .backends import Backend
+from .backends import Backend, submit_to
 from .backends.example import example_batch
-from .microbatch import run_in_micro_batches
+from .microbatch import submit_in_micro_batches
 
 #: The first runs choose kernels and fill caches.
 WARM_UP_RUNS = 2
@@ -37,15 +37,15 @@ def warm_up(
     """
     rows = backend.spec.rows_per_run(micro_batch)
     batch = example_batch(backend.spec.inputs, rows)
+    submit = submit_to(backend, clock)
     start = clock()
     try:
         for _ in range(WARM_UP_RUNS):
-            run_in_micro_batches(backend.run, batch, rows)
+            submit_in_micro_batches(submit, batch, rows)()
         seconds: list[float] = []
         while len(seconds) < MEASURED_RUNS and (not seconds or clock() - start < _BUDGET_S):
-            began = clock()
-            run_in_micro_batches(backend.run, batch, rows)
-            seconds.append(clock() - began)
+            _, device_s = submit_in_micro_batches(submit, batch, rows)()
+            seconds.append(device_s)
     except TeacherError as error:
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch.items())
         raise ModelError(f"the model fails on an example batch ({shapes}): {error}") from error

@@ -22,8 +22,8 @@ from edl.tests.leaks import ProcessResources, leaked_since, shared_by_tests, wat
 
 #: The tier that runs; empty when pytest was started by hand, which runs whatever it is told to.
 TIER = os.environ.get("EDL_TEST_TIER", "")
-TIERS = ("test", "test-system", "nightly", "interop")
-SYSTEM_FOLDERS = ("examples", "hostile", "interop", "release", "system")
+TIERS = ("test", "test-system", "nightly", "interop", "gpu")
+SYSTEM_FOLDERS = ("examples", "gpu", "hostile", "interop", "release", "system")
 SEED_VARIABLE = "EDL_TEST_SEED"
 # In the environment, so that the workers of a parallel run draw from the same seed.
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))

@@ -1,6 +1,6 @@
 """Run one tier of the tests, and report how long it took.
 
-    python tests/run.py test|test-system|nightly|interop [PYTEST ARGUMENTS...]
+    python tests/run.py test|test-system|nightly|gpu|interop [PYTEST ARGUMENTS...]
 
 `test` has fast tests; they may use a shared Valkey and a reader's engine process, and one of them
 starts a short mesh. `test-system` has the others, and repeats the property tests with more
@@ -33,7 +33,7 @@ class Tier:
         parts: pytest's `-m` expressions, run one after another.
         target_s: seconds that the tier should take on two quiet cores.
         workers: processes over which tests are spread; tests of real processes wait most of their
-            time, so they get more than there are cores.
+            time, so they get more than there are cores. 1: pytest runs them itself.
         paths: folders to which the tier is confined; none: all tests.
         environments: of third-party programs that are made first, by their names in
             `tests/interop/environments.py`.
@@ -57,6 +57,7 @@ TIERS = {
         workers=4,
     ),
     "nightly": Tier(("not interop and forks", "not interop and not forks"), 6 * 3600, workers=4),
+    "gpu": Tier(("not nightly",), 10 * 60, workers=1, paths=("tests/gpu",)),
     "interop": Tier(
         ("not nightly",), 30 * 60, workers=4, paths=("tests/interop",), environments=("all",)
     ),
@@ -75,7 +76,8 @@ def main(argv: list[str]) -> int:
         return code
     codes = []
     for part in tier.parts:
-        spread = [] if " forks" in part and "not forks" not in part else ["-n", str(tier.workers)]
+        alone = tier.workers == 1 or (" forks" in part and "not forks" not in part)
+        spread = [] if alone else ["-n", str(tier.workers)]
         left_s = began + HANG_FACTOR * tier.target_s - time.monotonic()
         codes.append(_pytest([part, *spread, *tier.paths, *rest], name, left_s))
     return _report_time(name, tier, time.monotonic() - began) or _exit_code(codes)

@@ -138,7 +138,12 @@ def _measured(one: Mapping[str, Any]) -> str:
     machine = one.get("machine", {})
     title = one.get("title") or one["path"].removeprefix("paper-")
     lines = [f"### {title}", ""]
-    lines += [f"Measured on: {machine.get('cpu', '?')}, {machine.get('cores', '?')} cores.", ""]
+    where = [
+        machine.get("cpu", "?"),
+        f"{machine.get('cores', '?')} cores",
+        *machine.get("gpus", ()),
+    ]
+    lines += [f"Measured on: {', '.join(where)}.", ""]
     if one["rows"]:
         names = list(one["rows"][0])
         lines += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,9 @@ from ..report import Report
 from .tables import Reproduced, compare
 
 
-def run(name: str, *, simulate: bool, measure: bool, quick: bool) -> Report:
+def run(
+    name: str, *, simulate: bool, measure: bool, quick: bool, device: str | None = None
+) -> Report:
     """Run the experiment of the module `name`.
 
     Args:
@@ -19,6 +22,7 @@ def run(name: str, *, simulate: bool, measure: bool, quick: bool) -> Report:
         simulate: with the paper's devices, in virtual time.
         measure: on this machine; exactly one of the two.
         quick: less of it, coarser figures.
+        device: "cuda" or "cpu", of a teacher that is measured; None: what the experiment chooses.
 
     Raises:
         UsageError: not exactly one of the two is asked for, or it cannot be measured.
@@ -30,10 +34,15 @@ def run(name: str, *, simulate: bool, measure: bool, quick: bool) -> Report:
         )
     module = importlib.import_module(f".{name}", __package__)
     if simulate:
+        if device is not None:
+            raise UsageError("--simulate has the paper's devices: leave --device out")
         return simulated(module, quick=quick)
     if not hasattr(module, "measure"):
         raise UsageError(f"paper.{name} needs devices of the paper: run it with --simulate")
-    found: Report = module.measure(quick=quick)
+    options = {} if device is None else {"device": device}
+    if options.keys() - inspect.signature(module.measure).parameters.keys():
+        raise UsageError(f"paper.{name} has no --device")
+    found: Report = module.measure(quick=quick, **options)
     return found
 
 

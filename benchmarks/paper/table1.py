@@ -117,6 +117,6 @@ def simulate(quick: bool) -> Outcome:
     return Outcome(values, model, notes=(f"Gains over Online, and as printed: {gains}.",))
 
 
-def measure(quick: bool) -> Report:
-    """The three ways on this machine; `quick`: smaller batches."""
-    return measured.measure(quick, P4_LABELS)
+def measure(quick: bool, device: str = "cpu") -> Report:
+    """The three ways on this machine; `quick`: smaller batches. See `measured.measure`."""
+    return measured.measure(quick, P4_LABELS, on_gpu=device == "cuda")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from ...errors import BadAnswer, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of
 from ..model import ModelSpec, TensorSpec
-from . import Backend
+from . import Backend, Finish, Submit, queue_of
 
 
 class Checked:
@@ -31,7 +32,24 @@ class Checked:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """As `Backend.run`, the declared outputs alone; raises BadAnswer for what is none."""
-        outputs = self._backend.run(inputs)
+        return self._checked(self._backend.run(inputs))
+
+    @property
+    def submit(self) -> Submit | None:
+        """The same for a backend that has a queue."""
+        queue = queue_of(self._backend)
+        return None if queue is None else partial(self._submit, queue)
+
+    def _submit(self, queue: Submit, inputs: Mapping[str, Array]) -> Finish:
+        finish = queue(inputs)
+
+        def checked() -> tuple[dict[str, Array], float]:
+            outputs, device_s = finish()
+            return self._checked(outputs), device_s
+
+        return checked
+
+    def _checked(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         return {tensor.name: self._held(tensor, outputs) for tensor in self.spec.outputs}
 
     def _held(self, tensor: TensorSpec, outputs: Mapping[str, Array]) -> Array:

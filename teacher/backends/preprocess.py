@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import ModelError, RequestRefused, UsageError
 from ...proto.arena import Array
 from ..model import ModelSpec, TensorSpec
-from . import Backend, content
+from . import Backend, Submit, content, queue_of
 from .callable import read_only
 from .checked import fits
 from .declared import declared, narrowed, outputs_by_trial
@@ -63,9 +63,18 @@ class Preprocessed:
         return self._spec
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return self._backend.run(self._made(inputs))
+
+    @property
+    def submit(self) -> Submit | None:
+        """The same for a backend that has a queue."""
+        queue = queue_of(self._backend)
+        return None if queue is None else lambda inputs: queue(self._made(inputs))
+
+    def _made(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         made = _applied(self._hook.name, self._hook.apply, inputs)
         check_made(self._hook.name, made, self._backend.spec.inputs)
-        return self._backend.run(made)
+        return made
 
 
 def content_behind(content_id: str, hook: str) -> str:

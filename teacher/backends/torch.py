@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from ...errors import ModelError
 from ...proto.arena import Array
 from ..model import FREE, ModelSpec, TensorSpec
-from . import content, torch_archive, torch_runtime
+from . import Finish, Submit, content, torch_archive, torch_runtime
 from .declared import by_name, declared, narrowed, outputs_by_trial
 from .factory import Made
 from .kind import Files, Kind, Settings, Things
@@ -78,9 +79,32 @@ class TorchModel:
         return self._spec
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with translated("the model", torch_runtime.lacks_resources), self._torch.inference_mode():
-            tensors = [self._copies.to_device(inputs[tensor.name]) for tensor in self._inputs]
-            return self._copies.to_host(by_name(self._call(*tensors)))
+        outputs, _ = self._submit(inputs)()
+        return outputs
+
+    @property
+    def submit(self) -> Submit | None:
+        """On a GPU; None on a CPU, where a call returns at its end."""
+        return self._submit if self._copies.on_gpu else None
+
+    def _submit(self, inputs: Mapping[str, Array]) -> Finish:
+        with _model_errors(), self._torch.inference_mode():
+            staged = [self._copies.staged(inputs[tensor.name]) for tensor in self._inputs]
+            timer = torch_runtime.Timer(self._torch, on_gpu=self._copies.on_gpu)
+            outputs = by_name(self._call(*map(self._copies.to_device, staged)))
+            host = self._copies.to_host(outputs)
+            timer.stop()
+
+        def finish() -> tuple[dict[str, Array], float]:
+            with _model_errors():
+                device_s = timer.wait()
+                return self._copies.arrays(host), device_s
+
+        return finish
+
+
+def _model_errors() -> AbstractContextManager[None]:
+    return translated("the model", torch_runtime.lacks_resources)
 
 
 def open_file(file: Path, settings: Settings) -> TorchModel:

@@ -18,27 +18,35 @@ class Copies:
     the copies of all inputs, the run and the copies of all outputs are queued, and only their end
     is waited for. PyTorch's own allocator keeps that memory, and gives a block out again only when
     the copies from it have ended.
+
+    Attributes:
+        on_gpu: whether the device is a GPU.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
         self._device = device
-        self._on_gpu = device.type == "cuda"
+        self.on_gpu: bool = device.type == "cuda"
 
-    def to_device(self, array: Array) -> Any:
-        """A tensor of its own: the network may write into it."""
+    def staged(self, array: Array) -> Any:
+        """A copy in memory that the device can read; on a CPU, what the network is given."""
         dtype = dtype_for(self._torch, array.dtype)
-        staged = self._torch.empty(array.shape, dtype=dtype, pin_memory=self._on_gpu)
+        staged = self._torch.empty(array.shape, dtype=dtype, pin_memory=self.on_gpu)
         np.copyto(as_array(self._torch, staged), array)
-        return staged.to(self._device, non_blocking=True) if self._on_gpu else staged
+        return staged
 
-    def to_host(self, outputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Arrays of their own: they stay as they are when the network runs again."""
-        host = {name: self._fetched(tensor.detach()) for name, tensor in outputs.items()}
-        if self._on_gpu:
-            self._torch.cuda.current_stream(self._device).synchronize()
+    def to_device(self, staged: Any) -> Any:
+        """A tensor of its own: the network may write into it."""
+        return staged.to(self._device, non_blocking=True) if self.on_gpu else staged
+
+    def to_host(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors of their own, which are complete once the device has done what is queued."""
+        return {name: self._fetched(tensor.detach()) for name, tensor in outputs.items()}
+
+    def arrays(self, host: Mapping[str, Any]) -> dict[str, Array]:
+        """What `to_host` returned, as arrays that stay as they are when the network runs again."""
         return {name: as_array(self._torch, tensor) for name, tensor in host.items()}
 
     def _fetched(self, tensor: Any) -> Any:
-        staged = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._on_gpu)
-        return staged.copy_(tensor, non_blocking=self._on_gpu)
+        staged = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self.on_gpu)
+        return staged.copy_(tensor, non_blocking=self.on_gpu)

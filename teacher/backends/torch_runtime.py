@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,40 @@ def as_array(torch: Any, tensor: Any) -> Array:
         return whole.view(_BFLOAT16)
     array: Array = tensor.numpy()
     return array
+
+
+class Timer:
+    """Takes the time of what a device does between its creation and `stop`.
+
+    On a GPU it counts from when the device comes to this work, by CUDA events: work that was queued
+    before does not count.
+
+    Args:
+        torch: the module.
+        on_gpu: whether the device is the current CUDA device, and not the CPU.
+    """
+
+    def __init__(self, torch: Any, *, on_gpu: bool) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
+        if self._events:
+            self._events[0].record()
+        self._began_s = time.perf_counter()
+        self._took_s = 0.0
+
+    def stop(self) -> None:
+        """All of the work has been queued."""
+        if self._events:
+            self._events[1].record()
+        else:
+            self._took_s = time.perf_counter() - self._began_s
+
+    def wait(self) -> float:
+        """Wait until the work is done; returns the seconds that it took."""
+        if self._events:
+            began, ended = self._events
+            ended.synchronize()
+            self._took_s = began.elapsed_time(ended) / 1000
+        return self._took_s
 
 
 @contextmanager

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ...errors import EdlError, RequestRefused, RetryableError
+from ...errors import DeviceOutOfMemory, EdlError, RequestRefused, RetryableError
 
-#: Words by which frameworks tell a device or a memory that failed, where the class does not.
-_OF_RESOURCES = ("out of memory", "allocate", "alloc_", "cuda", "cudnn", "cublas")
+#: Words by which frameworks tell a memory or a device that failed, where the class does not.
+_OF_MEMORY = ("out of memory", "allocate", "alloc_", "bad_alloc")
+_OF_DEVICES = ("cuda", "cudnn", "cublas")
 
 
 def lacks_resources(error: Exception) -> bool:
@@ -16,7 +17,13 @@ def lacks_resources(error: Exception) -> bool:
     if isinstance(error, MemoryError | OSError | SystemError):
         return True
     said = str(error).lower()
-    return any(word in said for word in _OF_RESOURCES)
+    return any(word in said for word in (*_OF_MEMORY, *_OF_DEVICES))
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether `error`, which tells of a resource, tells of memory."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or any(word in said for word in _OF_MEMORY)
 
 
 @contextmanager
@@ -33,7 +40,8 @@ def translated(
         line: one line of what an error says.
 
     Raises:
-        RetryableError: the device or its memory failed.
+        DeviceOutOfMemory: the device has too little memory.
+        RetryableError: the device failed.
         RequestRefused: anything else is about the values that were given.
     """
     try:
@@ -41,7 +49,9 @@ def translated(
     except EdlError:
         raise
     except Exception as error:  # frameworks and the user's own code may raise anything
-        kind = RetryableError if passing(error) else RequestRefused
+        kind: type[EdlError] = RequestRefused
+        if passing(error):
+            kind = DeviceOutOfMemory if lacks_memory(error) else RetryableError
         raise kind(f"{doing} failed: {line(error)}") from error
 
 

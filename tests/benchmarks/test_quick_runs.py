@@ -38,6 +38,7 @@ from edl.benchmarks.planning import paced
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED
 from edl.benchmarks.report import MIN_ROUNDS, Report
 from edl.benchmarks.sharing.load import ask
+from edl.benchmarks.teaching import on_device
 from edl.errors import ProcessFailed, UsageError
 from edl.mesh.demo.modes import ModeResult
 from edl.mesh.demo.stream_check import StreamFacts
@@ -255,6 +256,21 @@ def test_mesh_and_teacher_measure_devices_of_a_stated_pace() -> None:
     for part in (found.part, teacher.paced(batch_s=0.01, window_s=0.02)):
         assert 0 < part.low <= part.value <= part.high < math.inf
     assert changes.suspended(0.02, 2, 0.02, volume_s=0.2, stop_s=0.5, times=1) > 0
+
+
+def test_a_teacher_with_pytorch_is_compared_with_a_bare_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiny = on_device.Network("tiny", "edl.tests.gpu.networks:taking_bytes", 2)
+    monkeypatch.setattr(on_device, "NETWORKS", {"cpu": (tiny,)})
+    monkeypatch.setattr(on_device, "_QUICK_TURN_S", 0.001)
+    report = cli.run("teacher", quick=True, device="cpu")
+    check_form(report, "bare_samples_per_s", "delivered", "low", "high", goals=1)
+    assert [row["network"] for row in report.rows] == ["tiny"]
+    with pytest.raises(UsageError, match="no --device"):
+        cli.run("paper.edl_controller", quick=True, measure=True, device="cpu")
+    with pytest.raises(UsageError, match="leave --device out"):
+        cli.run("paper.table1", quick=True, simulate=True, device="cpu")
 
 
 def test_demo_compares_the_turns_of_one_round() -> None:

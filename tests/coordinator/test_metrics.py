@@ -146,7 +146,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     coordinator = CoordinatorMetrics()
     coordinator.watch(lambda: VIEW)
     teacher = TeacherMetrics()
-    now = TeacherView("s", "t", 1, "0", "c", "n", 4, 1, 8, 0, 0.1, True, False, 0, True)
+    now = TeacherView("s", "t", 1, "0", "c", "n", 4, 1, 8, 0, 0.1, True, False, 0, 0, True)
     teacher.watch(lambda: now)
     teacher.serves(["logits"])
     authority = Authority(tmp_path_factory.mktemp("ca"))

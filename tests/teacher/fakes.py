@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Semaphore
 from typing import Any
 
 import numpy as np
 
 from edl.errors import RetryableError
 from edl.proto.arena import Array
+from edl.teacher.backends import Finish
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.predictor_session import Answer, Ready
 from edl.teacher.wanted import Wanted, in_their_forms
+from edl.tests.waiting import DEADLINE_S
 
 SPEC = ModelSpec(
     platform="fake",
@@ -88,3 +91,22 @@ class FakeLabeller:
 def array(*shape: int, dtype: Any = np.float32) -> Array:
     """Numbers that differ from each other."""
     return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+
+class FakeQueue(FakeBackend):
+    """A device with a queue: a run ends when the test says so, and not in the thread that asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = Semaphore(0)
+        self.submitted: list[int] = []  # rows of the runs that were queued
+
+    def submit(self, inputs: Mapping[str, Array]) -> Finish:
+        self.submitted.append(len(next(iter(inputs.values()))))
+        outputs = self.run(inputs)
+
+        def finish() -> tuple[dict[str, Array], float]:
+            assert self.ended.acquire(timeout=DEADLINE_S)
+            return outputs, 0.25
+
+        return finish

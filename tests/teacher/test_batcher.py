@@ -15,8 +15,9 @@ import pytest
 from edl.errors import DeadlineExceeded, EdlError, PredictorCrashed, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.scheduler.batching import BatchRule
+from edl.teacher.backends import at_once
 from edl.teacher.batcher import ALONE_S, READ_AHEAD, Batcher
-from edl.teacher.parts import Labelled, Part, label_parts
+from edl.teacher.parts import Labelled, Part, submit_parts
 from edl.teacher.predictor_session import Answer, Ready, Results
 from edl.teacher.refusals import Overloaded
 from edl.teacher.request import Request
@@ -82,7 +83,7 @@ class FakePool:
             raise self.error
         parts = [Part(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
         rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
-        results = label_parts(self.backend.run, rows, parts, self.clock)
+        results = submit_parts(at_once(self.backend.run), rows, parts, self.clock)()
         return [
             Answer(one.outputs, one.device_seconds, self._release)
             if isinstance(one, Labelled)

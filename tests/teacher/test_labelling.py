@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused
 from edl.proto.arena import Array
 from edl.proto.forms import Form
+from edl.teacher.backends import at_once
 from edl.teacher.finite import check_finite
 from edl.teacher.microbatch import run_in_micro_batches
-from edl.teacher.parts import Labelled, Part, Result, label_parts
+from edl.teacher.parts import Labelled, Part, Result, submit_parts
 from edl.teacher.wanted import Wanted, in_their_forms
 from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
 
@@ -64,7 +65,7 @@ def test_expired_requests_are_not_computed(requests: list[tuple[int, bool]]) -> 
     backend, x = FakeBackend(), array(sum(samples for samples, _ in requests), 4)
     parts = [Part(samples, DOUBLE, 2.0 if live else 1.0) for samples, live in requests]
 
-    results = label_parts(backend.run, {"x": x}, parts, lambda: 1.0)
+    results = submit_parts(at_once(backend.run), {"x": x}, parts, lambda: 1.0)()
 
     start = 0
     for (samples, live), result in zip(requests, results, strict=True):
@@ -81,7 +82,7 @@ def test_nan_fails_its_own_request_only() -> None:
     x = array(7, 4)
     x[3, 1] = np.nan
     parts = [Part(2, DOUBLE), Part(2, DOUBLE), Part(3, (Wanted("sum"), Wanted("double")))]
-    first, bad, last = label_parts(FakeBackend().run, {"x": x}, parts)
+    first, bad, last = submit_parts(at_once(FakeBackend().run), {"x": x}, parts)()
     assert isinstance(bad, BadAnswer)
     np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
     assert list(outputs(last)) == ["sum", "double"]
@@ -95,11 +96,11 @@ def test_a_failed_joint_run_is_repeated_for_each() -> None:
         return double_and_sum(inputs)
 
     backend, x = FakeBackend(picky), array(6, 4)
-    (alone,) = label_parts(backend.run, {"x": x}, [Part(6, DOUBLE)])
+    (alone,) = submit_parts(at_once(backend.run), {"x": x}, [Part(6, DOUBLE)])()
     assert isinstance(alone, RequestRefused)
     assert backend.runs == [6]
     backend.runs.clear()
-    first, bad, last = label_parts(backend.run, {"x": x}, [Part(2, DOUBLE)] * 3)
+    first, bad, last = submit_parts(at_once(backend.run), {"x": x}, [Part(2, DOUBLE)] * 3)()
     assert isinstance(bad, RequestRefused)
     np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
     np.testing.assert_array_equal(outputs(last)["double"], x[4:] * 2)

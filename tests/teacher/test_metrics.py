@@ -25,7 +25,7 @@ HIDDEN = ("_created", "_sum", "_count", "_bytes_total")
 VIEW = TeacherView(
     service="resnet", teacher_id="t1", incarnation=41, version="1.0", content_id="c0ffee",
     numerics_id="bea7", slots=4, lanes=2, micro_batch=8, in_flight=3, t_t_s=0.0125, loaded=True,
-    draining=False, restarts=2, heartbeat=True,
+    draining=False, restarts=2, micro_batch_reductions=1, heartbeat=True,
 )  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def test_the_view_is_exported_at_each_scrape() -> None:
     assert {name: now[name] for name in now if not name.endswith(HIDDEN)} == {
         "edl_teacher_samples_total": 0,
         "edl_teacher_predictor_restarts_total": 2,
+        "edl_teacher_micro_batch_reductions_total": 1,
         "edl_teacher_slots": 4,
         "edl_teacher_lanes": 2,
         "edl_teacher_expired_total": 0,

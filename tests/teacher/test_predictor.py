@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edl.errors import RequestRefused, RetryableError
+from edl.errors import DeviceOutOfMemory, RequestRefused, RetryableError
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.channel import Channel, Message
 from edl.proto.form_arrays import decode
 from edl.proto.forms import Form
 from edl.teacher import jobs
+from edl.teacher.backends.example import example_batch
 from edl.teacher.loading import Loaded
+from edl.teacher.model import TensorSpec
 from edl.teacher.parts import Part
 from edl.teacher.predictor import Predictor
 from edl.teacher.wanted import Wanted
-from edl.tests.teacher.fakes import FakeBackend, array, double_and_sum
+from edl.tests.teacher.fakes import SPEC, FakeBackend, FakeQueue, array, double_and_sum
 from edl.tests.waiting import wait_until
 
 
@@ -40,6 +43,7 @@ class Bench:
             self.their_outputs,
         )
         self.lost: RetryableError | None = None
+        self.ready: Message | None = None
         self._thread = threading.Thread(target=self._serve, args=[predictor])
         self._thread.start()
 
@@ -60,10 +64,25 @@ class Bench:
     def ask_for_parts(
         self, number: int, refs: Mapping[str, Any], parts: Sequence[Part]
     ) -> list[Message]:
+        self.send(number, refs, parts)
+        return self.done(number)
+
+    def submit(self, number: int, x: Array) -> None:
+        """Send a job without waiting for its labels."""
+        refs = jobs.refs_to_json({"x": x}, self.inputs.put([x]).arrays)
+        self.send(number, refs, [Part(len(x), (Wanted("double"),))])
+
+    def send(self, number: int, refs: Mapping[str, Any], parts: Sequence[Part]) -> None:
         told = [part.to_json() for part in parts]
         assert self.channel.send("job", id=number, at_s=0.0, inputs=refs, parts=told)
+
+    def done(self, number: int) -> list[Message]:
         message = self.channel.receive()
         assert message is not None
+        while message["kind"] == "ready":
+            self.ready = message
+            message = self.channel.receive()
+            assert message is not None
         assert (message["kind"], message["id"]) == ("done", number)
         assert isinstance(message["results"], list)
         return message["results"]
@@ -170,3 +189,104 @@ def test_a_job_with_unreadable_inputs_costs_no_other(bench: Bench) -> None:
     with pytest.raises(RetryableError, match="the job was lost"):
         raise jobs.error_of(told)
     assert "error" not in bench.ask(2, array(2, 4), "sum")
+
+
+def test_a_job_without_memory_halves_the_micro_batch(bench: Bench, backend: FakeBackend) -> None:
+    def fail(inputs: Any) -> dict[str, Array]:
+        if len(inputs["x"]) > 3:
+            raise DeviceOutOfMemory("CUDA out of memory")
+        return double_and_sum(inputs)
+
+    backend.function = fail
+    x = array(11, 4)
+    for number, rows in ((1, 4), (2, 2)):
+        with pytest.raises(DeviceOutOfMemory):
+            raise jobs.error_of(bench.ask(number, x, "double"))
+        assert bench.ready is not None
+        assert bench.ready["micro_batch"] == rows
+        assert bench.ready["spec"]["numerics"] == [*SPEC.numerics, f"micro-batch={rows}"]
+    bench.ready = None
+    labels = bench.labels(bench.ask(3, x, "double"))
+    np.testing.assert_array_equal(labels["double"], x * 2)
+    assert bench.ready is None
+
+
+def test_a_micro_batch_of_one_row_stays(bench: Bench, backend: FakeBackend) -> None:
+    backend.function = works_on_an_example
+    told: list[int | None] = []
+    for number in range(6):
+        bench.ready = None
+        assert bench.ask(number, array(9, 4), "sum")["error"] == "DeviceOutOfMemory"
+        told.append(bench.ready["micro_batch"] if bench.ready else None)
+    assert told == [4, 2, 1, None, None, None]
+
+
+def test_a_model_of_a_fixed_batch_keeps_it() -> None:
+    spec = replace(SPEC, inputs=(TensorSpec("x", "FP32", (8, 4)),))
+    bench = Bench(FakeBackend(works_on_an_example, spec))
+    assert bench.ask(1, array(8, 4), "sum")["error"] == "DeviceOutOfMemory"
+    assert bench.ready is None
+    bench.close()
+
+
+def works_on_an_example(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    x = inputs["x"]
+    if not np.array_equal(x, example_batch(SPEC.inputs, len(x))["x"]):
+        raise DeviceOutOfMemory("CUDA out of memory")
+    return double_and_sum(inputs)
+
+
+@pytest.fixture
+def queue() -> FakeQueue:
+    return FakeQueue()
+
+
+@pytest.fixture
+def queued(queue: FakeQueue) -> Iterator[Bench]:
+    bench = Bench(queue)
+    yield bench
+    queue.ended.release(100)
+    bench.close()
+
+
+def test_a_device_with_a_queue_has_its_next_job_early(queued: Bench, queue: FakeQueue) -> None:
+    first, second = array(3, 4), array(2, 4) + 1
+    queued.submit(1, first)
+    queued.submit(2, second)
+    wait_until(lambda: queue.submitted == [3, 2])  # and none of them has ended
+    queue.ended.release(2)
+    for number, x in ((1, first), (2, second)):
+        (told,) = queued.done(number)
+        np.testing.assert_array_equal(queued.labels(told)["double"], x * 2)
+        assert told["device_seconds"] == 0.25  # as the device says
+
+
+def test_memory_that_lacks_twice_before_it_is_known_halves_once(
+    queued: Bench, queue: FakeQueue
+) -> None:
+    def fail(inputs: Any) -> dict[str, Array]:
+        if len(inputs["x"]) > 4:
+            raise DeviceOutOfMemory("CUDA out of memory")
+        return double_and_sum(inputs)
+
+    queued.submit(1, array(2, 4))  # what comes behind it is not looked at before it has ended
+    queue.function = fail
+    for number in (2, 3):
+        queued.submit(number, array(8, 4))
+    wait_until(lambda: queue.submitted == [2, 8, 8])
+    queue.ended.release(100)
+    assert "error" not in queued.done(1)[0]
+    for number in (2, 3):
+        assert queued.done(number)[0]["error"] == "DeviceOutOfMemory"
+    assert queued.ready is not None
+    assert queued.ready["micro_batch"] == 4
+
+
+def test_a_queue_whose_device_is_lost_ends_the_process(queued: Bench, queue: FakeQueue) -> None:
+    def fail(inputs: Any) -> dict[str, Array]:
+        raise RetryableError("unspecified launch failure")
+
+    queue.function = fail
+    queued.submit(1, array(2, 4))
+    assert "launch failure" in queued.done(1)[0]["message"]
+    wait_until(lambda: queued.lost is not None)

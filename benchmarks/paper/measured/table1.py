@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from ....mesh.cores import available_cores, children_on
@@ -33,29 +32,28 @@ _ROWS: Final = 64
 _QUICK_ROWS: Final = 8
 _CORES: Final = (1, 2, 4, 8, 16)
 _CUDA_TEACHER: Final = "edl.benchmarks.paper.measured.torch_models:resnet50"
-_GPUS: Final = Path("/proc/driver/nvidia/gpus")
 
 
-def measure(quick: bool, p4_rate: float) -> Report:
+def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> Report:
     """The three ways by turns, and each model alone.
 
-    With a GPU the teacher is a real one on it, and the student has 1 to 16 cores. Without one the
+    On a GPU the teacher is a real one, with PyTorch, and the student has 1 to 16 cores. Else the
     teacher is emulated, at the rate of a P4, and the student has one core.
 
     Args:
         quick: batches of 8 instead of 64.
         p4_rate: images per second that a P4 labels with ResNet50.
+        on_gpu: whether the teacher runs on this machine's first GPU.
     """
     rows_of_batch = _QUICK_ROWS if quick else _ROWS
-    has_gpu = _GPUS.is_dir() and any(_GPUS.iterdir())
-    if has_gpu:
-        options: tuple[str, ...] = ("--device", "gpu:0", "--micro-batch", str(rows_of_batch))
+    if on_gpu:
+        options: tuple[str, ...] = ("--devices", "gpu:0", "--micro-batch", str(rows_of_batch))
         model, teacher = _CUDA_TEACHER, "ResNet50 on a GPU"
     else:
         options, model = paced(rows_of_batch / p4_rate, rows_of_batch), PICTURES
         teacher = f"emulated: paced at {p4_rate:.0f} img/s, a P4's"
     most = len(available_cores())
-    counts = [count for count in _CORES if count <= most] if has_gpu else [1]
+    counts = [count for count in _CORES if count <= most] if on_gpu else [1]
     rows: list[Row] = []
     goals: list[Goal] = []
     for count in counts:

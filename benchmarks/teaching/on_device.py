@@ -1,0 +1,114 @@
+"""What a teacher with PyTorch delivers of its device, by turns with a bare loop on that device."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from ...distill_reader import DistilReader
+from ..children import Child
+from ..pacing import SERVICE, Repeated
+from ..pacing.teachers import start_teachers
+from ..report import Estimate, Goal, Report, Row, interleaved
+from . import networks
+
+_OURS: Final = networks.__name__
+#: What `--device` is called in a teacher's `--devices`.
+DEVICES: Final = {"cpu": "cpu", "cuda": "gpu:0"}
+#: Logits of a row that travel.
+TOP: Final = 20
+#: The least part of the bare loop's speed.
+DELIVERED: Final = 0.97
+#: A turn of the bare loop takes about so many seconds.
+_TURN_S: Final = 1.5
+_QUICK_TURN_S: Final = 0.3
+_BATCHES_AT_LEAST: Final = 4
+_TRIAL: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network that is compared.
+
+    Attributes:
+        name: for the table.
+        factory: `module:function`.
+        rows: of a batch, and of a run.
+    """
+
+    name: str
+    factory: str
+    rows: int
+
+
+NETWORKS: Final = {
+    "cuda": (
+        Network("ResNet50 float32", f"{_OURS}:resnet50", 64),
+        Network("ResNet50 bfloat16", f"{_OURS}:resnet50_bf16", 64),
+        Network("ViT-B/16 float32", f"{_OURS}:vit_b", 64),
+        Network("ViT-B/16 bfloat16", f"{_OURS}:vit_b_bf16", 64),
+    ),
+    "cpu": (
+        Network("ResNet50 float32", f"{_OURS}:resnet50", 8),
+        Network("ViT-B/16 float32", f"{_OURS}:vit_b", 8),
+    ),
+}
+
+
+def compare(device: str, quick: bool) -> Report:
+    """Each network in a bare loop and through a teacher and a reader: bytes in, top-k out.
+
+    Args:
+        device: "cuda" or "cpu".
+        quick: shorter turns.
+    """
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    for network in NETWORKS[device]:
+        part, bare_per_s = _by_turns(network, device, _QUICK_TURN_S if quick else _TURN_S)
+        rows.append(
+            {
+                "network": network.name,
+                "device": device,
+                "rows": network.rows,
+                "bare_samples_per_s": bare_per_s,
+                "delivered": part.value,
+                "low": part.low,
+                "high": part.high,
+            }
+        )
+        name = f"{network.name} on {device}: part of the bare loop"
+        goals.append(Goal.judge(name, part, ">=", DELIVERED))
+    return Report(rows, goals)
+
+
+def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, float]:
+    """The teacher's part of the bare loop's speed, and that speed in samples per second."""
+    options = ("--devices", DEVICES[device], "--micro-batch", str(network.rows))
+    with ExitStack() as ending:
+        module = "edl.benchmarks.teaching.bare_torch"
+        bare = Child(ending, "the bare loop", module, network.factory, device, network.rows, TOP)
+        bare.hear()
+        [(address, _)] = start_teachers(ending, [options], network.factory)
+        source = Repeated(networks.picture(network.rows), count=_TRIAL)
+        reader = ending.enter_context(
+            DistilReader(source, service=SERVICE, teachers=[address], label_form=f"topk:{TOP}")
+        )
+
+        def alone() -> float:
+            return float(bare.ask("run", batches=source.count)["seconds"])
+
+        def in_teacher() -> float:
+            began_s = time.perf_counter()
+            for _ in reader:
+                pass
+            return time.perf_counter() - began_s
+
+        in_teacher()  # which starts the engine
+        source.count = max(_BATCHES_AT_LEAST, round(turn_s * _TRIAL / alone()))
+        turns = interleaved(alone, in_teacher)
+    bare_s = Estimate.of([alone_s for alone_s, _ in turns]).value
+    part = Estimate.of([alone_s / taught_s for alone_s, taught_s in turns])
+    return part, network.rows * source.count / bare_s

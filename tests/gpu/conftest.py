@@ -1,0 +1,34 @@
+"""The device of these tests: a GPU in `make gpu`, the CPU elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from edl.tests.conftest import TIER
+
+
+@dataclass(frozen=True)
+class TestDevice:
+    """A device, as PyTorch and as `--devices` call it."""
+
+    __test__ = False
+
+    torch: str
+    teacher: str
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.torch == "cuda"
+
+
+@pytest.fixture(scope="session")
+def device() -> TestDevice:
+    if TIER != "gpu":
+        return TestDevice("cpu", "cpu")
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.fail("make gpu needs a GPU that PyTorch can use: see tests/gpu/README.md")
+    return TestDevice("cuda", "gpu:0")

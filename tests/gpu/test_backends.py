@@ -1,0 +1,130 @@
+"""Each backend on the device: its labels, how long it took, and how many rows it takes at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from edl.proto.arena import Array
+from edl.teacher.backends import queue_of, submit_to
+from edl.teacher.backends.open import open_backend
+from edl.teacher.model import TensorSpec
+from edl.teacher.tuning import SIZES, fastest_micro_batch
+from edl.teacher.warm_up import warm_up
+from edl.tests.gpu import networks
+from edl.tests.gpu.conftest import TestDevice
+from edl.tests.teacher import same_network
+
+ROWS = 64
+
+
+def images(rows: int = 8) -> Array:
+    return np.random.default_rng(1).standard_normal((rows, 1, 8, 8), np.float32)
+
+
+def check_labels(model: str, device: TestDevice, **options: object) -> None:
+    """The device's labels are the CPU's but for rounding, and the same each time."""
+    backend = open_backend(model, device=device.teacher, **options)  # type: ignore[arg-type]
+    on_cpu = open_backend(model, **options)  # type: ignore[arg-type]
+    [name] = [tensor.name for tensor in backend.spec.inputs]
+    once, again = backend.run({name: images()}), backend.run({name: images()})
+    expected = on_cpu.run({name: images()})
+    assert backend.spec.content_id == on_cpu.spec.content_id
+    assert ("gpu" in backend.spec.numerics) == device.on_gpu
+    for output, array in expected.items():
+        np.testing.assert_allclose(once[output], array, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(once[output], again[output])
+
+
+def test_a_module(device: TestDevice) -> None:
+    check_labels(f"{same_network.NAME}:by_torch", device)
+
+
+def test_torchscript(device: TestDevice, tmp_path: Path) -> None:
+    image = TensorSpec.parse(same_network.IMAGE)
+    check_labels(str(same_network.write_script(tmp_path)), device, inputs=[image])
+
+
+def test_an_exported_program(device: TestDevice, tmp_path: Path) -> None:
+    check_labels(str(same_network.write_exported(tmp_path)), device)
+
+
+def test_onnx(device: TestDevice, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if device.on_gpu and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no CUDA: onnxruntime-gpu has")
+    pytest.importorskip("onnx")
+    check_labels(str(same_network.write_onnx(tmp_path)), device)
+
+
+def test_paddle(device: TestDevice, tmp_path: Path) -> None:
+    paddle = pytest.importorskip("paddle")
+    if device.on_gpu and not paddle.is_compiled_with_cuda():
+        pytest.skip("this Paddle has no CUDA: paddlepaddle-gpu has")
+    check_labels(str(same_network.write_paddle(tmp_path).with_suffix("")), device)
+
+
+# --- time
+
+
+def device_s(network: networks.Heavy, device: TestDevice, rows: int) -> float:
+    """Seconds of one call, by CUDA's events; on a CPU by the profiler's clock."""
+    network = network.to(device.torch)
+    x = torch.zeros(rows, len(network.matrix), device=device.torch)
+    with torch.inference_mode():
+        for _ in range(3):
+            network(x)
+        if not device.on_gpu:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+                network(x)
+            return float(sum(one.self_cpu_time_total for one in seen.key_averages())) / 1e6
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        network(x)
+        ended.record()
+        ended.synchronize()
+    return float(began.elapsed_time(ended)) / 1000
+
+
+def test_t_t_is_the_time_of_the_device(device: TestDevice) -> None:
+    """Within a factor of two: the call alone is a tenth of it on a GPU, or less."""
+    backend = open_backend(f"{networks.NAME}:heavy_teacher", device=device.teacher)
+    expected_s = device_s(networks.heavy(device.torch), device, ROWS) / ROWS
+    assert 0.5 < warm_up(backend, ROWS) / expected_s < 2
+
+
+def test_work_that_waits_in_the_device_does_not_count(device: TestDevice) -> None:
+    backend = open_backend(f"{networks.NAME}:heavy_teacher", device=device.teacher)
+    assert (queue_of(backend) is not None) == device.on_gpu
+    submit = submit_to(backend)
+    batch = {"x": np.zeros((ROWS, backend.spec.inputs[0].shape[1]), np.float32)}
+    submit(batch)()
+    alone_s = min(submit(batch)()[1] for _ in range(5))
+    runs = [submit(batch) for _ in range(8)]
+    times_s = [run()[1] for run in runs]
+    assert sorted(times_s)[len(times_s) // 2] < 2 * alone_s  # by the wall the last takes 8 of them
+
+
+def test_the_micro_batch_is_measured(device: TestDevice) -> None:
+    backend = open_backend(f"{networks.NAME}:heavy_teacher", device=device.teacher)
+    chosen, per_sample_s = fastest_micro_batch(backend)
+    assert chosen in per_sample_s
+    assert set(per_sample_s) <= set(SIZES)
+    if device.on_gpu:
+        assert chosen > 1  # a product with a vector leaves most of a GPU idle
+
+
+def test_a_sweep_is_printed(device: TestDevice) -> None:
+    command = [sys.executable, "-P", "-m", "edl", "teacher", "bench"]
+    command += ["--model", f"{networks.NAME}:heavy_teacher", "--device", device.teacher]
+    command += ["--batch-sizes", "1,8,64", "--json"]
+    printed = subprocess.run(command, check=True, timeout=100, capture_output=True).stdout
+    rows = json.loads(printed)["rows"]
+    assert [row["batch"] for row in rows] == [1, 8, 64]
+    assert sum(row["best"] for row in rows) == 1

@@ -1,0 +1,87 @@
+"""Teachers on the device, as processes, and a reader that they label for."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from edl.benchmarks.pacing.teachers import start_teachers
+from edl.distill_reader import DistilReader
+from edl.proto.arena import Array
+from edl.tests.gpu import networks
+from edl.tests.gpu.conftest import TestDevice
+
+ROWS = 32
+METRICS = r"metrics on (\S+)"
+
+
+class Rows:
+    """Batches of (x, ids); the first number of each row of x is `first`."""
+
+    def __init__(self, batches: int, first: float = 0.0) -> None:
+        self.batches = batches
+        self.first = first
+
+    def __iter__(self) -> Iterator[tuple[Array, Array]]:
+        for number in range(self.batches):
+            noise = np.random.default_rng(number)
+            x = noise.standard_normal((ROWS, networks.FEATURES), np.float32)
+            x[:, 0] = self.first
+            yield x, np.arange(ROWS) + number * ROWS
+
+
+def check_labels(reader: DistilReader, batches: int) -> None:
+    """Each row once, in order, with its own labels."""
+    ids: list[int] = []
+    for x, own, logits in reader:
+        np.testing.assert_allclose(logits, networks.logits_of(x), rtol=1e-4, atol=1e-4)
+        ids += own.tolist()
+    assert ids == list(range(batches * ROWS))
+
+
+@pytest.fixture
+def ending() -> Iterator[ExitStack]:
+    with ExitStack() as ending:
+        yield ending
+
+
+def test_two_teachers_share_a_device(device: TestDevice, ending: ExitStack) -> None:
+    options = ("--devices", device.teacher, "--micro-batch", str(ROWS))
+    started = start_teachers(ending, [options] * 2, f"{networks.NAME}:linear")
+    addresses = [address for address, _ in started]
+    with DistilReader(Rows(60), service="bench", teachers=addresses, feeds=[0]) as reader:
+        check_labels(reader, 60)
+        served = dict(reader.stats.served)
+    assert len(served) == 2
+    assert min(served.values()) > 0
+
+
+def test_a_device_without_memory_halves_the_micro_batch(
+    device: TestDevice, ending: ExitStack
+) -> None:
+    """Of rows of 48 MiB each, 32 do not fit into 1 GiB, and 16 do."""
+    options = ("--devices", device.teacher, "--micro-batch", str(ROWS), "--metrics-listen", "0")
+    [(address, teacher)] = start_teachers(ending, [options], f"{networks.NAME}:greedy")
+    lines = teacher.tail(100)
+    [url] = [found[1] for line in lines if (found := re.search(METRICS, line))]
+    assert micro_batch(url) == (ROWS, 0)
+    source = Rows(6, first=48)
+    with DistilReader(source, service="bench", teachers=[address], feeds=[0]) as reader:
+        check_labels(reader, 6)
+    assert micro_batch(url) == (ROWS // 2, 1)
+    assert any("ran out of memory" in line for line in teacher.tail(100))
+
+
+def micro_batch(url: str) -> tuple[float, float]:
+    """The teacher's micro-batch, and how often it was halved."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    names = ("edl_teacher_micro_batch_samples", "edl_teacher_micro_batch_reductions_total")
+    samples, halved = (float(line.split()[1]) for n in names for line in text.splitlines()
+                       if line.startswith(f"{n} "))  # fmt: skip
+    return samples, halved
