@@ -23,6 +23,12 @@ class TestDevice:
         return self.torch == "cuda"
 
 
+def needs_gpu(device: TestDevice) -> None:
+    """Skip a test of the time that only a GPU takes beside its caller's."""
+    if not device.on_gpu:
+        pytest.skip("a CPU takes no time beside that of its caller")
+
+
 @pytest.fixture(scope="session")
 def device() -> TestDevice:
     if TIER != "gpu":
