@@ -79,6 +79,8 @@ _READ: dict[grpc.StatusCode, type[EdlError]] = {
 #: Trailing metadata: milliseconds after which to try again. It is gRPC's own name, so clients that
 #: retry by themselves go by it too.
 PUSHBACK: Final = "grpc-retry-pushback-ms"
+#: The header of an error over HTTP that names gRPC's status for it.
+STATUS_HEADER: Final = "edl-status"
 #: gRPC's words for a message above a side's limit. Its code says "try again", but the same bytes
 #: will never fit.
 _TOO_LARGE = "larger than max"

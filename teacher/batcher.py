@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
-from ..proto.arena import Array
+from ..proto.arena import Arena, Array, ArrayRef
 from ..scheduler.batching import BatchRule, Waiting, decide
 from ..scheduler.lanes import Lane
 from .pool import PredictorPool
@@ -105,6 +105,11 @@ class Batcher:
         return self._pool.ready
 
     @property
+    def memory(self) -> Arena:
+        """Where the inputs of a request may lie, so that they need not be copied."""
+        return self._pool.inputs
+
+    @property
     def lanes(self) -> int:
         """Requests, or batches of them, that are computed side by side: devices."""
         return self._pool.lanes
@@ -143,6 +148,7 @@ class Batcher:
         inputs: Mapping[str, Array],
         outputs: Sequence[Wanted],
         deadline_s: float | None = None,
+        refs: tuple[ArrayRef, ...] | None = None,
     ) -> Future[Answer]:
         """Have one request labelled; does not wait.
 
@@ -150,6 +156,7 @@ class Batcher:
             inputs: validated, the batch along axis 0; not to be changed before the end.
             outputs: what to answer with.
             deadline_s: on the monotonic clock: it is not computed after that; None: at any time.
+            refs: where the inputs lie in `memory`, not to be freed before the end; None: elsewhere.
 
         Returns:
             Its labels, which keep the slot until whoever takes them releases them. Or the error
@@ -163,7 +170,7 @@ class Batcher:
             RetryableError: no predictor is ready.
         """
         self._pool.require_loaded()
-        request = Request(inputs, outputs, math.inf if deadline_s is None else deadline_s)
+        request = Request(inputs, outputs, math.inf if deadline_s is None else deadline_s, refs)
         samples = request.samples
         self._slots.take(samples)
         try:

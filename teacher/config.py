@@ -139,6 +139,7 @@ class ServerConfig:
         security: certificates, and tokens that are let in; None: nobody is asked who calls.
         allow_system_shm: callers on this host may register named shared memory.
         http: "HOST:PORT", or "PORT" on loopback, for the protocol over HTTP; None: gRPC only.
+        transport_port: for batches of our own readers; 0 takes a free one.
     """
 
     host: str = "127.0.0.1"
@@ -152,6 +153,7 @@ class ServerConfig:
     security: ServerSecurity | None = None
     allow_system_shm: bool = False
     http: str | None = None
+    transport_port: int = 0
 
     def __post_init__(self) -> None:
         if self.slots < 1:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from ..proto.arena import Array
+from ..proto.arena import Arena, Array, ArrayRef
 from .predictor_session import Answer, Ready
 from .wanted import Wanted
 
@@ -17,6 +17,11 @@ class Labeller(Protocol):
     @property
     def ready(self) -> bool:
         """Whether it takes batches now."""
+        ...
+
+    @property
+    def memory(self) -> Arena:
+        """Where the inputs of a request may lie, so that they need not be copied."""
         ...
 
     @property
@@ -38,8 +43,11 @@ class Labeller(Protocol):
         inputs: Mapping[str, Array],
         outputs: Sequence[Wanted],
         deadline_s: float | None = None,
+        refs: tuple[ArrayRef, ...] | None = None,
     ) -> Future[Answer]:
         """Have one batch labelled before `deadline_s`; does not wait.
+
+        Where `refs` says that the inputs lie in `memory`, that must not be freed before the end.
 
         Returns:
             Its labels, which whoever takes them has to release, or an error of `TeacherError`'s

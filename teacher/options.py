@@ -364,8 +364,19 @@ Http = Annotated[
         envvar="EDL_HTTP",
         rich_help_panel=_SOCKET,
         help="PORT (on --host) or HOST:PORT at which the protocol is spoken over HTTP too, with "
-        "equal limits and credentials; 0 takes a free port; 'off': nowhere. Readers send large "
-        "batches there. Without it: 0 where the extra 'http' is installed, else off.",
+        "equal limits and credentials; 0 takes a free port; 'off': nowhere. Without it: 0 where "
+        "the extra 'http' is installed, else off.",
+    ),
+]
+TransportPort = Annotated[
+    int,
+    typer.Option(
+        envvar="EDL_TRANSPORT_PORT",
+        min=0,
+        max=65535,
+        rich_help_panel=_SOCKET,
+        help="Port on --host where our own readers send batches, as frames over TCP; 0 takes a "
+        "free one. Readers that cannot reach it send batches by gRPC.",
     ),
 ]
 MetricsListen = Annotated[

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import EdlError, ModelError, RetryableError
+from ..proto.arena import Arena
 from ..scheduler.rates import RecentMedian
 from ..scheduler.ratio import pooled_t_t
 from .config import PredictorConfig
@@ -36,6 +37,9 @@ class PredictorPool:
         on_progress: told in words how far a start is.
         on_change: called when a predictor becomes ready, crashes, or is given up, from a thread of
             this pool.
+
+    Attributes:
+        inputs: memory in which every predictor reads its requests.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class PredictorPool:
         on_progress: Callable[[str], None] = log.info,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        self.inputs = Arena.create()
         self._on_change = on_change
         self._lock = threading.Lock()
         self._medians = [RecentMedian() for _ in configs]
@@ -55,6 +60,7 @@ class PredictorPool:
         self._clients = [
             PredictorClient(
                 config,
+                self.inputs,
                 name=_name(config, index, len(configs)),
                 on_progress=on_progress,
                 on_change=self._changed,
@@ -173,6 +179,7 @@ class PredictorPool:
         """End the processes; requests that they have end by RetryableError."""
         for client in self._clients:
             client.stop()
+        self.inputs.close()
 
     def _measure(self, index: int, samples: Sequence[int], results: Results) -> None:
         if results.exception() is not None:

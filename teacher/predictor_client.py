@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, RetryableError
+from ..proto.arena import Arena
 from ..scheduler.backoff import delay_s
 from ..supervise.process import describe_exit
 from .config import PredictorConfig
@@ -45,6 +46,7 @@ class PredictorClient:
 
     Args:
         config: what to run.
+        inputs: memory of requests; None: its own.
         name: in what is told of it, where it is not the only one.
         on_progress: told in words how far a start is.
         on_change: called when `ready` or `failure` changes, from a thread of this client.
@@ -53,6 +55,7 @@ class PredictorClient:
     def __init__(
         self,
         config: PredictorConfig,
+        inputs: Arena | None = None,
         *,
         name: str = "",
         on_progress: Callable[[str], None] = log.info,
@@ -64,6 +67,8 @@ class PredictorClient:
         self.restarts = 0
         self.micro_batch_reductions = 0
         self._config = config
+        self._owns_inputs = inputs is None
+        self._inputs = inputs or Arena.create()
         self._name = name or "the predictor"
         self._on_progress = on_progress if not name else lambda text: on_progress(f"{name}: {text}")
         self._on_change = on_change
@@ -125,6 +130,8 @@ class PredictorClient:
             self._session.process.kill()
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
+        if self._owns_inputs:
+            self._inputs.close()
 
     def _settled_one(self, results: Results) -> None:
         if results.exception() is None:
@@ -147,7 +154,7 @@ class PredictorClient:
     def _live_once(self) -> str:
         """Start the process and serve until it ends; how that came, in words."""
         try:
-            self._session = session = PredictorSession(self._config)
+            self._session = session = PredictorSession(self._config, self._inputs)
         except (ProcessFailed, OSError) as error:
             return f"did not start ({error})"
         try:

@@ -17,7 +17,7 @@ import numpy as np
 from .. import supervise
 from ..errors import EdlError, RetryableError
 from ..logs import relay
-from ..proto.arena import Arena, Array, Record
+from ..proto.arena import Arena, Array, ArrayRef, Record
 from ..proto.channel import Channel, Message
 from . import jobs
 from .config import PredictorConfig
@@ -52,7 +52,7 @@ Results = Future[Sequence[Answer | EdlError]]
 class _Job:
     """One that the predictor has: where its inputs lie, and who waits for it."""
 
-    inputs: Record
+    inputs: Record | None  # None: the memory is not ours to give back
     results: Results
 
 
@@ -72,11 +72,16 @@ class Ready:
 
 
 class PredictorSession:
-    """A started predictor process with its channel and its two shared memories."""
+    """A started predictor process with its channel and the memory of its outputs.
 
-    def __init__(self, config: PredictorConfig) -> None:
+    Args:
+        config: what to run.
+        inputs: memory of requests, which outlives the process.
+    """
+
+    def __init__(self, config: PredictorConfig, inputs: Arena) -> None:
         self._channel, child_end = Channel.pair()
-        self._inputs, self._outputs = Arena.create(), Arena.create()
+        self._inputs, self._outputs = inputs, Arena.create()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._jobs: dict[int, _Job] = {}
@@ -111,8 +116,9 @@ class PredictorSession:
     def submit(self, requests: Sequence[Request]) -> Results:
         """Have requests of one shape labelled in one go; waits for no more than their copying.
 
-        The inputs' memory is in use until the predictor has finished, also when the callers have
-        long lost interest; hence nothing ends a job before. A dead predictor does.
+        A single request whose inputs lie in the predictors' memory already is not copied. That
+        memory is in use until the predictor has finished, also when the callers have long lost
+        interest; hence nothing ends a job before. A dead predictor does.
 
         Returns:
             What becomes of them, in order; settled by the thread that listens.
@@ -121,15 +127,17 @@ class PredictorSession:
             RetryableError: the predictor ended, or there is no memory for the inputs.
         """
         try:
-            record, inputs = self._put(requests)
+            record, places = self._put(requests)
         except OSError as error:
             raise RetryableError(f"no shared memory for the request: {error}") from error
         number, job = next(self._numbers), _Job(record, Results())
         with self._lock:
-            if self._ended:
-                raise RetryableError("the predictor is restarting")
-            self._jobs[number] = job
-        refs = jobs.refs_to_json(inputs, record.arrays)
+            if not self._ended:
+                self._jobs[number] = job
+        if number not in self._jobs:
+            self._free(job)
+            raise RetryableError("the predictor is restarting")
+        refs = jobs.refs_to_json(requests[0].inputs, places)
         parts = [Part(r.samples, tuple(r.outputs), r.deadline_s).to_json() for r in requests]
         # A send that fails means that the predictor is gone; whoever listens then ends the job.
         self._channel.send("job", id=number, at_s=time.monotonic(), inputs=refs, parts=parts)
@@ -146,16 +154,26 @@ class PredictorSession:
             self._ended = True
             waiting, self._jobs = self._jobs, {}
         for place, job in enumerate(waiting.values()):
+            self._free(job)
             job.results.set_exception(error if place else running)
 
     def close(self) -> None:
         """Give the descriptors back."""
         self._channel.close()
-        self._inputs.close()
         self._outputs.close()
 
-    def _put(self, requests: Sequence[Request]) -> tuple[Record, Mapping[str, Array]]:
-        """The inputs of all requests in shared memory, one request after another."""
+    def _free(self, job: _Job) -> None:
+        if job.inputs is not None:
+            self._inputs.free(job.inputs.offset)
+
+    def _put(self, requests: Sequence[Request]) -> tuple[Record | None, tuple[ArrayRef, ...]]:
+        """Where the inputs of all requests lie in shared memory, one request after another.
+
+        Returns:
+            What is to be freed once they are not used any more, and where they lie.
+        """
+        if len(requests) == 1 and requests[0].refs is not None:
+            return None, requests[0].refs
         first = requests[0].inputs
         samples = sum(request.samples for request in requests)
         layouts = [(array.dtype, (samples, *array.shape[1:])) for array in first.values()]
@@ -168,7 +186,7 @@ class PredictorSession:
                 stop = start + request.samples
                 np.copyto(array[start:stop], request.inputs[name])
                 start = stop
-        return record, inputs
+        return record, record.arrays
 
     def _result(self, told: Message) -> Answer | EdlError:
         if "error" in told:
@@ -180,7 +198,7 @@ class PredictorSession:
     def _settle(self, message: Message) -> None:
         with self._lock:
             job = self._jobs.pop(message["id"])
-        self._inputs.free(job.inputs.offset)
+        self._free(job)
         try:
             results = [self._result(told) for told in message["results"]]
         except Exception as error:  # no memory, for one: nobody may wait for ever

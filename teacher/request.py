@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..proto.arena import Array
+from ..proto.arena import Array, ArrayRef
 from .wanted import Wanted
 
 
@@ -19,11 +19,13 @@ class Request:
         outputs: what to answer with.
         deadline_s: on the monotonic clock, which all processes of a machine share: from then on
             nobody wants the answer.
+        refs: where the inputs lie in the predictors' memory, in their order; None: elsewhere.
     """
 
     inputs: Mapping[str, Array]
     outputs: Sequence[Wanted]
     deadline_s: float = math.inf
+    refs: tuple[ArrayRef, ...] | None = None
 
     @property
     def samples(self) -> int:

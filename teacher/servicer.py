@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 from .. import __version__
 from ..errors import EdlError
 from ..proto import inference_pb2 as pb
-from ..proto import request_kinds, stream_answers, tensors
+from ..proto import stream_answers, tensors
+from ..proto.arena import Arena, ArrayRef
 from ..proto.wire import Before, nothing_before
 from .access_log import UNLOGGED, Entry
 from .identity import Identity
@@ -25,7 +26,6 @@ from .shared_memory.regions import SharedMemory
 from .shared_memory.visitors import Visitor
 from .statistics import Statistics
 from .traffic import Traffic
-from .understood import Familiar, Understood
 from .validation import MODEL_VERSION, check_model, check_request, deadline_of
 from .wanted import forms_told
 
@@ -67,7 +67,6 @@ class Servicer:
         self._labeller = labeller
         self._traffic = traffic
         self._statistics = Statistics()
-        self._familiar = Familiar()
 
     def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=True)
@@ -161,24 +160,13 @@ class Servicer:
             before: what is to stand before the answer, in one piece with it.
         """
 
-        async def understand(reading: Reading) -> Understood:
-            found = request_kinds.cut(data)
-            if found is not None:
-                spec = self._labeller.require_loaded().spec
-                known = self._familiar.understand(found, spec, reading)
-                if known is not None:
-                    entry.asked(known.request.model_name, known.request.request_id)
-                    return known
+        async def decode(reading: Reading) -> Request:
             try:
-                request = tensors.decode_request(data, reading.read_in_place, light=True)
+                return tensors.decode_request(data, reading.read_in_place, light=True)
             except tensors.Heavy:
-                request = await in_thread(tensors.decode_request, data, reading.read)
-            understood = self._understood(request, entry)
-            if found is not None:
-                self._familiar.remember(data, found, understood, reading)
-            return understood
+                return await in_thread(tensors.decode_request, data, reading.read)
 
-        return await self._infer(understand, partial(_encode, before), visitor, deadline_s, entry)
+        return await self.infer(decode, partial(_encode, before), visitor, deadline_s, entry)
 
     async def infer(
         self,
@@ -187,6 +175,7 @@ class Servicer:
         visitor: Visitor,
         deadline_s: float | None = None,
         entry: Entry = UNLOGGED,
+        refs: tuple[ArrayRef, ...] | None = None,
     ) -> _T:
         """Label one batch; in an event loop, which it does not hold up.
 
@@ -198,40 +187,21 @@ class Servicer:
             deadline_s: of the call, on the monotonic clock: after that it is not computed; None:
                 at any time. The request may name an earlier one.
             entry: of the access log.
+            refs: where the inputs lie in `memory_of_inputs`, not to be freed before it returns;
+                None: elsewhere.
         """
-
-        async def understand(reading: Reading) -> Understood:
-            return self._understood(await decode(reading), entry)
-
-        return await self._infer(understand, encode, visitor, deadline_s, entry)
-
-    def _understood(self, request: Request, entry: Entry) -> Understood:
-        """What a request is found to ask for; raises what is wrong with it."""
-        entry.asked(request.model_name, request.request_id)
-        self._identity.check(request.parameters)
-        check_model(request.model_name, request.model_version, self._identity.service)
-        spec = self._labeller.require_loaded().spec
-        wanted = check_request(request, spec)
-        return Understood(request, spec, wanted, places_of(request), forms_told(wanted, spec))
-
-    async def _infer(
-        self,
-        understand: Callable[[Reading], Awaitable[Understood]],
-        encode: Callable[[Request, Response, Collection[str]], Awaitable[_T]],
-        visitor: Visitor,
-        deadline_s: float | None,
-        entry: Entry,
-    ) -> _T:
-        """As `infer`, of a request that `understand` gives, or raises what is wrong with."""
         with self._traffic.request(), self._statistics.request() as stages:
             reading = Reading(self.memory, visitor)
-            understood = await understand(reading)
-            request, spec, places = understood.request, understood.spec, understood.places
+            request = await decode(reading)
+            entry.asked(request.model_name, request.request_id)
+            self._identity.check(request.parameters)
+            check_model(request.model_name, request.model_version, self._identity.service)
+            spec = self._labeller.require_loaded().spec
+            wanted = check_request(request, spec)
+            places = places_of(request)
             deadline_s = deadline_of(request, deadline_s, time.monotonic())
             stages.read()
-            answer = await _taken(
-                self._labeller.submit(request.inputs, understood.wanted, deadline_s)
-            )
+            answer = await _taken(self._labeller.submit(request.inputs, wanted, deadline_s, refs))
             try:
                 reading.check()
                 samples = len(next(iter(request.inputs.values())))
@@ -246,7 +216,7 @@ class Servicer:
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
                     outputs=dict(answer.outputs),
-                    output_parameters=_with_places(understood.told, said),
+                    output_parameters=_with_places(forms_told(wanted, spec), said),
                     parameters={
                         "teacher_id": self._identity.teacher_id,
                         "incarnation": str(self._identity.incarnation),
@@ -259,6 +229,11 @@ class Servicer:
                 return await encode(request, response, said)
             finally:
                 answer.release()
+
+    @property
+    def memory_of_inputs(self) -> Arena:
+        """What the predictors read requests from."""
+        return self._labeller.memory
 
     def _state(self) -> tuple[str, str]:
         """Whether the model takes requests, in the protocol's word, and why it does not."""

@@ -20,7 +20,6 @@ from edl.errors import EdlError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
-from edl.proto.http_offer import HttpOffer
 from edl.proto.security import Gate, ServerSecurity, listen
 from edl.proto.status import to_metadata, to_status
 from edl.supervise import end_with_parent
@@ -57,7 +56,6 @@ class ScriptedTeacher:
         seconds: the device time that answers state.
         requests: how many came.
         parameters: added to each answer.
-        offer: of HTTP, which it makes to those who ask what it is; None: it makes none.
     """
 
     def __init__(
@@ -76,7 +74,6 @@ class ScriptedTeacher:
         self.is_ready: Callable[[], bool] = lambda: True
         self.requests = 0
         self.parameters: dict[str, Any] = {}
-        self.offer: HttpOffer | None = None
         self._server = grpc.server(
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
         )
@@ -117,8 +114,6 @@ class ScriptedTeacher:
         return answer
 
     def _server_metadata(self, request: Any, context: Any) -> pb.ServerMetadataResponse:
-        if self.offer is not None:
-            context.set_trailing_metadata(self.offer.metadata())
         return pb.ServerMetadataResponse(name="scripted")
 
     def _model_ready(self, request: Any, context: Any) -> pb.ModelReadyResponse:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...proto.allocator import tune_allocator
-from ...proto.arena import Array
+from ...proto.arena import Arena, Array, ArrayRef
 from ...proto.clients import Request
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.datatypes import datatype_of
@@ -42,6 +42,7 @@ class _Instant:
     t_t_s = 0.0
 
     def __init__(self, batch: Array) -> None:
+        self.memory = Arena.create()
         spec = ModelSpec(
             platform="none",
             inputs=(TensorSpec("x", datatype_of(batch.dtype), (FREE, *batch.shape[1:])),),
@@ -60,6 +61,7 @@ class _Instant:
         inputs: Mapping[str, Array],
         outputs: Sequence[Wanted],
         deadline_s: float | None = None,
+        refs: tuple[ArrayRef, ...] | None = None,
     ) -> Future[Answer]:
         look_at(inputs["x"])
         labels = Future[Answer]()

@@ -37,6 +37,7 @@ class Inbox:
         self._ended = False
         self._asleep = False
         self._watched: dict[int, Event] = {}
+        self._room: dict[int, Event] = {}  # called once the socket takes more
         self._put_off: list[Event] = []
         self._poll = select.poll()  # of a dozen sockets; in half the time of a selector's
         self._alarm, self._bell = os.pipe()
@@ -69,16 +70,19 @@ class Inbox:
         self._asleep = True  # before the look at what is here: nobody posts unheard
         ready = self._poll.poll(0.0 if self._calls else math.ceil(timeout_s * 1e3))
         self._asleep = False  # from here on it looks by itself
-        for fd, _ in ready:
-            if (handler := self._watched.get(fd)) is not None:  # else it was the last that heard
+        for fd, events in ready:
+            if events & select.POLLOUT and (send := self._room.get(fd)) is not None:
+                send()
+            # Else it was the last that heard.
+            if events & ~select.POLLOUT and (handler := self._watched.get(fd)) is not None:
                 handler()
-        events: list[Event] = []
-        while self._calls and len(events) < MOST:
+        calls: list[Event] = []
+        while self._calls and len(calls) < MOST:
             if (event := self._calls.popleft()) is None:
                 self._ended = True  # behind what the trainer had said before it sent the signal
             else:
-                events.append(event)
-        return events
+                calls.append(event)
+        return calls
 
     def put_off(self, event: Event) -> None:
         """Call `event` before the engine's thread, which asks for it, waits the next time."""
@@ -93,9 +97,19 @@ class Inbox:
         """Call `handler` when there is something to read; in the engine's thread, as all here."""
         self._watch(connection.fileno(), handler)
 
+    def watch_room(self, connection: HasFileno, handler: Event | None) -> None:
+        """Call `handler` when a connection that is watched takes more; None: no more."""
+        fd = connection.fileno()
+        if handler is not None:
+            self._room[fd] = handler
+            self._poll.modify(fd, select.POLLIN | select.POLLOUT)
+        elif self._room.pop(fd, None) is not None:
+            self._poll.modify(fd, select.POLLIN)
+
     def unwatch(self, connection: HasFileno) -> None:
         """Look at a connection no more; before it is closed."""
         del self._watched[connection.fileno()]
+        self._room.pop(connection.fileno(), None)
         self._poll.unregister(connection.fileno())
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from ...errors import (
 )
 from ...proto.clients import Answer, Client, Found, Request, open_client
 from ...proto.clients.fitting import misfit
-from ...proto.clients.same_host import SameHostClient
+from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.lent_arena import LentArena
 from ...proto.security import ClientSecurity
 from ...scheduler import probing
@@ -34,9 +34,9 @@ from ..store.rows import Content, Row
 from .answers import Expected, device_seconds, named, refuse_what_is_not_finite, soft_labels
 from .asking import Wording, expected_of, wording_of
 from .inbox import Inbox
-from .near import Asked, Near
 from .outcomes import Broke, Done, Job, Outcome, Peer, Ready
 from .stored import rows_of
+from .transport import Asked, Transport
 
 PROBE_TIMEOUT_S = 5.0
 
@@ -75,7 +75,7 @@ class TeacherLink:
     _closed: threading.Event = field(default_factory=threading.Event)
     _paused_enough: threading.Event = field(default_factory=threading.Event)
     _client: Client | None = None
-    _near: Near | None = None
+    _transport: Transport | None = None
     _found: Found = field(default_factory=Found)  # the model, by the latest probe
     _worded: tuple[Found, tuple[str, ...], LabelForms, Wording] | None = None
     _agreed: tuple[str, ...] = ()  # names of its outputs, where that does not say them
@@ -110,20 +110,18 @@ class TeacherLink:
 
     def send(self, job: Job) -> None:
         """Send `job`, and post what comes of it."""
-        near = self._near
-        if near is None or not near.ask(job, self._wording_of(job), self.request_timeout_s):
+        transport, wording = self._transport, self._wording_of(job)
+        if transport is None or not transport.ask(job, wording, self.request_timeout_s):
             self._hand_to_thread(job)
 
     def met(self, inputs: tuple[str, ...]) -> None:
         """The teacher has answered a probe, by which its model has these inputs."""
         self.inputs = inputs
-        if self._near is not None:
-            self._near.met()
 
     def look(self, now: float) -> None:
         """Time goes by."""
-        if self._near is not None:
-            self._near.look(now)
+        if self._transport is not None:
+            self._transport.look(now)
 
     def _hand_to_thread(self, job: Job) -> None:
         """As many threads send as requests are under way that take one."""
@@ -143,8 +141,8 @@ class TeacherLink:
         self._closed.set()
         self.pause_no_more()
         self._wake.set()
-        if self._near is not None:
-            self._near.close()
+        if self._transport is not None:
+            self._transport.close()
         for _ in range(self._senders):
             self._jobs.put(None)
         if (client := self._client) is not None:
@@ -201,20 +199,16 @@ class TeacherLink:
         if (client := self._client) is None:
             # In this thread, not at the start: files of credentials may be unreadable.
             peer = self.peer
-            batches = None if peer.foreign else self.batches  # only ours know whose memory it is
-            client = open_client(peer.protocol, peer.address, peer.model, self.security, batches)
+            client = open_client(peer.protocol, peer.address, peer.model, self.security)
             self._client = client
-            if isinstance(client, SameHostClient) and self.inbox is not None:
-                self._near = Near(
-                    client,
-                    self.inbox,
-                    self._on_answer,
-                    partial(self.post, self),
-                    self._hand_to_thread,
+            if isinstance(client, OipGrpcClient) and self.inbox is not None and not peer.foreign:
+                self._transport = Transport(
+                    self.inbox, self._on_answer, partial(self.post, self), self._hand_to_thread
                 )
             if self.closed:
                 client.close()
         found = self._found = client.probe(PROBE_TIMEOUT_S)
+        self._open_connection()
         return tuple(tensor.name for tensor in found.inputs) or self.peer.inputs
 
     # --- requests
@@ -229,7 +223,7 @@ class TeacherLink:
                 self._unfinished -= 1
             self.post(self, outcome)
             del job, outcome  # not to be held until the next one
-            self._open_near_line()
+            self._open_connection()
 
     def _request(self, job: Job) -> Done:
         client = self._client
@@ -245,11 +239,17 @@ class TeacherLink:
                 beside,
             )
 
-    def _on_answer(self, asked: Asked, answer: Answer) -> Outcome:
+    def _on_answer(self, asked: Asked, answer: Answer | EdlError) -> Outcome:
         """What comes of an answer that has come without a thread."""
         job, request, at, _, beside = asked
+
+        def told() -> Answer:
+            if isinstance(answer, EdlError):
+                raise answer
+            return answer
+
         try:
-            return self._checked(job, request, lambda: answer, at, beside)
+            return self._checked(job, request, told, at, beside)
         except Exception as error:
             return Broke(job, _told(error))
 
@@ -261,15 +261,15 @@ class TeacherLink:
             self._worded = known
         return known[3]
 
-    def _open_near_line(self) -> None:
+    def _open_connection(self) -> None:
         """Have requests go without a thread from now on, as far as they can."""
-        near, client = self._near, self._client
-        if near is None or not near.wants_line:
+        transport, client = self._transport, self._client
+        if transport is None or not transport.wants_connection:
             return
-        near.wants_line = False
-        assert isinstance(client, SameHostClient)
-        if (line := client.near_line()) is not None:
-            near.add(line)
+        transport.wants_connection = False
+        assert isinstance(client, OipGrpcClient)
+        if (connection := client.connect(self.batches)) is not None:
+            transport.add(connection)
 
     def _checked(
         self,

@@ -18,8 +18,7 @@ from ...errors import (
     Unauthenticated,
     WrongInstance,
 )
-from ..http_offer import STATUS
-from ..status import from_status
+from ..status import STATUS_HEADER, from_status
 from .http_messages import Reply
 
 _READ: Final[dict[int, type[EdlError]]] = {
@@ -49,7 +48,7 @@ def from_http(reply: Reply) -> EdlError:
 
     Our teachers name gRPC's status beside it, which says more.
     """
-    code = grpc.StatusCode.__members__.get(reply.headers.get(STATUS, ""), grpc.StatusCode.OK)
+    code = grpc.StatusCode.__members__.get(reply.headers.get(STATUS_HEADER, ""), grpc.StatusCode.OK)
     if code is not grpc.StatusCode.OK:
         return from_status(code, reply.words(), reply.headers.items())
     kind = _READ.get(reply.status)

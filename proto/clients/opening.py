@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...errors import UsageError
 from ..dialects import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_dialled
-from ..lent_arena import LentArena
 from ..security import ClientSecurity
 from .client import Client
 
@@ -14,7 +13,6 @@ def open_client(
     address: str,
     model: str,
     security: ClientSecurity | None = None,
-    arena: LentArena | None = None,
 ) -> Client:
     """A client of one model at one server; it connects when it is first used.
 
@@ -24,8 +22,6 @@ def open_client(
             HTTP, which only `oip` has.
         model: its name at the server.
         security: how to prove who calls; None: neither TLS nor token.
-        arena: what lies there is not sent to a server on this host that takes it in place (`oip`
-            over gRPC); None: all is sent.
 
     Raises:
         UsageError: there is no such protocol, the address is none, or a file of `security` cannot
@@ -47,9 +43,4 @@ def open_client(
         return GeneralModelClient(rest, security)
     from .oip_grpc import OipGrpcClient
 
-    client = OipGrpcClient(rest, model, security)
-    if arena is None:
-        return client
-    from .same_host import SameHostClient
-
-    return SameHostClient(client, arena)
+    return OipGrpcClient(rest, model, security)

@@ -52,7 +52,7 @@ class HttpDial:
         shown = f"[{self._host}]" if ":" in self._host else self._host
         self.host = shown if port is None else f"{shown}:{port}"
         self._server_name = security.server_name or self._host
-        self._context = _context(security) if parts.scheme == "https" else None
+        self._context = client_context(security) if parts.scheme == "https" else None
         path = security.token_file
         self._token = None if path is None else Reloaded((path,), lambda: read_token(path))
         if self._context is None:
@@ -92,7 +92,12 @@ def _check_plaintext(url: str, host: str, security: ClientSecurity) -> None:
         )
 
 
-def _context(security: ClientSecurity) -> ssl.SSLContext:
+def client_context(security: ClientSecurity) -> ssl.SSLContext:
+    """What a client of `ssl` connects with: its certificate, and the CAs that it trusts.
+
+    Raises:
+        UsageError: a file of `security` cannot be used.
+    """
     tls = security.tls
     if tls is None or tls.ca is None:
         context = ssl.create_default_context()

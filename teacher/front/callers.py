@@ -69,6 +69,10 @@ class Callers:
         """
         return self._admitted(shown, "student")
 
+    def is_student(self, shown: Shown) -> bool:
+        """Whether a student has shown this; who has not is not counted as refused."""
+        return self._gate.admit(shown.metadata, shown.identities, shown.peer).may("student")
+
     def _admitted(self, shown: Shown, role: str) -> Visitor:
         caller = self._gate.admit(shown.metadata, shown.identities, shown.peer)
         if role:

@@ -18,9 +18,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ...errors import AccessError, EdlError, RateLimited, RetryableError, WireError
-from ...proto import doors, stream_answers
 from ...proto import inference_pb2 as pb
-from ...proto.http_offer import HttpOffer
+from ...proto import stream_answers
 from ...proto.security import Gate
 from ...proto.status import to_metadata, to_status
 from ...proto.wire import Before, nothing_before
@@ -31,9 +30,9 @@ from ..metrics import TeacherMetrics
 from ..refusals import TOO_LARGE, TooLarge, reason_of
 from ..servicer import Servicer
 from ..shared_memory.visitors import Visitor
+from ..transport.listener import TransportListener
 from .callers import Callers, Shown
 from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
-from .door import Door
 from .streams import Streams
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
@@ -60,8 +59,7 @@ class Methods:
     Attributes:
         infer_calls: the calls that have batches labelled, by whichever protocol they came.
         streams: those of `ModelStreamInfer`.
-        door: for callers on this host.
-        offer: where the protocol is spoken over HTTP too; None: nowhere.
+        transport: for batches of our own readers.
 
     Args:
         config: the limits.
@@ -77,7 +75,6 @@ class Methods:
         gate: Gate,
         metrics: TeacherMetrics,
     ) -> None:
-        self.offer: HttpOffer | None = None
         self._receive_s = config.receive_s
         self._servicer = servicer
         self._callers = Callers(gate)
@@ -86,13 +83,8 @@ class Methods:
         # Apart, so that batches which fill the one leave room for questions in the other.
         self.infer_calls, self._named_calls = CallTable.of(config), CallTable.of(config)
         self.streams = Streams(self.infer_calls, config, self._count)
-        self.door = Door(
-            self._callers,
-            self.infer_calls,
-            partial(self._infer_of_many, "local", doors.before),
-            self._count,
-            config,
-            servicer.memory,
+        self.transport = TransportListener(
+            config, self._callers, self.infer_calls, servicer, metrics, self._count
         )
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -109,17 +101,15 @@ class Methods:
             "ServerMetadata": self._unread(self._known, self._server_metadata),
             "ModelReady": self._named(s.model_ready, pb.ModelReadyRequest),
             "ModelMetadata": self._beside(
-                self._offered, self._named(s.model_metadata, pb.ModelMetadataRequest)
+                self.transport.offer, self._named(s.model_metadata, pb.ModelMetadataRequest)
             ),
             "ModelStatistics": self._named(s.model_statistics, pb.ModelStatisticsRequest),
             "RepositoryIndex": self._named(s.repository_index, pb.RepositoryIndexRequest),
-            "SystemSharedMemoryStatus": self._beside(
-                self.door.invite,
-                self._owned(s.shared_memory_status, pb.SystemSharedMemoryStatusRequest),
+            "SystemSharedMemoryStatus": self._owned(
+                s.shared_memory_status, pb.SystemSharedMemoryStatusRequest
             ),
-            "SystemSharedMemoryRegister": self._beside(
-                self.door.invite,
-                self._owned(s.shared_memory_register, pb.SystemSharedMemoryRegisterRequest),
+            "SystemSharedMemoryRegister": self._owned(
+                s.shared_memory_register, pb.SystemSharedMemoryRegisterRequest
             ),
             "SystemSharedMemoryUnregister": self._owned(
                 s.shared_memory_unregister, pb.SystemSharedMemoryUnregisterRequest
@@ -177,7 +167,7 @@ class Methods:
 
     def _server_metadata(self, context: _Context) -> Message:
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
-        context.set_trailing_metadata((*self._servicer.proof(asked), *self._offered()))
+        context.set_trailing_metadata(self._servicer.proof(asked))
         return self._servicer.server_metadata(pb.ServerMetadataRequest())
 
     def _unread(
@@ -219,9 +209,6 @@ class Methods:
             return answered
 
         return serve
-
-    def _offered(self, _: Shown | None = None) -> _Metadata:
-        return () if self.offer is None else self.offer.metadata()
 
     def _read(self, admit: _Admit, calls: CallTable, answer: _Answer) -> _Serve:
         """A method whose request is read once its caller is known."""

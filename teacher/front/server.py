@@ -18,7 +18,6 @@ import grpc
 from ...coordinator.config import check_free, join_address
 from ...errors import UsageError
 from ...extras import install_command
-from ...proto.http_offer import HttpOffer
 from ...proto.security import Gate, listen
 from ...proto.security.sturdy import aio_server
 from ..config import ServerConfig
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Headers of one call; a token and a few ids need a tenth of it.
 _MAX_METADATA_BYTES: Final = 8192
+#: What of a message gRPC receives before it is asked for it.
+_WINDOW_BYTES: Final = 4 << 20
 #: A connection on which nothing comes is asked for a sign of life, and ended without one.
 _KEEPALIVE_MS: Final = 20_000
 _KEEPALIVE_TIMEOUT_MS: Final = 10_000
@@ -90,8 +91,6 @@ class Server:
             self._end()
             raise
         self.url = None if self._http is None else self._http.url
-        if self._http is not None:
-            self._methods.offer = HttpOffer(self.port, self._http.port, self._http.mark)
 
     def start(self) -> None:
         """Answer from now on."""
@@ -109,11 +108,11 @@ class Server:
         server = aio_server(SERVICE, methods.handlers(), options, on_unknown=methods.unknown)
         address = join_address(self._config.host, self._config.port)
         self.port: int = listen(server, address, self._config.security, self._gate)
+        await methods.transport.bind(self.port)
         return server
 
     async def _start(self) -> None:
         await self._server.start()
-        await self._methods.door.open()
         if self._http is not None:
             await self._http.start()
         self._watching = asyncio.create_task(self._watch())
@@ -122,7 +121,11 @@ class Server:
     async def _leave(self, grace_s: float) -> None:
         self._methods.streams.leave(min(grace_s, self._config.receive_s))
         http = () if self._http is None else (self._http.stop(grace_s),)
-        await asyncio.gather(self._server.stop(grace_s), self._methods.door.close(grace_s), *http)
+        await asyncio.gather(
+            self._server.stop(grace_s),
+            self._methods.transport.close(grace_s),
+            *http,
+        )
 
     async def _sweep(self) -> None:
         """Let go, now and then, of memory that callers have left behind."""
@@ -163,6 +166,10 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # else two servers share a port, and nobody is told
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
+        # Or an estimate of the path, which a busy machine inflates, decides how much of a message
+        # is received before anybody has asked for it.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", 2 * _MAX_METADATA_BYTES),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),

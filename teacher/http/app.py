@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from ...errors import AccessError, EdlError, RequestRefused, WireError
 from ...proto import inference_pb2 as pb
-from ...proto.http_offer import OFFER
 from ...proto.json_objects import parse_object
 from ..config import ServerConfig
 from ..front.calls import CallTable
@@ -44,7 +43,6 @@ class Api:
         callers: who may ask.
         metrics: told of every refusal.
         inference: answers batches.
-        mark: that a teacher's offer names.
     """
 
     def __init__(
@@ -54,9 +52,7 @@ class Api:
         callers: Callers,
         metrics: TeacherMetrics,
         inference: Inference,
-        mark: str,
     ) -> None:
-        self._mark = mark
         self._receive_s = config.receive_s
         self._servicer = servicer
         self._callers = callers
@@ -107,9 +103,7 @@ class Api:
 
     # These two tell nothing but that a teacher is here, and load balancers have no token.
     async def _live(self, _: Request) -> Response:
-        response = _whether(self._servicer.server_live(pb.ServerLiveRequest()).live)
-        response.headers[OFFER] = self._mark
-        return response
+        return _whether(self._servicer.server_live(pb.ServerLiveRequest()).live)
 
     async def _ready(self, _: Request) -> Response:
         return _whether(self._servicer.server_ready(pb.ServerReadyRequest()).ready)

@@ -11,7 +11,6 @@ import uvicorn
 
 from ...coordinator.config import bound, join_address
 from ...metrics import split_listen
-from ...proto.http_offer import new_mark
 from ...proto.security import Acceptor, Gate, is_loopback, reloading_context
 from ..config import ServerConfig
 from ..front.calls import CallTable
@@ -46,9 +45,6 @@ class HttpServer:
         metrics: told of every request and every refusal.
         infer_calls: the calls that have batches labelled, by whichever protocol they came.
 
-    Attributes:
-        mark: by which this is known from any other.
-
     Raises:
         UsageError: `config.http` is no address of this machine, or the certificates cannot be used.
         AddressInUse: another process listens there.
@@ -64,9 +60,8 @@ class HttpServer:
     ) -> None:
         host, port = split_listen(config.http or "")
         callers, guard = Callers(gate), Guard(is_loopback(host))
-        self.mark = new_mark()
         self._inference = Inference(config, servicer, callers, metrics, infer_calls)
-        api = Api(config, servicer, callers, metrics, self._inference, self.mark)
+        api = Api(config, servicer, callers, metrics, self._inference)
         desk = Desk(config, guard, callers, infer_calls, self._inference, api.count)
         app = Logged(guard.around(api.app()))
         served = _config(app)

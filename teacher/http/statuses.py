@@ -19,8 +19,7 @@ from ...errors import (
     WireError,
     WrongInstance,
 )
-from ...proto.http_offer import STATUS
-from ...proto.status import to_metadata, to_status
+from ...proto.status import STATUS_HEADER, to_metadata, to_status
 from ..refusals import TooLarge
 
 #: Logged of a request whose caller has hung up, as nginx does.
@@ -59,7 +58,7 @@ _SENT: Final[dict[type[BaseException], int]] = {
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     """What a request is answered that ends by `error`: status, headers, words."""
     status = next(_SENT[kind] for kind in type(error).__mro__ if kind in _SENT)
-    headers = {STATUS: to_status(error)[0].name, **dict(to_metadata(error))}
+    headers = {STATUS_HEADER: to_status(error)[0].name, **dict(to_metadata(error))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RateLimited) and status == 429:

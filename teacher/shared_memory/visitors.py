@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import os
 import socket
+import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -89,6 +90,17 @@ class Visitor:
             )
         return os.geteuid()
 
+
+def user_behind(connection: socket.socket) -> int:
+    """The user that the other side of a Unix socket runs as; -1 where the system does not say."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return -1
+    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(said)[1])
+
+
+#: Process, user, group.
+_CREDENTIALS: Final = struct.Struct("3i")
 
 # Of each request, of which one caller sends many.
 

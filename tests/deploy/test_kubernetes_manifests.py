@@ -458,7 +458,10 @@ def test_probes_ask_the_health_endpoints(objects: Objects) -> None:
             asked = {"path": path, "port": "http" if of_http else "metrics"}
             assert container[probe]["httpGet"] == asked, (pod.owner, probe)
         values = command_lines.check(argv, variables)
-        options = {"grpc": "port", "http": "http", "metrics": "metrics_listen"}
+        options = {
+            "grpc": "port", "http": "http", "transport": "transport_port",
+            "metrics": "metrics_listen",
+        }  # fmt: skip
         for port_name, option in options.items():
             number = str(values.get(option)).rpartition(":")[2]
             assert number == str(pod.ports.get(port_name)), (pod.owner, port_name)

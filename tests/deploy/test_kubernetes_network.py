@@ -102,6 +102,7 @@ NEEDED: set[tuple[str, str, str | int]] = {
     *((one, end, 53) for one in (*MESH, "stranger") for end in ("dns", "dns-cache")),
     ("student", "teacher", "grpc"),
     ("student", "teacher", "http"),
+    ("student", "teacher", "transport"),
     ("student", "student", 1024),  # ranks, at any high port
     ("student", "student", 65535),
     ("coordinator", "teacher", "grpc"),  # probes
@@ -111,7 +112,11 @@ NEEDED: set[tuple[str, str, str | int]] = {
     *(("operator", end, port) for end in ("machine", "api-server") for port in (443, 6443)),
     ("shell", "coordinator", "grpc"),
     # A client may ask teachers, and the operator is one.
-    *((one, "teacher", port) for one in ("shell", "operator") for port in ("grpc", "http")),
+    *(
+        (one, "teacher", port)
+        for one in ("shell", "operator")
+        for port in ("grpc", "http", "transport")
+    ),
     *(("prometheus", end, "metrics") for end in ("coordinator", "teacher", "operator")),
     ("keda", "coordinator", "metrics"),
 }

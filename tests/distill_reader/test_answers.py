@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edl.distill_reader.engine.alike import SIZES, Alike
 from edl.distill_reader.engine.answers import (
     Expected,
     device_seconds,
     refuse_what_is_not_finite,
     soft_labels,
 )
-from edl.distill_reader.engine.asking import Wording, expected_of
-from edl.distill_reader.engine.outcomes import Done, Job, Peer
-from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.engine.asking import expected_of
+from edl.distill_reader.engine.outcomes import Job, Peer
+from edl.distill_reader.label_forms import LabelForms
 from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
-from edl.proto import stream_answers
-from edl.proto.arena import Array
 from edl.proto.clients import Answer, Found
-from edl.proto.clients.oip_grpc import answer_of
 from edl.proto.form_arrays import encode
 from edl.proto.forms import Form
 from edl.proto.specs import TensorSpec
-from edl.proto.tensors import encode_response
-from edl.scheduler.ledger.instructions import Span
 
 EXPECTED = Expected("t1", 7, "c", ("logits",), samples=2)
 LOGITS = np.zeros((2, 3), np.float32)
@@ -230,86 +223,3 @@ def test_each_output_has_the_form_that_was_asked_for_it() -> None:
 def test_parts_are_not_trusted_either(given: Answer, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         soft_labels(given, asked_for("topk:2"))
-
-
-# --- answers whose head equals that of a checked one
-
-FETCHES = ("y",)
-LABELS = np.ones((3, 2), np.float32)
-
-
-def job_of(number: int = 7, rows: int = 3, **other: Any) -> Job:
-    job = Job(number, (Span(number, 0, rows),), {}, FETCHES, rows, AS_GIVEN, time.monotonic())
-    return job._replace(**other)
-
-
-def answered(number: int = 7, labels: Array = LABELS, content_id: str = "c") -> memoryview:
-    said: dict[str, Any] = {"device_seconds": 1e-9, "content_id": content_id, "draining": True}
-    asked = Wording(FETCHES, {}, {}).request(job_of(number)).request_id
-    response = encode_response(
-        model_name="m", outputs={"y": labels}, request_id=asked, parameters=said
-    )
-    return memoryview(stream_answers.answered(response))
-
-
-def learn(alike: Alike, job: Job, answer: memoryview, **other: Any) -> Done:
-    """As a link does with an answer that has passed all checks."""
-    said = answer_of(stream_answers.read(answer))
-    done = Done(job, dict(said.outputs), 1e-9, True, 0.1, "c", "n")._replace(**other)
-    alike.learn(answer, said, done)
-    return done
-
-
-def seen(alike: Alike, job: Job, answer: memoryview) -> Done | None:
-    return alike.done(job, answer, job.asked_at, 1)
-
-
-def test_what_is_like_one_that_has_passed_says_the_same() -> None:
-    alike, job = Alike(), job_of(123)
-    assert seen(alike, job, answered(123)) is None, "nothing is known yet"
-    learn(alike, job_of(), answered())
-    done = seen(alike, job, answered(123, 2 * LABELS))
-    assert done is not None
-    assert done.job is job
-    np.testing.assert_array_equal(done.labels["y"], 2 * LABELS)
-    assert (done.draining, done.content_id, done.numerics_id) == (True, "c", "n")
-    assert done.device_s == 1e-9
-    assert 0 <= done.seconds < 10
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_elements_are_looked_at_each_time(bad: float) -> None:
-    alike = Alike()
-    learn(alike, job_of(), answered())
-    labels = LABELS.copy()
-    labels[2, 1] = bad
-    assert seen(alike, job_of(), answered(labels=labels)) is None
-
-
-def test_whatever_was_asked_otherwise_or_says_otherwise_is_looked_at() -> None:
-    alike = Alike()
-    learn(alike, job_of(), answered())
-    assert seen(alike, job_of(8), answered()) is None, "it is of another request"
-    assert seen(alike, job_of(rows=2), answered()) is None
-    assert seen(alike, job_of(fetches=("z",)), answered()) is None
-    assert seen(alike, job_of(forms=LabelForms.given("float16", None, False)), answered()) is None
-    assert seen(alike, job_of(), answered(content_id="d")) is None
-    assert seen(alike, job_of(), answered()) is not None
-    alike.forget()
-    assert seen(alike, job_of(), answered()) is None, "it may be another teacher"
-
-
-def test_labels_that_are_not_the_output_as_it_came_are_made_each_time() -> None:
-    alike = Alike()
-    learn(alike, job_of(), answered(), labels={"y": LABELS})
-    assert seen(alike, job_of(), answered()) is None
-
-
-def test_answers_of_some_sizes_are_known_at_a_time() -> None:
-    alike, sizes = Alike(), range(1, SIZES + 2)
-    for rows in sizes:
-        labels = np.ones((rows, 2), np.float32)
-        learn(alike, job_of(rows=rows), answered(labels=labels))
-        assert seen(alike, job_of(rows=rows), answered(labels=labels)) is not None
-    known = [seen(alike, job_of(rows=n), answered(labels=np.ones((n, 2), "f4"))) for n in sizes]
-    assert 1 <= known.count(None) < len(sizes)

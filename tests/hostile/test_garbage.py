@@ -245,9 +245,8 @@ def _labelled_well_over_http(web: Bench) -> None:
 
 LARGE = bytes(192 << 20)
 MAX_MESSAGE_BYTES = 256 << 20
-#: What a stranger may cost: gRPC receives some of each message before it is asked for it, up to
-#: 51 MB on a busy machine.
-SPARE_BYTES = 96 << 20
+#: What a stranger may cost: gRPC receives 4 MiB of each message before it is asked for it.
+SPARE_BYTES = 48 << 20
 ENDS = {
     "ServerLive": Code.OK,
     "ServerReady": Code.OK,

@@ -9,7 +9,6 @@ import pytest
 
 from edl import errors
 from edl.errors import VersionMismatch
-from edl.proto.http_offer import OFFER, HttpOffer, new_mark
 from edl.proto.status import PUSHBACK, from_status, to_metadata, to_status
 from edl.proto.version import OLDEST_VERSION, PROTOCOL_VERSION, check_version
 
@@ -126,28 +125,3 @@ def test_a_peer_of_another_version_is_told_which_are_spoken(
     monkeypatch.setattr("edl.proto.version.OLDEST_VERSION", 5)
     with pytest.raises(VersionMismatch, match="version 4; at least 5 is needed"):
         check_version(4)
-
-
-MARK = "00112233445566ff"
-NO_MARKS = ("", MARK[:-1], f"{MARK}0", f"{MARK[:-1]}G", f"{MARK}\n")
-NO_PORTS = ("", "1", "1 ", "-1 2", "1 123456", "\u0661 2")
-
-
-def test_an_offer_there_and_back() -> None:
-    offer = HttpOffer(50051, 1, new_mark())
-    assert HttpOffer.among([("other", b"\0"), *offer.metadata()]) == offer
-    assert offer.metadata() == ((OFFER, f"50051 1 {offer.mark}"),)
-    assert HttpOffer.among([]) is None
-    assert HttpOffer.among([(OFFER, f"1 2 {MARK}")]) == HttpOffer(1, 2, MARK)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        *(f"1 2 {mark}" for mark in NO_MARKS),
-        *(f"{ports} {MARK}" for ports in NO_PORTS),
-        f"1 2 {MARK}".encode(),
-    ],
-)
-def test_what_is_no_offer_is_none(said: str | bytes) -> None:
-    assert HttpOffer.among([(OFFER, said)]) is None

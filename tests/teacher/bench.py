@@ -42,9 +42,10 @@ class Bench:
         self.metrics = TeacherMetrics()
         self.traffic = Traffic(on_labelled=self.metrics.labelled)
         memory = SharedMemory(system=config.get("allow_system_shm", False))
+        self.servicer = Servicer(self.identity, self.labeller, self.traffic, memory)
         self.server = Server(
             ServerConfig(**{"slots": 2, "max_message_bytes": 1 << 20, **config}),
-            Servicer(self.identity, self.labeller, self.traffic, memory),
+            self.servicer,
             Gate(config.get("security"), self.metrics.refused),
             self.metrics,
             on_ended,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edl.errors import RetryableError
-from edl.proto.arena import Array
+from edl.proto.arena import Arena, Array, ArrayRef
 from edl.teacher.backends import Finish
 from edl.teacher.model import ModelSpec, TensorSpec
 from edl.teacher.predictor_session import Answer, Ready
@@ -60,6 +60,7 @@ class FakeLabeller:
         self.backend = FakeBackend()
         self.deadlines_s: list[float | None] = []  # of the requests that came
         self.released = 0
+        self.memory = Arena.create()
         self._threads = ThreadPoolExecutor(64, "fake")
 
     def require_loaded(self) -> Ready:
@@ -72,6 +73,7 @@ class FakeLabeller:
         inputs: Mapping[str, Array],
         outputs: Sequence[Wanted],
         deadline_s: float | None = None,
+        refs: tuple[ArrayRef, ...] | None = None,
     ) -> Future[Answer]:
         self.deadlines_s.append(deadline_s)
         return self._threads.submit(self._label, inputs, outputs)

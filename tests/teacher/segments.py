@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edl.proto import inference_pb2 as pb
-from edl.proto.datatypes import Array, datatype_of
+from edl.proto.arena import Record
+from edl.proto.datatypes import Array, datatype_of, to_bytes
+from edl.proto.lent_arena import LentArena
 from edl.proto.places import Place
 from edl.teacher.shared_memory.objects import FOLDER, PREFIX
 
@@ -88,3 +90,25 @@ def shared(nbytes: int, folder: Path = FOLDER) -> Iterator[Object]:
         yield found
     finally:
         found.close()
+
+
+class Lender:
+    """Memory that is lent to a server as a region."""
+
+    def __init__(self) -> None:
+        self.arena = LentArena.create(1 << 20)
+        self.region = uuid.uuid4().hex
+
+    def put(self, x: Array) -> tuple[Array, Place, Record]:
+        """A copy of `x` in the memory, where it lies, and the record that frees it."""
+        record = self.arena.put([x])
+        lying = self.arena.get(record.arrays[0])
+        return lying, self.place(lying), record
+
+    def place(self, lying: Array) -> Place:
+        found = self.arena.lent(to_bytes(lying))
+        assert found is not None
+        return Place(self.region, found.offset, lying.nbytes, *found[1:])
+
+    def close(self) -> None:
+        self.arena.close()

@@ -5,18 +5,17 @@ from __future__ import annotations
 import ssl
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
 import pytest
 
 from edl.proto import inference_pb2 as pb
-from edl.proto.http_offer import OFFER, HttpOffer
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
+from edl.proto.transport.offer import WANTED, Offer
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
-from edl.tests.teacher.bench_http import INFER, ask, infer, refused, rows, url_of
+from edl.tests.teacher.bench_http import INFER, ask, infer, refused, rows
 
 Code = grpc.StatusCode
 GATED_METHODS = ("ModelInfer", "ModelReady", "ModelMetadata", "ServerMetadata")
@@ -128,29 +127,26 @@ def test_certificates_over_http(make: Make, authority: Authority) -> None:
         ask(bench, "POST", INFER, json=rows(), verify=nobody)
 
 
-# --- the offer of HTTP in the metadata of gRPC
+# --- the offer of a connection in the metadata of gRPC
 
 
-def offered(bench: Bench, method: str, request: Any, token: str = "") -> HttpOffer | None:
+def offered(bench: Bench, token: str = "", *, wanted: bool = True) -> Offer | None:
     metadata = [("authorization", f"Bearer {token}")] if token else []
-    data = request.SerializeToString()
-    _, call = bench.method(method).with_call(data, timeout=WAIT_S, metadata=metadata)
-    return HttpOffer.among(call.trailing_metadata())
+    data = pb.ModelMetadataRequest(name="resnet").SerializeToString()
+    metadata += WANTED if wanted else ()
+    _, call = bench.method("ModelMetadata").with_call(data, timeout=WAIT_S, metadata=metadata)
+    return Offer.among(call.trailing_metadata())
 
 
-def test_known_clients_are_offered_http(make: Make, tokens: ServerSecurity) -> None:
-    bench, other, without = make(http="0"), make(http="0"), make(http=None)
-    secured = make(security=tokens, http="0")
-    marks = [ask(one, "GET", "/v2/health/live").headers[OFFER] for one in (bench, other)]
-    for method, request in (
-        ("ServerMetadata", pb.ServerMetadataRequest()),
-        ("ModelMetadata", pb.ModelMetadataRequest(name="resnet")),
-    ):
-        offer = offered(bench, method, request)
-        assert offer is not None
-        assert offer.grpc_port == bench.server.port
-        assert url_of(bench.server).endswith(f":{offer.http_port}")
-        assert marks[0] == offer.mark != marks[1]
-        assert offered(without, method, request) is None
-        assert offered(secured, method, request, "s3cret") is not None
-        assert refusal(offered, secured, method, request)[0] is Code.UNAUTHENTICATED
+def test_students_that_ask_for_it_are_offered_a_connection(make: Make, tmp_path: Path) -> None:
+    tokens = write_secret(tmp_path / "both", "student:a s3cret\nviewer v1ewer\n")
+    bench, secured = make(), make(security=ServerSecurity(tokens_file=tokens))
+    offers = [offered(bench), offered(bench), offered(secured, "s3cret")]
+    assert all(offer is not None for offer in offers)
+    assert len({offer.secret for offer in offers if offer}) == 3
+    assert offers[0] is not None
+    assert offers[0].grpc_port == bench.server.port
+    assert offered(bench, wanted=False) is None
+    assert offered(secured, "v1ewer") is None
+    assert secured.refused("forbidden") == 0
+    assert refusal(offered, secured)[0] is Code.UNAUTHENTICATED

@@ -26,7 +26,7 @@ METRICS_PORT: Final = 9101
 #: Options that say the same as the resource, or as its Deployment.
 _OURS: Final = (
     "--model", "--service", "--coordinator", "--teacher-id", "--host", "--port", "--http",
-    "--metrics-listen", "--grace",
+    "--transport-port", "--metrics-listen", "--grace",
 )  # fmt: skip
 #: By which a teacher knows who calls, or is told not to mind: options, and variables.
 _CREDENTIALS: Final = ("--tokens", "--tls-ca", "--insecure")
@@ -117,7 +117,7 @@ def service_manifest_of(resource: Object) -> Object:
             "selector": selector_of(resource),
             "ports": [
                 {"name": name, "port": number, "protocol": "TCP", "targetPort": name}
-                for name, number in (("grpc", port), ("http", port + 1), ("metrics", METRICS_PORT))
+                for name, number in _ports(port)
             ],
         },
     }
@@ -228,6 +228,11 @@ def _pod(resource: Object, coordinator: str | None) -> Object:
     return pod | spot_fields() if spec.get("spot") else pod
 
 
+def _ports(port: int) -> tuple[tuple[str, int], ...]:
+    """Those of a teacher by name; `port` is that of gRPC."""
+    return ("grpc", port), ("http", port + 1), ("transport", port + 2), ("metrics", METRICS_PORT)
+
+
 def _container(resource: Object, coordinator: str | None) -> Object:
     spec = resource["spec"]
     port, resources = spec["port"], spec.get("resources") or {}
@@ -238,7 +243,7 @@ def _container(resource: Object, coordinator: str | None) -> Object:
         "env": _env(resource, coordinator),
         "ports": [
             {"name": name, "containerPort": number, "protocol": "TCP"}
-            for name, number in (("grpc", port), ("http", port + 1), ("metrics", METRICS_PORT))
+            for name, number in _ports(port)
         ],
         # loading, warming up, the self-test: ten minutes for all of it
         "startupProbe": _probe("/health/ready", periodSeconds=2, failureThreshold=300),
@@ -269,6 +274,7 @@ def _arguments(spec: Object, service: str) -> list[str]:
         "--host=0.0.0.0",
         f"--port={port}",
         f"--http={port + 1}",
+        f"--transport-port={port + 2}",
         f"--metrics-listen=0.0.0.0:{METRICS_PORT}",
         f"--grace={spec['graceSeconds']}",
         *(spec.get("args") or ()),

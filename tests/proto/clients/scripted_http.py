@@ -1,4 +1,4 @@
-"""A server of HTTP that does what a test tells it, by plain sockets; it offers itself by gRPC."""
+"""A server of HTTP that does what a test tells it, by plain sockets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 
 from edl.proto.clients import Request
 from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.http_offer import OFFER, HttpOffer, new_mark
 from edl.proto.json_tensors import HEAD_LENGTH, decode_request, encode_response, split
 from edl.proto.places import Place
 from edl.proto.tensors import InferRequest, InferResponse
-from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
+from edl.tests.scripted_teacher import label, logits_of
 from edl.tests.waiting import DEADLINE_S
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -73,7 +72,6 @@ class ScriptedHttp:
 
     def __init__(self, behave: Behaviour = labelled) -> None:
         self.behave = behave
-        self.mark = ""
         self.asked: list[ReceivedRequest] = []
         self.connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -81,12 +79,6 @@ class ScriptedHttp:
         self.port = int(self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._accept)
         self._thread.start()
-
-    def offered(self, teacher: ScriptedTeacher, grpc_port: int | None = None) -> HttpOffer:
-        own_port = int(teacher.address.rpartition(":")[2])
-        offer = HttpOffer(grpc_port or own_port, self.port, new_mark())
-        teacher.offer, self.mark = offer, offer.mark
-        return offer
 
     @property
     def batches(self) -> int:
@@ -116,11 +108,8 @@ class ScriptedHttp:
         with connection, contextlib.suppress(OSError):
             while (asked := _read(connection)) is not None:
                 self.asked.append(asked)
-                if asked.path.endswith("/infer"):
-                    said = self.behave(asked, connection)
-                else:
-                    said = reply(headers={OFFER: self.mark} if self.mark else {})
-                connection.sendall(said)
+                is_batch = asked.path.endswith("/infer")
+                connection.sendall(self.behave(asked, connection) if is_batch else reply())
 
 
 def _read(connection: socket.socket) -> ReceivedRequest | None:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import gc
-import select
-import socket
-import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edl.errors import DeadlineExceeded, RateLimited, TeacherLost
-from edl.proto.clients import near_line
 from edl.proto.clients.lines import Ended, Lines
-from edl.proto.clients.near_line import NearLine
-from edl.proto.doors import Invitation
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
@@ -225,69 +217,3 @@ def test_what_was_asked_in_vain_waits_for_no_garbage_collector() -> None:
 
 class Message:
     """Can be seen to go, as bytes cannot."""
-
-
-@contextmanager
-def entered() -> Iterator[tuple[NearLine, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near_line, "enter", lambda _: ours)
-        line = NearLine(Invitation("door", "ticket"))
-    with closing(line), closing(theirs):
-        yield line, theirs
-
-
-def framed(answer: bytes) -> bytes:
-    return struct.pack("<I", len(answer)) + answer
-
-
-def all_of(line: NearLine) -> list[memoryview]:
-    heard: list[memoryview] = []
-    while select.select([line], [], [], 0)[0]:
-        heard += line.hear()
-    return heard
-
-
-@given(
-    answers=st.lists(st.binary(max_size=40), max_size=8),
-    cuts=st.lists(st.integers(1, 30), max_size=12),
-)
-def test_answers_are_read_whole_and_in_order(answers: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(map(framed, answers))
-    heard: list[memoryview] = []
-    with entered() as (line, theirs):
-        for cut in (*cuts, len(stream)):
-            piece, stream = stream[:cut], stream[cut:]
-            if not piece:
-                break
-            theirs.sendall(piece)
-            heard += all_of(line)
-        assert [bytes(answer) for answer in heard] == answers, "and none is written over by another"
-
-
-def test_what_was_put_goes_out_by_one_call_and_once() -> None:
-    with entered() as (line, theirs):
-        assert line.put(b"a")
-        assert not line.put(b"bc")
-        line.send()
-        assert line.put(b"d")
-        line.send()
-        assert theirs.recv(100) == framed(b"a") + framed(b"bc") + framed(b"d")
-
-
-def test_send_does_not_wait_for_a_stuck_teacher() -> None:
-    with entered() as (line, _):
-        line.put(bytes(1 << 24))
-        with pytest.raises(BlockingIOError, match="reads no requests"):
-            line.send()
-
-
-def test_the_end_and_what_cannot_be_are_errors() -> None:
-    with entered() as (line, theirs):
-        theirs.sendall(struct.pack("<I", 0xFFFFFFFF))
-        with pytest.raises(OSError, match="announces"):
-            line.hear()
-    with entered() as (line, theirs):
-        theirs.close()
-        with pytest.raises(OSError, match="closed"):
-            line.hear()

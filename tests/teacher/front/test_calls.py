@@ -1,4 +1,4 @@
-"""Parts of the server: the table of calls, framing, coroutines begun at once, work on threads."""
+"""Parts of the server: the table of calls, work on threads."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import threading
 import weakref
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.errors import RateLimited
-from edl.proto.doors import LENGTH
-from edl.teacher.front.begun import begin
 from edl.teacher.front.calls import PATIENCE_S, Call, CallTable
-from edl.teacher.front.frames import Frames
 from edl.teacher.in_thread import in_thread
 from edl.tests.waiting import DEADLINE_S
 
@@ -142,73 +138,6 @@ def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
 
 
 MESSAGES = st.lists(st.binary(max_size=6000), max_size=4)
-
-
-def feed(frames: Frames, data: bytes, most: int) -> None:
-    """Put the beginning of `data` where there is room; all of it in pieces of up to `most`."""
-    while data:
-        room = frames.room()
-        count = min(len(room), most, len(data))
-        room[:count] = data[:count]
-        frames.came(count)
-        data = data[count:]
-
-
-@given(MESSAGES, st.integers(16, 6000), st.booleans())
-def test_messages_survive_framing(messages: list[bytes], piece: int, at_once: bool) -> None:
-    frames = Frames(12_000)
-    sent = b"".join(LENGTH.pack(len(message)) + message for message in messages)
-    got: list[bytes] = []
-
-    def take() -> None:
-        while (message := frames.message()) is not None:
-            got.append(message)
-
-    for at in range(0, len(sent), piece):
-        feed(frames, sent[at : at + piece], piece)
-        if not at_once:
-            take()
-    take()
-    assert got == messages
-    assert frames.are_empty
-
-
-def test_only_bytes_that_have_come_take_memory() -> None:
-    frames = Frames(1 << 30)
-    feed(frames, LENGTH.pack(1 << 30) + bytes(10_000), 1 << 20)
-    assert frames.message() is None
-    assert not frames.are_empty
-    assert len(frames.room()) <= 20_000
-    frames, large = Frames(1 << 20), bytes(1 << 20)
-    feed(frames, LENGTH.pack(len(large)) + large, 1 << 16)
-    assert frames.message() == large
-    assert len(frames.room()) < len(large)
-
-
-@pytest.mark.parametrize("steps", [0, 1, 2])
-def test_cancelling_the_task_cancels_what_it_waits_for(steps: int) -> None:
-    async def main() -> None:
-        gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        ended = []
-
-        async def work() -> int:
-            try:
-                return await gate
-            except asyncio.CancelledError:
-                ended.append("cancelled")
-                raise
-
-        task = begin(work())
-        assert isinstance(task, asyncio.Task)
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert gate.cancelled()
-        assert ended == ["cancelled"]
-
-    asyncio.run(main())
 
 
 def test_a_cancelled_task_waits_for_its_thread() -> None:

@@ -1,4 +1,4 @@
-"""Our client by each transport: gRPC calls and streams, HTTP, and the local listener."""
+"""Our client by each way: gRPC calls and streams, and frames over TCP and a Unix socket."""
 
 from __future__ import annotations
 
@@ -30,28 +30,27 @@ from edl.errors import (
     WrongInstance,
 )
 from edl.proto import inference_pb2 as pb
-from edl.proto.clients import Answer, Request, http_way
+from edl.proto.clients import Answer, Request, oip_grpc
 from edl.proto.clients.grpc_line import GrpcLine
 from edl.proto.clients.lines import Ended
 from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.lent_arena import LentArena
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.teacher import access_log
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
-from edl.tests.teacher.bench_http import INFER
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.front.local import LocalClient
+from edl.tests.teacher.front.frames_client import FramesClient
 from edl.tests.waiting import wait_until
 
 X = array(300, 4)
-HTTP = "127.0.0.1:0"
 #: Of each transport, what the access log says of a request, and connections that stay open.
 TRANSPORTS = {
     "call": ("grpc ModelInfer", 0),
     "stream": ("grpc ModelStreamInfer", 1),
-    "http": (f"http POST {INFER}", 0),
-    "local": ("local ModelStreamInfer", 1),
+    "tcp": ("tcp Label", 1),
+    "local": ("local Label", 1),
 }
 
 
@@ -62,19 +61,19 @@ class Transport:
         self.name = name
         self.logged, self.connections = TRANSPORTS[name]
         self._make = make
-        self._clients: list[LocalClient | OipGrpcClient] = []
+        self._clients: list[FramesClient | OipGrpcClient] = []
 
     def server(self, client: ClientSecurity | None = None, **config: Any) -> Bench:
-        http = {"http": HTTP} if self.name == "http" else {}
-        return self._make(client, **{"max_message_bytes": 1 << 24, **http, **config})
+        return self._make(client, **{"max_message_bytes": 1 << 24, **config})
 
     def connect(self, address: str, security: ClientSecurity | None = None) -> Client:
-        client: LocalClient | OipGrpcClient
-        if self.name == "local":
-            client = LocalClient(address, security)
+        client: FramesClient | OipGrpcClient
+        if self.name in ("tcp", "local"):
+            arena = LentArena.create(1 << 20) if self.name == "local" else None
+            client = FramesClient(address, security, arena)
         else:
             client = OipGrpcClient(address, "resnet", security)
-            if self.name != "call":  # streams and HTTP are found by a probe
+            if self.name == "stream":  # it is found by a probe
                 client.probe(WAIT_S)
         self._clients.append(client)
         return Client(client)
@@ -90,11 +89,13 @@ class Transport:
 
 
 class Client:
-    def __init__(self, client: LocalClient | OipGrpcClient) -> None:
+    def __init__(self, client: FramesClient | OipGrpcClient) -> None:
         self.close = client.close
         self._client = client
 
     def ask(self, x: Any = X, timeout_s: float = WAIT_S, **request: Any) -> Answer:
+        if isinstance(self._client, FramesClient) and (arena := self._client.arena) is not None:
+            x = arena.get(arena.put([x]).arrays[0])
         return self._client.infer(Request({"x": x}, **request), timeout_s)
 
     def double(self, timeout_s: float = WAIT_S, **request: Any) -> bytes:
@@ -115,7 +116,7 @@ class Client:
 def by(
     request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Transport]:
-    monkeypatch.setattr(http_way, "_OPEN_S", WAIT_S)  # a busy machine must not shut the way
+    monkeypatch.setattr(oip_grpc, "_CONNECT_S", WAIT_S)  # of a busy machine
     with closing(Transport(request.param, make)) as transport:
         yield transport
 
@@ -436,7 +437,7 @@ def test_closed_streams_are_freed(by: Transport, no_garbage_collector: None) -> 
     wait_until(lambda: line() is None)
 
 
-@pytest.mark.parametrize("by", ["http"], indirect=True)
+@pytest.mark.parametrize("by", ["tcp"], indirect=True)
 def test_tls_with_client_certificates(
     by: Transport, authority: Authority, logged: Callable[[], list[str]]
 ) -> None:

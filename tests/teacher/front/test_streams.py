@@ -1,4 +1,4 @@
-"""Streams of requests, by gRPC and by the local listener: their order, limits and end."""
+"""Streams of requests, by gRPC: their order, limits and end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.front.local import RawClient, frame, received
 from edl.tests.waiting import wait_until
 
 
@@ -42,33 +41,15 @@ class GrpcStream:
         self._requests.put(None)
 
 
-class LocalStream:
-    """The same by the local listener."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._client = RawClient(bench)
-        self._socket = self._client.enter()
-
-    def put(self, *requests: bytes) -> None:
-        self._socket.sendall(b"".join(map(frame, requests)))
-
-    def next(self) -> pb.ModelStreamInferResponse:
-        return pb.ModelStreamInferResponse.FromString(received(self._socket))
-
-    def close(self) -> None:
-        self._socket.close()
-        self._client.close()
+Open = Callable[[Bench], GrpcStream]
 
 
-Open = Callable[[Bench], GrpcStream | LocalStream]
-
-
-@pytest.fixture(params=[GrpcStream, LocalStream])
-def open_stream(request: pytest.FixtureRequest) -> Iterator[Open]:
+@pytest.fixture
+def open_stream() -> Iterator[Open]:
     with ExitStack() as opened:
 
-        def open_stream(bench: Bench) -> GrpcStream | LocalStream:
-            stream: GrpcStream | LocalStream = request.param(bench)
+        def open_stream(bench: Bench) -> GrpcStream:
+            stream = GrpcStream(bench)
             opened.callback(stream.close)
             return stream
 

@@ -5,24 +5,18 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from edl.errors import DeadlineExceeded, RateLimited, RequestRefused, RetryableError
+from edl.errors import RateLimited, RequestRefused, RetryableError
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
-from edl.proto.clients import Request, oip_grpc, open_client, same_host
-from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.clients.same_host import SameHostClient
-from edl.proto.doors import Invitation
+from edl.proto.clients import Request
 from edl.proto.lent_arena import LentArena
 from edl.proto.places import Place, key_of
 from edl.proto.stacked import Stacked
@@ -33,11 +27,11 @@ from edl.teacher.shared_memory.regions import SharedMemory
 from edl.teacher.shared_memory.segment import Segment
 from edl.teacher.shared_memory.visitors import Visitor
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
-from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.teacher.bench import WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.fakes import array
-from edl.tests.teacher.front.local import Lender, LocalClient
-from edl.tests.teacher.segments import placed_request, shared
+from edl.tests.teacher.front.frames_client import FramesClient
+from edl.tests.teacher.segments import Lender, placed_request, shared
+from edl.tests.waiting import wait_until
 
 X = array(300, 4)
 
@@ -48,17 +42,14 @@ class Sharing:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.arena = LentArena.create(1 << 20)
-        client = open_client("", bench.address, "resnet", arena=self.arena)
-        assert isinstance(client, SameHostClient)
-        self.client = client
-        client.probe(WAIT_S)
+        self.client = FramesClient(bench.address, arena=self.arena)
 
     def put(self, x: Array = X) -> Array:
         """A copy in the memory."""
         return self.arena.get(self.arena.put([x]).arrays[0])
 
     def grow(self) -> None:
-        """Make the memory larger, which is a new region for the server."""
+        """Make the memory larger, which the server has to open anew."""
         self.put(np.zeros(max(GROWTH_BYTES, self.arena.size_bytes), np.uint8))
 
     def double(self, x: Array | Stacked, timeout_s: float = WAIT_S) -> Array:
@@ -68,13 +59,6 @@ class Sharing:
     def sent_bytes(self) -> float:
         """Of the requests that the server has received."""
         return self.bench.count("edl_teacher_received_bytes_total")
-
-    @property
-    def regions(self) -> list[int]:
-        """The sizes of the regions that are registered."""
-        data = self.bench.method("SystemSharedMemoryStatus")(b"", timeout=WAIT_S)
-        found = pb.SystemSharedMemoryStatusResponse.FromString(data).regions
-        return [region.byte_size for region in found.values()]
 
     def close(self) -> None:
         self.client.close()
@@ -89,7 +73,6 @@ def host(bench: Bench) -> Iterator[Sharing]:
 
 def test_labels_are_those_of_a_batch_that_is_sent(host: Sharing) -> None:
     before = frozenset(os.listdir(SHARED_MEMORY))
-    assert host.client.in_place
     in_place = host.double(host.put())
     assert host.sent_bytes < 200
     assert exclude_foreign_segments(frozenset(os.listdir(SHARED_MEMORY)) - before) == frozenset()
@@ -110,168 +93,75 @@ def test_a_run_of_rows_is_read_in_place_and_pieces_of_several_batches_are_sent(
     assert host.sent_bytes > both.nbytes
 
 
-def test_memory_that_grows_is_registered_again_and_two_regions_stay_until_the_close(
-    host: Sharing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(4):
+def test_memory_that_grows_is_opened_anew_and_let_go_with_its_connection(host: Sharing) -> None:
+    memory = host.bench.servicer.memory
+    for _ in range(3):
         host.grow()
         np.testing.assert_array_equal(host.double(host.put()), X * 2)
     assert host.sent_bytes < 1000, "none was sent"
-    assert len(host.regions) == 2
-    assert max(host.regions) == host.arena.size_bytes
-    monkeypatch.setattr(same_host, "_GOODBYE_S", WAIT_S)  # on a busy machine, too
+    assert len(memory.owners) == 1
     host.client.close()
-    assert host.regions == []
+    wait_until(lambda: not memory.owners)
 
 
-def test_batches_travel_while_the_unix_socket_cannot_be_reached(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Requests that are on their way meanwhile are answered."""
-
-    def refuse(_: Invitation) -> Any:
-        raise ConnectionRefusedError("nobody is there")
-
-    bench = make(slots=8)
-    with closing(Sharing(bench)) as host, ThreadPoolExecutor(1) as pool:
-        host.double(host.put())
-        held = bench.hold()
-        first = pool.submit(host.double, host.put())
-        held.wait()
-        bench.heal()
-        with monkeypatch.context() as patch:
-            patch.setattr(oip_grpc, "DoorLine", refuse)
-            np.testing.assert_array_equal(host.double(host.put()), X * 2)
-        held.release()
-        np.testing.assert_array_equal(first.result(WAIT_S), X * 2)
-        sent = host.sent_bytes
-        assert sent > X.nbytes
-        np.testing.assert_array_equal(host.double(host.put()), X * 2)
-        assert host.sent_bytes < sent + 200
-
-
-def test_a_prepared_request_is_made_once(host: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though each batch is asked for in its own way whether it is current."""
-    batch = host.put()
-    host.double(batch)
-    made: list[object] = []
-    message = OipGrpcClient.message
-
-    def recorded(*arguments: Any) -> bytes:
-        made.append(arguments)
-        return message(*arguments)
-
-    monkeypatch.setattr(OipGrpcClient, "message", recorded)
-    for number in range(3):
-        request = Request({"x": batch}, request_id=f"j/0#{number}", is_current=lambda: True)
-        assert host.client.near_message(request, WAIT_S, {}) is not None
-    assert len(made) == 1
-
-
-def test_a_dropped_region_is_registered_again(host: Sharing) -> None:
-    batch = host.put()
-    host.double(batch)
-    host.bench.method("SystemSharedMemoryUnregister")(b"", timeout=WAIT_S)
-    np.testing.assert_array_equal(host.double(batch), X * 2)
-    sent = host.sent_bytes
-    assert sent > X.nbytes, "it was sent once"
-    np.testing.assert_array_equal(host.double(batch), X * 2)
-    assert host.sent_bytes - sent < 200
-
-
-def test_a_registration_that_gets_no_answer_takes_no_longer_than_the_request_has(
+def test_memory_that_cannot_be_opened_is_told_apart(
     host: Sharing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits_s: list[float] = []
-
-    def hang(self: object, region: str, key: str, nbytes: int, timeout_s: float) -> None:
-        waits_s.append(timeout_s)
-        raise DeadlineExceeded("no answer")
-
-    # Nothing but that takes any of the client's time.
-    monkeypatch.setattr(same_host, "time", SimpleNamespace(monotonic=lambda: sum(waits_s)))
-    monkeypatch.setattr(OipGrpcClient, "register_memory", hang)
-    host.grow()
-    with pytest.raises(DeadlineExceeded):
-        host.double(host.put(), 2.0)
-    assert waits_s == [2.0]
-    assert host.sent_bytes < 200, "nothing is sent that nobody would wait for"
+    """So that the same batch is sent with its bytes, and all that follow."""
+    monkeypatch.setattr(LentArena, "key", key_of(os.getpid(), 999_999))
+    heard = host.client.heard(Request({"x": host.put()}))
+    assert isinstance(heard.outcome, RequestRefused)
+    assert heard.without_memory
+    np.testing.assert_array_equal(host.double(host.put()), X * 2)
+    assert host.sent_bytes > X.nbytes
 
 
-def test_a_teacher_that_reads_other_memory_gets_the_bytes(bench: Bench) -> None:
+def test_a_teacher_that_reads_other_memory_is_found_out(bench: Bench) -> None:
     with closing(LentArena.create(1 << 20)) as other, pytest.MonkeyPatch.context() as patch:
         patch.setattr(LentArena, "key", other.key)
         with closing(Sharing(bench)) as host:
-            assert host.client.in_place
+            heard = host.client.heard(Request({"x": host.put()}))
+            assert isinstance(heard.outcome, RetryableError)
+            assert heard.without_memory
             np.testing.assert_array_equal(host.double(host.put()), X * 2)
-            assert not host.client.in_place
-            sent = host.sent_bytes
-            host.double(host.put())
-            assert host.sent_bytes - sent < X.nbytes + 200, "it was sent at once"
 
 
-def test_a_teacher_without_shared_memory_gets_the_bytes() -> None:
-    teacher = ScriptedTeacher()
-    with closing(LentArena.create(1 << 20)) as arena:
-        client = open_client("", teacher.address, "m", arena=arena)
-        assert isinstance(client, SameHostClient)
-        with closing(client):
-            client.probe(WAIT_S)
-            assert not client.in_place
-            lent = arena.get(arena.put([X]).arrays[0])
-            sent, plain = (client.infer(Request({"x": x}), WAIT_S).outputs for x in (lent, X))
-            np.testing.assert_array_equal(sent["logits"], plain["logits"])
-    teacher.stop()
-
-
-def test_an_error_of_the_model_is_not_retried(host: Sharing) -> None:
+def test_an_error_of_the_model_says_nothing_of_the_memory(host: Sharing) -> None:
     host.double(host.put())
     for error in (RetryableError("restarted"), RateLimited("full")):
-        before = len(host.bench.labeller.deadlines_s)
         host.bench.fail(error)
-        with pytest.raises(type(error), match=str(error)):
-            host.double(host.put())
-        assert len(host.bench.labeller.deadlines_s) == before + 1
-        assert host.client.in_place
+        heard = host.client.heard(Request({"x": host.put()}))
+        assert type(heard.outcome) is type(error)
+        assert not heard.without_memory
 
 
 def test_a_refused_batch_stays_in_place(host: Sharing) -> None:
-    for _ in range(2):
-        for wrong in (array(3, 5), np.zeros((3, 4), "c8"), np.zeros((3, 4), "S3")):
-            with pytest.raises(RequestRefused):
-                host.double(host.put(wrong))
-        with pytest.raises(RequestRefused):
-            host.double(np.zeros((3, 4), "O"))
-        assert host.client.in_place
-        host.double(host.put())  # from here on it is known to work
-
-
-# --- places in lent memory
-
-
-@pytest.fixture
-def lender(bench: Bench) -> Iterator[LocalClient]:
-    with closing(LocalClient(bench.address)) as lender:
-        yield lender
+    host.double(host.put())
+    for wrong in (array(3, 5), np.zeros((3, 4), "i4")):
+        heard = host.client.heard(Request({"x": host.put(wrong)}))
+        assert isinstance(heard.outcome, RequestRefused)
+        assert not heard.without_memory
 
 
 @pytest.mark.parametrize("first", [0, 200])
 def test_a_batch_that_is_replaced_while_it_is_labelled_is_not_answered(
-    bench: Bench, lender: LocalClient, first: int
+    host: Sharing, first: int
 ) -> None:
     """Nor is one that is a run of rows."""
-    lying, _, record = lender.put(X)
-    request, places = Request({"x": X[first:]}), {"x": lender.place(lying[first:])}
+    record = host.arena.put([X])
+    lying = host.arena.get(record.arrays[0])[first:]
+    np.testing.assert_array_equal(host.double(lying), X[first:] * 2)
 
     def reuse() -> None:
-        lender.arena.free(record.offset)
-        lender.arena.put([X + 1000])
+        host.arena.free(record.offset)
+        host.arena.put([X + 1000])
 
-    answer = lender.client.infer(request, WAIT_S, places)
-    np.testing.assert_array_equal(answer.outputs["double"], X[first:] * 2)
-    bench.labeller.before = reuse
+    host.bench.labeller.before = reuse
     with pytest.raises(RetryableError, match="is not this request's any more"):
-        lender.client.infer(request, WAIT_S, places)
+        host.double(lying)
+
+
+# --- places in lent memory
 
 
 def test_the_places_of_a_late_request_are_left_alone(make: Make) -> None:
@@ -314,8 +204,9 @@ def test_a_place_in_lent_memory_needs_a_generation(
         assert bytes(reading.read(place)) == X.tobytes()
 
 
-def test_only_lent_memory_is_opened(lender: LocalClient, tmp_path: Path) -> None:
-    os.close(open_object(lender.arena.key))
+def test_only_lent_memory_is_opened(tmp_path: Path) -> None:
+    with closing(Lender()) as lender:
+        os.close(open_object(lender.arena.key))
     ours = Arena.create()
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     reading, writing = os.pipe()

@@ -21,8 +21,7 @@ from edl.teacher.shared_memory.objects import FOLDER
 from edl.teacher.shared_memory.regions import RegionLimits, SharedMemory
 from edl.teacher.shared_memory.segment import Segment
 from edl.teacher.shared_memory.visitors import Visitor
-from edl.tests.teacher.front.local import Lender
-from edl.tests.teacher.segments import Object, shared
+from edl.tests.teacher.segments import Lender, Object, shared
 
 HERE = Visitor("anyone", "127.0.0.1", 1)
 OTHER = Visitor("student:other", "127.0.0.1", 1)

@@ -1,0 +1,62 @@
+"""Our own transport: frames over TCP, received where the predictor reads them."""
+
+from __future__ import annotations
+
+import itertools
+import select
+
+from ...errors import EdlError, ProcessFailed
+from ...proto.allocator import tune_allocator
+from ...proto.arena import Array
+from ...proto.clients import Request
+from ...proto.clients.oip_grpc import OipGrpcClient
+from ...proto.lent_arena import LentArena
+from ...proto.transport.connection import Connection
+from . import IN_FLIGHT, Ask
+from .codec import MODEL, TIMEOUT_S, serve
+
+__all__ = ["connect", "serve"]
+
+
+def connect(port: int, batch: Array) -> Ask:
+    """See `Lane`."""
+    return asking(port, batch, None)
+
+
+def asking(port: int, batch: Array, arena: LentArena | None) -> Ask:
+    """What sends `batch`, or in shared memory the place of it; each thread by a connection."""
+    tune_allocator()
+    client = OipGrpcClient(f"127.0.0.1:{port}", MODEL)
+    client.probe(TIMEOUT_S)
+    lent = {}
+    if arena is not None:
+        ref = arena.put([batch]).arrays[0]
+        batch = arena.get(ref)
+        found = arena.lent(batch.reshape(-1).view("u1").data)
+        assert found is not None
+        lent = {"x": found}
+    request = Request({"x": batch})
+    connections = []
+    for _ in range(IN_FLIGHT):
+        if (connection := client.connect(arena)) is None:
+            raise ProcessFailed("the teacher offers no connection")
+        connections.append((connection, select.poll(), itertools.count()))
+
+    def ask(number: int) -> None:
+        connection, poll, requests = connections[number]
+        connection.put(next(requests), request, TIMEOUT_S, lent)
+        _wait(connection, poll)
+
+    return ask
+
+
+def _wait(connection: Connection, poll: select.poll) -> None:
+    while True:
+        connection.send()
+        wanted = select.POLLIN | (select.POLLOUT if connection.waits_to_send else 0)
+        poll.register(connection.fileno(), wanted)
+        poll.poll()
+        for heard in connection.hear():
+            if isinstance(heard.outcome, EdlError):
+                raise heard.outcome
+            return

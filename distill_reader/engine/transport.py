@@ -1,0 +1,174 @@
+"""Asks one teacher by the transport, in the engine's own thread, which never waits for it.
+
+That is the way of what goes well. What does not, from a connection that ends to a credential that
+counts no more, is asked again by a thread over gRPC, which finds out what is the matter.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from ...errors import AccessError, BadAnswer, DeadlineExceeded, EdlError, WireError
+from ...proto.clients import Answer, Request
+from ...proto.transport.connection import Connection, Heard
+from .asking import Wording
+from .inbox import Inbox
+from .outcomes import Broke, Job, Outcome
+
+
+class Asked(NamedTuple):
+    """A request that is on its way.
+
+    Attributes:
+        job: what was asked.
+        request: as it was sent.
+        at: when, by the monotonic clock.
+        until: when nobody waits for the answer any more.
+        beside: how many were on their way to the teacher then, this one included.
+    """
+
+    job: Job
+    request: Request
+    at: float
+    until: float
+    beside: int
+
+
+class Transport:
+    """The connections to one teacher. But for `add`, of the engine's thread.
+
+    Args:
+        inbox: waits for the sockets.
+        checked: what comes of an answer, or of an error that the teacher has answered with.
+        post: given each outcome.
+        again: given each job that has to be asked by a thread.
+
+    Attributes:
+        wants_connection: there was none with room for a request; any thread may `add` one.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        checked: Callable[[Asked, Answer | EdlError], Outcome],
+        post: Callable[[Outcome], None],
+        again: Callable[[Job], None],
+    ) -> None:
+        self.wants_connection = True
+        self._inbox = inbox
+        self._checked = checked
+        self._post = post
+        self._again = again
+        self._connections: dict[Connection, dict[int, Asked]] = {}
+        self._lock = threading.Lock()
+        self._added: deque[Connection] = deque()  # and not used yet
+        self._closed = False
+
+    def ask(self, job: Job, wording: Wording, timeout_s: float) -> bool:
+        """Send a request before anything is waited for; False: it takes a thread.
+
+        All that are asked by one connection until then go out together.
+        """
+        connection = self._free()
+        self.wants_connection = connection is None
+        if connection is None:
+            return False
+        request = wording.request(job)
+        waited_for = connection.waits_to_send
+        if not connection.put(job.request, request, timeout_s, job.lent):
+            return False
+        if not waited_for:
+            self._inbox.put_off(partial(self._send, connection))
+        now = time.monotonic()
+        beside = 1 + sum(map(len, self._connections.values()))
+        asked = Asked(job, request, now, now + timeout_s, beside)
+        self._connections[connection][job.request] = asked
+        return True
+
+    def add(self, connection: Connection) -> None:
+        """Use a connection that was opened; any thread may add one."""
+        with self._lock:
+            if not self._closed:
+                self._added.append(connection)
+                return
+        connection.close()
+
+    def look(self, now: float) -> None:
+        """Time goes by: an answer that is late may not come any more."""
+        for connection, asked in list(self._connections.items()):
+            late = next((one for one in asked.values() if one.until <= now), None)
+            if late is not None:
+                del asked[late.job.request]
+                self._drop(connection)
+                error = DeadlineExceeded("no answer within the time that there was for one")
+                self._post(Broke(late.job, error))
+
+    def close(self) -> None:
+        """Ask nothing more; what is on its way is heard by nobody."""
+        with self._lock:
+            self._closed = True
+        for connection in self._connections:
+            self._inbox.unwatch(connection)
+            connection.close()
+        for connection in self._added:
+            connection.close()
+        self._added.clear()
+        self._connections.clear()
+
+    def _free(self) -> Connection | None:
+        while self._added:
+            connection = self._added.popleft()
+            self._connections[connection] = {}
+            self._inbox.watch(connection, partial(self._hear, connection))
+        return next((one for one in self._connections if one.has_room), None)
+
+    def _send(self, connection: Connection) -> None:
+        if connection not in self._connections:  # it was dropped meanwhile
+            return
+        try:
+            connection.send()
+        except OSError:
+            self._drop(connection)
+            return
+        again = partial(self._send, connection) if connection.waits_to_send else None
+        self._inbox.watch_room(connection, again)
+
+    def _hear(self, connection: Connection) -> None:
+        try:
+            heard = connection.hear()
+        except WireError as error:  # it is no word of a teacher that works
+            lied, self._connections[connection] = self._connections[connection], {}
+            self._drop(connection)
+            for liar in lied.values():
+                self._post(self._checked(liar, BadAnswer(str(error))))
+            return
+        except OSError:
+            self._drop(connection)
+            return
+        asked = self._connections[connection]
+        refused = False
+        for one in heard:
+            refused |= isinstance(one.outcome, AccessError)
+            self._take(asked.pop(one.number), one)
+        # What was shown when it was opened counts no more: another shows what there is now.
+        if refused or (connection.leaving and not asked):
+            self._drop(connection)
+
+    def _take(self, asked: Asked, heard: Heard) -> None:
+        if heard.without_memory or isinstance(heard.outcome, AccessError):
+            self._again(asked.job)
+        else:
+            self._post(self._checked(asked, heard.outcome))
+
+    def _drop(self, connection: Connection) -> None:
+        """A connection is over: what was asked by it is asked again."""
+        lost = self._connections.pop(connection)
+        self._inbox.unwatch(connection)
+        connection.close()
+        for asked in lost.values():
+            self._again(asked.job)

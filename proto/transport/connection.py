@@ -1,0 +1,401 @@
+"""A reader's connection to one teacher: opening waits, nothing else does.
+
+Requests go out and answers come in whatever order the teacher answers. Each answer is received into
+memory of its own. One thread uses a connection once it is open.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
+from ..clients.client import Answer, Request
+from ..datatypes import Array, datatype_of, to_bytes
+from ..lent_arena import Lent, LentArena
+from ..stacked import pieces_of
+from . import frames, offer
+from .frames import Description, Header, Opened, Tensor
+from .offer import Offer
+
+#: Requests on their way over one connection: as many as a teacher is asked at once, mostly.
+AT_ONCE: Final = 8
+_STAGING_BYTES: Final = 256 << 10
+_RECEIVE_BYTES: Final = 4 << 20
+#: Of an answer: no more is allocated for it.
+_MAX_BYTES: Final = 1 << 31
+#: Calls of recv for one `hear`: others are to be heard, too.
+_RECEIVES: Final = 64
+_WOULD_WAIT: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def connect(
+    host: str,
+    offered: Offer,
+    tls: Callable[[socket.socket], socket.socket] | None,
+    timeout_s: float,
+    *,
+    unix: bool,
+) -> socket.socket:
+    """Open a socket to a teacher, and prove to each other that both know the offer.
+
+    Args:
+        host: as gRPC has dialled it.
+        offered: by the teacher.
+        tls: wraps a TCP socket; None: it is not encrypted.
+        timeout_s: of each step.
+        unix: by the Unix socket, on this host.
+
+    Raises:
+        OSError: nobody answers there, or somebody else.
+    """
+    if unix:
+        connection = socket.socket(socket.AF_UNIX)
+    else:
+        connection = socket.create_connection((host, offered.port), timeout_s)
+    try:
+        connection.settimeout(timeout_s)
+        if unix:
+            connection.connect(f"\0{offered.unix_name}")
+        else:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if tls is not None:
+                connection = tls(connection)
+        readers = secrets.token_bytes(offer.CHALLENGE_BYTES)
+        connection.sendall(offer.MAGIC + offered.session + readers)
+        reply = _received(connection, offer.REPLY_BYTES)
+        teachers, proof = reply[: offer.CHALLENGE_BYTES], reply[offer.CHALLENGE_BYTES :]
+        if not offer.same(proof, offered.teachers_proof(readers, teachers)):
+            raise ConnectionAbortedError("another server than the one that offered it answers")
+        connection.sendall(offered.readers_proof(readers, teachers))
+        connection.setblocking(False)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _received(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        if not (more := connection.recv(count - len(data))):
+            raise ConnectionResetError("the teacher lets nobody in by this offer")
+        data += more
+    return data
+
+
+class Ended(ConnectionAbortedError):
+    """The teacher has ended a connection.
+
+    Attributes:
+        why: what it said.
+    """
+
+    def __init__(self, why: EdlError) -> None:
+        super().__init__(f"the teacher ends the connection: {why}")
+        self.why = why
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A request that has no answer yet; `current` is known once all of it has gone out."""
+
+    request: Request
+    in_memory: bool
+    current: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came for one request.
+
+    Attributes:
+        number: of the request.
+        outcome: the answer, or what is wrong.
+        without_memory: it may succeed if its arrays travel.
+    """
+
+    number: int
+    outcome: Answer | EdlError
+    without_memory: bool = False
+
+
+class Connection:
+    """A connection that is open.
+
+    Args:
+        connection: as of `connect`.
+        model: that is asked.
+        arena: where batches lie that the teacher can read in place; None: all travel.
+
+    Attributes:
+        in_memory: batches stay where they are, as far as they can.
+        leaving: the teacher takes no more requests over this connection.
+    """
+
+    def __init__(self, connection: socket.socket, model: str, arena: LentArena | None) -> None:
+        self.in_memory = arena is not None
+        self.leaving = False
+        self._socket = connection
+        self._encrypted = isinstance(connection, ssl.SSLSocket)
+        self._model = model
+        self._arena = arena
+        self._kind: tuple[Any, ...] | None = None
+        self._proved = False
+        self._sent: dict[int, _Sent] = {}
+        self._unsent: deque[memoryview | Callable[[], None]] = deque()
+        self._staging = memoryview(bytearray(_STAGING_BYTES))
+        self._begin = self._end = 0
+        self._header: Header | None = None  # of the frame whose payload comes
+        self._head = b""
+        self._payload = memoryview(b"")
+        self._filled = 0
+        self._description: Description | None = None
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be put."""
+        return not self.leaving and len(self._sent) < AT_ONCE
+
+    @property
+    def waits_to_send(self) -> bool:
+        """Whether something is left that the socket did not take."""
+        return bool(self._unsent)
+
+    def put(
+        self, number: int, request: Request, timeout_s: float, lent: Mapping[str, Lent]
+    ) -> bool:
+        """Have a request go out with the next `send`.
+
+        Args:
+            number: of the request, of which the connection has no other.
+            request: what is asked.
+            timeout_s: seconds that the teacher has for it.
+            lent: where the inputs lie in the arena, if that is known of all of them.
+
+        Returns:
+            False where it cannot go over this transport.
+        """
+        if any(one.dtype.hasobject or not one.ndim for one in request.inputs.values()):
+            return False
+        places = lent if self.in_memory and len(lent) == len(request.inputs) else {}
+        try:
+            self._open(request, in_memory=bool(places))
+            head = frames.head_of([one.shape for one in request.inputs.values()])
+            rows = next(iter(request.inputs.values())).shape[0]
+            sent = _Sent(request, in_memory=bool(places))
+            if places:
+                head += b"".join(frames.PLACE.pack(*places[name]) for name in request.inputs)
+                header = Header(
+                    frames.REQUEST, frames.IN_MEMORY, len(head), rows, number, 0, timeout_s
+                )
+                self._unsent.append(memoryview(header.pack() + head))
+                sent.current = True  # the teacher looks
+            else:
+                data = [to_bytes(p) for one in request.inputs.values() for p in pieces_of(one)]
+                nbytes = sum(map(len, data))
+                header = Header(frames.REQUEST, 0, len(head), rows, number, nbytes, timeout_s)
+                self._unsent.append(memoryview(header.pack() + head))
+                self._unsent += [one for one in data if len(one)]
+                self._unsent.append(partial(_all_out, sent))
+        except WireError:  # it cannot be sent by anything
+            return False
+        self._sent[number] = sent
+        return True
+
+    def send(self) -> None:
+        """Send what was put, as far as the socket takes it; raises OSError where it is over."""
+        while self._unsent:
+            if not isinstance(first := self._unsent[0], memoryview):
+                first()
+                self._unsent.popleft()
+                continue
+            try:
+                count = self._send_some()
+            except _WOULD_WAIT:
+                return
+            while count:
+                first = self._unsent[0]
+                assert isinstance(first, memoryview)
+                taken = min(count, len(first))
+                count -= taken
+                if taken == len(first):
+                    self._unsent.popleft()
+                else:
+                    self._unsent[0] = first[taken:]
+
+    def hear(self) -> list[Heard]:
+        """What has come for requests; raises OSError or WireError once nothing more can come."""
+        heard: list[Heard] = []
+        for _ in range(_RECEIVES):
+            try:
+                count = self._receive()
+            except _WOULD_WAIT:
+                break
+            if not count:
+                raise ConnectionResetError("the teacher has closed the connection")
+            while (one := self._step()) is not None:
+                heard += one
+            if not self._encrypted and not self._header and self._begin == self._end:
+                break  # mostly nothing is left; if there is, the socket says so again
+        return heard
+
+    def unanswered(self) -> list[int]:
+        """The numbers of requests that have no answer yet."""
+        return list(self._sent)
+
+    def close(self) -> None:
+        """Nothing more is asked; again without effect."""
+        self._unsent.clear()
+        self._socket.close()
+
+    # --- sending
+
+    def _open(self, request: Request, *, in_memory: bool) -> None:
+        """Fix what the following requests have in common, where it is not fixed yet."""
+        arena = self._arena if in_memory else None
+        nbytes = 0 if arena is None else arena.size_bytes
+        inputs = tuple((name, one.dtype, one.ndim) for name, one in request.inputs.items())
+        caller = request.request_id.rpartition("#")[0]
+        kind = (inputs, nbytes, caller, *request[1:2], *request[3:5])
+        if kind == self._kind:
+            return
+        tensors = tuple(Tensor(n, datatype_of(dtype), ndim) for n, dtype, ndim in inputs)
+        opened = Opened(
+            self._model,
+            tensors,
+            request.outputs,
+            request.parameters,
+            request.output_parameters,
+            "" if arena is None else arena.key,
+            nbytes,
+            caller,
+        )
+        self._unsent.append(memoryview(opened.frame()))
+        self._kind = kind
+
+    def _send_some(self) -> int:
+        if self._encrypted:
+            first = self._unsent[0]
+            assert isinstance(first, memoryview)
+            return self._socket.send(first[:_RECEIVE_BYTES])
+        pieces = []
+        for one in self._unsent:
+            if not isinstance(one, memoryview):
+                break
+            pieces.append(one)
+        return self._socket.sendmsg(pieces[:64])
+
+    # --- receiving
+
+    def _receive(self) -> int:
+        if self._header is not None and self._filled < len(self._payload):
+            count = self._socket.recv_into(self._payload[self._filled :])
+            self._filled += count
+            return count
+        if self._begin:
+            rest = self._end - self._begin
+            self._staging[:rest] = bytes(self._staging[self._begin : self._end])
+            self._begin, self._end = 0, rest
+        count = self._socket.recv_into(self._staging[self._end :])
+        self._end += count
+        return count
+
+    def _step(self) -> list[Heard] | None:
+        """What comes of the next frame that is here as a whole; None: there is none."""
+        if self._header is None:
+            have = self._end - self._begin
+            if have < frames.HEADER.size:
+                return None
+            header = Header.unpack(self._staging[self._begin : self._end])
+            if header.nbytes > _MAX_BYTES or header.kind in (frames.OPEN, frames.REQUEST):
+                raise WireError(f"no teacher sends a frame of kind {header.kind} like this")
+            if have < frames.HEADER.size + header.head_bytes:
+                if frames.HEADER.size + header.head_bytes > _STAGING_BYTES:
+                    raise WireError("a frame with too long a head")
+                return None
+            self._begin += frames.HEADER.size
+            self._head = bytes(self._staging[self._begin : self._begin + header.head_bytes])
+            self._begin += header.head_bytes
+            self._header = header
+            self._payload = np.empty(header.nbytes, np.uint8).data
+            self._filled = min(header.nbytes, self._end - self._begin)
+            self._payload[: self._filled] = self._staging[self._begin : self._begin + self._filled]
+            self._begin += self._filled
+        if self._filled < len(self._payload):
+            return None
+        header, payload = self._header, self._payload.toreadonly()
+        self._header, self._payload = None, memoryview(b"")
+        return self._read(header, payload)
+
+    def _read(self, header: Header, payload: memoryview) -> list[Heard]:
+        if header.kind == frames.GOODBYE:
+            self.leaving = True
+            return []
+        if header.kind == frames.ERROR:
+            return self._failed(header, frames.error_in(bytes(payload)))
+        if (sent := self._sent.get(header.number)) is None:
+            raise WireError(f"a result of request {header.number}, which was not asked")
+        answer = self._answer(header, payload)
+        del self._sent[header.number]
+        self._proved |= sent.in_memory
+        if sent.current is not True:
+            return [Heard(header.number, _overwritten())]
+        return [Heard(header.number, answer)]
+
+    def _failed(self, header: Header, error: EdlError) -> list[Heard]:
+        if header.number not in self._sent:  # of the connection: all that is asked is over
+            self.leaving = True
+            raise Ended(error)
+        sent = self._sent.pop(header.number)
+        if sent.current is not True:
+            error = _overwritten()
+        doubtful = not self._proved and not isinstance(error, RateLimited | AccessError)
+        memory_fails = sent.in_memory and (bool(header.flags & frames.NO_MEMORY) or doubtful)
+        if memory_fails:
+            self.in_memory = False
+        return [Heard(header.number, error, without_memory=memory_fails)]
+
+    def _answer(self, header: Header, payload: memoryview) -> Answer:
+        if header.flags & frames.DESCRIBED:
+            self._description, begin = Description.take(payload)
+            payload = payload[begin:]
+        if (described := self._description) is None:
+            raise WireError("a result without a description")
+        shapes = frames.shapes_in(self._head, described.outputs)
+        layouts = frames.layouts_of(described.outputs, shapes, len(payload))
+        outputs: dict[str, Array] = {}
+        at = 0
+        for tensor, (dtype, shape) in zip(described.outputs, layouts, strict=True):
+            end = at + dtype.itemsize * int(np.prod(shape, dtype=object))
+            data = payload[at:end]
+            outputs[tensor.name] = np.frombuffer(data, dtype).reshape(shape)
+            at = end
+        parameters = {
+            **described.parameters,
+            "device_seconds": header.seconds,
+            "draining": bool(header.flags & frames.DRAINING),
+        }
+        own = {one.name: one.parameters for one in described.outputs if one.parameters}
+        return Answer(outputs, parameters, own)
+
+
+def _overwritten() -> InputsOverwritten:
+    return InputsOverwritten("the batch was over before it was sent")
+
+
+def _all_out(sent: _Sent) -> None:
+    """All of a request has gone out: whether its rows were still the batch's."""
+    sent.current = sent.request.is_current()

@@ -1,0 +1,333 @@
+"""The frames of the transport: a header of fixed size, a head, and what the header announces.
+
+```
+header   magic 4, kind 1, flags 1, head bytes 2, rows 4, number 8, payload bytes 8, seconds 8
+OPEN     payload: JSON, see `Opened`
+REQUEST  head: the dimensions of each input, and with IN_MEMORY its place; payload: the inputs
+RESULT   head: the dimensions of each output; with DESCRIBED the payload begins with a description
+ERROR    payload: JSON with the name of gRPC's status, its details and metadata
+GOODBYE  nothing
+```
+
+All numbers are little-endian; dimensions are unsigned 8-byte numbers. The number of a request is
+the reader's, and comes back with its answer. `seconds` is how long a request is waited for, and of
+a result how long the device took.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...errors import EdlError, WireError
+from ..datatypes import Array, dtype_of, nbytes_of, to_bytes
+from ..forms import Parameter
+
+HEADER: Final = struct.Struct("<4sBBHIQQd")
+_MAGIC: Final = b"EDLf"
+OPEN, REQUEST, RESULT, ERROR, GOODBYE = range(1, 6)
+_KINDS: Final = frozenset((OPEN, REQUEST, RESULT, ERROR, GOODBYE))
+
+#: Flags: the inputs lie in shared memory; the payload begins with a description; the teacher
+#: leaves; the error is about shared memory, so the same request may go with its arrays.
+IN_MEMORY: Final = 1
+DESCRIBED: Final = 2
+DRAINING: Final = 4
+NO_MEMORY: Final = 8
+
+#: Of JSON in a payload, of inputs or outputs, and of the dimensions of one array.
+MAX_JSON_BYTES: Final = 64 << 10
+MAX_ARRAYS: Final = 256
+MAX_NDIM: Final = 16
+#: A place in shared memory: offset, generation, offset of the generation.
+PLACE: Final = struct.Struct("<QQQ")
+_LENGTH: Final = struct.Struct("<I")
+
+
+class Header(NamedTuple):
+    """What a frame begins with; see the module."""
+
+    kind: int
+    flags: int
+    head_bytes: int
+    rows: int
+    number: int
+    nbytes: int
+    seconds: float
+
+    def pack(self) -> bytes:
+        return HEADER.pack(_MAGIC, *self)
+
+    @classmethod
+    def unpack(cls, data: bytes | bytearray | memoryview) -> Header:
+        """Read the first `HEADER.size` bytes; raises WireError for what is no frame."""
+        magic, *fields = HEADER.unpack_from(data)
+        header = cls(*fields)
+        if magic != _MAGIC or header.kind not in _KINDS:
+            raise WireError(f"no frame begins with {bytes(data[:8])!r}")
+        return header
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What is fixed of one array of a session: its name, its datatype, how many dimensions.
+
+    Attributes:
+        parameters: what an output says of its form.
+    """
+
+    name: str
+    datatype: str
+    ndim: int
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+    def to_json(self) -> list[Any]:
+        return [self.name, self.datatype, self.ndim, dict(self.parameters)]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Tensor:
+        """Raises WireError for what describes no array."""
+        try:
+            name, datatype, ndim, parameters = value
+        except (TypeError, ValueError):
+            raise WireError(f"{value!r:.80} describes no array") from None
+        if not (isinstance(name, str) and isinstance(datatype, str) and type(ndim) is int):
+            raise WireError(f"{value!r:.80} describes no array")
+        if not 1 <= ndim <= MAX_NDIM or datatype == "BYTES":
+            raise WireError(f"an array of {datatype} with {ndim} dimensions is not sent by frames")
+        dtype_of(datatype)
+        return cls(name, datatype, ndim, parameters_of(parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What an OPEN frame fixes.
+
+    Attributes:
+        model: its name.
+        inputs: in the order in which their arrays come.
+        outputs: that are wanted; empty: every one.
+        parameters: name the instance that is asked.
+        output_parameters: name the forms of outputs.
+        memory_key: of the shared memory in which inputs may lie; empty: none.
+        memory_bytes: of it.
+        caller: who asks, for logs: a request is called CALLER#NUMBER.
+    """
+
+    model: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...] = ()
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
+    memory_key: str = ""
+    memory_bytes: int = 0
+    caller: str = ""
+
+    def frame(self) -> bytes:
+        said = {
+            "model": self.model,
+            "inputs": [tensor.to_json() for tensor in self.inputs],
+            "outputs": list(self.outputs),
+            "parameters": dict(self.parameters),
+            "output_parameters": {name: dict(own) for name, own in self.output_parameters.items()},
+            "memory_key": self.memory_key,
+            "memory_bytes": self.memory_bytes,
+            "caller": self.caller,
+        }
+        return _json_frame(OPEN, 0, said)
+
+    @classmethod
+    def read(cls, payload: bytes) -> Opened:
+        """Raises WireError for what fixes nothing."""
+        said = _json(payload)
+        try:
+            inputs = tuple(map(Tensor.from_json, said["inputs"]))
+            outputs = tuple(said["outputs"])
+            own = {name: parameters_of(each) for name, each in said["output_parameters"].items()}
+            opened = cls(
+                said["model"],
+                inputs,
+                outputs,
+                parameters_of(said["parameters"]),
+                own,
+                said["memory_key"],
+                said["memory_bytes"],
+                said["caller"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise WireError(f"an OPEN frame without a usable {error}") from None
+        texts = (opened.model, opened.memory_key, opened.caller, *outputs)
+        if not all(isinstance(text, str) for text in texts):
+            raise WireError("an OPEN frame whose names are no text")
+        if type(opened.memory_bytes) is not int or opened.memory_bytes < 0:
+            raise WireError("an OPEN frame whose memory has no size")
+        names = {tensor.name for tensor in inputs}
+        if not 1 <= len(inputs) <= MAX_ARRAYS or len(names) < len(inputs):
+            raise WireError(f"an OPEN frame with {len(inputs)} inputs, or two of one name")
+        return opened
+
+
+def parameters_of(value: Any) -> dict[str, Parameter]:
+    """Named values out of JSON; raises WireError where some are none."""
+    if not isinstance(value, dict) or not all(
+        isinstance(one, bool | int | float | str) for one in value.values()
+    ):
+        raise WireError(f"{value!r:.80} are no parameters")
+    return value
+
+
+def head_of(shapes: Sequence[Sequence[int]]) -> bytes:
+    """The dimensions of arrays, one after another."""
+    sizes = [size for shape in shapes for size in shape]
+    return struct.pack(f"<{len(sizes)}Q", *sizes)
+
+
+def shapes_in(head: memoryview | bytes, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """The shapes that a head begins with; raises WireError where it is too short."""
+    shapes, at = [], 0
+    for tensor in tensors:
+        end = at + 8 * tensor.ndim
+        if end > len(head):
+            raise WireError("a frame whose head is shorter than its arrays' dimensions")
+        shapes.append(struct.unpack_from(f"<{tensor.ndim}Q", head, at))
+        at = end
+    return shapes
+
+
+def head_bytes_of(tensors: Sequence[Tensor]) -> int:
+    """Of the dimensions of these arrays."""
+    return 8 * sum(tensor.ndim for tensor in tensors)
+
+
+def layouts_of(
+    tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], nbytes: int
+) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Dtypes and shapes of arrays that have `nbytes` together.
+
+    Raises:
+        WireError: they have another number of bytes.
+    """
+    layouts, whole = [], 0
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        whole += nbytes_of(tensor.datatype, shape) or 0
+        layouts.append((dtype_of(tensor.datatype), shape))
+    if whole != nbytes:
+        raise WireError(f"arrays of {whole} bytes are announced as {nbytes}")
+    return layouts
+
+
+# --- results
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the results of a session have in common, sent when it changes.
+
+    Attributes:
+        outputs: in the order in which their arrays come.
+        parameters: what the teacher says beside them.
+    """
+
+    outputs: tuple[Tensor, ...]
+    parameters: Mapping[str, Parameter]
+
+    def to_bytes(self) -> bytes:
+        """Behind its length."""
+        said = {"outputs": [one.to_json() for one in self.outputs], "parameters": self.parameters}
+        data = json.dumps(said).encode()
+        return _LENGTH.pack(len(data)) + data
+
+    @classmethod
+    def take(cls, payload: memoryview) -> tuple[Description, int]:
+        """The description that a payload begins with, and how many bytes it has.
+
+        Raises:
+            WireError: it begins with none.
+        """
+        if len(payload) < _LENGTH.size:
+            raise WireError("a result that is too short for its description")
+        end = _LENGTH.size + int(_LENGTH.unpack_from(payload)[0])
+        if end > min(len(payload), MAX_JSON_BYTES):
+            raise WireError("a result whose description is too long")
+        said = _json(bytes(payload[_LENGTH.size : end]))
+        try:
+            outputs = tuple(map(Tensor.from_json, said["outputs"]))
+            return cls(outputs, parameters_of(said["parameters"])), end
+        except (KeyError, TypeError) as error:
+            raise WireError(f"a description without a usable {error}") from None
+
+
+def result(
+    number: int,
+    outputs: Mapping[str, Array],
+    described: bytes,
+    *,
+    device_s: float,
+    draining: bool,
+) -> list[bytes | memoryview]:
+    """A RESULT frame, in pieces.
+
+    Args:
+        number: of the request.
+        outputs: their arrays, by name.
+        described: a description as bytes; empty: as of the result before.
+        device_s: seconds on the device.
+        draining: the teacher is about to leave.
+    """
+    head = head_of([array.shape for array in outputs.values()])
+    data = [to_bytes(array) for array in outputs.values()]
+    nbytes = len(described) + sum(len(one) for one in data)
+    flags = (DESCRIBED if described else 0) | (DRAINING if draining else 0)
+    rows = len(next(iter(outputs.values())))
+    header = Header(RESULT, flags, len(head), rows, number, nbytes, device_s)
+    return [header.pack() + head + described, *data]
+
+
+def error(number: int, failed: EdlError, *, memory: bool = False) -> bytes:
+    """An ERROR frame; `memory`: see `NO_MEMORY`."""
+    from ..status import to_metadata, to_status
+
+    code, details = to_status(failed)
+    said = {"status": code.name, "details": details, "metadata": to_metadata(failed)}
+    return _json_frame(ERROR, number, said, NO_MEMORY if memory else 0)
+
+
+def error_in(payload: bytes) -> EdlError:
+    """The error that an ERROR frame tells; raises WireError for what tells none."""
+    import grpc
+
+    from ..status import from_status
+
+    said = _json(payload)
+    try:
+        code = grpc.StatusCode[said["status"]]
+        return from_status(code, str(said["details"]), [tuple(one) for one in said["metadata"]])
+    except (KeyError, TypeError, ValueError) as why:
+        raise WireError(f"an ERROR frame without a usable {why}") from None
+
+
+def goodbye() -> bytes:
+    """A GOODBYE frame."""
+    return Header(GOODBYE, 0, 0, 0, 0, 0, 0.0).pack()
+
+
+def _json_frame(kind: int, number: int, said: Mapping[str, Any], flags: int = 0) -> bytes:
+    payload = json.dumps(said).encode()
+    if len(payload) > MAX_JSON_BYTES:
+        raise WireError(f"a frame of {len(payload)} bytes of JSON is larger than {MAX_JSON_BYTES}")
+    return Header(kind, flags, 0, 0, number, len(payload), 0.0).pack() + payload
+
+
+def _json(payload: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(payload)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise WireError(f"no JSON object: {payload[:80]!r}")
+    return said

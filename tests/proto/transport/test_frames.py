@@ -1,0 +1,140 @@
+"""The frames of the transport: what is written is read, and what is none raises WireError alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.errors import EdlError, RateLimited, RetryableError, WireError
+from edl.proto.transport import frames
+from edl.proto.transport.frames import Description, Header, Opened, Tensor
+
+SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple)
+NUMBERS = st.integers(0, (1 << 64) - 1)
+
+
+@given(
+    st.sampled_from(range(1, 6)), st.integers(0, 255), st.integers(0, 65535), NUMBERS, NUMBERS,
+    st.floats(allow_nan=False),
+)  # fmt: skip
+def test_a_header_there_and_back(
+    kind: int, flags: int, head: int, number: int, nbytes: int, seconds: float
+) -> None:
+    header = Header(kind, flags, head, 7, number, nbytes, seconds)
+    packed = header.pack()
+    assert len(packed) == frames.HEADER.size
+    assert Header.unpack(packed + b"more") == header
+
+
+@given(st.binary(min_size=frames.HEADER.size, max_size=100))
+def test_bytes_that_are_no_frame(data: bytes) -> None:
+    with pytest.raises(WireError):
+        Header.unpack(b"x" + data)
+    with contextlib.suppress(WireError):
+        Opened.read(data)
+    with contextlib.suppress(WireError):
+        Description.take(memoryview(data))
+    with contextlib.suppress(WireError):
+        assert isinstance(frames.error_in(data), EdlError)
+
+
+@given(st.lists(SHAPES, min_size=1, max_size=4), st.binary(max_size=8))
+def test_shapes_there_and_back(shapes: list[tuple[int, ...]], more: bytes) -> None:
+    tensors = [Tensor(f"x{n}", "FP32", len(shape)) for n, shape in enumerate(shapes)]
+    head = frames.head_of(shapes)
+    assert len(head) == frames.head_bytes_of(tensors)
+    assert frames.shapes_in(head + more, tensors) == shapes
+    with pytest.raises(WireError, match="shorter"):
+        frames.shapes_in(head[:-1], tensors)
+    nbytes = 4 * sum(int(np.prod(shape)) for shape in shapes)
+    assert [shape for _, shape in frames.layouts_of(tensors, shapes, nbytes)] == shapes
+    with pytest.raises(WireError, match="announced"):
+        frames.layouts_of(tensors, shapes, nbytes + 1)
+
+
+@pytest.mark.parametrize("shape", [(1 << 62, 4), (0, 1 << 63), (1 << 32, 1 << 32)])
+def test_arrays_larger_than_any_memory_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(WireError):
+        frames.layouts_of([Tensor("x", "FP32", 2)], [shape], 0)
+
+
+OPENED = Opened(
+    "resnet",
+    (Tensor("x", "FP32", 2), Tensor("mask", "BOOL", 1)),
+    ("logits",),
+    {"teacher_id": "t1", "incarnation": "7"},
+    {"logits": {"edl_form": "topk:2", "edl_temperature": 2.0}},
+    "edl-fd-1-2",
+    4096,
+    "resnet/0",
+)
+
+
+def test_an_open_frame_there_and_back() -> None:
+    frame = OPENED.frame()
+    header = Header.unpack(frame)
+    assert (header.kind, header.nbytes) == (frames.OPEN, len(frame) - frames.HEADER.size)
+    assert Opened.read(frame[frames.HEADER.size :]) == OPENED
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", 7),
+        ("inputs", []),
+        ("inputs", [["x", "FP32", 2, {}]] * 2),
+        ("inputs", [["x", "FP32", 0, {}]]),
+        ("inputs", [["x", "FP32", 99, {}]]),
+        ("inputs", [["x", "FP99", 1, {}]]),
+        ("inputs", [["x", "BYTES", 1, {}]]),
+        ("inputs", [["x", "FP32", True, {}]]),
+        ("inputs", [["x", "FP32"]]),
+        ("inputs", ["x"]),
+        ("inputs", 7),
+        ("outputs", [7]),
+        ("outputs", None),
+        ("parameters", {"a": []}),
+        ("parameters", []),
+        ("output_parameters", {"a": 7}),
+        ("output_parameters", 7),
+        ("memory_key", None),
+        ("memory_bytes", "1"),
+        ("memory_bytes", -1),
+        ("caller", 7),
+    ],
+)
+def test_an_open_frame_that_fixes_nothing_is_refused(name: str, value: Any) -> None:
+    said = json.loads(OPENED.frame()[frames.HEADER.size :])
+    assert Opened.read(json.dumps(said).encode()) == OPENED
+    with pytest.raises(WireError):
+        Opened.read(json.dumps({**said, name: value}).encode())
+    del said[name]
+    with pytest.raises(WireError):
+        Opened.read(json.dumps(said).encode())
+
+
+def test_a_description_there_and_back() -> None:
+    outputs = (Tensor("logits.values", "FP16", 2, {"edl_form": "topk:2"}), Tensor("y", "BF16", 1))
+    description = Description(outputs, {"teacher_id": "t1", "numerics_id": "n"})
+    data = description.to_bytes()
+    assert Description.take(memoryview(data + b"more")) == (description, len(data))
+    for cut in (b"", data[:3], data[:-1]):
+        with pytest.raises(WireError):
+            Description.take(memoryview(cut))
+
+
+@pytest.mark.parametrize("error", [RetryableError("restarted"), RateLimited("full", 0.5)])
+def test_an_error_there_and_back(error: EdlError) -> None:
+    frame = frames.error(7, error, memory=True)
+    header = Header.unpack(frame)
+    assert (header.kind, header.number, header.flags) == (frames.ERROR, 7, frames.NO_MEMORY)
+    told = frames.error_in(frame[frames.HEADER.size :])
+    assert (type(told), str(told)) == (type(error), str(error))
+    if isinstance(told, RateLimited):
+        assert told.retry_after_s == 0.5
