@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from .store import LabelStore
 
 __all__ = [
+    "TLS",
     "Batched",
     "Callback",
     "CanaryPolicy",
     "DistilReader",
     "EnsemblePolicy",
     "LabelStore",
+    "Limits",
     "ReaderStats",
+    "Timeouts",
+    "Trace",
 ]
 
 _MODULES = {
@@ -36,7 +40,11 @@ _MODULES = {
     "DistilReader": ".reader",
     "EnsemblePolicy": ".ensembles",
     "LabelStore": ".store",
+    "Limits": ".options",
     "ReaderStats": ".stats",
+    "TLS": ".options",
+    "Timeouts": ".options",
+    "Trace": ".options",
 }
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from operator import index
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from ..errors import UsageError
+
+_K = TypeVar("_K")
 
 
 def whole(name: str, value: Any) -> int:
@@ -62,6 +64,13 @@ def path(name: str, value: Any) -> Path:
         return Path(value)
     except TypeError:
         raise UsageError(f"{name} is a path, not {value!r}") from None
+
+
+def of_kind(name: str, value: Any, kind: type[_K]) -> _K:
+    """`value`, where it is a `kind`."""
+    if isinstance(value, kind):
+        return value
+    raise UsageError(f"{name} is {kind.__name__}(...), from edl.distill_reader, not {value!r}")
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {

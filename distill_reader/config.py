@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from .canaries import DEFAULT_CANARIES, CanaryPolicy
 from .checking import path, settle
 from .ensembles import Mixing
 from .label_forms import AS_GIVEN, LabelForms
+from .options import DEFAULT_TRACE_BYTES, TLS
 from .store.settings import LabelStore
 
 #: A field of a batch: its place in a tuple or list, its key in a dict.
@@ -28,7 +28,6 @@ Feeds = Sequence[FieldKey] | Mapping[str, FieldKey]
 
 DEFAULT_UPPER_BYTES = 256 << 20
 DEFAULT_BUFFER_BYTES = 4 << 30
-DEFAULT_TRACE_BYTES = 128 << 20
 #: Of trainings that nobody has named: nothing is remembered of them.
 DEFAULT_JOB = "job"
 #: Where the times of a run lie that the next one begins with.
@@ -61,7 +60,7 @@ class ReaderConfig:
         uneven: what becomes of batches that do not go round; see `scheduler.shard_plan`.
         seed: of the order of map-style sources.
         ordered: batches are delivered in the order of the source; False: as labels come.
-        teacher_batch_size: rows of a request at most, cut and joined from the student's batches;
+        request_rows: rows of a request at most, cut and joined from the student's batches;
             None: a request is one batch; "auto": what suits each teacher.
         deterministic: only teachers of one numerics_id label, by whole batches; nothing is tuned.
         window: requests in flight per teacher at first; two hide the transfer behind the computing.
@@ -69,10 +68,10 @@ class ReaderConfig:
         teachers_min: never ask for fewer.
         teachers_max: never ask for more.
         priority: of its job among those of the service; the greater goes first.
-        request_timeout_s: a request that takes longer counts as a lost teacher.
+        request_s: a request that takes longer counts as a lost teacher.
         no_teacher: what happens while there is none; see `scheduler.no_teacher`.
-        no_teacher_grace_s: so long it is waited for one by "hard_only" and "fail".
-        wait_timeout_s: the same by "wait"; None: for ever.
+        no_teacher_s: so long it is waited for one by "hard_only" and "fail".
+        wait_s: the same by "wait"; None: for ever.
         mixing: how labels of several services become one; None: there is one service.
         canaries: how answers are compared with those of other teachers; None: not at all.
         store: where soft labels are kept; None: nowhere.
@@ -100,17 +99,17 @@ class ReaderConfig:
     uneven: Uneven = "keep"
     seed: int = 0
     ordered: bool = True
-    teacher_batch_size: int | Literal["auto"] | None = None
+    request_rows: int | Literal["auto"] | None = None
     deterministic: bool = False
     window: int = 2
     window_max: int = 8
     teachers_min: int = 1
     teachers_max: int = 64
     priority: int = 0
-    request_timeout_s: float = 120.0
+    request_s: float = 120.0
     no_teacher: OnNoTeacher = "wait"
-    no_teacher_grace_s: float = GRACE_S
-    wait_timeout_s: float | None = 600.0
+    no_teacher_s: float = GRACE_S
+    wait_s: float | None = 600.0
     mixing: Mixing | None = None
     canaries: CanaryPolicy | None = DEFAULT_CANARIES
     store: LabelStore | None = None
@@ -154,17 +153,17 @@ class ReaderConfig:
             raise UsageError(
                 f"need 1 <= window <= window_max, not {self.window} and {self.window_max}"
             )
-        if self.request_timeout_s <= 0:
-            raise UsageError(f"request_timeout_s must be above 0, not {self.request_timeout_s}")
-        rows = self.teacher_batch_size
+        if self.request_s <= 0:
+            raise UsageError(f"request_s must be above 0, not {self.request_s}")
+        rows = self.request_rows
         if rows not in (None, "auto") and not (isinstance(rows, int) and rows >= 1):
             raise UsageError(
-                f"teacher_batch_size is None, 'auto' or a number of rows from 1, not {rows!r}"
+                f"request_rows is None, 'auto' or a number of rows from 1, not {rows!r}"
             )
         if self.deterministic and rows is not None:
             raise UsageError(
                 "deterministic=True sends whole batches, as bits may depend on what is labelled"
-                " together: leave teacher_batch_size away"
+                " together: leave request_rows away"
             )
         if "/" in self.job or self.rank < 0:
             raise UsageError(f"job {self.job!r} must not hold '/', rank {self.rank} not below 0")
@@ -204,9 +203,7 @@ class ReaderConfig:
         """What is done while there is no teacher."""
         waits = self.no_teacher == "wait"
         try:
-            return Policy(
-                self.no_teacher, self.wait_timeout_s if waits else self.no_teacher_grace_s
-            )
+            return Policy(self.no_teacher, self.wait_s if waits else self.no_teacher_s)
         except ValueError as error:
             raise UsageError(f"no_teacher={self.no_teacher!r} cannot be: {error}") from None
 
@@ -292,28 +289,23 @@ def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
 
 
 def security_of(
-    tls_ca: str | Path | None,
-    tls_cert: str | Path | None,
-    tls_key: str | Path | None,
-    token_file: str | Path | None,
-    *,
-    server_name: str = "",
-    insecure: bool = False,
+    tls: TLS, token_file: str | Path | None, *, insecure: bool = False
 ) -> ClientSecurity | None:
     """What the user gave, as absolute paths; None where that is nothing.
 
     Raises:
         UsageError: a file does not exist, or files do not go together.
     """
-    given = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
-    ca, cert, key, token = itertools.starmap(_existing, given.items())
-    tls = TlsFiles(cert, key, ca)
-    if not tls.paths():
-        if server_name:
-            raise UsageError("tls_server_name is given without TLS: name tls_ca as well")
+    given = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+    ca, cert, key = (_existing(f"tls={name}", value) for name, value in given.items())
+    token = _existing("token_file", token_file)
+    files = TlsFiles(cert, key, ca)
+    if not files.paths():
+        if tls.server_name:
+            raise UsageError("TLS(server_name=...) is given without certificates: name ca= as well")
         if token is None:
             return None
-    return ClientSecurity(tls if tls.paths() else None, token, server_name, insecure)
+    return ClientSecurity(files if files.paths() else None, token, tls.server_name, insecure)
 
 
 def _existing(name: str, given: str | Path | None) -> Path | None:

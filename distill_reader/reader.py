@@ -5,20 +5,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from ..errors import UsageError
 from ..proto.forms import SoftLabelIs
-from ..scheduler.no_teacher import GRACE_S
 from ..scheduler.shard_plan import Uneven
 from .callbacks import Callback
 from .canaries import DEFAULT_CANARIES, CanaryPolicy
-from .checking import path, texts, whole
+from .checking import of_kind, path, texts, whole
 from .config import (
     DEFAULT_BUFFER_BYTES,
     DEFAULT_JOB,
     DEFAULT_PROFILES,
-    DEFAULT_TRACE_BYTES,
     DEFAULT_UPPER_BYTES,
     Feeds,
     OnNoTeacher,
@@ -31,6 +29,16 @@ from .config import (
 from .ensembles import EnsemblePolicy, services_of
 from .epoch import Epoch
 from .label_forms import LabelForms
+from .options import (
+    DEFAULT_LIMITS,
+    DEFAULT_TIMEOUTS,
+    DEFAULT_TRACE_BYTES,
+    TLS,
+    Limits,
+    Timeouts,
+    Trace,
+    naming_moved,
+)
 from .pipeline import Pipeline
 from .saved_state import State, loaded, saved
 from .sources import generators, source_of
@@ -75,8 +83,7 @@ class DistilReader:
             arrays, values, indices (int64) and tail mass.
         upper_bytes: `ut` of Algorithm 1: above so many bytes of labelled batches none is pulled.
         lower_bytes: `lt`: below so many bytes pulling goes on; by default half of `upper_bytes`.
-        buffer_bytes: hard limit of the bytes of batches that are pulled and not yet taken, labelled
-            or not; by default 4 GiB, or `upper_bytes` if that is more. One batch may exceed it.
+        limits: of what is on its way, and the size of requests; see `Limits`.
         job: name of this training in the mesh. One that has a name begins with as many teachers as
             it needed the last time.
         rank: number of this student in its job; by default the one that torchrun (`RANK`) or
@@ -87,25 +94,16 @@ class DistilReader:
             some have one batch less; "drop" leaves them out; "pad" repeats the epoch's first ones.
         seed: of the order in which a map-style source is read; the same for all ranks.
         ordered: deliver batches in the order of the source; False: as soon as labels are there.
-        teacher_batch_size: rows that a teacher gets at most in one request: the student's batches
-            are cut and joined on the way, and come back as they were. By default a request is one
-            batch; "auto" finds for each teacher the smallest size that it is fastest with.
         deterministic: labels do not depend, to the last bit, on who gives them: only teachers of
             one `numerics_id` do, each request is one whole batch, and nothing tunes itself.
-        window: requests in flight per teacher at first.
-        window_max: the most that a teacher is given which is not kept busy with fewer; equal to
-            `window`: it stays at that.
         teachers_min: never ask for fewer teachers. When they are short, this many come before what
             others want beyond theirs, whatever the priorities.
         teachers_max: never ask for more.
         priority: when teachers are short, a job of a greater one has what it wants before others
             have more than their `teachers_min`. The same for all ranks of a job.
-        request_timeout_s: seconds after which an unanswered request counts as a lost teacher.
+        timeouts: of requests, and of what is done without teachers; see `Timeouts`.
         no_teacher: while there is none, "wait"; or let batches go with None in the place of soft
             labels ("hard_only", counted in `stats.unlabelled`); or "fail".
-        no_teacher_grace_s: seconds until "hard_only" and "fail" act.
-        wait_timeout_s: seconds until "wait" raises `NoTeacherAvailable`; None waits for ever. The
-            log says what it waits for.
         canaries: how often and how closely answers are compared with another teacher's, so that one
             that answers wrong labels is found out; None: never.
         store: keep soft labels on disk, as in `LabelStore("labels.edl", 20 << 30)`: samples whose
@@ -114,15 +112,12 @@ class DistilReader:
             they are not.
         shared_memory: let teachers on this host read batches in the reader's own memory, where they
             can; False sends every batch over the network.
-        tls_ca: file with the certificates that sign those of teachers and managers.
-        tls_cert: file with the reader's own certificate.
-        tls_key: file with the key of `tls_cert`.
-        tls_server_name: what their certificates are made out to; by default the host dialled.
+        tls: certificates of teachers and managers, and the reader's own; see `TLS`.
         token_file: file with the token that the reader shows them; read again when it changes.
         metrics_listen: "PORT" or "HOST:PORT" where the engine serves Prometheus metrics.
         callbacks: told of what happens to the reader; see `Callback`.
-        trace: file for a timeline that opens in Perfetto: who worked and who waited when.
-        trace_max_bytes: of that file and its older half, FILE.older.json, together.
+        trace: file for a timeline that opens in Perfetto: who worked and who waited when; or a
+            `Trace` with its size.
         insecure: allow what others on the network could read: a token without TLS to another host,
             metrics on an address that is not loopback.
 
@@ -132,6 +127,7 @@ class DistilReader:
             cannot go on.
     """
 
+    @naming_moved
     def __init__(
         self,
         source: Iterable[Any] | Source,
@@ -148,39 +144,34 @@ class DistilReader:
         expand_labels: bool = True,
         upper_bytes: int = DEFAULT_UPPER_BYTES,
         lower_bytes: int | None = None,
-        buffer_bytes: int | None = None,
+        limits: Limits = DEFAULT_LIMITS,
         job: str = DEFAULT_JOB,
         rank: int | None = None,
         world_size: int = 1,
         uneven: Uneven = "keep",
         seed: int = 0,
         ordered: bool = True,
-        teacher_batch_size: int | Literal["auto"] | None = None,
         deterministic: bool = False,
-        window: int = 2,
-        window_max: int = 8,
         teachers_min: int = 1,
         teachers_max: int = 64,
         priority: int = 0,
-        request_timeout_s: float = 120.0,
         no_teacher: OnNoTeacher = "wait",
-        no_teacher_grace_s: float = GRACE_S,
-        wait_timeout_s: float | None = 600.0,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
         canaries: CanaryPolicy | None = DEFAULT_CANARIES,
         store: LabelStore | None = None,
         profiles: str | Path | None = DEFAULT_PROFILES,
         shared_memory: bool = True,
-        tls_ca: str | Path | None = None,
-        tls_cert: str | Path | None = None,
-        tls_key: str | Path | None = None,
-        tls_server_name: str = "",
+        tls: TLS | None = None,
         token_file: str | Path | None = None,
         metrics_listen: str = "",
         callbacks: Sequence[Callback] = (),
-        trace: str | Path | None = None,
-        trace_max_bytes: int = DEFAULT_TRACE_BYTES,
+        trace: str | Path | Trace | None = None,
         insecure: bool = False,
     ) -> None:
+        limits = of_kind("limits", limits, Limits)
+        timeouts = of_kind("timeouts", timeouts, Timeouts)
+        tls = TLS() if tls is None else of_kind("tls", tls, TLS)
+        timeline = trace if isinstance(trace, Trace) or trace is None else Trace(trace)
         self.source = source
         name, addresses, mixing = services_of(service, teachers, ensemble)
         self.config = ReaderConfig(
@@ -196,40 +187,33 @@ class DistilReader:
             if lower_bytes is None
             else lower_bytes,
             buffer_bytes=max(DEFAULT_BUFFER_BYTES, upper_bytes)
-            if buffer_bytes is None
-            else buffer_bytes,
+            if limits.buffer_bytes is None
+            else limits.buffer_bytes,
             job=job,
             rank=rank_of(rank),
             world_size=world_size,
             uneven=uneven,
             seed=seed,
             ordered=ordered,
-            teacher_batch_size=teacher_batch_size,
+            request_rows=limits.request_rows,
             deterministic=deterministic,
-            window=window,
-            window_max=window_max,
+            window=limits.window,
+            window_max=limits.window_max,
             teachers_min=teachers_min,
             teachers_max=teachers_max,
             priority=priority,
-            request_timeout_s=request_timeout_s,
+            request_s=timeouts.request_s,
             no_teacher=no_teacher,
-            no_teacher_grace_s=no_teacher_grace_s,
-            wait_timeout_s=wait_timeout_s,
+            no_teacher_s=timeouts.no_teacher_s,
+            wait_s=timeouts.wait_s,
             canaries=canaries,
             store=store,
             profiles=profiles_of(profiles, coordinator, job),
             shared_memory=shared_memory,
-            security=security_of(
-                tls_ca,
-                tls_cert,
-                tls_key,
-                token_file,
-                server_name=tls_server_name,
-                insecure=insecure,
-            ),
+            security=security_of(tls, token_file, insecure=insecure),
             metrics_listen=metrics_listen,
-            trace="" if trace is None else str(path("trace", trace).absolute()),
-            trace_max_bytes=trace_max_bytes,
+            trace="" if timeline is None else str(path("trace", timeline.path).absolute()),
+            trace_max_bytes=DEFAULT_TRACE_BYTES if timeline is None else timeline.max_bytes,
             insecure=insecure,
         )
         self._source = source_of(source, self.config.shard(), seed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...distill_reader import DistilReader, LabelStore, ReaderStats
+from ...distill_reader import DistilReader, LabelStore, ReaderStats, Timeouts
 from ...lifecycle import Periodic
 from ...mesh.demo.edl_dist import GATHER_S, POLL_S, gather
 from ...mesh.demo.modes import ModeResult, Training, distill_loss, label_in_process
@@ -188,7 +188,7 @@ def _reader(
         store=store,
         # All from the start, as in the demo: runs of seconds must not spend half on finding n.
         teachers_min=4 * settings.teachers,
-        wait_timeout_s=2 * GATHER_S,
+        timeouts=Timeouts(wait_s=2 * GATHER_S),
     ) as reader:
         yield reader
 

@@ -273,7 +273,7 @@ class Pool:
         config = self._config
         link = TeacherLink(
             peer,
-            config.request_timeout_s,
+            config.request_s,
             self._post,
             config.security,
             self._batches,

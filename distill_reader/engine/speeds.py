@@ -39,7 +39,7 @@ class Speeds:
         self.times = Turnarounds()
         most = config.window if config.deterministic else max(config.window, config.window_max)
         self._windows = windows.WindowConfig(config.window, most)
-        self._rows = config.teacher_batch_size
+        self._rows = config.request_rows
         self._usual_rows = 1
         self._teachers: dict[str, _Teacher] = {}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ...distill_reader import DistilReader, ReaderStats
+from ...distill_reader import DistilReader, ReaderStats, Timeouts
 from ...errors import NoTeacherAvailable
 from ...lifecycle import Periodic
 from ..cores import children_on, pin_process
@@ -215,7 +215,7 @@ def open_reader(
             # All from the start, so that a run of seconds does not spend half on finding its n; and
             # more than there are, as one that seems fast on a busy machine counts as several.
             teachers_min=4 * settings.teachers,
-            wait_timeout_s=GATHER_S,
+            timeouts=Timeouts(wait_s=GATHER_S),
         )
     with reader:
         pin_process(cores.student)

@@ -84,7 +84,7 @@ def check_validity(path: Path) -> None:
         raise UsageError(f"certificate {path} expired on {_date(ends_s)}: replace it")
 
 
-def handshake_hint(text: str, ca: str = "--tls-ca, or tls_ca= of a DistilReader") -> str:
+def handshake_hint(text: str, ca: str = "--tls-ca, or tls=TLS(ca=...) of a DistilReader") -> str:
     """What to do about a TLS handshake that failed with this text; empty for other errors.
 
     Args:

@@ -60,7 +60,7 @@ def _check_plaintext(address: str, security: ClientSecurity) -> None:
     if exposed and not security.insecure and not stays_here(address):
         raise UsageError(
             f"the token would go to {address} unencrypted, for everybody on the way to read: name "
-            "the CA of its certificate (--tls-ca, EDL_TLS_CA; tls_ca= of a reader, which may be "
+            "the CA of its certificate (--tls-ca, EDL_TLS_CA; tls= of a reader, which may be "
             "told insecure=True instead if the network is trusted)"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ...errors import UsageError
@@ -87,7 +87,8 @@ class Distill:
         no_teacher_grace_s: seconds until "hard_only" and "fail" act.
         wait_timeout_s: seconds until "wait" gives up; None: never.
         store: where labels are kept on disk; None: nowhere.
-        options: whatever else `DistilReader` takes, by name, as `{"upper_bytes": 64 << 20}`.
+        options: whatever else `DistilReader` takes, by name, as `{"upper_bytes": 64 << 20}`; of
+            `timeouts` only `request_s` counts.
 
     Raises:
         UsageError: values that cannot be, or do not go together.
@@ -199,11 +200,15 @@ class Distill:
             "soft_label_is": kind,
             "expand_labels": not self.top_k,
             "no_teacher": self.no_teacher,
-            "no_teacher_grace_s": self.no_teacher_grace_s,
-            "wait_timeout_s": self.wait_timeout_s,
             "store": self.store,
         }
-        return {**options, **self.options} if with_options else options
+        if not with_options:
+            return options
+        from ...distill_reader import Timeouts
+
+        timeouts = self.options.get("timeouts") or Timeouts()
+        own = replace(timeouts, no_teacher_s=self.no_teacher_grace_s, wait_s=self.wait_timeout_s)
+        return {**options, **self.options, "timeouts": own}
 
     def _check_weights(self) -> None:
         _check_weight("alpha", self.alpha)
@@ -278,7 +283,10 @@ def _check_known(options: Mapping[str, Any]) -> None:
     import inspect
 
     from ...distill_reader import DistilReader
+    from ...distill_reader.options import MOVED
 
+    if moved := next((name for name in options if name in MOVED), None):
+        raise UsageError(f"a reader has no option {moved!r}: write {MOVED[moved]}")
     known = inspect.signature(DistilReader).parameters
     if unknown := [name for name in options if name not in known]:
         raise UsageError(f"a reader has no option {unknown[0]!r}; it has {', '.join(known)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from edl.distill_reader.engine.speeds import Speeds
 from edl.distill_reader.engine.teacher_link import pause_after
 from edl.distill_reader.ensembles import Mixing
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
+from edl.distill_reader.options import MOVED, TLS, Limits, Timeouts, Trace
 from edl.errors import RateLimited, RetryableError, Unauthenticated, UsageError
 from edl.proto.forms import Form
 from edl.scheduler.probing import FULL_PAUSE_S, REFUSED_PAUSE_S
@@ -25,7 +28,7 @@ from edl.tests.proto.security.authority import Authority, write_secret
 
 TEACHERS = {"a": ["h:1"], "b": ["h:2", "h:3"]}
 TWO_SERVICES: dict[str, Any] = {"service": {"a": 1, "b": 1}, "teachers": TEACHERS}
-SECRET_FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
+TLS_FILES = ("ca", "certificate", "key")
 GOOD: dict[str, Any] = {"service": "s", "teachers": ("127.0.0.1:1",)}
 
 
@@ -34,7 +37,7 @@ def test_it_survives_the_way_to_the_engine(tmp_path: Path) -> None:
     token = write_secret(tmp_path / "token", "very-secret\n")
     numpys: dict[str, Any] = {
         "rank": np.int64(1),
-        "request_timeout_s": np.float32(5),
+        "request_s": np.float32(5),
         "ordered": np.bool_(False),
     }
     config = ReaderConfig(
@@ -42,10 +45,10 @@ def test_it_survives_the_way_to_the_engine(tmp_path: Path) -> None:
         **numpys,
         feeds=((None, 0), ("x", "image")),
         fetches=("logits",),
-        wait_timeout_s=None,
+        wait_s=None,
         priority=-3,
         labels=LabelForms.given({"logits": "topk:20"}, 4, expand=False),
-        security=security_of(Authority(tmp_path).issue("student").ca, None, None, token),
+        security=security_of(TLS(Authority(tmp_path).issue("student").ca), token),
     )
     assert (type(config.rank), type(config.ordered)) == (int, bool)
     text = json.dumps(config.to_json())
@@ -91,12 +94,12 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"lower_bytes": -1}, "0 <= lower_bytes"),
         ({"teachers_min": 3, "teachers_max": 2}, "teachers_min <= teachers_max"),
         ({"priority": 1001}, "priority is a number from -1000 to 1000"),
-        ({"window": 0}, "window"),
-        ({"window": 9}, "window_max"),
-        ({"buffer_bytes": 1}, "upper_bytes <= buffer_bytes"),
-        ({"request_timeout_s": 0}, "request_timeout_s"),
+        ({"limits": Limits(window=0)}, "window"),
+        ({"limits": Limits(window=9)}, "window_max"),
+        ({"limits": Limits(buffer_bytes=1)}, "upper_bytes <= buffer_bytes"),
+        ({"timeouts": Timeouts(request_s=0)}, "request_s"),
         ({"job": "a/b"}, "job"),
-        ({"deterministic": True, "teacher_batch_size": "auto"}, "whole batches"),
+        ({"deterministic": True, "limits": Limits(request_rows="auto")}, "whole batches"),
         ({"rank": -1}, "rank"),
         (
             {"fetches": ["logits"], "label_form": {"logit": "float16"}},
@@ -112,9 +115,8 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"teachers": "127.0.0.1:9"}, r"teachers is a list of texts, as in teachers=\['host:port"),
         ({"fetches": "logits"}, r"as in fetches=\['logits'\], not 'logits'"),
         ({"rank": True}, "rank is a whole number, not True"),
-        ({"wait_timeout_s": float("nan")}, "wait_timeout_s is a finite number"),
         ({"callbacks": [print]}, "subclasses of Callback, not <built-in function print>"),
-        ({"teacher_batch_size": 0}, "teacher_batch_size"),
+        ({"limits": Limits(request_rows=0)}, "request_rows"),
         ({"service": {"a": 1, "b": 0}, "teachers": TEACHERS}, "weights above 0"),
         ({"service": {}, "teachers": (), "coordinator": "redis://h"}, "services with weights"),
         ({"service": {"a": 1, "b": 1}}, "whose each teacher is"),
@@ -122,9 +124,11 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"service": "a", "teachers": TEACHERS}, "a list of teachers"),
         ({**TWO_SERVICES, "expand_labels": False}, "averaged dense"),
         ({"trace": "/nowhere/run.json"}, "the trace cannot be written.*nowhere"),
-        ({"trace": "run.json", "trace_max_bytes": 10}, "trace_max_bytes is at least"),
+        ({"trace": Trace("run.json", 10)}, "max_bytes is at least"),
         ({"feeds": "image"}, r"feeds=\['image'\]"),
-        *(({file: "nowhere.pem"}, "no file 'nowhere") for file in SECRET_FILES),
+        ({"token_file": "nowhere.pem"}, "no file 'nowhere"),
+        *(({"tls": TLS(**{name: "nowhere.pem"})}, "no file 'nowhere") for name in TLS_FILES),
+        ({"tls": TLS(server_name="head")}, "without certificates"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
@@ -164,6 +168,25 @@ def test_options_of_a_wrong_type_are_named(option: str) -> None:
         DistilReader([np.zeros((1, 1))], **given)
 
 
+@pytest.mark.parametrize("name", MOVED)
+def test_a_parameter_that_was_regrouped_names_its_place(name: str) -> None:
+    given: dict[str, Any] = {"service": "s", "teachers": ["127.0.0.1:9"], name: 1}
+    with pytest.raises(TypeError, match=re.escape(f"no {name}=: write {MOVED[name]}")):
+        DistilReader([np.zeros((1, 1))], **given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: Limits(window="2"), "window is a whole number"),  # type: ignore[arg-type]
+        (lambda: Timeouts(wait_s=float("nan")), "wait_s is a finite number"),
+    ],
+)
+def test_a_group_checks_its_values(wrong: Callable[[], object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        wrong()
+
+
 def test_an_unknown_ensemble_policy_is_refused() -> None:
     with pytest.raises(UsageError, match="ignore"):
         EnsemblePolicy("ignore")  # type: ignore[arg-type]
@@ -189,12 +212,12 @@ def test_pauses_before_a_teacher_is_asked_again() -> None:
 
 def test_a_model_that_takes_few_rows_is_never_asked_for_more() -> None:
     """As its server says; where it says nothing, sizes are tried."""
-    speeds = Speeds(ReaderConfig(**GOOD, teacher_batch_size="auto"))
+    speeds = Speeds(ReaderConfig(**GOOD, request_rows="auto"))
     speeds.batch(32)
     assert speeds.joined("small", 0.0, most_rows=6).most_rows == 6
     assert speeds.joined("large", 0.0).most_rows == 32
     assert speeds.joined("large", 1.0, most_rows=4).most_rows == 4, "it serves another model now"
-    fixed = Speeds(ReaderConfig(**GOOD, teacher_batch_size=12))
+    fixed = Speeds(ReaderConfig(**GOOD, request_rows=12))
     assert fixed.joined("small", 0.0, most_rows=6).most_rows == 12, "the user's word counts"
 
 

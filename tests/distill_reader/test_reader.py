@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from edl.distill_reader import Callback, LabelStore, pipeline
+from edl.distill_reader.options import Limits, Timeouts
 from edl.errors import NoTeacherAvailable, PoisonBatch, RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
@@ -151,7 +152,9 @@ def test_batches_are_cut_and_joined_and_come_back_as_they_were(
 
     teacher.behaviour = count
     source = Batches(30)
-    with reader_of(source, teacher, teacher_batch_size=rows, shared_memory=shared_memory) as reader:
+    with reader_of(
+        source, teacher, limits=Limits(request_rows=rows), shared_memory=shared_memory
+    ) as reader:
         for _ in range(2):
             check_epoch(source, list(reader))
     assert max(sizes) <= rows
@@ -285,7 +288,7 @@ def test_a_newcomer_that_never_answers_is_ejected(
 
 
 def test_no_teacher_is_an_error_that_says_why() -> None:
-    with reader_of(Batches(3), NOBODY, wait_timeout_s=0.5) as reader:
+    with reader_of(Batches(3), NOBODY, timeouts=Timeouts(wait_s=0.5)) as reader:
         wait_until(lambda: reader.stats.want > 1)  # it knows that nobody is there
         with pytest.raises(NoTeacherAvailable, match=r" of 1 teachers .*127\.0\.0\.1:9"):
             list(reader)
@@ -309,8 +312,8 @@ def test_a_wait_is_explained_in_the_log(
 
 def test_hard_only_goes_on_without_soft_labels_and_counts() -> None:
     source = Batches(10)
-    options = {"no_teacher": "hard_only", "no_teacher_grace_s": 0.0}
-    with reader_of(source, NOBODY, **options) as reader:
+    timeouts = Timeouts(no_teacher_s=0.0)
+    with reader_of(source, NOBODY, no_teacher="hard_only", timeouts=timeouts) as reader:
         for _ in range(2):
             batches = list(reader)
             assert all(soft is None for _, _, soft in batches)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import CanaryPolicy, DistilReader, LabelStore
+from edl.distill_reader.options import TLS, Limits, Timeouts
 from edl.errors import NoTeacherAvailable, Unauthenticated
 from edl.proto.arena import Array
 from edl.proto.security import ServerSecurity
@@ -123,7 +124,7 @@ def test_a_reader_that_is_closed_at_its_engines_death_leaves_none(teacher: Scrip
 )
 def test_each_soft_label_has_its_none(options: dict[str, Any], names: list[str]) -> None:
     source = [{"x": np.ones((2, 3), np.float32)}]
-    policy = {"no_teacher": "hard_only", "no_teacher_grace_s": 0.0}
+    policy = {"no_teacher": "hard_only", "timeouts": Timeouts(no_teacher_s=0.0)}
     with reader_of(source, NOBODY, **policy, **options) as reader:
         (batch,) = reader
     assert list(batch) == ["x", *names]
@@ -132,7 +133,9 @@ def test_each_soft_label_has_its_none(options: dict[str, Any], names: list[str])
 
 def test_fail_is_an_error_if_there_is_no_teacher() -> None:
     with (
-        reader_of(Batches(3), NOBODY, no_teacher="fail", no_teacher_grace_s=0.2) as reader,
+        reader_of(
+            Batches(3), NOBODY, no_teacher="fail", timeouts=Timeouts(no_teacher_s=0.2)
+        ) as reader,
         pytest.raises(NoTeacherAvailable, match=r"service 's' for 0.2 s: 0 of 1"),
     ):
         list(reader)
@@ -147,12 +150,10 @@ def test_a_wrong_token_can_be_replaced(start_teacher: StartTeacher, tmp_path: Pa
     guarded = start_teacher(security=ServerSecurity(authority.issue("teacher"), tokens))
     files = authority.issue("student", "student:job")
     options = {
-        "tls_ca": files.ca,
-        "tls_cert": files.certificate,
-        "tls_key": files.key,
+        "tls": TLS(files.ca, files.certificate, files.key),
         "token_file": write_secret(tmp_path / "token", "bad-token\n"),
     }
-    with reader_of(source, guarded, wait_timeout_s=3.0, **options) as reader:
+    with reader_of(source, guarded, timeouts=Timeouts(wait_s=3.0), **options) as reader:
         wait_until(lambda: reader.stats.want > 1)  # it has been refused
         with pytest.raises(NoTeacherAvailable, match="does not let this reader in"):
             list(reader)
@@ -195,7 +196,7 @@ def test_teachers_of_lower_precision_are_believed_and_the_wider_form_wins(
     second.behaviour = lambda request: {"logits": logits_of(request.inputs["x"]).astype(np.float16)}
     addresses = [teacher.address, second.address]
     source = UntilAllHaveServed(lambda: all(dict(reader.stats.served).get(a) for a in addresses))
-    options = {"teacher_batch_size": rows, "canaries": CanaryPolicy(share=0.2)}
+    options = {"limits": Limits(request_rows=rows), "canaries": CanaryPolicy(share=0.2)}
     with reader_of(source, *addresses, **options) as reader:
         batches = list(reader)
         stats = reader.stats

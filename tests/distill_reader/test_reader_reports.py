@@ -18,6 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl.distill_reader import Callback, EnsemblePolicy, LabelStore
+from edl.distill_reader.options import Trace
 from edl.distill_reader.trace_file import older
 from edl.errors import AddressInUse, UsageError
 from edl.proto.arena import Array
@@ -399,7 +400,7 @@ def test_the_next_engine_continues_the_trace(teacher: ScriptedTeacher, path: Pat
 
 def test_a_trace_is_bounded_by_two_halves(teacher: ScriptedTeacher, path: Path) -> None:
     limit = 64 << 10
-    with reader_of(Batches(1500), teacher, trace=path, trace_max_bytes=limit) as reader:
+    with reader_of(Batches(1500), teacher, trace=Trace(path, limit)) as reader:
         list(reader)
     halves = [checked_events(older(path)), checked_events(path)]
     for events in halves:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edl.distill_reader.options import Limits, Timeouts
 from edl.errors import NoTeacherAvailable, PoisonBatch, RateLimited, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
@@ -40,7 +41,7 @@ def shapes(teacher: ScriptedTeacher) -> list[tuple[int, ...]]:
 
 def test_automatic_size_keeps_rows(teacher: ScriptedTeacher, shapes: list[tuple[int, ...]]) -> None:
     source = Batches(150)
-    with reader_of(source, teacher, teacher_batch_size="auto") as reader:
+    with reader_of(source, teacher, limits=Limits(request_rows="auto")) as reader:
         check_epoch(source, list(reader))
     assert len({shape[0] for shape in shapes}) > 1, "several sizes were tried"
 
@@ -50,7 +51,7 @@ def test_uncut_batches_go_whole(teacher: ScriptedTeacher, shapes: list[tuple[int
     source = [(np.full((6, 2), i, np.float32), np.zeros(3)) for i in range(5)]
     for feeds, sizes in ((None, {6}), ([0], {1, 2, 3, 4})):
         shapes.clear()
-        with reader_of(source, teacher, teacher_batch_size=4, feeds=feeds) as reader:
+        with reader_of(source, teacher, limits=Limits(request_rows=4), feeds=feeds) as reader:
             assert [soft.shape[0] for *_, soft in reader] == [6] * 5
         assert {shape[0] for shape in shapes} <= sizes
 
@@ -71,7 +72,7 @@ def test_the_buffer_holds_no_more_than_its_limit(teacher: ScriptedTeacher) -> No
 
     teacher.behaviour = wait
     limit = int(4.5 * ROWS * 4096 * 4)
-    options = {"window": 8, "buffer_bytes": limit, "upper_bytes": limit}
+    options = {"limits": Limits(buffer_bytes=limit, window=8), "upper_bytes": limit}
     with reader_of(Counted(60, (4096,)), teacher, **options) as reader:
         iterator = iter(reader)
         wait_until(lambda: given == 4)
@@ -115,7 +116,8 @@ SENTENCES = [sentences_at(number) for number in range(len(LENGTHS))]
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"feeds": {"x": "x"}}, {"teacher_batch_size": 1}, {"teacher_batch_size": 64}]
+    "options",
+    [{}, {"feeds": {"x": "x"}}, *({"limits": Limits(request_rows=rows)} for rows in (1, 64))],
 )
 def test_only_the_padded_field_travels_and_all_come_back(
     teacher: ScriptedTeacher, shapes: list[tuple[int, ...]], options: dict[str, Any]
@@ -135,7 +137,7 @@ def test_only_the_padded_field_travels_and_all_come_back(
             np.testing.assert_array_equal(array, same)
         np.testing.assert_array_equal(batch["logits"], logits_of(expected["x"]))
     assert {width for _, width in shapes} == {max(lengths) for lengths in LENGTHS}
-    if most_rows := options.get("teacher_batch_size"):
+    if most_rows := options.get("limits", Limits()).request_rows:
         assert max(rows for rows, _ in shapes) <= most_rows
     else:
         assert sorted(shapes) == sorted((len(lengths), max(lengths)) for lengths in LENGTHS)
@@ -287,7 +289,7 @@ def test_a_teacher_that_answers_no_message_at_all_is_lost(
         "edl.tests.scripted_teacher.tensors.encode_response", lambda **_: b"\xff\xff"
     )
     with (
-        reader_of(Batches(1), teacher, wait_timeout_s=0.5) as reader,
+        reader_of(Batches(1), teacher, timeouts=Timeouts(wait_s=0.5)) as reader,
         pytest.raises(NoTeacherAvailable, match="was lost: truncated message"),
     ):
         list(reader)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from edl.distill_reader import DistilReader
+from edl.distill_reader.options import Limits
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.tests.interop.envoy import Proxy, envoy
 from edl.tests.interop.programs.network import MODEL, PACE_VARIABLE
@@ -42,7 +43,7 @@ def test_a_reader_loses_nothing_when_a_backend_is_killed(
     backends: tuple[Server, Server], proxy: Proxy
 ) -> None:
     source = known_batches(BATCHES)
-    options: dict[str, Any] = {"window": AT_ONCE, "upper_bytes": 20_000}
+    options: dict[str, Any] = {"limits": Limits(window=AT_ONCE), "upper_bytes": 20_000}
     with DistilReader(source, service=MODEL, teachers=[proxy.grpc], **options) as reader:
         batches = []
         for batch in reader:

@@ -86,7 +86,7 @@ class EngineWorld(RuleBasedStateMachine):
             "+".join(services),
             teachers=("h:1",),
             ordered=ordered,
-            teacher_batch_size=rows,
+            request_rows=rows,
             no_teacher=policy,
             mixing=mixing,
         )

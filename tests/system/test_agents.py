@@ -16,6 +16,7 @@ from edl.coordinator.calling.client import deploy
 from edl.coordinator.machines import Machine
 from edl.coordinator.machines import open_board as open_machines
 from edl.distill_reader import DistilReader
+from edl.distill_reader.options import Timeouts
 from edl.mesh.agent.cli import resume
 from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
@@ -108,7 +109,7 @@ def test_a_machine_gets_a_teacher_is_given_to_another_service_and_loses_no_batch
     lending: Lending,
 ) -> None:
     url, images = lending.mesh.url, Images()
-    bounds: dict[str, Any] = {"upper_bytes": 1 << 16, "wait_timeout_s": 60.0}
+    bounds: dict[str, Any] = {"upper_bytes": 1 << 16, "timeouts": Timeouts(wait_s=60.0)}
     with DistilReader(images, service="a", coordinator=url, fetches=["logits"], **bounds) as reader:
         stream = iter(reader)
         wait_until(lambda: bool(fetch_status(url, "a").services))

@@ -15,6 +15,7 @@ import pytest
 
 from edl.coordinator import upgrade
 from edl.distill_reader import DistilReader, EnsemblePolicy
+from edl.distill_reader.options import Limits, Timeouts
 from edl.proto.arena import Array
 from edl.proto.form_arrays import decode, encode, softmax
 from edl.proto.forms import Form
@@ -86,7 +87,7 @@ def ensemble_over(teachers: Teachers, source: Small, **options: Any) -> DistilRe
 def test_labels_are_the_weighted_mean_whichever_teacher_is_killed(stack: ExitStack) -> None:
     teachers = Teachers(stack, each=2)
     source = Small(FOR_EVER)
-    options = {**BOUND, "teacher_batch_size": 5, "canaries": None}
+    options = {**BOUND, "limits": Limits(request_rows=5), "canaries": None}
     with ensemble_over(teachers, source, **options) as reader:
         iterator = iter(reader)
         batches = []
@@ -189,7 +190,7 @@ def upgrading(service: Service, set_pace: Callable[[float], None]) -> Iterator[U
     service.add("old")
     set_pace(0.02 / ROWS)
     with ExitStack() as undo:
-        source, bounds = Batches(60), {"upper_bytes": 4000, "wait_timeout_s": 60.0}
+        source, bounds = Batches(60), {"upper_bytes": 4000, "timeouts": Timeouts(wait_s=60.0)}
         reader = undo.enter_context(service.reader(source, **bounds))
         found = Upgrading(service, source, reader)
         assert set(found.offsets(list(reader))) == {1}

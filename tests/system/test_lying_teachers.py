@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edl.distill_reader import CanaryPolicy, DistilReader, LabelStore
+from edl.distill_reader.options import Limits
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
 from edl.tests.distill_reader.readers import numbers_of
@@ -121,7 +122,7 @@ class Deceived:
 def test_what_a_liar_has_labelled_is_taken_back(stack: ExitStack, tmp_path: Path) -> None:
     """Batches have labels of several teachers; only the liar's are recalled, from the store too."""
     store = LabelStore(tmp_path / "labels.edl", 32 << 20)
-    scene = Deceived(stack, teacher_batch_size=6, store=store)
+    scene = Deceived(stack, limits=Limits(request_rows=6), store=store)
     scene.honest.stop()  # the liar is alone with those who contradict it
     while scene.honest.address in scene.reader.stats.teachers:
         scene.step()

@@ -17,6 +17,7 @@ import pytest
 
 from edl.coordinator import fetch_status
 from edl.distill_reader import DistilReader
+from edl.distill_reader.options import Limits, Timeouts
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity
 from edl.tests.distill_reader import readers
@@ -103,7 +104,11 @@ def test_resends_are_not_held_back_by_a_full_buffer(service: Service, set_pace: 
     service.add("a", "b")
     set_pace(3.0 / ROWS)  # none is labelled before the buffer is full
     source = Batches(20)
-    full = {"upper_bytes": 3 * BATCH_BYTES, "lower_bytes": 0, "window": 4, "window_max": 4}
+    full = {
+        "upper_bytes": 3 * BATCH_BYTES,
+        "lower_bytes": 0,
+        "limits": Limits(window=4, window_max=4),
+    }
     with service.reader(source, teachers_min=2, **full) as reader:
         iterator = iter(reader)
         wait_until(lambda: reader.stats.state == "blocked" and len(reader.stats.teachers) == 2)
@@ -237,7 +242,10 @@ def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
 ) -> None:
     source = large()
     with serving(model=LOCAL_MODEL) as first, serving(model=LOCAL_MODEL) as second:
-        options: dict[str, Any] = {"request_timeout_s": 5.0, "upper_bytes": 10 * LOCAL_BATCH_BYTES}
+        options: dict[str, Any] = {
+            "timeouts": Timeouts(request_s=5.0),
+            "upper_bytes": 10 * LOCAL_BATCH_BYTES,
+        }
         options |= {"teachers": [first.address, second.address], "canaries": None}
         with DistilReader(source, service="m", **options) as reader:
             iterator = iter(reader)

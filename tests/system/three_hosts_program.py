@@ -32,12 +32,12 @@ MODEL = "edl.tests.teacher.functions:slow"
 TRAINING = """
 import sys, threading, time
 import numpy as np
-from edl.distill_reader import DistilReader
+from edl.distill_reader import TLS, DistilReader
 url, folder = sys.argv[1:]
 batches = [(np.ones((4, 8), np.float32),)] * 1_000_000
 reader = DistilReader(
-    batches, service="resnet", coordinator=url, job="resnet", wait_timeout_s=600.0,
-    tls_ca=f"{folder}/ca.pem", token_file=f"{folder}/student.token",
+    batches, service="resnet", coordinator=url, job="resnet",
+    tls=TLS(ca=f"{folder}/ca.pem"), token_file=f"{folder}/student.token",
 )
 def tell():
     while True:

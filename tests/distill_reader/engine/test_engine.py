@@ -209,7 +209,7 @@ def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
 
 
 def test_labels_come_again_with_a_teacher() -> None:
-    with closing(Bench(no_teacher="hard_only", no_teacher_grace_s=5.0)) as bench:
+    with closing(Bench(no_teacher="hard_only", no_teacher_s=5.0)) as bench:
         bench.batch(0)
         bench.say("waiting")
         for now in (0.0, 5.0):
@@ -429,7 +429,7 @@ def test_deterministic_fixes_windows(deterministic: bool, monkeypatch: pytest.Mo
 
 def test_a_batch_that_comes_back_from_the_old_model_gets_labels_of_another_shape() -> None:
     """It is recalled, the model is exchanged, and then it comes back: in pieces, of new rows."""
-    with closing(Bench(teacher_batch_size=1)) as bench:
+    with closing(Bench(request_rows=1)) as bench:
         member = bench.member
         bench.assign("liar")
         bench.batch(0)

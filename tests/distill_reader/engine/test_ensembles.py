@@ -54,7 +54,7 @@ def check_all_is_freed(two: Bench) -> None:
 
 def test_a_missing_service_is_not_waited_for_because_another_answers() -> None:
     """The first batch has waited its time; those behind it go as soon as they are waited for."""
-    with closing(bench_of(no_teacher="hard_only", no_teacher_grace_s=5.0)) as two:
+    with closing(bench_of(no_teacher="hard_only", no_teacher_s=5.0)) as two:
         two.assign(lost=["a"], service="a")
         for number, times in ((0, (0.0, 4.9, 5.0)), (1, (6.0,))):
             two.batch(number)

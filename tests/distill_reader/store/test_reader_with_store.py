@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader, LabelStore
+from edl.distill_reader.options import Timeouts
 from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.looking import verify
 from edl.errors import NoTeacherAvailable, UsageError
@@ -112,7 +113,9 @@ def test_later_epochs_and_readers_ask_nobody(teacher: ScriptedTeacher, store: La
 def test_missing_rows_wait_for_a_teacher(teacher: ScriptedTeacher, store: LabelStore) -> None:
     fill(store, teacher, Shuffled(range(60), 10))
     teacher.stop()
-    with reader_of(Shuffled(range(SAMPLES), 10), NOBODY, store=store, wait_timeout_s=3.0) as reader:
+    with reader_of(
+        Shuffled(range(SAMPLES), 10), NOBODY, store=store, timeouts=Timeouts(wait_s=3.0)
+    ) as reader:
         iterator = iter(reader)
         check([next(iterator) for _ in range(6)], Shuffled(range(60), 10))
         with pytest.raises(NoTeacherAvailable):
@@ -166,7 +169,7 @@ def test_services_have_own_rows(
 def test_store_before_policy(teacher: ScriptedTeacher, store: LabelStore, no_teacher: str) -> None:
     fill(store, teacher, Shuffled(range(60), 10))
     source = Shuffled(range(59, -1, -1), 7)
-    options = {"no_teacher": no_teacher, "no_teacher_grace_s": 0.0}
+    options = {"no_teacher": no_teacher, "timeouts": Timeouts(no_teacher_s=0.0)}
     with reader_of(source, NOBODY, store=store, **options) as reader:
         check(list(reader), source)
 
@@ -258,7 +261,7 @@ def test_left_epochs_leave_no_wrong_label(teacher: ScriptedTeacher, store: Label
                     break
     kept = Shuffled(range(SAMPLES), 10)
     with (
-        reader_of(kept, NOBODY, store=store, wait_timeout_s=3.0) as reader,
+        reader_of(kept, NOBODY, store=store, timeouts=Timeouts(wait_s=3.0)) as reader,
         suppress(NoTeacherAvailable),  # of a sample that no epoch came to
     ):
         for x, _, soft in reader:
