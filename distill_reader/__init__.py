@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .callbacks import Callback
     from .canaries import CanaryPolicy
     from .ensembles import EnsemblePolicy
+    from .options import TLS, Limits, Timeouts, Trace
     from .reader import DistilReader
     from .sources import Batched
     from .stats import ReaderStats
