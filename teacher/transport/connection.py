@@ -11,16 +11,16 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from ...errors import EdlError, RateLimited, RetryableError, WireError
 from ...proto.arena import Array, Record
-from ...proto.datatypes import from_bytes, nbytes_of
+from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
 from ...proto.places import Place
 from ...proto.tensors import Heavy
 from ...proto.transport import frames, offer
@@ -45,6 +45,24 @@ AT_ONCE: Final = 8
 _STAGING_BYTES: Final = frames.HEADER.size + frames.MAX_JSON_BYTES
 _MAX_HEAD_BYTES: Final = frames.MAX_ARRAYS * (8 * frames.MAX_NDIM + frames.PLACE.size)
 _SEND_BYTES: Final = 1 << 20
+#: While arrays come, the loop is woken for so many bytes, or for what is missing.
+_WAKE_BYTES: Final = 512 << 10
+#: Parameters of an answer that stand in the header of its frame.
+_OF_EACH_RESULT: Final = ("device_seconds", "draining")
+
+
+class _Fixed(NamedTuple):
+    """What the latest OPEN frame has fixed for the requests behind it.
+
+    Attributes:
+        opened: as it was read.
+        region: of shared memory; empty: there is none.
+        memory_error: why there is none, where one was asked for.
+    """
+
+    opened: Opened
+    region: str
+    memory_error: EdlError | None
 
 
 class _Incoming:
@@ -75,6 +93,11 @@ class _Incoming:
     def is_whole(self) -> bool:
         return not self._left
 
+    @property
+    def missing(self) -> int:
+        """Bytes that have not come."""
+        return sum(map(len, self._left))
+
 
 class Connection(asyncio.BufferedProtocol):
     """Lives in the event loop.
@@ -91,16 +114,17 @@ class Connection(asyncio.BufferedProtocol):
         self._challenges = b"", b""
         self._proved = False
         self._shown: Shown | None = None
-        self._opened: Opened | EdlError | None = None
-        self._region = ""
-        self._memory_error: EdlError | None = None
+        self._fixed: _Fixed | None = None
+        self._regions: list[str] = []  # the last one is in use, and those before it may be
         self._incoming: _Incoming | None = None
-        self._described = b""  # what the reader knows of results
+        self._described: tuple[object, ...] = ()  # what the reader knows of results
         self._call: Call | None = None
         self._tasks: dict[asyncio.Task[None], int] = {}  # -> bytes of the request
         self._stuck = False
         self._over = False  # nothing more is read
         self._late: asyncio.TimerHandle | None = None
+        self._encrypted = False
+        self._least = 1  # bytes that have to be there before the loop is woken
 
     def leave(self) -> None:
         """End the connection once what was asked is answered."""
@@ -124,6 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         # It says so when anything does not go out; at a limit of 0 TLS would always say so.
         transport.set_write_buffer_limits(high=1, low=0)
         connection = transport.get_extra_info("socket")
+        # What TLS has read ahead counts for no mark of the socket; Unix sockets have none.
+        self._encrypted = transport.get_extra_info("ssl_object") is not None
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -143,9 +169,19 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._incoming is not None:
             self._incoming.filled(nbytes)
+            self._wake_at(self._incoming.missing)
         else:
             self._end += nbytes
         self._go_on()
+
+    def _wake_at(self, missing: int) -> None:
+        """Be woken once so many bytes are there, or many; once any are where none are missing."""
+        least = min(missing, _WAKE_BYTES) or 1
+        if self._encrypted or least == self._least:
+            return
+        self._least = least
+        connection = self._transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def pause_writing(self) -> None:
         self._stuck = True
@@ -167,8 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._incoming is not None:
             self._free(self._incoming.record)
             self._incoming = None
-        if self._region and self._shown is not None:
-            self._forget_memory()
+        self._forget(self._regions)
         if (call := self._call) is not None:
             self._call = None
             call.on_evicted = _nothing
@@ -204,6 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         if (incoming := self._incoming) is not None:
             self._begin += incoming.fill(self._staging[self._begin : self._end])
             if not incoming.is_whole:
+                self._wake_at(incoming.missing)
                 return False
             self._incoming = None
             self._in_time()
@@ -279,10 +315,8 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, header: Header, head: bytes) -> None:
         """Make room for the arrays of a request, which come next."""
         assert self._call is not None
-        if not isinstance(opened := self._opened, Opened):
-            raise WireError("a request before its session was opened")
-        if header.nbytes > self._listener.config.max_message_bytes:
-            most = self._listener.config.max_message_bytes
+        opened = self._require_fixed().opened
+        if header.nbytes > (most := self._listener.config.max_message_bytes):
             raise TooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
         shapes = frames.shapes_in(head, opened.inputs)
         layouts = frames.layouts_of(opened.inputs, shapes, header.nbytes)
@@ -300,30 +334,34 @@ class Connection(asyncio.BufferedProtocol):
     # --- sessions
 
     def _open(self, payload: bytes) -> None:
-        assert self._shown is not None
-        self._described = b""
-        self._opened = opened = Opened.read(payload)
-        if self._region:
-            self._forget_memory()
-        self._memory_error = None
-        if not opened.memory_key:
-            return
-        region = f"edl-{secrets.token_hex(8)}"
-        try:
-            self._listener.servicer.memory.register(
-                self._visitor(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
-            )
-        except EdlError as error:
-            self._memory_error = error
-        else:
-            self._region = region
+        opened = Opened.read(payload)
+        region, failed = "", None
+        if opened.memory_key:
+            region = f"edl-{secrets.token_hex(8)}"
+            try:
+                self._listener.servicer.memory.register(
+                    self._visitor(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
+                )
+            except EdlError as error:
+                region, failed = "", error
+            else:
+                self._regions.append(region)
+        self._fixed = _Fixed(opened, region, failed)
+        self._described = ()
 
-    def _forget_memory(self) -> None:
-        region, self._region = self._region, ""
-        try:
-            self._listener.servicer.memory.unregister(self._visitor(), region)
-        except EdlError as error:
-            log.debug("memory of a reader that may not ask any more is swept later: %s", error)
+    def _require_fixed(self) -> _Fixed:
+        if self._fixed is None:
+            raise WireError("a request before its session was opened")
+        return self._fixed
+
+    def _forget(self, regions: list[str]) -> None:
+        """Let go of shared memory that no request of this connection uses any more."""
+        for region in regions:
+            try:
+                self._listener.servicer.memory.unregister(self._visitor(), region)
+            except EdlError as error:
+                log.debug("memory of who may not ask any more is swept later: %s", error)
+        regions.clear()
 
     def _visitor(self) -> Visitor:
         assert self._shown is not None
@@ -335,7 +373,8 @@ class Connection(asyncio.BufferedProtocol):
         assert self._call is not None
         if not self._tasks:
             self._listener.calls.received(self._call)
-        task = asyncio.get_running_loop().create_task(self._serve(header, what))
+        fixed = self._require_fixed()  # another OPEN may come before the task begins
+        task = asyncio.get_running_loop().create_task(self._serve(header, what, fixed))
         self._tasks[task] = header.nbytes
         task.add_done_callback(self._served)
 
@@ -344,18 +383,20 @@ class Connection(asyncio.BufferedProtocol):
         if task.cancelled() or task.exception() is not None:
             self.abort()
             return
+        if not self._tasks and len(self._regions) > 1:
+            older, self._regions = self._regions[:-1], self._regions[-1:]
+            self._forget(older)
         self._owe()
         self._go_on()
 
-    async def _serve(self, header: Header, what: _Incoming | bytes) -> None:
+    async def _serve(self, header: Header, what: _Incoming | bytes, fixed: _Fixed) -> None:
         record = what.record if isinstance(what, _Incoming) else None
-        in_memory = record is None
         try:
-            answer = await self._answer(header, what)
+            answer = await self._answer(header, what, fixed)
         except EdlError as error:
             self._listener.refused(error)
-            told = self._memory_error is not None and in_memory
-            answer = frames.error(header.number, error, memory=told)
+            memory_failed = record is None and not fixed.region
+            answer = frames.error(header.number, error, memory=memory_failed)
         except Exception as error:
             log.exception("a request could not be answered")
             why = RetryableError(f"{type(error).__name__}: {error}")
@@ -366,18 +407,16 @@ class Connection(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._transport.write(answer)
 
-    async def _answer(self, header: Header, what: _Incoming | bytes) -> bytes:
-        shown, opened = self._shown, self._opened
+    async def _answer(self, header: Header, what: _Incoming | bytes, fixed: _Fixed) -> bytes:
+        shown = self._shown
         assert shown is not None
-        if not isinstance(opened, Opened):
-            raise WireError("a request before its session was opened")
         protocol = "tcp" if shown.uid is None else "local"
         with access_log.call(protocol, "Label", lambda: self._address(shown)) as entry:
             visitor = self._listener.callers.student(shown)
             nbytes = header.nbytes or header.head_bytes
             entry.received(nbytes)
             with self._listener.metrics.request(nbytes) as request:
-                decode = partial(self._decode, header, what, opened)
+                decode = partial(self._decode, header, what, fixed)
                 encode = partial(self._encode, header)
                 deadline_s = time.monotonic() + header.seconds if header.seconds > 0 else None
                 refs = what.record.arrays if isinstance(what, _Incoming) else None
@@ -389,8 +428,9 @@ class Connection(asyncio.BufferedProtocol):
             return answer
 
     async def _decode(
-        self, header: Header, what: _Incoming | bytes, opened: Opened, reading: Reading
+        self, header: Header, what: _Incoming | bytes, fixed: _Fixed, reading: Reading
     ) -> Request:
+        opened = fixed.opened
         if isinstance(what, _Incoming):
             arrays = what.arrays
             for tensor, array in zip(opened.inputs, arrays, strict=True):
@@ -399,9 +439,9 @@ class Connection(asyncio.BufferedProtocol):
                         f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1"
                     )
         else:
-            if self._memory_error is not None:
-                raise self._memory_error
-            arrays = await self._in_memory(what, opened, reading)
+            if fixed.memory_error is not None:
+                raise fixed.memory_error
+            arrays = await self._in_memory(what, fixed, reading)
         return Request(
             model_name=opened.model,
             request_id=f"{opened.caller}#{header.number}" if opened.caller else "",
@@ -411,8 +451,9 @@ class Connection(asyncio.BufferedProtocol):
             output_parameters={name: dict(own) for name, own in opened.output_parameters.items()},
         )
 
-    async def _in_memory(self, head: bytes, opened: Opened, reading: Reading) -> list[Array]:
+    async def _in_memory(self, head: bytes, fixed: _Fixed, reading: Reading) -> list[Array]:
         """The inputs where they lie in the reader's memory; copied where they have to be."""
+        opened = fixed.opened
         shapes = frames.shapes_in(head, opened.inputs)
         at = frames.head_bytes_of(opened.inputs)
         if len(head) != at + frames.PLACE.size * len(shapes):
@@ -422,7 +463,7 @@ class Connection(asyncio.BufferedProtocol):
             offset, generation, generation_offset = frames.PLACE.unpack_from(head, at)
             at += frames.PLACE.size
             nbytes = nbytes_of(tensor.datatype, shape) or 0
-            place = Place(self._region, offset, nbytes, generation, generation_offset)
+            place = Place(fixed.region, offset, nbytes, generation, generation_offset)
             if not place.is_possible:
                 raise WireError(f"input {tensor.name!r} has an impossible place")
             try:
@@ -436,37 +477,33 @@ class Connection(asyncio.BufferedProtocol):
         self, header: Header, request: Request, response: Response, elsewhere: Collection[str]
     ) -> bytes:
         del request, elsewhere
-        described, parameters = self._describe(response)
         pieces = frames.result(
             header.number,
             response.outputs,
-            described,
-            device_s=float(parameters["device_seconds"]),
-            draining=bool(parameters["draining"]),
+            self._describe(response),
+            device_s=float(response.parameters["device_seconds"]),
+            draining=bool(response.parameters["draining"]),
         )
         return b"".join(pieces)
 
-    def _describe(self, response: Response) -> tuple[bytes, Mapping[str, Any]]:
+    def _describe(self, response: Response) -> bytes:
         """What the reader has to be told of the answer; empty where it knows that already."""
-        from ...proto.datatypes import datatype_of
-
-        parameters = response.parameters
-        varying = ("device_seconds", "draining")
-        fixed = {name: value for name, value in parameters.items() if name not in varying}
+        said, told = response.parameters, response.output_parameters
+        known = (
+            [(name, array.dtype, array.ndim) for name, array in response.outputs.items()],
+            told,
+            said["content_id"],
+            said["numerics_id"],
+        )
+        if known == self._described:
+            return b""
+        self._described = known
         outputs = tuple(
-            frames.Tensor(
-                name,
-                datatype_of(array.dtype),
-                array.ndim,
-                response.output_parameters.get(name, {}),
-            )
+            frames.Tensor(name, datatype_of(array.dtype), array.ndim, told.get(name, {}))
             for name, array in response.outputs.items()
         )
-        described = frames.Description(outputs, fixed).to_bytes()
-        if described == self._described:
-            return b"", parameters
-        self._described = described
-        return described, parameters
+        fixed = {name: value for name, value in said.items() if name not in _OF_EACH_RESULT}
+        return frames.Description(outputs, fixed).to_bytes()
 
     # ---
 

@@ -355,3 +355,17 @@ def test_a_large_request_goes_out_in_parts(bench: Bench) -> None:
         for _ in range(3):
             answer = client.infer(Request({"x": x}, ("sum",)))
             assert answer.outputs["sum"].tobytes() == x.sum(axis=1).tobytes()
+
+
+def test_what_an_open_frame_fixes_holds_for_the_requests_behind_it(
+    bench: Bench, ending: ExitStack
+) -> None:
+    """Also for those that have not begun when the next one comes."""
+    opens = [Opened("resnet", (Tensor("x", "FP32", 2),), (name,)) for name in ("sum", "double")]
+    data = b"".join(one.frame() + request_frame(number=n) for n, one in enumerate(opens))
+    connection = known(bench, ending, data)
+    for _ in opens:
+        header, payload = answer_of(connection)
+        assert header.kind == frames.RESULT
+        said, _ = Description.take(memoryview(payload))
+        assert [output.name for output in said.outputs] == [*opens[header.number].outputs]
