@@ -93,9 +93,9 @@ class Teacher(Actor):
     """A teacher, between gates that readers and managers come through, and one to Redis.
 
     Attributes:
-        door: readers and managers reach it through this, by gRPC and by HTTP.
+        door: readers and managers reach it through this, by gRPC and by the transport.
         line: it reaches Redis through this.
-        liar: spoils its answers.
+        liar: spoils its results.
     """
 
     door: Doorway = field(kw_only=True)
@@ -221,8 +221,8 @@ class Cast:
 
     def _teacher(self, name: str, number: int) -> Teacher:
         liar = Liar(self._settings.seed + number)
-        grpc = self._gate(name, answers=liar.connection)
-        http = self._gate(f"{name}-http", answers=liar.web_connection)
+        grpc = self._gate(name)
+        transport = self._gate(f"{name}-transport", answers=liar.connection)
         line = self._gate(f"{name}-redis", self._redis_address)
         spec = TeacherSpec(
             SERVICE,
@@ -233,7 +233,7 @@ class Cast:
             options=(
                 *("--backend", "paced", "--rate", str(self._settings.teacher_rate)),
                 *("--host", BEHIND, "--port", str(grpc.port), "--advertise", "127.0.0.1"),
-                *("--http", str(http.port)),
+                *("--transport-port", str(transport.port), "--http", "off"),
             ),
         )
         command = spec.command(
@@ -242,7 +242,7 @@ class Cast:
             log=self._folder / f"{name}.log",
             env={REFUSES: "1"} if name in self._settings.refusing_names else {},
         )
-        door = Doorway(grpc, http)
+        door = Doorway(grpc, transport)
         return Teacher(command, TEACHER_READY, door=door, line=line, liar=liar)
 
     def _part(self, name: str, number: int, began: float) -> Part:

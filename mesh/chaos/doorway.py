@@ -10,11 +10,11 @@ class Doorway:
 
     Args:
         grpc: before its gRPC.
-        http: before its HTTP.
+        transport: before its transport.
     """
 
-    def __init__(self, grpc: Gate, http: Gate) -> None:
-        self._gates = (grpc, http)
+    def __init__(self, grpc: Gate, transport: Gate) -> None:
+        self._gates = (grpc, transport)
 
     @property
     def struck(self) -> int:

@@ -69,7 +69,9 @@ KINDS: tuple[Kind, ...] = (
         "delay-teacher", Whom.TEACHER, "each piece of data 0.2 s late", 1.5, 3.0, 1.0, meets=_LATE
     ),
     Kind("answer-nan", Whom.TEACHER, "answers hold a NaN", *_LIE, meets=_SPOILT),
-    Kind("answer-flip", Whom.TEACHER, "a bit of each answer's header flips", *_LIE, meets=_SPOILT),
+    Kind(
+        "answer-flip", Whom.TEACHER, "a bit beside each answer's labels flips", *_LIE, meets=_SPOILT
+    ),
     Kind("answer-shape", Whom.TEACHER, "answers lack a row", *_LIE, meets=_SPOILT),
     Kind("answer-instance", Whom.TEACHER, "another life of it answers", *_LIE, meets=_SPOILT),
     Kind(

@@ -1,176 +1,176 @@
-"""Answers of a teacher, spoilt on their way: what a broken or lying server would send.
+"""Results of a teacher, spoilt on their way: what a broken or lying teacher would send.
 
-Each lie but the last can be told from a right answer by looking at that answer alone. Flipped bits
-are of the header, as there each either makes the answer wrong in a way that shows or does not
-matter; a bit flipped in a label is a label like any other.
+Each lie but the last can be told from a right answer by looking at that answer alone. Bits are
+flipped in all but the labels and the number of the request: nothing tells a flipped bit in those
+from a right one.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from threading import Lock
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
-from ...errors import WireError
-from ...proto import inference_pb2 as pb
-from ...proto.stream_answers import answered
-from ...proto.wire import bytes_field, take_out
-from .frames import Cutter, Frame
-from .replies import ReplyCutter, WebReply, flip, spoil_reply
+from ...proto.transport import frames
+from ...proto.transport.frames import HEADER, Description, Header
+from ...proto.transport.offer import REPLY_BYTES
 
-_RAW = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
-_RESPONSE = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 _FLOAT_BYTES = 4
+#: Where the number of the request lies in a header.
+_NUMBER = range(12, 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """An answer, taken apart.
+class Result:
+    """A RESULT frame with one output, taken apart.
 
     Attributes:
-        header: all but the labels, as it came.
-        answer: the same, parsed.
-        raw: the labels.
+        header: as it came.
+        shape: of the labels.
+        description: that it came with, or that an earlier one came with.
+        labels: their bytes.
     """
 
-    header: bytes
-    answer: pb.ModelInferResponse
-    raw: bytearray
+    header: Header
+    shape: tuple[int, ...]
+    description: Description
+    labels: bytes
+
+    def frame(self) -> bytes:
+        """The frame, with the description in it."""
+        head, described = frames.head_of([self.shape]), self.description.to_bytes()
+        header = self.header._replace(
+            flags=self.header.flags | frames.DESCRIBED,
+            head_bytes=len(head),
+            nbytes=len(described) + len(self.labels),
+        )
+        return header.pack() + head + described + self.labels
+
+    @property
+    def row_bytes(self) -> int:
+        return len(self.labels) // self.shape[0]
 
 
-Lie = Callable[[Parts, Random], bytes]
+Lie = Callable[[Result, Random], bytes]
 
 
 class Liar:
-    """Spoils the answers that pass through one gate, while it is told to.
+    """Spoils the results that pass through one gate, while it is told to.
 
     Attributes:
-        spoilt: how many answers it has spoilt.
+        spoilt: how many results it has spoilt.
     """
 
     def __init__(self, seed: int) -> None:
         self.spoilt = 0
         self._rng = Random(seed)
         self._lie: Lie | None = None
-        self._lock = threading.Lock()  # connections of one gate have threads of their own
+        self._lock = Lock()  # connections of one gate have threads of their own
 
     def tell(self, kind: str | None) -> None:
-        """From now on lie in this way (a key of `LIES`); None: hand answers on as they come."""
+        """From now on lie in this way (a key of `LIES`); None: hand results on as they come."""
         self._lie = None if kind is None else LIES[kind]
 
     def connection(self) -> Callable[[bytes], bytes]:
-        """What one connection's answers go through: bytes as they come to bytes to hand on."""
-        cutter = Cutter()
+        """What one connection's bytes go through, from those as they come to those to hand on."""
+        return _Answers(self).feed
 
-        def through(data: bytes) -> bytes:
-            return b"".join(self._frame(frame).encode() for frame in cutter.feed(data))
-
-        return through
-
-    def web_connection(self) -> Callable[[bytes], bytes]:
-        """The same for a connection of HTTP."""
-        cutter = ReplyCutter()
-
-        def through(data: bytes) -> bytes:
-            return b"".join(
-                one if isinstance(one, bytes) else self._reply(one).encode()
-                for one in cutter.feed(data)
-            )
-
-        return through
-
-    def _reply(self, reply: WebReply) -> WebReply:
-        if (lie := self._lie) is None:
-            return reply
+    def spoil(self, result: Result) -> bytes | None:
+        """The result as another frame; None: it is to stay as it is."""
         with self._lock:
-            if lie is _flip:
-                spoilt = flip(reply, self._rng)
-            else:
-                spoilt = spoil_reply(reply, lambda message: spoil(message, lie, self._rng))
-            if spoilt is None:
-                return reply
+            if (lie := self._lie) is None:
+                return None
             self.spoilt += 1
-        return spoilt
-
-    def _frame(self, frame: Frame) -> Frame:
-        lie = self._lie
-        message = None if lie is None else frame.message()
-        if lie is None or message is None:
-            return frame
-        with self._lock:
-            spoilt = spoil(message, lie, self._rng)
-            if spoilt is None:
-                return frame
-            self.spoilt += 1
-        return frame.with_message(spoilt)
+            return lie(result, self._rng)
 
 
-def spoil(message: bytes, lie: Lie, rng: Random) -> bytes | None:
-    """A serialised answer, of a call or of a stream, spoilt; None where `message` is neither.
+class _Answers:
+    """What a teacher sends by one connection: its part of the proof, and frames."""
 
-    Only answers with one tensor of labels are spoilt.
-    """
-    try:
-        _, responses = take_out(message, _RESPONSE)
-        if len(responses) == 1 and (spoilt := _spoil(bytes(responses[0]), lie, rng)) is not None:
-            return answered(spoilt)
-        return _spoil(message, lie, rng)
-    except (WireError, DecodeError):
-        return None
+    def __init__(self, liar: Liar) -> None:
+        self._liar = liar
+        self._rest = b""
+        self._proved = False
+        self._description: Description | None = None
+        self._misled = False  # the reader knows another description, or may
+
+    def feed(self, data: bytes) -> bytes:
+        self._rest += data
+        handed_on = b""
+        if not self._proved and len(self._rest) >= REPLY_BYTES:
+            self._proved = True
+            handed_on = self._take(REPLY_BYTES)
+        while self._proved and (frame := self._frame()):
+            handed_on += frame
+        return handed_on
+
+    def _take(self, count: int) -> bytes:
+        taken, self._rest = self._rest[:count], self._rest[count:]
+        return taken
+
+    def _frame(self) -> bytes:
+        """What becomes of the next frame; nothing while it is not here as a whole."""
+        if len(self._rest) < HEADER.size:
+            return b""
+        header = Header.unpack(self._rest)
+        whole = HEADER.size + header.head_bytes + header.nbytes
+        if len(self._rest) < whole:
+            return b""
+        frame = self._take(whole)
+        return self._result(header, frame) if header.kind == frames.RESULT else frame
+
+    def _result(self, header: Header, frame: bytes) -> bytes:
+        begin = HEADER.size + header.head_bytes
+        head, payload = frame[HEADER.size : begin], frame[begin:]
+        if header.flags & frames.DESCRIBED:
+            self._description, begin = Description.take(memoryview(payload))
+            payload = payload[begin:]
+        assert self._description is not None, "the first result has a description"
+        (shape,) = frames.shapes_in(head, self._description.outputs)
+        result = Result(header, shape, self._description, payload)
+        spoilt = self._liar.spoil(result)
+        if spoilt is None and self._misled:
+            self._misled = False
+            return result.frame()
+        self._misled = spoilt is not None
+        return frame if spoilt is None else spoilt
 
 
-def _spoil(message: bytes, lie: Lie, rng: Random) -> bytes | None:
-    try:
-        header, raws = take_out(message, _RAW)
-        answer = pb.ModelInferResponse.FromString(header)
-    except (WireError, DecodeError):  # of a call, the field of a stream's answer is a word
-        return None
-    if len(raws) != 1 or len(answer.outputs) != 1 or not answer.outputs[0].shape:
-        return None
-    return lie(Parts(header, answer, bytearray(raws[0])), rng)
+def _nan(result: Result, rng: Random) -> bytes:
+    labels = bytearray(result.labels)
+    at = rng.randrange(len(labels) // _FLOAT_BYTES) * _FLOAT_BYTES
+    labels[at : at + _FLOAT_BYTES] = np.float32("nan").tobytes()
+    return replace(result, labels=bytes(labels)).frame()
 
 
-def _nan(parts: Parts, rng: Random) -> bytes:
-    raw = parts.raw
-    at = rng.randrange(len(raw) // _FLOAT_BYTES) * _FLOAT_BYTES
-    raw[at : at + _FLOAT_BYTES] = np.float32("nan").tobytes()
-    return _joined(parts.header, raw)
+def _flip(result: Result, rng: Random) -> bytes:
+    frame = bytearray(result.frame())
+    places = [at for at in range(len(frame) - len(result.labels)) if at not in _NUMBER]
+    bit = rng.randrange(8 * len(places))
+    frame[places[bit // 8]] ^= 1 << bit % 8
+    return bytes(frame)
 
 
-def _flip(parts: Parts, rng: Random) -> bytes:
-    header = bytearray(parts.header)
-    bit = rng.randrange(8 * len(header))
-    header[bit // 8] ^= 1 << bit % 8
-    return _joined(header, parts.raw)
+def _shape(result: Result, rng: Random) -> bytes:
+    rows, *others = result.shape
+    labels = result.labels[result.row_bytes :]
+    return replace(result, shape=(rows - 1, *others), labels=labels).frame()
 
 
-def _shape(parts: Parts, rng: Random) -> bytes:
-    shape = parts.answer.outputs[0].shape
-    row_bytes = len(parts.raw) // shape[0]
-    shape[0] -= 1
-    return _joined(parts.answer.SerializeToString(), parts.raw[row_bytes:])
+def _instance(result: Result, rng: Random) -> bytes:
+    told = dict(result.description.parameters)
+    told["incarnation"] = str(int(told["incarnation"]) + 1)
+    return replace(result, description=replace(result.description, parameters=told)).frame()
 
 
-def _instance(parts: Parts, rng: Random) -> bytes:
-    told = parts.answer.parameters["incarnation"].string_param
-    parts.answer.parameters["incarnation"].string_param = str(int(told or 0) + 1)
-    return _joined(parts.answer.SerializeToString(), parts.raw)
-
-
-def _other(parts: Parts, rng: Random) -> bytes:
+def _other(result: Result, rng: Random) -> bytes:
     """Right numbers, of other samples: all rows move by one, a single one's labels by one."""
-    raw = parts.raw
-    row_bytes = len(raw) // parts.answer.outputs[0].shape[0]
-    step = row_bytes if len(raw) > row_bytes else _FLOAT_BYTES
-    return _joined(parts.header, raw[step:] + raw[:step])
-
-
-def _joined(header: bytes | bytearray, raw: bytearray) -> bytes:
-    return bytes(header + bytes_field(_RAW, len(raw)) + raw)
+    labels = result.labels
+    step = result.row_bytes if len(labels) > result.row_bytes else _FLOAT_BYTES
+    return replace(result, labels=labels[step:] + labels[:step]).frame()
 
 
 #: By the kinds of faults that tell them.

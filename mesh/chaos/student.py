@@ -29,8 +29,7 @@ from .trace import RECORD, Figures
 
 log = logging.getLogger(__name__)
 
-#: Rows of a batch go from 1 to this, so that no two batches in a row are alike. Labels of so many
-#: fit into one frame of HTTP/2, where they can be spoilt.
+#: Rows of a batch go from 1 to this, so that no two batches in a row are alike.
 MOST_ROWS = 12
 EPOCH_BATCHES = 200
 FIGURES_EVERY_S = 0.2

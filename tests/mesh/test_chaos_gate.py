@@ -14,12 +14,10 @@ import pytest
 
 from edl.mesh.chaos.director import Director
 from edl.mesh.chaos.faults import BY_NAME, Fault
-from edl.mesh.chaos.frames import Frame
 from edl.mesh.chaos.gate import Gate
 from edl.mesh.chaos.lies import Liar
 from edl.mesh.chaos.plan import Stage
-from edl.proto import tensors
-from edl.tests.mesh.test_chaos_lies import ANSWER, LABELS
+from edl.tests.mesh.test_chaos_lies import LABELS, PROOF, heard, result
 
 WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.
@@ -126,8 +124,6 @@ def test_closing_wakes_whoever_waits_and_leaves_no_thread(echo: str) -> None:
     assert not [one for one in threading.enumerate() if one.name == "edl-gate-closing"]
 
 
-#: Of a frame of HTTP/2, and of the gRPC message in it.
-HEAD_BYTES = 9 + 5
 STAGE = Stage(60.0, ("t1", "t2", "t3"), (), ("s1",), 2.0)
 
 
@@ -144,15 +140,15 @@ class Stand:
         cast: Any = SimpleNamespace(teachers={"t1": teacher}, manager_door=self.door)
         self.director = Director(cast, STAGE, itertools.count(step=60).__next__)
 
-    def answer(self) -> tensors.InferResponse:
-        """What somebody who comes through the gate is given."""
-        sent = Frame(0, 1, 3, b"").with_message(ANSWER).encode()
+    def rows(self) -> int:
+        """How many rows of labels somebody who comes through the gate is given."""
+        sent = PROOF + result(1, described=True)
         with socket.create_connection(("127.0.0.1", self.door.port), WAIT_S) as client:
             server, _ = self.listener.accept()
             with server:
                 server.sendall(sent)
             came = b"".join(iter(lambda: client.recv(1 << 16), b""))
-        return tensors.decode_response(came[HEAD_BYTES:])
+        return len(heard(came[len(PROOF) :], 1)[1].outputs["soft"])
 
     def close(self) -> None:
         self.door.close()
@@ -184,7 +180,7 @@ def test_what_met_something_says_how_much_and_counts_nothing_of_before(stand: St
     for number, kind in enumerate(("answer-shape", "delay-teacher", "answer-shape"), 1):
         one = fault(kind, number)
         stand.director.begin(one)
-        rows.append(len(stand.answer().outputs["soft"]))
+        rows.append(stand.rows())
         stand.director.heal(one)
     assert [done.effects for done in stand.director.done] == [1, 1, 1]
     assert rows == [len(LABELS) - 1, len(LABELS), len(LABELS) - 1]
