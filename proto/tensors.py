@@ -25,7 +25,7 @@ from .contents import from_contents
 from .datatypes import Array, datatype_of, dtype_of, from_bytes, nbytes_of, shown, to_bytes
 from .places import REGION, Place
 from .stacked import Input, pieces_of
-from .wire import MAX_MESSAGE_BYTES, Before, Buffer, bytes_field, nothing_before, take_out
+from .wire import MAX_MESSAGE_BYTES, Buffer, bytes_field, take_out
 
 __all__ = [
     "Array",
@@ -190,12 +190,11 @@ def encode_response(
     parameters: Mapping[str, Parameter] = {},
     output_parameters: Mapping[str, Mapping[str, Parameter]] = {},
     elsewhere: Collection[str] = (),
-    before: Before = nothing_before,
 ) -> bytes:
     """A serialised `ModelInferResponse`; arguments and errors as in `encode_request`.
 
     Of the outputs named in `elsewhere` only what they are is said: their elements are in shared
-    memory already. What `before` gives stands before it, in one piece with it.
+    memory already.
     """
     try:
         header = answer_header(
@@ -211,7 +210,7 @@ def encode_response(
     except ValueError as error:  # text that is not Unicode
         raise WireError(f"the response cannot be sent: {error}") from None
     here = (() if name in elsewhere else (array,) for name, array in outputs.items())
-    return _join(header, _RAW_OUTPUTS, here, before)
+    return _join(header, _RAW_OUTPUTS, here)
 
 
 def decode_response(data: Buffer) -> InferResponse:
@@ -232,7 +231,6 @@ def _join(
     header: bytes,
     raw_field: int,
     tensors: Iterable[Sequence[Array]],
-    before: Before = nothing_before,
 ) -> bytes:
     parts: list[Buffer] = [header]
     for pieces in tensors:
@@ -241,7 +239,7 @@ def _join(
     total = sum(map(len, parts))
     if total > MAX_MESSAGE_BYTES:
         raise WireError(f"a message of {total} bytes cannot be sent; split the batch")
-    return b"".join((before(total), *parts))
+    return b"".join(parts)
 
 
 def _parse(kind: type[_M], data: bytes) -> _M:

@@ -11,14 +11,11 @@ of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from ..errors import WireError
 
 Buffer = bytes | bytearray | memoryview
-#: Given the length of a message, what is to stand before it.
-Before = Callable[[int], bytes]
 
 #: A message has a handful of top-level fields. The bound keeps a message of two-byte fields from
 #: costing a hundred times its size in objects, and milliseconds.
@@ -29,11 +26,6 @@ MAX_MESSAGE_BYTES = (1 << 31) - 1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_TAG_BYTES = 5
 _MAX_VARINT_BYTES = 10
-
-
-def nothing_before(_: int) -> bytes:
-    """For a message that stands alone."""
-    return b""
 
 
 @lru_cache(maxsize=1024)

@@ -6,15 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import Final, TypeVar
 
 from .. import __version__
 from ..errors import EdlError
 from ..proto import inference_pb2 as pb
-from ..proto import stream_answers, tensors
+from ..proto import tensors
 from ..proto.arena import Arena, ArrayRef
-from ..proto.wire import Before, nothing_before
 from .access_log import UNLOGGED, Entry
 from .identity import Identity
 from .in_thread import in_thread
@@ -29,14 +27,13 @@ from .traffic import Traffic
 from .validation import MODEL_VERSION, check_model, check_request, deadline_of
 from .wanted import forms_told
 
-#: What is spoken beyond the protocol itself, by the names that Triton has for it; the last is ours.
+#: What is spoken beyond the protocol itself, by the names that Triton has for it.
 EXTENSIONS: Final = (
     "model_repository",
     "statistics",
     "system_shared_memory",
     "binary_tensor_data",
     "parameters",
-    stream_answers.EXTENSION,
 )
 
 #: Of one output, above which it is not copied in the event loop.
@@ -148,7 +145,6 @@ class Servicer:
         visitor: Visitor,
         deadline_s: float | None = None,
         entry: Entry = UNLOGGED,
-        before: Before = nothing_before,
     ) -> bytes:
         """Label one batch: `ModelInferRequest` to `ModelInferResponse`, both serialised.
 
@@ -157,7 +153,6 @@ class Servicer:
             visitor: as of `infer`.
             deadline_s: the same.
             entry: the same.
-            before: what is to stand before the answer, in one piece with it.
         """
 
         async def decode(reading: Reading) -> Request:
@@ -166,7 +161,7 @@ class Servicer:
             except tensors.Heavy:
                 return await in_thread(tensors.decode_request, data, reading.read)
 
-        return await self.infer(decode, partial(_encode, before), visitor, deadline_s, entry)
+        return await self.infer(decode, _encode, visitor, deadline_s, entry)
 
     async def infer(
         self,
@@ -264,16 +259,14 @@ def _give_back(labels: Future[Answer]) -> None:
         labels.result().release()
 
 
-async def _encode(
-    before: Before, _: Request, response: Response, elsewhere: Collection[str]
-) -> bytes:
+async def _encode(_: Request, response: Response, elsewhere: Collection[str]) -> bytes:
     outputs = response.outputs.values()
     if any(array.dtype.hasobject or array.nbytes > _LIGHT_BYTES for array in outputs):
-        return await in_thread(_encoded, response, elsewhere, before)
-    return _encoded(response, elsewhere, before)
+        return await in_thread(_encoded, response, elsewhere)
+    return _encoded(response, elsewhere)
 
 
-def _encoded(response: Response, elsewhere: Collection[str], before: Before) -> bytes:
+def _encoded(response: Response, elsewhere: Collection[str]) -> bytes:
     return tensors.encode_response(
         model_name=response.model_name,
         model_version=response.model_version,
@@ -282,7 +275,6 @@ def _encoded(response: Response, elsewhere: Collection[str], before: Before) -> 
         parameters=response.parameters,
         output_parameters=response.output_parameters,
         elsewhere=elsewhere,
-        before=before,
     )
 
 

@@ -1,7 +1,6 @@
 """A client of the Open Inference Protocol over gRPC, with the codec that copies no tensor twice.
 
-Batches go over streams that are kept where the server says on them all that a call of its own would
-say; else each goes by such a call. A teacher of ours offers a connection of the transport besides.
+A teacher of ours offers a connection of the transport besides.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any, Final
 import grpc
 
 from ...errors import (
-    AccessError,
     BadAnswer,
     EdlError,
     RequestRefused,
@@ -27,7 +25,7 @@ from ...errors import (
 )
 from .. import inference_pb2 as pb
 from .. import inference_pb2_grpc as oip
-from .. import stream_answers, tensors
+from .. import tensors
 from ..lent_arena import LentArena
 from ..security import ClientSecurity, open_channel
 from ..security.http_dial import client_context
@@ -38,8 +36,6 @@ from ..wire import Buffer
 from .client import CONFIGURED, Answer, Found, Request
 from .detour import Detour
 from .grpc_errors import translated
-from .grpc_line import GrpcLine
-from .lines import Lines
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +47,6 @@ _CHANNEL_OPTIONS = [
 ]
 #: Of each step of opening a connection of the transport.
 _CONNECT_S: Final = 1.0
-#: The protocol's parameter for how long an answer is waited for, 0 for ever; in microseconds.
-_TIMEOUT_US: Final = "timeout"
-_Lines = Lines[bytes, memoryview]
 _SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
 
 
@@ -77,9 +70,6 @@ class OipGrpcClient:
         self._stub: Any = oip.GRPCInferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
         # Without (de)serializers: our codec has made the bytes.
         self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer", None, None)
-        stream = self._channel.stream_stream(f"{_SERVICE}/ModelStreamInfer", None, None)
-        self._streams: _Lines = Lines(lambda _: GrpcLine(stream), stream_answers.AT_ONCE)
-        self._by_stream = False
         self._fallback = Detour()
 
     def probe(self, timeout_s: float) -> Found:
@@ -87,9 +77,8 @@ class OipGrpcClient:
         ready = _asked(self._stub.ModelReady, pb.ModelReadyRequest(name=name), timeout_s)
         if not ready.ready:
             raise RetryableError(f"model {name!r} is not ready there")
-        extensions = self._extensions(timeout_s)
-        self._by_stream = stream_answers.EXTENSION in extensions
-        most_rows = self._most_rows(timeout_s) if CONFIGURED in extensions else None
+        configured = CONFIGURED in self._extensions(timeout_s)
+        most_rows = self._most_rows(timeout_s) if configured else None
         try:
             wanted = pb.ModelMetadataRequest(name=name)
             metadata = _asked(self._stub.ModelMetadata, wanted, timeout_s)
@@ -99,8 +88,6 @@ class OipGrpcClient:
 
     def infer(self, request: Request, timeout_s: float) -> Answer:
         until_s = time.monotonic() + timeout_s
-        if self._by_stream:  # of which the deadline is no request's
-            request = _timed(request, timeout_s)
         try:
             message = tensors.encode_request(
                 model_name=self._model,
@@ -114,7 +101,7 @@ class OipGrpcClient:
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         try:
-            return answer_of(self._carry(message, until_s))
+            return answer_of(_asked(self._infer, message, _left_s(until_s)))
         except WireError as error:
             raise BadAnswer(str(error)) from None
 
@@ -144,7 +131,6 @@ class OipGrpcClient:
         return None
 
     def close(self) -> None:
-        self._streams.close()
         self._channel.close()
 
     def _offered(self) -> Offer | None:
@@ -167,17 +153,6 @@ class OipGrpcClient:
             return None
         name = security.server_name or self._host.strip("[]")
         return partial(client_context(security).wrap_socket, server_hostname=name)
-
-    def _carry(self, message: bytes, until_s: float) -> bytes | memoryview:
-        """The response to a request, serialised both."""
-        if self._by_stream:
-            try:
-                return stream_answers.read(self._streams.call(message, until_s))
-            except AccessError:  # the same of the stream; a fresh one shows what we have now
-                self._streams.renew()
-                return stream_answers.read(self._streams.call(message, until_s))
-        answer: bytes = _asked(self._infer, message, _left_s(until_s))
-        return answer
 
     def _extensions(self, timeout_s: float) -> frozenset[str]:
         """Those of the protocol that the server says it has."""
@@ -206,12 +181,6 @@ def answer_of(response: Buffer) -> Answer:
     """A serialised `ModelInferResponse` as an answer; raises WireError where it is none."""
     said = tensors.decode_response(response)
     return Answer(said.outputs, said.parameters, said.output_parameters)
-
-
-def _timed(request: Request, timeout_s: float) -> Request:
-    """The same, which says for how long its answer is waited for."""
-    timeout_us = max(round(timeout_s * 1e6), 1)
-    return request._replace(parameters={**request.parameters, _TIMEOUT_US: timeout_us})
 
 
 def _specs(tensors: Any) -> tuple[TensorSpec, ...]:

@@ -19,10 +19,8 @@ from google.protobuf.message import DecodeError, Message
 
 from ...errors import AccessError, EdlError, RateLimited, RetryableError, WireError
 from ...proto import inference_pb2 as pb
-from ...proto import stream_answers
 from ...proto.security import Gate
 from ...proto.status import to_metadata, to_status
-from ...proto.wire import Before, nothing_before
 from .. import access_log
 from ..access_log import Entry
 from ..config import ServerConfig
@@ -128,16 +126,11 @@ class Methods:
         self._metrics.refused(reason_of(WireError()))
 
     async def infer(
-        self,
-        data: bytes,
-        visitor: Visitor,
-        deadline_s: float | None,
-        entry: Entry,
-        before: Before = nothing_before,
+        self, data: bytes, visitor: Visitor, deadline_s: float | None, entry: Entry
     ) -> bytes:
         """Have one serialised request answered; raises `errors` only."""
         with self._metrics.request(len(data)) as request:
-            answer = await self._servicer.model_infer(data, visitor, deadline_s, entry, before)
+            answer = await self._servicer.model_infer(data, visitor, deadline_s, entry)
             request.answered(len(answer))
             return answer
 
@@ -145,25 +138,14 @@ class Methods:
         shown, deadline_s = Shown.by(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
-            return await self._infer_of_many("grpc", stream_answers.before, shown, data, deadline_s)
+            with access_log.call("grpc", STREAM, partial(_address, shown.peer)) as entry:
+                visitor = self._callers.student(shown)  # it may have been locked out meanwhile
+                entry.received(len(data))
+                answer = await self.infer(data, visitor, deadline_s, entry)
+                entry.sent(len(answer))
+                return answer
 
-        await self.streams.serve(self._callers.student(shown), _Stream(context, shown), infer)
-
-    async def _infer_of_many(
-        self,
-        protocol: str,
-        before: Before,
-        shown: Shown,
-        data: bytes,
-        deadline_s: float | None = None,
-    ) -> bytes:
-        """One request of many that come from a caller, who is looked at each time."""
-        with access_log.call(protocol, STREAM, partial(_address, shown.peer)) as entry:
-            visitor = self._callers.student(shown)
-            entry.received(len(data))
-            answer = await self.infer(data, visitor, deadline_s, entry, before)
-            entry.sent(len(answer))
-            return answer
+        await self.streams.serve(self._callers.student(shown), context, infer)
 
     def _server_metadata(self, context: _Context) -> Message:
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
@@ -281,19 +263,6 @@ class Methods:
         reason = reason_of(error)
         if reason and not isinstance(error, AccessError):  # those the gate counts
             self._metrics.refused(reason)
-
-
-class _Stream:
-    """A context as `Streams` sees it."""
-
-    def __init__(self, context: _Context, shown: Shown) -> None:
-        self.read, self.write, self.peer = context.read, context.write, context.peer
-        self._shown = shown
-
-    def knows_farewells(self) -> bool:
-        return set(stream_answers.KNOWS_FAREWELLS) <= {
-            (key, value) for key, value in self._shown.metadata or ()
-        }
 
 
 def _address(peer: str) -> str:

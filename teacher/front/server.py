@@ -119,7 +119,7 @@ class Server:
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def _leave(self, grace_s: float) -> None:
-        self._methods.streams.leave(min(grace_s, self._config.receive_s))
+        self._methods.streams.leave()
         http = () if self._http is None else (self._http.stop(grace_s),)
         await asyncio.gather(
             self._server.stop(grace_s),

@@ -9,31 +9,32 @@ requests are in work at a time, so that one travels while the model has the othe
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
-from typing import Any, Protocol
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
-from ...errors import EdlError, RateLimited, TeacherLost
-from ...proto.stream_answers import AT_ONCE, FAREWELL
+import grpc
+from google.protobuf.message import DecodeError
+
+from ...errors import EdlError, RateLimited, RetryableError, TeacherLost, WireError
+from ...proto import inference_pb2 as pb
+from ...proto.status import to_status
+from ...proto.wire import bytes_field, take_out
 from ..config import ServerConfig
 from ..refusals import TooLarge
 from ..shared_memory.visitors import Visitor
-from .answering import Infer, answer
 from .calls import EVICTED, NO_ROOM, Call, CallTable, expire
 
+log = logging.getLogger(__name__)
 
-class Conversation(Protocol):
-    """What a stream is to who serves it: a context of gRPC's, or what behaves like one."""
+#: Requests of one stream in work.
+AT_ONCE: Final = 2
+_RAW_INPUTS: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_RESPONSE: Final = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
-    async def read(self) -> Any:
-        """The next request; anything but bytes: there will be none."""
-
-    async def write(self, answer: bytes, /) -> None: ...
-
-    def peer(self) -> str: ...
-
-    def knows_farewells(self) -> bool:
-        """Whether its caller, told that the server takes leave, ends its side by itself."""
+_Context = grpc.aio.ServicerContext[Any, Any]
+#: Gives the serialised `ModelInferResponse` of a serialised request; raises errors of `errors`.
+Infer = Callable[[bytes], Awaitable[bytes]]
 
 
 class Streams:
@@ -53,9 +54,8 @@ class Streams:
         self._refused = refused
         self._open: set[_Stream] = set()
         self._leaving = False
-        self._farewells: set[asyncio.Task[None]] = set()
 
-    async def serve(self, visitor: Visitor, context: Conversation, infer: Infer) -> None:
+    async def serve(self, visitor: Visitor, context: _Context, infer: Infer) -> None:
         """Answer what comes over one stream by `infer`, until its caller ends it.
 
         Raises:
@@ -88,17 +88,11 @@ class Streams:
         finally:
             call.on_evicted = hang_up
 
-    def leave(self, receive_s: float) -> None:
-        """Each stream ends once what it has sent is answered.
-
-        Args:
-            receive_s: how long a request may still take to arrive, of callers that have been told.
-        """
+    def leave(self) -> None:
+        """Each stream ends once what has been read of it is answered."""
         self._leaving = True
         for stream in self._open:
-            farewell = asyncio.create_task(stream.leave(receive_s))
-            self._farewells.add(farewell)
-            farewell.add_done_callback(self._farewells.discard)
+            stream.hang_up()
 
 
 class _Stream:
@@ -106,7 +100,7 @@ class _Stream:
 
     def __init__(
         self,
-        context: Conversation,
+        context: _Context,
         call: Call,
         calls: CallTable,
         infer: Infer,
@@ -118,7 +112,6 @@ class _Stream:
         self._infer = infer
         self._refused = refused
         self._to_read, self._to_write = asyncio.Lock(), asyncio.Lock()
-        self._done = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
         self._last = _written()  # done once the latest request that was read is answered
         self._in_work = 0
@@ -131,18 +124,6 @@ class _Stream:
         if self._reader is not None:
             self._reader.cancel()
 
-    async def leave(self, receive_s: float) -> None:
-        """Read no more, where the caller knows of farewells only what it has sent before it hears.
-
-        Raises nothing: a caller that is gone needs no farewell.
-        """
-        if self._context.knows_farewells():
-            with contextlib.suppress(Exception):
-                async with self._to_write:
-                    await self._context.write(FAREWELL)
-                await asyncio.wait_for(self._done.wait(), receive_s)
-        self.hang_up()
-
     async def serve(self) -> None:
         workers = [asyncio.create_task(self._work()) for _ in range(AT_ONCE)]
         try:
@@ -152,7 +133,6 @@ class _Stream:
             # no request waits for the garbage collector.
             while workers:
                 workers.pop().cancel()
-            self._done.set()
         if self._call.evicted:
             raise RateLimited(EVICTED)
 
@@ -164,7 +144,7 @@ class _Stream:
                     return
                 before, self._last = self._last, asyncio.get_running_loop().create_future()
                 mine = self._last
-            said = await answer(self._infer, self._refused, data)
+            said = await self._answer(data)
             del data  # it is large
             await before
             async with self._to_write:
@@ -199,6 +179,29 @@ class _Stream:
             self._refused(TooLarge("a request of a stream is larger than max"))
             raise asyncio.CancelledError
         return None
+
+    async def _answer(self, data: bytes) -> bytes:
+        """A serialised `ModelStreamInferResponse`: a request fails alone."""
+        try:
+            response = await self._infer(data)
+        except EdlError as error:
+            self._refused(error)
+            return _failed(error, data)
+        except Exception as error:
+            log.exception("a request could not be answered")
+            return _failed(RetryableError(f"{type(error).__name__}: {error}"), data)
+        return bytes_field(_RESPONSE, len(response)) + response
+
+
+def _failed(error: EdlError, data: bytes) -> bytes:
+    try:
+        request_id = pb.ModelInferRequest.FromString(take_out(data, _RAW_INPUTS)[0]).id
+    except (WireError, DecodeError):  # it may be malformed in any way
+        request_id = ""
+    code, details = to_status(error)
+    return pb.ModelStreamInferResponse(
+        error_message=details or code.name, infer_response=pb.ModelInferResponse(id=request_id)
+    ).SerializeToString()
 
 
 def _nothing() -> None:

@@ -1,13 +1,11 @@
-"""Our client by each way: gRPC calls and streams, and frames over TCP and a Unix socket."""
+"""Our client by each way: gRPC, and frames over TCP and a Unix socket."""
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -31,8 +29,6 @@ from edl.errors import (
 )
 from edl.proto import inference_pb2 as pb
 from edl.proto.clients import Answer, Request, oip_grpc
-from edl.proto.clients.grpc_line import GrpcLine
-from edl.proto.clients.lines import Ended
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.lent_arena import LentArena
 from edl.proto.security import ClientSecurity, ServerSecurity
@@ -48,7 +44,6 @@ X = array(300, 4)
 #: Of each transport, what the access log says of a request, and connections that stay open.
 TRANSPORTS = {
     "call": ("grpc ModelInfer", 0),
-    "stream": ("grpc ModelStreamInfer", 1),
     "tcp": ("tcp Label", 1),
     "local": ("local Label", 1),
 }
@@ -73,8 +68,6 @@ class Transport:
             client = FramesClient(address, security, arena)
         else:
             client = OipGrpcClient(address, "resnet", security)
-            if self.name == "stream":  # it is found by a probe
-                client.probe(WAIT_S)
         self._clients.append(client)
         return Client(client)
 
@@ -326,7 +319,6 @@ def test_closing_a_client_abandons_its_requests_and_leaves_nothing(by: Transport
     assert bench.labeller.released == 0
     held.release()
     wait_until(lambda: bench.labeller.released == 1)
-    wait_until(lambda: not any(t.name == "edl-answers" for t in threading.enumerate()))
 
 
 def test_closing_a_client_cancels_its_request_that_waits_in_line(
@@ -411,30 +403,6 @@ def test_a_server_that_leaves_answers_a_request_on_its_way(bench: Bench) -> None
         with pytest.raises(TeacherLost):
             client.infer(Request({"x": X}), WAIT_S)
         client.close()
-
-
-def test_a_broken_stream_is_a_lost_teacher() -> None:
-    class Broken:
-        def __iter__(self) -> Iterator[bytes]:
-            raise ValueError("Channel closed!")
-
-        def cancel(self) -> None:
-            """Nothing is there."""
-
-    line = GrpcLine(lambda requests, metadata: Broken())
-    wait_until(lambda: not line.is_open)
-    with pytest.raises(Ended) as caught:
-        line.ask(b"", time.monotonic() + WAIT_S)
-    assert isinstance(caught.value.why, TeacherLost)
-
-
-@pytest.mark.parametrize("by", ["stream"], indirect=True)
-def test_closed_streams_are_freed(by: Transport, no_garbage_collector: None) -> None:
-    client = by.connect(by.server().address)
-    client.double()
-    (line,) = [weakref.ref(one) for one in gc.get_objects() if isinstance(one, GrpcLine)]
-    client.close()
-    wait_until(lambda: line() is None)
 
 
 @pytest.mark.parametrize("by", ["tcp"], indirect=True)

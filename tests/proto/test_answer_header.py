@@ -1,75 +1,16 @@
-"""Answers of streams, and the header of a response that is written without protobuf."""
+"""The header of a response, which is written without protobuf."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edl import errors
-from edl.errors import BadAnswer, EdlError, RateLimited, RetryableError, WireError
+from edl.errors import WireError
 from edl.proto import inference_pb2 as pb
 from edl.proto.answer_header import Parameter, answer_header
-from edl.proto.status import from_status, to_metadata, to_status
-from edl.proto.stream_answers import answered, failed, read
-
-from .strategies import as_parameters
-
-ERRORS = [
-    kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, EdlError) and kind is not EdlError
-]
-
-
-@given(st.binary(max_size=300))
-def test_a_response_comes_out_as_it_went_in(response: bytes) -> None:
-    assert bytes(read(answered(response))) == response
-
-
-@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_a_failure_is_read_as_by_a_call_of_its_own(kind: type[EdlError]) -> None:
-    error = kind("why not")
-    if isinstance(error, RateLimited):
-        error.retry_after_s = 1.5
-    as_call = from_status(*to_status(error), to_metadata(error))
-    answer = pb.ModelStreamInferResponse.FromString(failed(error, "7"))
-    assert answer.infer_response.id == "7", "it names its request"
-    with pytest.raises(EdlError) as caught:
-        read(failed(error, "7"))
-    assert type(caught.value) is type(as_call)
-    assert str(caught.value) == str(as_call)
-    if isinstance(as_call, RateLimited):
-        assert isinstance(caught.value, RateLimited)
-        assert caught.value.retry_after_s == as_call.retry_after_s == 1.5
-
-
-def test_what_is_neither_labels_nor_an_error_is_no_answer() -> None:
-    twice = answered(b"a") + answered(b"b")
-    for nonsense in (b"", twice, b"\xff\xff", answered(b"x")[:-1], b"\x0a\x01\xff"):
-        with pytest.raises(BadAnswer):
-            read(nonsense)
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [({}, RetryableError), ({"status": "OK"}, BadAnswer), ({"status": "NEW"}, RetryableError)],
-)
-def test_an_error_without_a_known_status(status: dict[str, Any], kind: type[EdlError]) -> None:
-    about = pb.ModelInferResponse(parameters=as_parameters(status))
-    answer = pb.ModelStreamInferResponse(error_message="so", infer_response=about)
-    with pytest.raises(kind, match="so"):
-        read(answer.SerializeToString())
-
-
-@given(st.binary(max_size=200))
-def test_garbage_raises_our_errors_only(data: bytes) -> None:
-    with contextlib.suppress(EdlError):
-        read(data)
-
 
 TEXT = st.text(max_size=200)
 VALUES = st.one_of(
